@@ -1,0 +1,140 @@
+# Titan. `make help` lists the targets; docs/operations.md tells how to install and run what they build.
+#
+# Sources are found by folder: a new .c file needs no line here. Everything built goes below $(BUILD).
+
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CC := gcc
+PYTHON ?= /usr/bin/python3
+
+# Variants: each has its own folder, so switching costs nothing.
+comma := ,
+variant := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(DEBUG),debug,release))$(if $(BARE),-bare,)
+BUILD ?= $(if $(filter release,$(variant)),build,build/$(variant))
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Wundef
+CFLAGS ?= $(if $(DEBUG)$(SAN),-O1 -g,-O2 -g)
+TITAN_CFLAGS := -std=gnu17 $(WARN) $(if $(WERROR)$(CI),-Werror) $(if $(DEBUG)$(SAN),-DTITAN_DEBUG) \
+	$(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined) \
+	$(if $(BARE),-DTITAN_BARE) -D_GNU_SOURCE -fPIC -I. -I$(BUILD)/gen -MMD -MP
+TITAN_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) -Wl,--as-needed
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+protos      := $(wildcard proto/titan/*/*.proto)
+gen_c       := $(protos:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
+src_base    := $(wildcard base/*.c)
+src_rpc     := $(wildcard proto/rpc/*.c)
+src_state   := $(wildcard state/*.c)
+src_daemon  := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
+src_worker  := $(filter-out worker/main.c,$(wildcard worker/*.c worker/model/*.c worker/plan/*.c worker/exec/*.c \
+	worker/optim/*.c worker/data/*.c worker/checkpoint/*.c worker/elastic/*.c worker/metrics/*.c \
+	worker/device/*.c worker/comm/*.c worker/comm/shm/*.c worker/comm/tcp/*.c))
+# A machine with nothing but a compiler and a CUDA toolkit (BARE=1) has no protobuf-c: the worker then runs without an agent.
+src_worker  := $(if $(BARE),$(filter-out worker/elastic/link.c,$(src_worker)),$(src_worker))
+src_ctl     := $(filter-out ctl/main.c,$(wildcard ctl/*.c))
+src_cpu     := $(wildcard worker/device/cpu/*.c)
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+lib_base   := $(BUILD)/obj/libbase.a
+lib_proto  := $(BUILD)/obj/libproto.a
+lib_state  := $(BUILD)/obj/libstate.a
+lib_daemon := $(BUILD)/obj/libdaemon.a
+lib_worker := $(BUILD)/obj/libworker.a
+lib_ctl    := $(BUILD)/obj/libctl.a
+plugin_cpu := $(BUILD)/lib/titan/libtitan-cpu.so
+programs   := $(BUILD)/bin/titand $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl
+
+.PHONY: all help deps demo test check bench clean install deb cuda format tidy FORCE
+all: $(programs) $(plugin_cpu) ## build the three programs and the CPU plug-in
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; echo "  V=1 shows commands, DEBUG=1 and SAN=address,undefined build apart, WERROR=1 stops at warnings."
+
+# --- packages --------------------------------------------------------------------------------------------------------
+packages := $(shell sed 's/[[:space:]]*\#.*//; /^$$/d' packages.txt)
+deps: ## install the Debian packages listed in packages.txt (as root; otherwise says what to run)
+	@deploy/deps.sh $(packages)
+
+# --- generated protocol code -----------------------------------------------------------------------------------------
+$(BUILD)/gen/%.pb-c.c: proto/%.proto
+	@mkdir -p $(@D)
+	$(call say,PROTO,$<)protoc-c --proto_path=proto --c_out=$(BUILD)/gen $<
+$(BUILD)/gen/%.pb-c.h: $(BUILD)/gen/%.pb-c.c ;
+gen_h := $(gen_c:.c=.h)
+$(BUILD)/gen/titan.fds: $(protos)
+	@mkdir -p $(@D)
+	$(call say,PROTO,$@)protoc --proto_path=proto --include_imports --descriptor_set_out=$@ $^
+
+# --- objects and libraries -------------------------------------------------------------------------------------------
+$(BUILD)/obj/%.o: %.c | $(if $(BARE),,$(gen_c))
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) $(CFLAGS) $(CPPFLAGS) $(cflags-$(firstword $(subst /, ,$<))) $(cflags-$<) -c -o $@ $<
+$(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) -Wno-unused-parameter $(CFLAGS) -c -o $@ $<
+# The descriptor set is embedded for server reflection.
+$(BUILD)/obj/proto/rpc/descriptors.o: $(BUILD)/gen/titan.fds
+cflags-proto/rpc/descriptors.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
+# Kernels: the hot loops are vectorised per ISA by target clones; no unsafe maths, results must be the same everywhere.
+$(BUILD)/obj/worker/device/cpu/%.o: CFLAGS := $(if $(DEBUG)$(SAN),-O1 -g,-O3 -g) -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math
+
+define library
+$(1): $(2)
+	@rm -f $$@
+	$$(call say,AR,$$@)$(AR) rcs $$@ $$^
+endef
+AR := ar
+$(eval $(call library,$(lib_base),$(call obj,$(src_base))))
+$(eval $(call library,$(lib_proto),$(call obj,$(src_rpc)) $(gen_c:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)))
+$(eval $(call library,$(lib_state),$(call obj,$(src_state))))
+$(eval $(call library,$(lib_daemon),$(call obj,$(src_daemon))))
+$(eval $(call library,$(lib_worker),$(call obj,$(src_worker))))
+$(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
+
+libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv
+libs_daemon := -lsqlite3 $(libs_rpc) -lpthread -lm
+libs_worker := $(if $(BARE),,-lprotobuf-c) -ldl -lrt -lpthread -lm
+libs_ctl    := $(libs_rpc) -lpthread -lm
+
+link = @mkdir -p $(@D); $(if $(V),,printf '  %-8s%s\n' LINK $@;) $(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -o $@
+$(BUILD)/bin/titand: $(call obj,daemon/main.c) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) $^ $(libs_daemon)
+$(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
+	$(link) -rdynamic $^ $(libs_worker)
+$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_proto) $(lib_base)
+	$(link) $^ $(libs_ctl)
+$(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -o $@ $(call obj,$(src_cpu)) $(lib_base) -ldnnl -fopenmp -lpthread -lm
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+# tests/unit mirrors the tree: every test_*.c is one program linked against everything. Scripts (test_*.sh, test_*.py)
+# print TAP. `make test T=unit/base` runs what matches.
+test_c       := $(wildcard tests/unit/*/test_*.c tests/unit/*/*/test_*.c tests/golden/test_*.c tests/sim/test_*.c tests/fuzz/test_*.c)
+test_support := $(wildcard tests/support/*.c)
+test_bins    := $(test_c:%.c=$(BUILD)/%)
+test_scripts := $(wildcard tests/*/test_*.sh tests/*/test_*.py)
+$(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
+$(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
+		-lcmocka -lsqlite3 $(libs_rpc) $(libs_worker)
+.PHONY: tests
+tests: all $(test_bins) ## build the tests without running them
+test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/base for some)
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory -j$(shell nproc) tests
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh -- $(if $(T),$(filter $(T:%=$(BUILD)/tests/%%) $(T:%=tests/%%),$(test_bins) $(test_scripts)),$(test_bins) $(test_scripts))
+
+clean: ## remove everything built
+	rm -rf build
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+-include deploy/*.mk tests/*.mk worker/device/cuda/*.mk

@@ -1,0 +1,32 @@
+/* buf.h - a growable byte buffer with a hard limit. Always NUL-terminated behind its length. */
+#ifndef TITAN_BASE_BUF_H
+#define TITAN_BASE_BUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct buf {
+    char *data; /* owned; NULL while empty */
+    size_t len;
+    size_t cap;
+    size_t limit; /* most bytes it may hold; 0 = 1 GiB */
+};
+
+#define BUF_INIT ((struct buf){0})
+
+/* TITAN_ENOMEM or TITAN_ELIMIT leave the content as it was. */
+titan_status buf_append(struct buf *b, const void *data, size_t len) TITAN_MUST_USE;
+/* Sticky variants for building text: after a failure the buffer keeps what fit and b->limit is set to its length, so
+ * buf_failed() tells at the end. */
+void buf_puts(struct buf *b, const char *text);
+void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int buf_failed(const struct buf *b);
+titan_status buf_reserve(struct buf *b, size_t more) TITAN_MUST_USE;
+/* Drop the first n bytes. */
+void buf_consume(struct buf *b, size_t n);
+void buf_clear(struct buf *b); /* length 0, memory kept */
+void buf_free(struct buf *b);  /* memory gone, ready for use again */
+
+#endif

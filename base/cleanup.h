@@ -1,0 +1,48 @@
+/* cleanup.h - lexical ownership: _cleanup_(free_fn) frees at scope end, TAKE(p) moves the value out. */
+#ifndef TITAN_BASE_CLEANUP_H
+#define TITAN_BASE_CLEANUP_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define _cleanup_(fn) __attribute__((cleanup(fn)))
+
+/* The pointer's value; the variable is NULL afterwards, so its cleanup does nothing. */
+#define TAKE(ptr)                        \
+    ({                                   \
+        __typeof__(ptr) take_ = (ptr);   \
+        (ptr) = NULL;                    \
+        take_;                           \
+    })
+/* The same for a file descriptor. */
+#define TAKE_FD(fd)        \
+    ({                     \
+        int take_ = (fd);  \
+        (fd) = -1;         \
+        take_;             \
+    })
+
+static inline void free_ptr(void *p)
+{
+    free(*(void **)p);
+}
+static inline void close_fd(const int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+}
+static inline void close_file(FILE **f)
+{
+    if (*f)
+        (void)fclose(*f);
+}
+#define _cleanup_free_ _cleanup_(free_ptr)
+#define _cleanup_fd_ _cleanup_(close_fd)
+#define _cleanup_file_ _cleanup_(close_file)
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+#endif

@@ -1,0 +1,20 @@
+/* file.h - small file helpers: whole reads and writes, durable replacement, folders. */
+#ifndef TITAN_BASE_FILE_H
+#define TITAN_BASE_FILE_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+/* Whole file into out (appended). TITAN_ELIMIT beyond max bytes. */
+titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+/* Replace path by data: temporary file, fsync, rename, fsync of the folder. */
+titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
+/* mkdir -p with mode 0755. */
+titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* rm -r of a folder of ours; missing is fine. Does not follow links. */
+titan_status dir_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
+titan_status dir_sync(const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* Absolute path of the running executable's folder into out[cap]. */
+titan_status self_dir(char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

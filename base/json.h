@@ -1,0 +1,55 @@
+/* json.h - JSON in and out with nothing but libc: the worker must also build on a bare CUDA machine. Reading is
+ * strict (RFC 8259), bounded (depth 64), and keeps integers exact. */
+#ifndef TITAN_BASE_JSON_H
+#define TITAN_BASE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+
+enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
+
+struct json {
+    enum json_type type;
+    char *key;         /* inside an object */
+    struct json *next; /* sibling, in text order */
+    union {
+        bool boolean;
+        int64_t integer;
+        double real;
+        char *string; /* UTF-8; a \u0000 escape is refused */
+        struct json *first;
+    };
+};
+
+titan_status json_parse(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
+void json_free(struct json *root);
+/* Member by key; NULL when missing or not an object. */
+const struct json *json_get(const struct json *object, const char *key);
+/* Typed look-ups with a default when the member is missing or of another type. */
+const char *json_string(const struct json *object, const char *key, const char *fallback);
+int64_t json_int(const struct json *object, const char *key, int64_t fallback);
+double json_real(const struct json *object, const char *key, double fallback);
+
+/* Writer: commas and nesting are kept track of. Non-finite reals are written as null. Pass key NULL inside arrays. */
+struct json_writer {
+    struct buf *out;
+    bool comma;
+    int depth;
+    bool pretty; /* two-space indentation */
+};
+void json_begin_object(struct json_writer *w, const char *key);
+void json_end_object(struct json_writer *w);
+void json_begin_array(struct json_writer *w, const char *key);
+void json_end_array(struct json_writer *w);
+void json_put_string(struct json_writer *w, const char *key, const char *value); /* NULL value = null */
+void json_put_int(struct json_writer *w, const char *key, int64_t value);
+void json_put_uint(struct json_writer *w, const char *key, uint64_t value);
+void json_put_real(struct json_writer *w, const char *key, double value); /* shortest text that reads back equal */
+void json_put_bool(struct json_writer *w, const char *key, bool value);
+void json_put_raw(struct json_writer *w, const char *key, const char *json_text);
+
+#endif

@@ -1,0 +1,36 @@
+/* log.h - structured log lines.
+ *
+ * A line is time, level, subsystem, a sentence, and key=value pairs. To a terminal or file: logfmt on stderr
+ *   2026-11-20T20:00:00.123Z info agent worker exited job=12 rank=2 signal=9
+ * To journald (JOURNAL_STREAM names our stderr): the native protocol with PRIORITY, MESSAGE and TITAN_<KEY> fields.
+ * A struct log travels with the thing it speaks for and adds that thing's pairs to each line. Thread-safe; a line is
+ * one write(2). Secrets never go through here. */
+#ifndef TITAN_BASE_LOG_H
+#define TITAN_BASE_LOG_H
+
+enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+
+struct log {
+    const char *subsystem;
+    char context[160]; /* "job=12 rank=2", appended to every line */
+};
+
+/* The process-wide level; lines above it cost one comparison. Safe to change at any time (SIGHUP reloads it). */
+void log_set_level(enum log_level level);
+enum log_level log_get_level(void);
+/* "error", "warn", "info", "debug" -> level; returns 0, or -1 for another word. */
+int log_level_parse(const char *text, enum log_level *ret_level);
+/* A log that speaks for one thing: context is printf-formatted key=value pairs. */
+void log_init(struct log *log, const char *subsystem, const char *context_fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* sentence is a literal; the pairs that follow are one printf format: tlog_info(l, "worker exited", "signal=%d", sig).
+ * Pass "" for no pairs. A value with spaces must be quoted by the caller's format: "path=\"%s\"". */
+#define tlog_error(log, sentence, ...) log_write((log), LOG_LEVEL_ERROR, (sentence), __VA_ARGS__)
+#define tlog_warn(log, sentence, ...) log_write((log), LOG_LEVEL_WARN, (sentence), __VA_ARGS__)
+#define tlog_info(log, sentence, ...) log_write((log), LOG_LEVEL_INFO, (sentence), __VA_ARGS__)
+#define tlog_debug(log, sentence, ...) log_write((log), LOG_LEVEL_DEBUG, (sentence), __VA_ARGS__)
+void log_write(const struct log *log, enum log_level level, const char *sentence, const char *pairs_fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

@@ -1,0 +1,123 @@
+/* recipe.h - a run file: what to train, on what, how.
+ *
+ * TOML with the section and key names of TorchTitan v0.2.2 where the feature exists; Titan's own sections are
+ * [elastic], [fault_tolerance], [numerics], [device]. One table (recipe.c) holds every key: section, name, type, range,
+ * default, one line of documentation. The parser, `--set`, the printed resolved recipe and docs/recipes.md come from it.
+ * Unknown keys, wrong types and values outside the range are refused with the line and, for a misspelt key, the
+ * nearest one. A TorchTitan key whose feature is not there is refused by name unless it holds its "off" value.
+ *
+ * Used by all programs: commands and the daemon check a recipe before anything starts; the worker runs it. */
+#ifndef TITAN_BASE_RECIPE_H
+#define TITAN_BASE_RECIPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#define RECIPE_TEXT_MAX (256 * 1024)
+
+/* Model dimensions; a flavor fills them, keys of [model] override single ones. */
+struct model_dims {
+    int64_t dim, n_layers, n_heads, n_kv_heads, ffn_hidden, vocab_size;
+    double rope_theta, norm_eps;
+    bool rope_scaling; /* Llama 3.1 rule: factor 8, low 1, high 4, original length 8192 */
+};
+
+struct recipe {
+    struct {
+        char description[128], dump_folder[512];
+    } job;
+    struct {
+        char name[32], flavor[32], tokenizer[512];
+        struct model_dims dims; /* resolved */
+    } model;
+    struct {
+        char name[32];
+        double lr, beta1, beta2, eps, weight_decay;
+    } optimizer;
+    struct {
+        int64_t warmup_steps;
+        double decay_ratio; /* -1 = unset: decay from the end of warm-up to the last step */
+        char decay_type[16];
+        double min_lr_factor;
+    } lr_scheduler;
+    struct {
+        int64_t local_batch_size;  /* sequences of one microbatch */
+        int64_t global_batch_size; /* sequences of one step, a multiple of it; -1 = local_batch_size * max workers */
+        int64_t seq_len, steps;
+        double max_norm; /* 0 = no clipping */
+        char dataset[64], dataset_path[1024];
+        char mixed_precision_param[16], mixed_precision_reduce[16]; /* "bfloat16", "float32", "auto" */
+        int64_t seed;
+    } training;
+    struct {
+        int64_t data_parallel_replicate_degree, data_parallel_shard_degree; /* -1 = the rest of the workers */
+        char fsdp_reshard_after_forward[16];
+        int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
+    } parallelism;
+    struct {
+        bool enable;
+        char folder[512];
+        int64_t interval, keep_latest_k;
+        char async_mode[32];
+    } checkpoint;
+    struct {
+        char mode[16];
+    } activation_checkpoint;
+    struct {
+        int64_t log_freq;
+    } metrics;
+    struct {
+        int64_t min_workers, max_workers;
+    } elastic;
+    struct {
+        int64_t max_restarts, backoff_ms, backoff_max_ms, lease_ms, max_skipped_steps;
+        char redundancy[16];
+    } fault_tolerance;
+    struct {
+        bool canonical;
+    } numerics;
+    struct {
+        char name[16]; /* "auto", "cpu", "cuda" */
+        int64_t threads;
+    } device;
+    uint64_t set_mask[4]; /* which keys of the table were given */
+};
+
+/* Defaults of every key. */
+void recipe_init(struct recipe *r);
+/* Parse TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
+titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err)
+    TITAN_MUST_USE;
+titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* One override, "section.key=value" as given to --set; value in TOML or as a bare word for strings. */
+titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
+/* Resolve flavor and -1 defaults and check keys against each other. After it r->model.dims is complete, global batch
+ * and worker bounds are numbers. Called once, after parse and set. */
+titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
+/* Can it run on this many workers? Mesh fits, batch can be shared out. TITAN_EINVAL names key and nearest legal value. */
+titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err) TITAN_MUST_USE;
+/* Enough memory? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE with both numbers. */
+titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* Data path exists and is readable (relative paths against base, a folder; NULL = the current one). */
+titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err) TITAN_MUST_USE;
+/* The whole recipe as TOML: every key with its value; parse(print(r)) == r. */
+void recipe_print(const struct recipe *r, struct buf *out);
+/* Hash over what decides the numbers of the run (model, data, optimizer, batch, seed, precision): a checkpoint of one
+ * hash continues a run of the same hash only. */
+uint64_t recipe_hash(const struct recipe *r);
+/* Parameters of the model, all and without the input embedding. */
+int64_t recipe_params(const struct recipe *r);
+int64_t recipe_params_no_embed(const struct recipe *r);
+/* Training FLOPs per token, TorchTitan's rule: 6*P + 12*layers*heads*head_dim*seq, P without the input embedding,
+ * causality not discounted, recomputation not counted. */
+double recipe_flops_per_token(const struct recipe *r);
+/* Upper estimate of bytes one worker of `world` needs. */
+uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);
+/* docs/recipes.md's table of keys, Markdown. */
+void recipe_print_reference(struct buf *out);
+
+#endif

@@ -1,0 +1,41 @@
+/* toml.h - TOML 1.0 reader with line and column in every message, and nothing else: a tree to look values up in.
+ * (Debian packages no C library for TOML.) Dates are not supported and refused by name. Hostile input is bounded: text
+ * 1 MiB, depth 32, 65,536 nodes. */
+#ifndef TITAN_BASE_TOML_H
+#define TITAN_BASE_TOML_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum toml_type { TOML_TABLE, TOML_ARRAY, TOML_STRING, TOML_INT, TOML_FLOAT, TOML_BOOL };
+
+struct toml_value {
+    enum toml_type type;
+    int line, column;
+    char *key;               /* inside a table: its key; owned by the tree */
+    struct toml_value *next; /* sibling in a table or array, in file order */
+    union {
+        struct toml_value *first; /* table, array */
+        char *string;             /* UTF-8, NUL-terminated (a NUL escape is refused) */
+        int64_t integer;
+        double real;
+        bool boolean;
+    };
+};
+
+/* "path:line:col: what" in err. The tree is freed as a whole. */
+titan_status toml_parse(const char *text, size_t len, const char *path, struct toml_value **ret,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* One value as it stands right of '=' ("3", "[1,2]", "\"x\""); used by --set. */
+titan_status toml_parse_value(const char *text, const char *path, struct toml_value **ret, struct titan_error *err)
+    TITAN_MUST_USE;
+void toml_free(struct toml_value *root);
+/* Member of a table by key; NULL when missing or not a table. */
+const struct toml_value *toml_get(const struct toml_value *table, const char *key);
+/* "string", "integer", ... */
+const char *toml_type_name(enum toml_type type);
+
+#endif

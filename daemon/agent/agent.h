@@ -1,0 +1,37 @@
+/* agent.h - the node's half: starts workers, watches them, speaks to the coordinator for them.
+ *
+ * Workers run in their own process group with a clean environment and no inherited descriptors, each with a page of
+ * shared memory (proto/worker_page.h) whose robust mutex tells of its death within a millisecond at any size, a log
+ * file bounded in size, and the agent's Unix socket to talk to. A worker whose agent died goes on for its lease; an
+ * agent that starts over the same folder adopts the workers it finds. */
+#ifndef TITAN_DAEMON_AGENT_AGENT_H
+#define TITAN_DAEMON_AGENT_AGENT_H
+
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/error.h"
+
+struct agent;
+
+struct agent_options {
+    const char *state_dir;   /* run/ (socket, pages) lives here; the caller holds its lock */
+    const char *coordinator; /* target as in rpc_client_open */
+    const char *node;        /* unique name; NULL = host name */
+    const char *address;     /* host other nodes' workers connect to; NULL = 127.0.0.1 */
+    const char *worker;      /* path of titan-worker; NULL = beside this executable */
+    const char *device;      /* "auto", "cpu", "cuda" */
+    uint32_t slots;          /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
+    uint32_t lease_ms;       /* 0 = 30000 */
+    uint64_t log_bytes_max;  /* per worker, kept as two halves; 0 = 64 MiB */
+};
+
+titan_status agent_open(uv_loop_t *loop, const struct agent_options *options, struct agent **ret,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* stop_workers: end them (checkpoint within grace_ms, then SIGKILL); otherwise they go on under their lease for the
+ * next agent. done is called on the loop. */
+void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*done)(void *), void *data);
+uint32_t agent_workers(const struct agent *a);
+bool agent_connected(const struct agent *a);
+
+#endif

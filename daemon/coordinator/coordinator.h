@@ -1,0 +1,36 @@
+/* coordinator.h - the coordinator's shell: the pure core (core.h), the job store (state/store.h) and the agents'
+ * sessions, tied to a loop.
+ *
+ * Input (a request, an agent's message, a timer) -> core_step() -> a batch of store writes and messages. The writes of
+ * one loop tick are committed as one transaction by the store's writer thread; the messages and replies of the batch
+ * leave only after it is durable. */
+#ifndef TITAN_DAEMON_COORDINATOR_COORDINATOR_H
+#define TITAN_DAEMON_COORDINATOR_COORDINATOR_H
+
+#include <uv.h>
+
+#include "base/error.h"
+#include "proto/rpc/server.h"
+
+struct coordinator;
+
+struct coordinator_options {
+    const char *state_dir;     /* titan.db and jobs/ live here; the caller holds its lock */
+    uint32_t beat_ms;          /* agents beat at least this often; 0 = 200 */
+    uint32_t node_timeout_ms;  /* silence after which a node is lost; 0 = 2000 */
+    uint32_t max_pending_jobs; /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
+};
+
+/* Opens (creates, migrates) the store and continues where it says. TITAN_EVERSION for a store from a newer Titan,
+ * TITAN_ECORRUPT for a damaged one; neither is touched then. */
+titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
+/* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */
+void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
+
+/* titan.v1.Titan and titan.internal.Coordinator; hand the table to rpc_server_open with the coordinator as data. */
+const struct rpc_method *api_methods(size_t *ret_n);
+/* Is the writer alive and the loop's last commit younger than this? For the watchdog. */
+bool coordinator_healthy(const struct coordinator *c);
+
+#endif

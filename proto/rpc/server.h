@@ -1,0 +1,74 @@
+/* server.h - a gRPC server on the gRPC C core, driven from a libuv loop.
+ *
+ * One completion-queue thread drains gRPC's events into a list and wakes the loop; every callback below runs on the
+ * loop's thread. Requests are decoded (bounded) before the handler sees them; undecodable bytes are answered with
+ * INVALID_ARGUMENT, oversize ones with RESOURCE_EXHAUSTED, unknown methods with UNIMPLEMENTED, without the handler.
+ * grpc.health.v1 (Check, Watch) and grpc.reflection.v1alpha are served by the server itself. */
+#ifndef TITAN_PROTO_RPC_SERVER_H
+#define TITAN_PROTO_RPC_SERVER_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/error.h"
+
+struct rpc_server;
+struct rpc_call; /* one call; valid until its on_close has returned */
+
+struct rpc_method {
+    const char *path; /* "/titan.v1.Titan/Submit" */
+    const ProtobufCMessageDescriptor *request;
+    /* The call's (first) message. Unary and server-streaming: called once. The request is freed after return. */
+    void (*on_request)(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+    /* Client- and bidirectional streaming only (else NULL): every message, including the first; on_request is then
+     * NULL. request NULL = the client has closed its side. */
+    void (*on_message)(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+    /* The call is over: finished, cancelled, past its deadline or its peer is gone. Called exactly once for every
+     * call that reached on_request/on_message. May be NULL. */
+    void (*on_close)(struct rpc_call *call, bool cancelled, void *data);
+    /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
+    void (*on_drain)(struct rpc_call *call, void *data);
+    bool privileged; /* refused on TCP listeners that are not marked privileged (agent sessions) */
+};
+
+struct rpc_server_options {
+    uint32_t max_message_bytes;      /* 0 = 4 MiB */
+    uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
+    uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
+};
+
+/* Creates the server and its thread; no listener yet. methods: array of n, must outlive the server; data is handed to
+ * every callback. descriptors: a serialized FileDescriptorSet for reflection (embedded at build time), borrowed. */
+titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
+                             const void *descriptors, size_t descriptors_bytes,
+                             const struct rpc_server_options *options, struct rpc_server **ret,
+                             struct titan_error *err) TITAN_MUST_USE;
+/* "unix:/run/titan/titan.sock" or "127.0.0.1:7070" (port 0 = any; *ret_port gets it, may be NULL). Before start only.
+ * TITAN_EEXIST when the address is taken. A stale socket file without a listener is replaced; a live one is not. */
+titan_status rpc_server_listen(struct rpc_server *server, const char *address, bool privileged, int *ret_port,
+                               struct titan_error *err) TITAN_MUST_USE;
+titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
+/* grpc.health.v1: service "" and every served service. */
+void rpc_server_set_serving(struct rpc_server *server, bool serving);
+/* Refuse new calls, let running ones end for grace_ms, cancel the rest, then call done (on the loop) exactly once.
+ * The server may be freed from done. */
+void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
+void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */
+
+/* Answer a unary call: message and OK. The call is finished. */
+void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
+/* Append a message to the outgoing stream: packed at once, the message may be freed after. TITAN_EAGAIN: the queue is
+ * full, nothing was taken, on_drain will say when to go on. TITAN_ECANCELLED: the call is already over. */
+titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message) TITAN_MUST_USE;
+/* End the call with OK (streams) or an error (any call). message may be NULL. */
+void rpc_call_finish(struct rpc_call *call, titan_status status, const char *message);
+void rpc_call_fail(struct rpc_call *call, const struct titan_error *err); /* status, "msg (hint)" */
+/* The handler's own state on the call. */
+void rpc_call_set_data(struct rpc_call *call, void *data);
+void *rpc_call_data(const struct rpc_call *call);
+/* Peer as gRPC names it ("unix:", "ipv4:127.0.0.1:5000"), borrowed until on_close. */
+const char *rpc_call_peer(const struct rpc_call *call);
+
+#endif

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs test programs and scripts, two at a time, and closes with 'N passed, N failed'. Each prints TAP; what exits
+# non-zero without a "not ok" counts as one failure. A failing test's output is shown whole.
+#   BUILD=build tests/run.sh -- PROGRAM...
+set -uo pipefail
+while [ "${1:-}" != "--" ] && [ $# -gt 0 ]; do shift; done
+shift || true
+out=${BUILD:-build}/test-results
+rm -rf "$out" && mkdir -p "$out"
+export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3}
+
+one() {
+    local t=$1 log rc start end
+    log=$out/$(echo "${t#"$BUILD"/}" | tr / _).log
+    start=$(date +%s%N)
+    case $t in
+    *.py) timeout 600 "$PYTHON" "$t" >"$log" 2>&1 </dev/null ;;
+    *.sh) timeout 600 bash "$t" >"$log" 2>&1 </dev/null ;;
+    *) timeout 600 "$t" >"$log" 2>&1 </dev/null ;;
+    esac
+    rc=$?
+    end=$(date +%s%N)
+    local pass fail skip
+    skip=$(grep -ciE '^[[:space:]]*ok .*# *skip' "$log")
+    pass=$(($(grep -cE '^[[:space:]]*ok ' "$log") - skip))
+    fail=$(grep -cE '^[[:space:]]*not ok ' "$log")
+    if [ $rc -ne 0 ] && [ "$fail" -eq 0 ]; then fail=1; fi
+    if [ $rc -eq 0 ] && [ $((pass + fail + skip)) -eq 0 ]; then fail=1; echo "printed no TAP line" >>"$log"; fi
+    echo "$pass $fail $skip" >"$log.count"
+    if [ "$fail" -gt 0 ]; then
+        { echo "FAIL $t (exit $rc)"; sed 's/^/    /' "$log" | tail -n 200; }
+    else
+        printf 'ok   %-55s %4d passed%s %6d ms\n' "${t#"$BUILD"/}" "$pass" "$([ "$skip" -gt 0 ] && echo ", $skip skipped ($(grep -ioE '# *skip.*' "$log" | head -1 | sed 's/^# *//'))")" $(((end - start) / 1000000))
+    fi
+}
+export -f one
+export out
+# Programs first, side by side; scripts that start daemons and train after them, one at a time.
+programs=() scripts=()
+for t in "$@"; do case $t in *.sh | *.py) scripts+=("$t") ;; *) programs+=("$t") ;; esac; done
+[ ${#programs[@]} -gt 0 ] && printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'one "$1"' _ {}
+for t in "${scripts[@]:-}"; do [ -n "$t" ] && one "$t"; done
+read -r pass fail skip < <(cat "$out"/*.count 2>/dev/null | awk '{p+=$1; f+=$2; s+=$3} END {print p+0, f+0, s+0}')
+echo "$pass passed, $fail failed$([ "$skip" -gt 0 ] && echo ", $skip skipped")"
+[ "$fail" -eq 0 ] && [ "$pass" -gt 0 ]

@@ -1,0 +1,81 @@
+/* comm.h - collectives among the members of one epoch.
+ *
+ * Implementations: shm (all members on one host), tcp (several hosts), nccl (in the CUDA plug-in). A communicator lives
+ * for one epoch. Rules:
+ *
+ * - Collectives are enqueued on a stream of the device and run in its order; every member must enqueue the same
+ *   collectives in the same order. Counts are per-rank element counts, equal on all members.
+ * - A member that dies, a lost connection or a revoke make the pending and all later operations fail quickly (a few ms)
+ *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits.
+ * - revoke() and async_error() may be called from any thread at any time; everything else from the thread that owns
+ *   the communicator.
+ * - Sums are done in rank order for every element (rank 0 + rank 1 + ...), in fp32 for bf16 input and in the type itself
+ *   for fp32 and fp64, so the result is the same on every run and every member. (NCCL: its own order.) */
+#ifndef TITAN_WORKER_COMM_COMM_H
+#define TITAN_WORKER_COMM_COMM_H
+
+#include "worker/device/device.h"
+
+#define TITAN_COMM_ABI 1
+#define COMM_ID_BYTES 16
+#define COMM_WORLD_MAX 1024
+
+struct comm; /* implementation's own */
+
+struct comm_config {
+    unsigned char id[COMM_ID_BYTES]; /* the same on all members, new for every epoch */
+    uint64_t epoch;
+    int rank, world;
+    const char *const *addresses; /* tcp, nccl: "host:port" of each rank's listener, in rank order; borrowed */
+    int listener;                 /* tcp: this rank's listening socket (comm_listen), borrowed; -1 = none */
+    int memfd;                    /* shm: the segment shared by all members, borrowed; -1 = none */
+    const struct device_handle *device;
+    uint32_t timeout_ms; /* for forming: all members must have arrived by then; 0 = 30 s */
+};
+
+struct comm_ops {
+    uint32_t abi; /* TITAN_COMM_ABI */
+    const char *name;
+    /* Collective: returns when all members are connected. Ends at once with TITAN_EREVOKED when *abort_flag (not NULL,
+     * polled or watched) becomes non-zero. */
+    titan_status (*open)(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+                         struct titan_error *err);
+    /* Frees; pending operations end with TITAN_EREVOKED first. Never waits for a peer. NULL is fine. */
+    void (*close)(struct comm *comm);
+    /* Any thread: every pending and later operation fails with TITAN_EREVOKED. Idempotent. Local: peers are told by
+     * their own agents. */
+    void (*revoke)(struct comm *comm);
+    /* TITAN_OK, or what made the communicator unusable. */
+    titan_status (*async_error)(struct comm *comm, struct titan_error *err);
+    /* The survivors' communicator out of a revoked one; excluded: ranks of the old one, sorted. NULL slot or
+     * TITAN_EUNSUPPORTED: form a new one instead. */
+    titan_status (*shrink)(struct comm *comm, const int *excluded, int n, const struct comm_config *config,
+                           const volatile int *abort_flag, struct comm **ret, struct titan_error *err);
+
+    /* recv (world*count) = every rank's send (count), in rank order. send may be its own slot of recv (in place). */
+    titan_status (*all_gather)(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
+                               struct stream *s);
+    /* recv (count) fp32/fp64/bf16 = sum over ranks of the slice [rank*count, +count) of send (world*count). recv may be
+     * its own slot of send. */
+    titan_status (*reduce_scatter)(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
+                                   struct stream *s);
+    titan_status (*all_reduce)(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s); /* sum */
+    titan_status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root, struct stream *s);
+    /* Slice j (bytes) of send goes to rank j; slice i of recv comes from rank i. Not in place. */
+    titan_status (*all_to_all)(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s);
+    /* Point to point; matching calls in the same order on both sides. */
+    titan_status (*send)(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
+    titan_status (*recv)(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
+    /* All members arrive before any goes on. */
+    titan_status (*barrier)(struct comm *comm, struct stream *s);
+};
+
+extern const struct comm_ops comm_shm;
+extern const struct comm_ops comm_tcp;
+
+/* A listening TCP socket on any free port of host ("0.0.0.0" for all), close-on-exec; *ret_port gets the port. */
+titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct titan_error *err) TITAN_MUST_USE;
+/* A segment for comm_shm: a memfd, sealed in size, close-on-exec. world: members it must serve. */
+titan_status comm_shm_segment(int world, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

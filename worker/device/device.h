@@ -1,0 +1,213 @@
+/* device.h - what a training step needs from a machine: memory, streams, events and operations.
+ *
+ * A device is a loadable plug-in (libtitan-cpu.so, libtitan-cuda.so) that exports titan_device_plugin(). The worker
+ * calls through these tables only. Rules that hold for every implementation:
+ *
+ * - Every operation is enqueued on a stream and runs in the stream's order. The host may see it run at once (the CPU's
+ *   compute stream) or later. Pointers must stay valid until the stream has passed them.
+ * - Pointers are device memory from alloc() (or host memory on a device whose info.host_memory is true), 64-byte
+ *   aligned. Matrices are row-major; ld* are row strides in elements.
+ * - Compute tensors are bf16 or fp32 (the dt argument); all of one call share it. Sums are accumulated in fp32 or
+ *   better; softmax, norms and losses are computed in fp32. The same call on the same data gives the same bits.
+ * - Operations that compute gradients of parameters ADD to fp32 buffers (wgrad, *_dgain, embed_wgrad); gradients of
+ *   activations are OVERWRITTEN unless said otherwise.
+ * - An operation returns a status only for what can be known when it is enqueued (TITAN_EINVAL for shapes,
+ *   TITAN_EDEVICE for a failed launch). What fails later is sticky on its stream: later operations of that stream are
+ *   skipped, waiting on its events passes the failure on, stream_sync returns it, stream_clear forgets it.
+ *
+ * Shape letters: N tokens (= batch rows x sequence), B sequences, T tokens a sequence, C model width, H query heads,
+ * K key/value heads (H % K == 0), D head width, F feed-forward width, V vocabulary. */
+#ifndef TITAN_WORKER_DEVICE_DEVICE_H
+#define TITAN_WORKER_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define TITAN_DEVICE_ABI 1
+
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
+static inline size_t dtype_bytes(enum dtype dt)
+{
+    return dt == DTYPE_F64 ? 8 : dt == DTYPE_BF16 ? 2 : dt == DTYPE_U8 ? 1 : 4;
+}
+
+struct device; /* implementation's own */
+struct stream;
+struct event;
+
+struct device_options {
+    int index;   /* which one, where a machine has several */
+    int threads; /* CPU: threads for the compute stream; 0 = all of the process's affinity mask */
+};
+
+struct device_info {
+    char name[64];          /* "NVIDIA H200", "cpu avx512 amx-bf16" */
+    bool host_memory;       /* device memory is host memory */
+    bool bf16_fast;         /* bf16 products are faster than fp32 ones; false: recipes with "auto" compute in fp32 */
+    uint64_t memory_bytes;  /* total */
+    double peak_flops_bf16; /* dense; 0 = unknown. CPU: estimated from ISA, cores used and clock */
+    double peak_flops_f32;
+};
+
+struct adamw_args {
+    float lr, beta1, beta2, eps, weight_decay;
+    float grad_scale;     /* multiplies the gradient first: clip factor and mean over tokens */
+    float bias1, bias2;   /* 1 - beta1^t, 1 - beta2^t */
+};
+
+struct device_ops {
+    /* --- device ------------------------------------------------------------------------------------------------ */
+    titan_status (*open)(const struct device_options *options, struct device **ret, struct titan_error *err);
+    void (*close)(struct device *dev); /* NULL is fine */
+    void (*info)(struct device *dev, struct device_info *ret);
+
+    /* Memory; alloc is zeroed and 64-byte aligned (256 on a GPU). */
+    titan_status (*alloc)(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
+    void (*release)(struct device *dev, void *ptr);
+    /* Host memory the device can copy from and to at full speed. */
+    titan_status (*alloc_host)(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
+    void (*release_host)(struct device *dev, void *ptr);
+
+    /* --- streams and events ------------------------------------------------------------------------------------ */
+    /* compute: where products run; a device has one such stream. Others (communication, copies) run beside it. */
+    titan_status (*stream_open)(struct device *dev, const char *name, bool compute, struct stream **ret,
+                                struct titan_error *err);
+    void (*stream_close)(struct stream *s);
+    titan_status (*stream_sync)(struct stream *s, struct titan_error *err); /* wait until all enqueued has run */
+    void (*stream_clear)(struct stream *s); /* forget a failure; the stream must be idle */
+    /* Run fn on a host thread when the stream gets there; its status is the stream's. fn must not call the device. */
+    titan_status (*stream_call)(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
+                                struct titan_error *err);
+    /* The implementation's own handle (cudaStream_t); NULL where there is none. */
+    void *(*stream_native)(struct stream *s);
+    titan_status (*event_open)(struct device *dev, struct event **ret, struct titan_error *err);
+    void (*event_close)(struct event *e);
+    titan_status (*event_record)(struct event *e, struct stream *s, struct titan_error *err);
+    titan_status (*event_wait)(struct event *e, struct stream *s, struct titan_error *err); /* s waits for e */
+    titan_status (*event_sync)(struct event *e, struct titan_error *err);                   /* host waits */
+
+    /* --- movement ---------------------------------------------------------------------------------------------- */
+    titan_status (*copy)(struct stream *s, void *dst, const void *src, size_t bytes);  /* any of host and device */
+    titan_status (*zero)(struct stream *s, void *dst, size_t bytes);
+    titan_status (*cast)(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n);
+
+    /* --- products ---------------------------------------------------------------------------------------------- */
+    /* c (M,N) = beta*c + op(a) op(b), op = transpose where ta/tb. a is (M,K), or (K,M) with ta; b is (K,N), or (N,K)
+     * with tb. a and b are ab_dt (bf16 or fp32), c is c_dt (ab_dt or fp32); beta is 0 or 1.
+     *   forward  y (N,out) = x (N,in) W^T         ta=0 tb=1
+     *   dgrad    dx (N,in) = dy (N,out) W         ta=0 tb=0
+     *   wgrad    dW (out,in) += dy^T x            ta=1 tb=0 beta=1 c_dt=fp32 */
+    titan_status (*matmul)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                           int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
+                           int64_t k, float beta);
+
+    /* --- embedding --------------------------------------------------------------------------------------------- */
+    /* out (N,C) = table[tokens]; table (V,C) dt; tokens (N) int32 in [0,V). */
+    titan_status (*embed)(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
+                          int64_t n, int64_t c, int64_t v);
+    /* dtable (V,C) fp32 += rows of dout (N,C) dt, in token order (deterministic). */
+    titan_status (*embed_wgrad)(struct stream *s, float *dtable, const int32_t *tokens, const void *dout,
+                                enum dtype dt, int64_t n, int64_t c, int64_t v);
+
+    /* --- RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) ----------------------------------------------------- */
+    /* out (N,C) = x * rstd * gain; rstd (N) fp32 = 1/sqrt(mean(x^2)+eps), kept for backward. gain (C) dt. */
+    titan_status (*rmsnorm)(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
+                            int64_t n, int64_t c, float eps);
+    /* dx (N,C): gradient to x, ADDED to dx when accumulate (residual stream). dx may not alias dout. */
+    titan_status (*rmsnorm_dgrad)(struct stream *s, void *dx, bool accumulate, const void *dout, const void *x,
+                                  const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c);
+    /* dgain (C) fp32 += sum over N of dout * x * rstd, in a fixed order. */
+    titan_status (*rmsnorm_dgain)(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
+                                  enum dtype dt, int64_t n, int64_t c);
+
+    /* --- attention --------------------------------------------------------------------------------------------- */
+    /* Rotary embedding in place on adjacent pairs (2i,2i+1) of each head (Su et al. 2021, arXiv:2104.09864): x points
+     * at head 0 of row 0, rows ldx apart, heads D apart. positions (N) int32; cos, sin (positions, D/2) fp32.
+     * backward: rotate by the negative angle. */
+    titan_status (*rope)(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
+                         const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
+    /* Causal grouped-query attention within each of B sequences of T rows, scale 1/sqrt(D). q (N,H,D) with row stride
+     * ldq, k and v (N,K,D) with row stride ldkv, out (N,H,D) with row stride ldo. lse (H,N) fp32: log-sum-exp of each row's scaled
+     * scores, kept for backward. */
+    titan_status (*attention)(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
+                              const void *k, const void *v, int64_t ldkv, enum dtype dt, int64_t b, int64_t t,
+                              int64_t h, int64_t kv, int64_t d);
+    /* dq, dk, dv with the strides of q, k, v (dldq, dldkv). work: attention_work_bytes() of scratch. Formulas: Dao 2023,
+     * arXiv:2307.08691, algorithm 2. */
+    titan_status (*attention_dgrad)(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
+                                    const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
+                                    const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv,
+                                    enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d,
+                                    void *work);
+    size_t (*attention_work_bytes)(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
+                                   int64_t d);
+
+    /* --- feed-forward and residual ------------------------------------------------------------------------------- */
+    /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). */
+    titan_status (*swiglu)(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu,
+                           enum dtype dt, int64_t n, int64_t f);
+    titan_status (*swiglu_dgrad)(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
+                                 const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f);
+    /* out (n) = a + b; out may alias a or b. */
+    titan_status (*add)(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
+
+    /* --- loss ---------------------------------------------------------------------------------------------------- */
+    /* Softmax cross-entropy over logits (N,V) dt (computed in fp32). targets (N) int32; negative = not counted.
+     * losses (N) fp32: nats of each row, 0 where not counted. dlogits (N,V) dt = grad_scale * (softmax - onehot), zero
+     * rows where not counted; NULL = loss only. dlogits may alias logits. */
+    titan_status (*cross_entropy)(struct stream *s, float *losses, void *dlogits, const void *logits,
+                                  const int32_t *targets, enum dtype dt, int64_t n, int64_t v, float grad_scale);
+
+    /* --- sums over buffers --------------------------------------------------------------------------------------- */
+    /* dst (n) fp32 += src (n) fp32. */
+    titan_status (*accumulate)(struct stream *s, float *dst, const float *src, size_t n);
+    titan_status (*scale)(struct stream *s, float *x, float factor, size_t n);
+    /* out[i] (device, fp64) = sum of x (or of x^2 where square) over elements [i*block, min((i+1)*block, n)), each
+     * block summed in one fixed order in fp64, so results do not depend on how a buffer is cut at block bounds. A
+     * non-finite element makes its block's sum non-finite. */
+    titan_status (*block_sums)(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square);
+
+    /* --- optimizer ----------------------------------------------------------------------------------------------- */
+    /* AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), decoupled decay, eps outside the square root:
+     *   g = grad*grad_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
+     *   w -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + weight_decay * w)
+     * master, m, v, grad (n) fp32; shadow (n) bf16 = master rounded to nearest even, NULL = none. */
+    titan_status (*adamw)(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
+                          size_t n, const struct adamw_args *args);
+};
+
+struct comm_ops; /* worker/comm/comm.h */
+
+struct device_plugin {
+    uint32_t abi;     /* TITAN_DEVICE_ABI; first, so that a mismatch is a clear message */
+    const char *name; /* "cpu", "cuda" */
+    const struct device_ops *ops;
+    const struct comm_ops *comm; /* the device's own communicator (NCCL); NULL = shm and tcp carry it */
+    /* NULL when usable; otherwise one line why not ("no NVIDIA driver: libcuda.so.1 cannot be opened"). */
+    const char *(*unusable)(void);
+};
+
+/* Exported by every plug-in. */
+const struct device_plugin *titan_device_plugin(void);
+typedef const struct device_plugin *(*titan_device_plugin_fn)(void);
+
+/* --- worker side: worker/device/device.c ------------------------------------------------------------------------ */
+
+/* An opened device with its tables. */
+struct device_handle {
+    const struct device_plugin *plugin;
+    const struct device_ops *ops;
+    struct device *dev;
+    struct device_info info;
+    void *library;
+};
+/* name "cpu", "cuda" or "auto" (cuda where usable, else cpu). Looks for libtitan-NAME.so beside the executable, in
+ * ../lib/titan of it, then in TITAN_PLUGIN_DIR. TITAN_EUNSUPPORTED with the plug-in's reason when it is unusable. */
+titan_status device_open(const char *name, const struct device_options *options, struct device_handle *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
+void device_close(struct device_handle *handle);
+
+#endif

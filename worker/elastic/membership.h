@@ -1,0 +1,82 @@
+/* membership.h - what the training loop asks of the world outside: which epoch am I in, and what am I told.
+ *
+ * Two implementations: link.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members, one epoch).
+ * A control thread behind it receives orders; the training thread calls everything here but the two callbacks. */
+#ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
+#define TITAN_WORKER_ELASTIC_MEMBERSHIP_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
+
+/* One epoch as seen by one member. Valid until the next membership_next. */
+struct epoch_view {
+    uint64_t epoch;
+    unsigned char comm_id[16];
+    int rank, world;
+    const char *const *addresses; /* of all ranks */
+    int memfd;                    /* shared-memory segment; -1 when members span hosts */
+    enum state_source source;
+    uint64_t resume_step; /* committed; the next to run is resume_step + 1 */
+    char checkpoint_path[PATH_MAX];
+    /* STATE_FROM_MEMORY: previous epoch's world and, for each of its ranks, the rank here that holds that shard. */
+    int holders;
+    const int *holder_ranks;
+};
+
+/* What a finished step reports. */
+struct step_report {
+    uint64_t step, tokens, epoch;
+    double loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
+    int world;
+    uint64_t memory_bytes;
+    uint32_t skipped_steps;
+};
+
+struct membership;
+struct membership_ops {
+    /* Block until the next epoch forms. TITAN_ECANCELLED: told to stop (with *ret_reason in err->msg). */
+    titan_status (*next)(struct membership *m, struct epoch_view *ret, struct titan_error *err);
+    /* Called from the control thread when the current epoch is revoked; set before the communicator opens, cleared
+     * (NULL) before it closes; the clear waits for a running callback. */
+    void (*on_revoke)(struct membership *m, void (*fn)(void *arg), void *arg);
+    /* Non-zero while the current epoch is revoked; for comm_ops.open. */
+    const volatile int *(*revoked)(struct membership *m);
+    /* Told to pause or stop at a step boundary? Polled each step and agreed on in-band among the ranks.
+     * Bit 0: pause, bit 1: stop, bit 2: write a checkpoint first. */
+    unsigned (*orders)(struct membership *m);
+    /* Out of the epoch (revoked, or paused at an agreed boundary) with the state of last_step in memory. */
+    void (*quiesced)(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused);
+    void (*progress)(struct membership *m, const struct step_report *report); /* every rank, every step */
+    void (*checkpoint_written)(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world);
+    void (*finished)(struct membership *m, uint64_t step);
+    /* Last words: the process is about to exit with this status. */
+    void (*failing)(struct membership *m, const struct titan_error *err);
+    void (*close)(struct membership *m);
+};
+struct membership {
+    const struct membership_ops *ops;
+    char job_dir[PATH_MAX];
+    int listener;     /* comm_listen socket of this worker; -1 = none */
+    int solo_world;   /* solo only */
+};
+
+/* worker/elastic/link.c: over the agent's socket. fds and names come from the agent (docs/architecture.md, "agent and
+ * worker"). */
+struct link_options {
+    const char *socket, *page; /* paths */
+    uint64_t job_id, worker_id;
+    const char *host; /* address peers reach this worker at */
+    const char *job_dir;
+};
+titan_status membership_link_open(const struct link_options *options, struct membership **ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
+/* worker/elastic/solo.c: one fixed epoch. */
+titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
+
+#endif
