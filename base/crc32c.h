@@ -7,5 +7,7 @@
 
 /* Continue from crc (0 to begin) over data. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t len);
+/* The table alone; what the fast path is checked against. */
+uint32_t crc32c_portable(uint32_t crc, const void *data, size_t len);
 
 #endif

@@ -10,17 +10,23 @@ struct rng_key {
     uint32_t k[2];
 };
 
-/* The key of a named stream: (seed, name) hashed with 64-bit FNV-1a and mixed. */
+/* The key of a named stream. Exactly, all in unsigned 64-bit arithmetic:
+ *   mix(z):  z = (z ^ z>>30) * 0xBF58476D1CE4E5B9; z = (z ^ z>>27) * 0x94D049BB133111EB; return z ^ z>>31
+ *   h = 0xcbf29ce484222325; for each byte b of name: h = (h ^ b) * 0x100000001b3              (FNV-1a)
+ *   key = mix(h ^ mix(seed + 0x9E3779B97F4A7C15)); k[0] = low 32 bits, k[1] = high 32 bits */
 struct rng_key rng_key(uint64_t seed, const char *name);
-/* Four independent 32-bit words for one 128-bit counter {lo, hi}. */
+/* Four independent 32-bit words for one 128-bit counter {lo, hi}: counter words lo, lo>>32, hi, hi>>32. */
 void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words[4]);
-/* Element index of a stream as a uniform in [0,1) with 24 bits. */
+/* Element index of a stream as a uniform in [0,1) with 24 bits: w = philox(lo=index, hi=0); (w[0] >> 8) / 2^24. */
 float rng_uniform(struct rng_key key, uint64_t index);
-/* Element index as a standard normal (Box-Muller in double on 32-bit uniforms; rounded once to float). Elements 2i and
- * 2i+1 share a counter. */
+/* Element index as a standard normal (Box-Muller in double, rounded once to float). Elements 2i and 2i+1 share a
+ * counter: w = philox(lo=index/2, hi=1); u = (w[0]+1)/2^32; a = 2*pi*w[1]/2^32; sqrt(-2 ln u) times cos a (even index)
+ * or sin a (odd). |result| < 6.67. */
 float rng_normal(struct rng_key key, uint64_t index);
 /* A stateless permutation of [0, n): Feistel network on the next even power of two with cycle walking (Black and
- * Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). */
+ * Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Bits h = ceil(ceil(log2 n) / 2) to a half, six rounds
+ *   (left, right) = (right, left ^ (philox(lo=right, hi=2^33 + round)[0] & (2^h - 1)))
+ * repeated on the result while it is not below n. index must be below n. */
 uint64_t rng_permute(struct rng_key key, uint64_t index, uint64_t n);
 
 #endif

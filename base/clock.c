@@ -1,0 +1,34 @@
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <time.h>
+
+int64_t clock_mono_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+int64_t clock_wall_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+char *clock_format(int64_t wall_ms, char text[32])
+{
+    int64_t ms = wall_ms % 1000;
+    if (ms < 0)
+        ms += 1000;
+    time_t sec = (time_t)((wall_ms - ms) / 1000);
+    struct tm tm;
+    if (!gmtime_r(&sec, &tm) || tm.tm_year > 9999 - 1900) {
+        snprintf(text, 32, "(time out of range)");
+        return text;
+    }
+    size_t n = strftime(text, 32, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(text + n, 32 - n, ".%03dZ", (int)ms);
+    return text;
+}
