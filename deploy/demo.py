@@ -15,9 +15,11 @@ import threading
 import time
 from pathlib import Path
 
-BUILD = Path(os.environ.get("BUILD", "build")).resolve()
-BIN = BUILD / "bin"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
+from titan import BIN, BUILD, Daemon, overrides, until  # noqa: E402
+
 TEXT_BYTES_MAX = 24 << 20
+PROMPT = "#include <stdio.h>\n\nstatic int "
 TTY = sys.stdout.isatty()
 
 
@@ -29,27 +31,6 @@ def say(line):
 def fail(line):
     say(f"demo: {line}")
     sys.exit(1)
-
-
-class Titanctl:
-    """The command-line tool against the demo's own daemon."""
-
-    def __init__(self, server):
-        self.base = [str(BIN / "titanctl"), "--server", server]
-
-    def json(self, *args):
-        out = subprocess.run([*self.base, "-o", "json", *args], stdout=subprocess.PIPE, text=True)
-        if out.returncode != 0:
-            fail(f"titanctl {' '.join(args)} ended with exit code {out.returncode}")
-        return json.loads(out.stdout)
-
-    def lines(self, *args):
-        """Commands that print one JSON object a line (events, metrics)."""
-        out = subprocess.run([*self.base, "-o", "json", *args], stdout=subprocess.PIPE, text=True, check=True)
-        return [json.loads(line) for line in out.stdout.splitlines() if line.strip()]
-
-    def text(self, *args):
-        return subprocess.run([*self.base, *args], stdout=subprocess.PIPE, text=True, errors="replace").stdout
 
 
 def collect_text(target):
@@ -75,82 +56,43 @@ def collect_text(target):
     return files, total
 
 
-def start_daemon(state, slots):
-    """titand dev; returns when it says READY=1 (the same protocol systemd listens to)."""
-    import socket
-
-    notify = state / "notify.sock"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    listener.bind(str(notify))
-    listener.settimeout(20)
-    log = open(state.parent / "titand.log", "w")
-    begin = time.monotonic()
-    daemon = subprocess.Popen(
-        [BIN / "titand", "dev", "--state-dir", state, "--slots", str(slots), "--listen", "127.0.0.1:0"],
-        stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-        env={**os.environ, "NOTIFY_SOCKET": str(notify)})
-    try:
-        while b"READY=1" not in listener.recv(4096):
-            pass
-    except OSError:
-        daemon.kill()
-        fail(f"titand did not come up; see {log.name}")
-    return daemon, (time.monotonic() - begin) * 1000
-
-
 class Saboteur(threading.Thread):
-    """Kills one worker with SIGKILL once the run has a checkpoint and has gone on from it; tells how that went."""
+    """Kills one worker with SIGKILL once the run has a checkpoint to go on from."""
 
-    def __init__(self, ctl, job, at_step):
+    def __init__(self, daemon, job, at_step):
         super().__init__(daemon=True)
-        self.ctl, self.job, self.at_step = ctl, job, at_step
+        self.titan, self.job, self.at_step = daemon, job, at_step
         self.stop = threading.Event()
 
     def run(self):
         while not self.stop.wait(0.2):
-            status = self.ctl.json("status", self.job)
+            status = self.titan.status(self.job)
             if status["finished_at"]:
                 return
             if status["step"] >= self.at_step and status["checkpoint"] and status["world_size"] == 4:
-                break
-        else:
-            return
-        alive = {}
-        for event in self.ctl.lines("events", self.job):
-            detail = event.get("detail") or {}
-            if event["type"] == "worker.started":
-                alive[detail["worker_id"]] = detail["pid"]
-            elif event["type"] in ("worker.exited", "worker.lost"):
-                alive.pop(detail["worker_id"], None)
-        worker, pid = sorted(alive.items())[-1]
-        say(f"demo: now killing worker {worker} (pid {pid}) with SIGKILL at step {status['step']}")
-        os.kill(pid, signal.SIGKILL)
+                worker, pid = max(self.titan.workers(self.job).items())
+                say(f"demo: now killing worker {worker} (pid {pid}) with SIGKILL, at step {status['step']}")
+                os.kill(pid, signal.SIGKILL)
+                return
 
 
-def train(ctl, recipe, data, extra):
-    overrides = [f"training.dataset_path={data}", *extra]
-    args = [*ctl.base, "submit", str(recipe), "--follow", "--name", "demo"]
-    for item in overrides:
-        args += ["--set", item]
-    follower = subprocess.Popen(args, stdout=None, stderr=None)
-    job = None
-    deadline = time.monotonic() + 20
-    while job is None and time.monotonic() < deadline and follower.poll() is None:
-        jobs = ctl.json("list")
-        jobs = jobs["jobs"] if isinstance(jobs, dict) else jobs
-        job = str(jobs[0]["id"]) if jobs else None
-        time.sleep(0.1)
-    if job is None:
-        fail("the run was not accepted")
-    steps = ctl.json("status", job)["steps"]
-    saboteur = Saboteur(ctl, job, at_step=max(2, steps * 2 // 5))
+def train(titan, data, extra):
+    """Submit and follow, as a person would, while the saboteur waits; the job's number."""
+    follower = subprocess.Popen([BIN / "titanctl", "--server", titan.server, "submit", "recipes/demo.toml", "--follow",
+                                 "--name", "demo", *overrides({"training.dataset_path": data}),
+                                 *[x for item in extra for x in ("--set", item)]])
+    job = until("the run is accepted", lambda: follower.poll() is not None or titan.jobs(), 20)
+    if job is True:
+        fail(f"the run was not accepted (exit code {follower.returncode})")
+    job = job[0]["id"]
+    saboteur = Saboteur(titan, job, at_step=max(2, titan.status(job)["steps"] * 2 // 5))
     saboteur.start()
     code = follower.wait()
     saboteur.stop.set()
     saboteur.join()
     if code != 0:
-        print(ctl.text("logs", job, "--tail", "20"))
-        fail(f"the run ended with exit code {code}; the daemon's log is {BUILD}/demo/titand.log")
+        print(titan.ctl("logs", job, "--tail", "20").out)
+        fail(f"the run ended with exit code {code}; the daemon's log is {titan.state}/titand.log")
     return job
 
 
@@ -163,8 +105,8 @@ def main():
 
     home = BUILD / "demo"
     shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
     state = home / "state"
-    state.mkdir(parents=True)
     if options.data:
         data = Path(options.data).resolve()
         say(f"text: {data}")
@@ -173,31 +115,20 @@ def main():
         files, total = collect_text(data)
         say(f"text: {total / 1e6:.1f} MB of C headers ({files} files) that the build packages put on this machine")
 
-    daemon, ready_ms = start_daemon(state, slots=4)
-    say(f"titand: up after {ready_ms:.0f} ms, state in {state}")
-    ctl = Titanctl(f"unix:{state}/titan.sock")
-    try:
-        job = train(ctl, "recipes/demo.toml", data, options.set)
-        status = ctl.json("status", job)
-        metrics = ctl.lines("metrics", job)
-        events = ctl.lines("events", job)
+    with Daemon(state, "--slots", "4") as titan:
+        say(f"titand: up after {titan.ready_ms:.0f} ms, state in {state}")
+        job = train(titan, data, options.set)
+        status = titan.status(job)
+        metrics, events = titan.lines("metrics", job), titan.lines("events", job)
         worlds = [e["detail"]["world"] for e in events if e["type"] == "epoch.formed"]
         recoveries = [e["detail"]["recovery_ms"] for e in events if e["type"] == "recovery.finished"]
 
-        hf = home / "hf"
-        say(f"\nexport: Hugging Face directory {hf}")
-        print(ctl.text("convert", job, str(hf)).strip())
-        prompt = "#include <stdio.h>\n\nstatic int "
+        say(f"\nexport: Hugging Face directory {home}/hf")
+        print(titan.ok("convert", job, home / "hf").strip())
         say("sample: what the model writes after a prompt\n")
-        sample = ctl.text("generate", job, "--prompt", prompt, "--max-tokens", "300", "--temperature", "0.6", "--seed", "1")
+        sample = titan.ok("generate", job, "--prompt", PROMPT, "--max-tokens", 300, "--temperature", 0.6, "--seed", 1)
         print("    " + sample.strip().replace("\n", "\n    ") + "\n")
-        print(ctl.text("metrics", job, "--plot"))
-    finally:
-        daemon.send_signal(signal.SIGTERM)
-        try:
-            daemon.wait(20)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
+        print(titan.ok("metrics", job, "--plot"))
 
     first, last = metrics[0]["loss"], metrics[-1]["loss"]
     rates = sorted(m["tokens_per_second"] for m in metrics)

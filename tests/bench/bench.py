@@ -7,76 +7,26 @@ import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-BUILD = Path(os.environ.get("BUILD", "build")).resolve()
-BIN, HOME = BUILD / "bin", BUILD / "bench"
-SOURCE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, BUILD, SOURCE, Daemon, command, headers_text, overrides, until  # noqa: E402
+
+HOME = BUILD / "bench"
 
 
-def run(*args, **kw):
-    return subprocess.run([str(a) for a in args], check=True, stdout=subprocess.PIPE, text=True, **kw).stdout
-
-
-class Daemon:
-    """titand dev over a fresh folder."""
-
-    def __init__(self, name, *args):
-        self.state = HOME / name
-        shutil.rmtree(self.state, ignore_errors=True)
-        self.state.mkdir(parents=True)
-        self.server = f"unix:{self.state}/titan.sock"
-        self.args = args
-
-    def __enter__(self):
-        path = self.state / "notify.sock"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        listener.bind(str(path))
-        listener.settimeout(20)
-        self.log = open(self.state / "titand.log", "w")
-        self.process = subprocess.Popen(
-            [BIN / "titand", "dev", "--state-dir", self.state, "--listen", "127.0.0.1:0", *self.args],
-            stdout=self.log, stderr=self.log, env={**os.environ, "NOTIFY_SOCKET": str(path)})
-        while b"READY=1" not in listener.recv(4096):
-            pass
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-
-    def ctl(self, *args):
-        return run(BIN / "titanctl", "--server", self.server, *args)
-
-    def lines(self, *args):
-        return [json.loads(line) for line in self.ctl("-o", "json", *args).splitlines() if line.strip()]
-
-    def submit(self, recipe, **overrides):
-        sets = [x for key, value in overrides.items() for x in ("--set", f"{key.replace('__', '.')}={value}")]
-        return self.ctl("submit", recipe, *sets).strip()
+def run(*args):
+    done = command(*args, timeout=600)
+    if done.code != 0:
+        sys.exit(f"{' '.join(map(str, args))}: exit {done.code}: {done.err}")
+    return done.out
 
 
 def text():
     """A few megabytes of C headers: the same kind of text the demo trains on."""
-    target = HOME / "text"
-    if not target.exists():
-        target.mkdir(parents=True)
-        total = 0
-        for path in sorted(Path("/usr/include").glob("*.h")) + sorted(Path("/usr/include/linux").glob("*.h")):
-            data = path.read_bytes()
-            if b"\0" not in data:
-                (target / path.name).write_bytes(data)
-                total += len(data)
-            if total > 4 << 20:
-                break
-    return target
+    return headers_text(HOME / "text", 4 << 20)
 
 
 def start_latency():
@@ -88,33 +38,28 @@ def start_latency():
 
 
 def first_step():
-    """Submit to the first finished training step, by the events' and metrics' own times."""
+    """Submit to the first finished training step, by the job's and the metrics' own times."""
     values = []
-    with Daemon("first") as d:
+    with Daemon(HOME / "first") as d:
         for _ in range(5):
-            job = d.submit(SOURCE / "recipes/debug.toml", training__dataset_path=text(), training__steps=2,
-                           checkpoint__enable="false")
-            d.ctl("wait", job)
-            status = json.loads(d.ctl("-o", "json", "status", job))
-            first = d.lines("metrics", job)[0]
-            values.append(first["at_ms"] - status["submitted_at_ms"])
+            job = d.submit("debug", {"training.dataset_path": text(), "training.steps": 2, "checkpoint.enable": "false"})
+            d.ok("wait", job)
+            values.append(d.lines("metrics", job)[0]["at_ms"] - d.status(job)["submitted_at_ms"])
     values.sort()
     return {"rounds": len(values), "min_ms": values[0], "median_ms": values[2], "max_ms": values[-1], "target_ms": 300}
 
 
 def durable_submits():
-    """No slot is free (the only ones train), so that nothing but accepting is measured."""
+    """The only slot trains meanwhile, so that nothing but accepting is measured."""
     out = {}
-    with Daemon("submits", "--slots", "1") as d:
-        recipe = HOME / "queued.toml"
-        recipe.write_text((SOURCE / "recipes/tiny.toml").read_text())
-        busy = d.submit(recipe, training__dataset_path=text(), training__steps=1000000, elastic__min_workers=1,
-                        elastic__max_workers=1, checkpoint__enable="false")
+    with Daemon(HOME / "submits", "--slots", "1") as d:
+        busy = d.submit("tiny", {"training.dataset_path": text(), "training.steps": 1000000, "elastic.min_workers": 1,
+                                 "elastic.max_workers": 1, "checkpoint.enable": "false"})
         queued = HOME / "load.toml"
-        queued.write_text(recipe_with_data(recipe))
+        queued.write_text(recipe_with_data(SOURCE / "recipes/tiny.toml"))
         for name, connections, in_flight in (("one_connection", 1, 64), ("64_connections", 64, 256)):
             out[name] = json.loads(run(BUILD / "tests/bench/submit_load", d.server, queued, connections, in_flight, 20000))
-        d.ctl("cancel", busy)
+        d.ok("cancel", busy)
     return {**out, "target_per_second": 5000, "target_status_p99_ms": 2}
 
 
@@ -135,8 +80,8 @@ def tokens_per_second(n, threads, steps=24):
     job = HOME / f"rate-{n}"
     shutil.rmtree(job, ignore_errors=True)
     run(BIN / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", n, "--dir", job,
-        "--set", f"training.dataset_path={text()}", "--set", f"training.steps={steps}", "--set", "checkpoint.enable=false",
-        "--set", f"device.threads={threads}", stderr=subprocess.DEVNULL)
+        *overrides({"training.dataset_path": text(), "training.steps": steps, "checkpoint.enable": "false",
+                    "device.threads": threads}))
     rates = sorted(json.loads(line)["tokens_per_second"] for line in open(job / "metrics.jsonl"))
     return rates[len(rates) // 2]
 
@@ -150,28 +95,24 @@ def scaling():
 
 def recovery():
     """SIGKILL of a worker to the next finished step, by the coordinator's events; the demo's model."""
-    with Daemon("recovery", "--slots", "4") as d:
-        job = d.submit(SOURCE / "recipes/demo.toml", training__dataset_path=text(), training__steps=100000,
-                       checkpoint__interval=10, fault_tolerance__max_restarts=100)
+    def recovered():
+        return [e["detail"]["recovery_ms"] for e in d.lines("events", job) if e["type"] == "recovery.finished"]
+
+    def whole():
+        status = d.status(job)
+        return status["state"] == "RUNNING" and status["world_size"] == 4 and status["checkpoint"]
+
+    with Daemon(HOME / "recovery", "--slots", "4") as d:
+        job = d.submit("demo", {"training.dataset_path": text(), "training.steps": 100000, "checkpoint.interval": 10,
+                                "fault_tolerance.max_restarts": 100})
         for done in range(5):
-            alive = {}
-            while True:
-                status = json.loads(d.ctl("-o", "json", "status", job))
-                if status["state"] == "RUNNING" and status["world_size"] == 4 and status["checkpoint"]:
-                    break
-                time.sleep(0.2)
-            time.sleep(2)
-            for event in d.lines("events", job):
-                detail = event.get("detail") or {}
-                if event["type"] == "worker.started":
-                    alive[detail["worker_id"]] = detail["pid"]
-                elif event["type"] in ("worker.exited", "worker.lost"):
-                    alive.pop(detail["worker_id"], None)
-            os.kill(alive[max(alive)], signal.SIGKILL)
-            while len([e for e in d.lines("events", job) if e["type"] == "recovery.finished"]) <= done:
-                time.sleep(0.2)
-        values = sorted(e["detail"]["recovery_ms"] for e in d.lines("events", job) if e["type"] == "recovery.finished")
-        d.ctl("cancel", job)
+            until("four workers train", whole, 120)
+            time.sleep(2)  # some steps behind the newest checkpoint, as in life
+            workers = d.workers(job)
+            os.kill(workers[max(workers)], signal.SIGKILL)
+            until("the run has recovered", lambda: len(recovered()) > done, 60)
+        values = sorted(recovered())
+        d.ok("cancel", job)
     return {"rounds": len(values), "min_ms": values[0], "median_ms": values[len(values) // 2], "max_ms": values[-1],
             "target_ms": 1000}
 

@@ -1,0 +1,210 @@
+"""What the end-to-end tests and benchmarks share: a daemon over a fresh folder, titanctl against it, TAP output."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("BUILD", "build"))
+BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
+BIN = BUILD / "bin"
+
+
+def until(what, condition, seconds=60, every=0.05):
+    """Wait for condition() to be true; returns its value. The outside world has no event to wait for here."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds} s still not: {what}")
+        time.sleep(every)
+
+
+class Result:
+    def __init__(self, done):
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+
+def command(*args, timeout=120, env=None, stdin=None):
+    """Run a program to its end; never raises for its exit code."""
+    done = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout,
+                          text=True, errors="replace", env=env, input=stdin)
+    return Result(done)
+
+
+def overrides(keys):
+    """{"training.steps": 5} -> ["--set", "training.steps=5"]"""
+    return [x for key, value in keys.items() for x in ("--set", f"{key}={value}")]
+
+
+def children_of(pid):
+    out = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        if int(text.rsplit(")", 1)[1].split()[1]) == pid:
+            out.append(int(stat.parent.name))
+    return out
+
+
+def alive(pid):
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def worker_pids(marker):
+    """Live titan-worker processes whose command line names marker (a folder of the test)."""
+    out = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            args = line.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if args and args[0].endswith(b"titan-worker") and any(str(marker).encode() in a for a in args):
+            pid = int(line.parent.name)
+            if alive(pid):
+                out.append(pid)
+    return out
+
+
+class Daemon:
+    """`titand dev` over a folder; a context manager that stops it. start() again after kill() continues."""
+
+    def __init__(self, state=None, *args, env=None):
+        self.own = state is None
+        self.state = Path(state or tempfile.mkdtemp(prefix="titan-test-"))
+        if not self.own:
+            shutil.rmtree(self.state, ignore_errors=True)
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.server = f"unix:{self.state}/titan.sock"
+        self.args, self.env, self.process = args, env or {}, None
+
+    def start(self):
+        begin = time.monotonic()
+        path = self.state / "notify.sock"
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, open(self.state / "titand.log", "a") as log:
+            ready.bind(str(path))
+            ready.settimeout(20)
+            self.process = subprocess.Popen(
+                [BIN / "titand", "dev", "--state-dir", self.state, "--listen", "127.0.0.1:0", *map(str, self.args)],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.env, "NOTIFY_SOCKET": str(path)})
+            try:
+                while b"READY=1" not in ready.recv(4096):
+                    pass
+            except OSError:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError("titand did not come up:\n" + self.log())
+        self.ready_ms = (time.monotonic() - begin) * 1000
+        return self
+
+    __enter__ = start
+
+    def log(self):
+        return (self.state / "titand.log").read_text(errors="replace")[-4000:]
+
+    def kill(self):
+        """SIGKILL, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def __exit__(self, kind, *_):
+        self.stop()
+        if kind:
+            print("# titand's log:\n# " + self.log().replace("\n", "\n# "))
+            for log in sorted(self.state.glob("jobs/*/logs/*.log")):
+                print(f"# {log.name}:\n# " + log.read_text(errors="replace")[-2000:].replace("\n", "\n# "))
+        if self.own:
+            shutil.rmtree(self.state, ignore_errors=True)
+
+    def ctl(self, *args, timeout=120, stdin=None):
+        return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout, stdin=stdin)
+
+    def ok(self, *args, timeout=120):
+        done = self.ctl(*args, timeout=timeout)
+        assert done.code == 0, f"titanctl {' '.join(map(str, args))}: exit {done.code}: {done.err}"
+        return done.out
+
+    def submit(self, recipe="tiny", keys=None, *args):
+        path = recipe if "/" in str(recipe) else SOURCE / "recipes" / f"{recipe}.toml"
+        return self.ok("submit", path, *overrides(keys or {}), *args).strip()
+
+    def status(self, job):
+        return json.loads(self.ok("-o", "json", "status", job))
+
+    def jobs(self):
+        return json.loads(self.ok("-o", "json", "list"))["jobs"]
+
+    def lines(self, *args):
+        """Commands that print one JSON object a line: events, metrics."""
+        return [json.loads(line) for line in self.ok("-o", "json", *args).splitlines() if line.strip()]
+
+    def workers(self, job):
+        """{worker id: pid} of the workers the events say are there."""
+        pids = {}
+        for event in self.lines("events", job):
+            detail = event.get("detail") or {}
+            if event["type"] == "worker.started":
+                pids[detail["worker_id"]] = detail["pid"]
+            elif event["type"] in ("worker.exited", "worker.lost"):
+                pids.pop(detail["worker_id"], None)
+        return pids
+
+    def wait_state(self, job, *states, seconds=90):
+        return until(f"job {job} is {' or '.join(states)} (it is {self.status(job)['state']})",
+                     lambda: self.status(job)["state"] in states and self.status(job), seconds)
+
+
+def headers_text(target, limit=1 << 20):
+    """Real text that is on every build machine: C headers, up to limit bytes, below target."""
+    target = Path(target)
+    if not target.exists():
+        target.mkdir(parents=True)
+        total = 0
+        for path in sorted(Path("/usr/include").glob("*.h")) + sorted(Path("/usr/include/linux").glob("*.h")):
+            data = path.read_bytes()
+            if b"\0" not in data:
+                (target / path.name).write_bytes(data)
+                total += len(data)
+            if total > limit:
+                break
+    return target
+
+
+def tap(*tests):
+    """Run test functions, print TAP, exit. A test raises AssertionError to fail and returns a str to be skipped."""
+    failed = 0
+    print(f"1..{len(tests)}")
+    for number, test in enumerate(tests, 1):
+        name = (test.__doc__ or test.__name__).strip().splitlines()[0]
+        try:
+            skip = test()
+            print(f"ok {number} - {name}" + (f" # SKIP {skip}" if isinstance(skip, str) else ""), flush=True)
+        except Exception:
+            failed += 1
+            print(f"not ok {number} - {name}")
+            print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
+    sys.exit(1 if failed else 0)
