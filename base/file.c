@@ -1,0 +1,215 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot open '%s'", path);
+    size_t start = out->len;
+    for (;;) {
+        size_t have = out->len - start;
+        size_t want =
+            MIN((size_t)1 << 16, max - have + 1); /* one more than allowed tells "too long" from "just fits" */
+        titan_status status = buf_reserve(out, want);
+        if (status != TITAN_OK) {
+            out->len = start;
+            return titan_fail(err, status, "cannot hold '%s' (%zu bytes so far)", path, have);
+        }
+        ssize_t n = read(fd, out->data + out->len, want);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            titan_status failed = titan_fail_errno(err, "cannot read '%s'", path);
+            out->len = start;
+            out->data[start] = '\0';
+            return failed;
+        }
+        if (n == 0)
+            break;
+        if (have + (size_t)n > max) {
+            out->len = start;
+            out->data[start] = '\0';
+            return titan_fail(err, TITAN_ELIMIT, "'%s' is larger than %zu bytes", path, max);
+        }
+        out->len += (size_t)n;
+    }
+    out->data[out->len] = '\0';
+    return TITAN_OK;
+}
+
+static titan_status write_all(int fd, const char *data, size_t len)
+{
+    while (len) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return TITAN_EIO;
+        data += n;
+        len -= (size_t)n;
+    }
+    return TITAN_OK;
+}
+
+/* The folder part of path: "." where there is none. */
+static void parent_of(const char *path, char out[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    size_t len = slash ? (size_t)(slash - path) : 0;
+    if (!slash)
+        snprintf(out, PATH_MAX, ".");
+    else if (len == 0)
+        snprintf(out, PATH_MAX, "/");
+    else
+        snprintf(out, PATH_MAX, "%.*s", (int)len, path);
+}
+
+titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err)
+{
+    char temporary[PATH_MAX], parent[PATH_MAX];
+    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= sizeof(temporary))
+        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
+    parent_of(path, parent);
+    _cleanup_fd_ int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot create '%s'", temporary);
+    titan_status status;
+    mode_t mask = umask(0);
+    (void)umask(mask);
+    if (fchmod(fd, 0666 & ~mask) < 0 || write_all(fd, data, len) != TITAN_OK || fsync(fd) < 0) {
+        status = titan_fail_errno(err, "cannot write '%s'", temporary);
+        goto err_unlink;
+    }
+    if (rename(temporary, path) < 0) {
+        status = titan_fail_errno(err, "cannot rename '%s' to '%s'", temporary, path);
+        goto err_unlink;
+    }
+    return dir_sync(parent, err);
+err_unlink:
+    (void)unlink(temporary);
+    return status;
+}
+
+titan_status dir_make(const char *path, struct titan_error *err)
+{
+    char part[PATH_MAX];
+    size_t len = strlen(path);
+    if (len == 0 || len >= sizeof(part))
+        return titan_fail(err, TITAN_EINVAL, "not a folder name: '%s'", path);
+    memcpy(part, path, len + 1);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char end = *p;
+        *p = '\0';
+        if (mkdir(part, 0755) < 0 && errno != EEXIST)
+            return titan_fail_errno(err, "cannot make folder '%s'", part);
+        *p = end;
+        if (!end)
+            break;
+    }
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return titan_fail_errno(err, "cannot look at '%s'", path);
+    if (!S_ISDIR(st.st_mode))
+        return titan_fail(err, TITAN_EEXIST, "'%s' is in the way: not a folder", path);
+    return TITAN_OK;
+}
+
+#define REMOVE_DEPTH_MAX 64
+
+/* Removes what stands below the open folder; takes fd. path is for messages. */
+static titan_status remove_below(int fd, const char *path, int depth, struct titan_error *err)
+{
+    if (depth > REMOVE_DEPTH_MAX) {
+        (void)close(fd);
+        return titan_fail(err, TITAN_ELIMIT, "folders below '%s' are nested too deep", path);
+    }
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        titan_status failed = titan_fail_errno(err, "cannot list '%s'", path);
+        (void)close(fd);
+        return failed;
+    }
+    titan_status status = TITAN_OK;
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(dir);
+        if (!entry) {
+            if (errno)
+                status = titan_fail_errno(err, "cannot list '%s'", path);
+            break;
+        }
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (unlinkat(fd, entry->d_name, 0) == 0 || errno == ENOENT)
+            continue;
+        if (errno != EISDIR && errno != EPERM) {
+            status = titan_fail_errno(err, "cannot remove '%s/%s'", path, entry->d_name);
+            break;
+        }
+        int sub = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (sub < 0) {
+            status = titan_fail_errno(err, "cannot remove '%s/%s'", path, entry->d_name);
+            break;
+        }
+        status = remove_below(sub, path, depth + 1, err);
+        if (status != TITAN_OK)
+            break;
+        if (unlinkat(fd, entry->d_name, AT_REMOVEDIR) < 0 && errno != ENOENT) {
+            status = titan_fail_errno(err, "cannot remove '%s/%s'", path, entry->d_name);
+            break;
+        }
+    }
+    (void)closedir(dir);
+    return status;
+}
+
+titan_status dir_remove(const char *path, struct titan_error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "cannot open folder '%s'", path);
+    TRY(remove_below(fd, path, 0, err));
+    if (rmdir(path) < 0 && errno != ENOENT)
+        return titan_fail_errno(err, "cannot remove '%s'", path);
+    return TITAN_OK;
+}
+
+titan_status dir_sync(const char *path, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot open folder '%s'", path);
+    /* EINVAL: a file system that cannot sync folders has nothing to sync. */
+    if (fsync(fd) < 0 && errno != EINVAL)
+        return titan_fail_errno(err, "cannot sync folder '%s'", path);
+    return TITAN_OK;
+}
+
+titan_status self_dir(char *out, size_t cap, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    if (n < 0)
+        return titan_fail_errno(err, "cannot read /proc/self/exe");
+    path[n] = '\0';
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return titan_fail(err, TITAN_ENOTFOUND, "no folder in '%s'", path);
+    slash[slash == path ? 1 : 0] = '\0';
+    if ((size_t)snprintf(out, cap, "%s", path) >= cap)
+        return titan_fail(err, TITAN_ELIMIT, "path too long: '%s'", path);
+    return TITAN_OK;
+}
