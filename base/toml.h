@@ -1,6 +1,6 @@
 /* toml.h - TOML 1.0 reader with line and column in every message, and nothing else: a tree to look values up in.
  * (Debian packages no C library for TOML.) Dates are not supported and refused by name. Hostile input is bounded: text
- * 1 MiB, depth 32, 65,536 nodes. */
+ * 1 MiB, depth 32, 65,536 nodes, 4,096 keys in one table. */
 #ifndef TITAN_BASE_TOML_H
 #define TITAN_BASE_TOML_H
 
@@ -30,8 +30,8 @@ struct toml_value {
 titan_status toml_parse(const char *text, size_t len, const char *path, struct toml_value **ret,
                         struct titan_error *err) TITAN_MUST_USE;
 /* One value as it stands right of '=' ("3", "[1,2]", "\"x\""); used by --set. */
-titan_status toml_parse_value(const char *text, const char *path, struct toml_value **ret, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status toml_parse_value(const char *text, const char *path, struct toml_value **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 void toml_free(struct toml_value *root);
 /* Member of a table by key; NULL when missing or not a table. */
 const struct toml_value *toml_get(const struct toml_value *table, const char *key);
