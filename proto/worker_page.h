@@ -16,6 +16,7 @@ struct worker_page {
     uint64_t magic;
     uint64_t job_id, worker_id;
     int64_t pid;
+    uint32_t slot; /* which of the node's slots it takes */
     unsigned char token[16];
     pthread_mutex_t alive;    /* robust, process-shared; set up by the agent, locked by the worker */
     _Atomic uint32_t locked;  /* 1 once the worker holds it */

@@ -1,0 +1,51 @@
+/* worker_process.h - one worker as the kernel sees it: start, kill with all it started, reap.
+ *
+ * A worker leads a session and process group of its own, has a clean environment, no descriptors but stdin
+ * (/dev/null), stdout and stderr (its log), and the job's folder as working directory. It does not get a death signal
+ * from its parent: it must outlive the agent, to be adopted by the next one. Where the agent may write to its cgroup
+ * (v2, a delegated subtree), the worker gets a cgroup below it, so that killing it is atomic.
+ *
+ * posix_spawn, not fork: gRPC's threads hold locks that a forked child would inherit. */
+#ifndef TITAN_DAEMON_AGENT_WORKER_PROCESS_H
+#define TITAN_DAEMON_AGENT_WORKER_PROCESS_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+struct worker_command {
+    const char *program; /* titan-worker */
+    const char *socket;  /* the agent's */
+    const char *page, *log, *directory, *host;
+    uint64_t job_id, worker_id;
+    const char *cuda_devices; /* CUDA_VISIBLE_DEVICES for it; NULL = as the agent has it */
+};
+
+struct worker_process {
+    pid_t pid;
+    int pidfd;  /* readable once it is gone; -1 = none */
+    bool child; /* ours to reap; false when adopted */
+    char cgroup[PATH_MAX]; /* "" = none */
+};
+
+#define WORKER_PROCESS_NONE ((struct worker_process){.pidfd = -1})
+
+titan_status worker_process_start(const struct worker_command *command, struct worker_process *ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
+/* A process another agent started. TITAN_ENOTFOUND when pid is gone or is not the worker of this page. */
+titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_id, struct worker_process *ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
+/* SIGKILL to everything in its group and cgroup. */
+void worker_process_kill(const struct worker_process *p);
+/* A signal to the group's leader alone. */
+void worker_process_signal(const struct worker_process *p, int signal);
+/* TITAN_OK and how it ended (exit code, or -1 and the signal), or TITAN_EAGAIN while it is not gone yet. What is left
+ * of its group is killed first. An adopted one cannot be reaped: TITAN_OK with -1 and 0 once it is gone. */
+titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal);
+/* Closes the descriptor, removes the cgroup. */
+void worker_process_clear(struct worker_process *p);
+
+#endif
