@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/param.h> /* MIN, MAX: uv.h brings it too */
 #include <unistd.h>
 
 #define _cleanup_(fn) __attribute__((cleanup(fn)))
@@ -42,7 +43,5 @@ static inline void close_file(FILE **f)
 #define _cleanup_file_ _cleanup_(close_file)
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 #endif
