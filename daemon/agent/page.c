@@ -56,7 +56,7 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
         errno = rc;
         return titan_fail_errno(err, "cannot size '%s'", path);
     }
-    struct worker_page *page;
+    struct worker_page *page = NULL;
     TRY(page_map(fd, path, &page, err));
     rc = mutex_init(&page->alive);
     if (rc || getrandom(page->token, sizeof(page->token), 0) != (ssize_t)sizeof(page->token)) {
@@ -83,7 +83,7 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
     if (!S_ISREG(st.st_mode) || st.st_size != PAGE_BYTES)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is not a worker's page: %lld bytes, expected %d", path,
                           (long long)st.st_size, PAGE_BYTES);
-    struct worker_page *page;
+    struct worker_page *page = NULL;
     TRY(page_map(fd, path, &page, err));
     if (page->magic != WORKER_PAGE_MAGIC) {
         page_close(page);

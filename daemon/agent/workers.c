@@ -1,0 +1,605 @@
+/* workers.c - the workers of this node; see workers.h. */
+#include "daemon/agent/workers.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/log.h"
+
+/* How long the report of a death waits for the exit status; the death itself is known already. */
+#define STATUS_WAIT_MS 8
+
+struct workers {
+    uv_loop_t *loop;
+    struct workers_events events;
+    void *data;
+    struct log log;
+    struct channel *channel;
+    uv_timer_t lease_timer;
+    struct worker *first;
+    char run_dir[PATH_MAX], program[PATH_MAX], host[256], device[16], socket[PATH_MAX];
+    uint32_t slots, lease_ms;
+    int open_handles;
+    bool closing;
+    void (*done)(void *);
+    void *done_data;
+};
+
+/* --- end of a worker ------------------------------------------------------------------------------------------------
+ */
+
+static void set_finish(struct workers *set)
+{
+    if (!set->closing || set->first || set->open_handles)
+        return;
+    void (*done)(void *) = set->done;
+    void *data = set->done_data;
+    free(set);
+    if (done)
+        done(data);
+}
+
+static void worker_free(struct worker *w)
+{
+    struct workers *set = w->set;
+    *(w->prev ? &w->prev->next : &set->first) = w->next;
+    if (w->next)
+        w->next->prev = w->prev;
+    page_watch_stop(w->watch);
+    page_close(w->page);
+    worker_process_clear(&w->process);
+    frame_writer_clear(&w->pending);
+    free(w);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct worker *w = handle->data;
+    if (--w->open_handles > 0)
+        return;
+    struct workers *set = w->set;
+    worker_free(w);
+    set_finish(set);
+}
+
+/* Let go of it; the process and its page are left as they are. */
+static void worker_close(struct worker *w)
+{
+    if (w->closing)
+        return;
+    w->closing = true;
+    channel_drop(w->link);
+    w->link = NULL;
+    uv_close((uv_handle_t *)&w->process_poll, on_handle_closed);
+    uv_close((uv_handle_t *)&w->kill_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&w->report_timer, on_handle_closed);
+    if (w->watch_started)
+        uv_close((uv_handle_t *)&w->watch_poll, on_handle_closed);
+}
+
+static void worker_report(struct worker *w)
+{
+    if (w->reported)
+        return;
+    w->reported = true;
+    struct worker_exit how = {.code = w->exit_code, .signal = w->exit_signal, .last_step = atomic_load(&w->page->step)};
+    bool known = how.code >= 0 || how.signal > 0;
+    int32_t said = atomic_load(&w->page->exit_code);
+    if (!known && said > 0)
+        how.code = said;
+    else if (!known && atomic_load(&w->page->phase) == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
+        how.code = 0;
+    _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
+    memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
+    (void)uv_timer_stop(&w->report_timer);
+    tlog_info(&w->set->log, "worker ended", "job=%" PRIu64 " worker=%" PRIu64 " code=%d signal=%d", w->job_id, w->id,
+              how.code, how.signal);
+    w->set->events.on_exit(w, &how, w->set->data);
+}
+
+static void on_report_timer(uv_timer_t *timer)
+{
+    worker_report(timer->data);
+}
+
+/* It is dead or about to be: take its last words off the socket, then report as soon as its status is known. */
+static void worker_dying(struct worker *w)
+{
+    if (w->dying)
+        return;
+    w->dying = true;
+    if (w->link)
+        channel_drain(w->link);
+    channel_drop(w->link);
+    w->link = NULL;
+    (void)uv_timer_stop(&w->kill_timer);
+    (void)uv_timer_start(&w->report_timer, on_report_timer, STATUS_WAIT_MS, 0);
+}
+
+static void on_process(uv_poll_t *handle, int status, int events)
+{
+    struct worker *w = handle->data;
+    (void)status;
+    (void)events;
+    worker_dying(w);
+    if (worker_process_reap(&w->process, &w->exit_code, &w->exit_signal) != TITAN_OK)
+        return;
+    (void)uv_poll_stop(&w->process_poll);
+    worker_report(w);
+    (void)unlink(w->page_path);
+    worker_close(w);
+}
+
+static void on_watch(uv_poll_t *handle, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct worker *w = handle->data;
+    (void)uv_poll_stop(handle);
+    worker_dying(w);
+}
+
+/* --- a worker's connection ------------------------------------------------------------------------------------------
+ */
+
+static void worker_watch(struct worker *w)
+{
+    struct titan_error err = {0};
+    if (w->watch_started || !atomic_load(&w->page->locked))
+        return;
+    if (page_watch_start(w->page_path, &w->watch, &err) != TITAN_OK) {
+        tlog_warn(&w->set->log, "worker's death will be noticed late", "worker=%" PRIu64 " reason=\"%s\"", w->id,
+                  err.msg);
+        return;
+    }
+    if (uv_poll_init(w->set->loop, &w->watch_poll, page_watch_fd(w->watch)) != 0)
+        return;
+    w->watch_poll.data = w;
+    w->watch_started = true;
+    w->open_handles++;
+    (void)uv_poll_start(&w->watch_poll, UV_READABLE, on_watch);
+}
+
+static void send_lease(struct worker *w)
+{
+    Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
+    Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    lease.lease_ms = w->set->lease_ms;
+    message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
+    message.lease = &lease;
+    if (w->link)
+        channel_send(w->link, &message, -1);
+}
+
+static void on_lease_timer(uv_timer_t *timer)
+{
+    struct workers *set = timer->data;
+    for (struct worker *w = set->first; w; w = w->next)
+        send_lease(w);
+    if (!set->first)
+        (void)uv_timer_stop(timer);
+}
+
+static bool token_equal(const ProtobufCBinaryData *token, const unsigned char expected[16])
+{
+    unsigned char differs = token->len != 16;
+    for (size_t i = 0; i < 16 && token->len == 16; i++)
+        differs |= (unsigned char)(token->data[i] ^ expected[i]);
+    return !differs;
+}
+
+static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHello *hello, void *data,
+                      struct titan_error *err)
+{
+    struct workers *set = data;
+    struct worker *w = workers_find(set, hello->worker_id);
+    if (!w || w->dying || w->job_id != hello->job_id || hello->pid != w->process.pid ||
+        !token_equal(&hello->token, w->page->token)) {
+        (void)titan_fail(err, TITAN_EPERM, "worker %" PRIu64 " of job %" PRIu64 " (process %" PRId64 ") is not ours",
+                         hello->worker_id, hello->job_id, hello->pid);
+        return NULL;
+    }
+    channel_drop(w->link);
+    w->link = link;
+    w->rank = hello->rank;
+    (void)snprintf(w->address, sizeof(w->address), "%s", hello->address);
+    worker_watch(w);
+    send_lease(w);
+    if (w->link)
+        channel_send_queue(w->link, &w->pending);
+    tlog_debug(&set->log, "worker connected", "job=%" PRIu64 " worker=%" PRIu64 " adopted=%d", w->job_id, w->id,
+               w->adopted);
+    set->events.on_connected(w, set->data);
+    return w;
+}
+
+static void on_message(void *owner, const Titan__Internal__WorkerToAgent *message, void *data)
+{
+    struct workers *set = data;
+    set->events.on_message(owner, message, set->data);
+}
+
+static void on_link_closed(void *owner, void *data)
+{
+    (void)data;
+    ((struct worker *)owner)->link = NULL;
+}
+
+void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd)
+{
+    struct titan_error err = {0};
+    if (w->dying)
+        return;
+    if (w->link)
+        channel_send(w->link, message, fd);
+    else if (channel_pack(&w->pending, message, fd, &err) != TITAN_OK)
+        tlog_error(&w->set->log, "message to worker lost", "worker=%" PRIu64 " reason=\"%s\"", w->id, err.msg);
+}
+
+static void on_kill_timer(uv_timer_t *timer)
+{
+    struct worker *w = timer->data;
+    tlog_warn(&w->set->log, "worker did not stop in time, killing it", "job=%" PRIu64 " worker=%" PRIu64, w->job_id,
+              w->id);
+    worker_process_kill(&w->process);
+}
+
+void worker_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason)
+{
+    if (w->dying)
+        return;
+    if (grace_ms == 0) {
+        worker_process_kill(&w->process);
+        return;
+    }
+    Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
+    Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    stop.grace_ms = grace_ms;
+    stop.checkpoint = checkpoint;
+    stop.reason = (char *)(reason ? reason : "");
+    message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
+    message.stop = &stop;
+    worker_send(w, &message, -1);
+    uint64_t due = uv_is_active((uv_handle_t *)&w->kill_timer) ? uv_timer_get_due_in(&w->kill_timer) : UINT64_MAX;
+    w->stopping = true;
+    if (grace_ms < due)
+        (void)uv_timer_start(&w->kill_timer, on_kill_timer, grace_ms, 0);
+}
+
+/* --- start and adoption ---------------------------------------------------------------------------------------------
+ */
+
+struct worker *workers_find(struct workers *set, uint64_t worker_id)
+{
+    for (struct worker *w = set->first; w; w = w->next)
+        if (w->id == worker_id)
+            return w;
+    return NULL;
+}
+
+struct worker *workers_first(struct workers *set)
+{
+    return set->first;
+}
+
+uint32_t workers_count(const struct workers *set)
+{
+    uint32_t n = 0;
+    for (const struct worker *w = set->first; w; w = w->next)
+        n += !w->reported;
+    return n;
+}
+
+uint32_t workers_expected(const struct workers *set)
+{
+    uint32_t n = 0;
+    for (const struct worker *w = set->first; w; w = w->next)
+        n += w->adopted && !w->address[0] && !w->dying;
+    return n;
+}
+
+static titan_status slot_free(const struct workers *set, uint32_t *ret, struct titan_error *err)
+{
+    for (uint32_t slot = 0; slot < set->slots; slot++) {
+        bool taken = false;
+        for (const struct worker *w = set->first; w && !taken; w = w->next)
+            taken = w->slot == slot && !w->reported;
+        if (!taken) {
+            *ret = slot;
+            return TITAN_OK;
+        }
+    }
+    return titan_fail(err, TITAN_ELIMIT, "all %u slots of this node are taken", set->slots);
+}
+
+/* The slot-th of the GPUs this agent may use. */
+static const char *cuda_devices(uint32_t slot, char out[128])
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    (void)snprintf(out, 128, "%u", slot);
+    for (uint32_t i = 0; list && *list; i++) {
+        size_t len = strcspn(list, ",");
+        if (i == slot)
+            (void)snprintf(out, 128, "%.*s", (int)len, list);
+        list += len + (list[len] == ',');
+    }
+    return out;
+}
+
+static titan_status recipe_write(const char *directory, const char *recipe, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    struct buf have = BUF_INIT;
+    if (snprintf(path, sizeof(path), "%s/recipe.toml", directory) >= (int)sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
+    size_t len = strlen(recipe);
+    bool same = file_read(path, len + 1, &have, NULL) == TITAN_OK && have.len == len && !memcmp(have.data, recipe, len);
+    buf_free(&have);
+    return same ? TITAN_OK : file_replace(path, recipe, len, err);
+}
+
+/* run/jobs/ID -> directory: what the next agent knows of a job. */
+static titan_status job_record(const struct workers *set, uint64_t job_id, const char *directory,
+                               struct titan_error *err)
+{
+    char path[PATH_MAX + 64], have[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/jobs/%" PRIu64, set->run_dir, job_id);
+    ssize_t n = readlink(path, have, sizeof(have) - 1);
+    if (n > 0 && (size_t)n == strlen(directory) && !memcmp(have, directory, (size_t)n))
+        return TITAN_OK;
+    (void)unlink(path);
+    if (symlink(directory, path) < 0)
+        return titan_fail_errno(err, "cannot record the job in '%s'", path);
+    return TITAN_OK;
+}
+
+bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
+{
+    char path[PATH_MAX + 64];
+    (void)snprintf(path, sizeof(path), "%s/jobs/%" PRIu64, set->run_dir, job_id);
+    ssize_t n = readlink(path, out, PATH_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+static titan_status worker_paths(struct worker *w, const char *directory, struct titan_error *err)
+{
+    char logs[PATH_MAX];
+    if (snprintf(w->job_dir, PATH_MAX, "%s", directory) >= PATH_MAX ||
+        snprintf(logs, PATH_MAX, "%s/logs", directory) >= PATH_MAX ||
+        snprintf(w->log_path, PATH_MAX, "%s/worker-%" PRIu64 ".log", logs, w->id) >= PATH_MAX ||
+        snprintf(w->page_path, PATH_MAX, "%s/w%" PRIu64 ".page", w->set->run_dir, w->id) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
+    return dir_make(logs, err);
+}
+
+/* Handles and list entry for a worker whose process runs. */
+static titan_status worker_attach(struct worker *w, struct titan_error *err)
+{
+    struct workers *set = w->set;
+    if (uv_poll_init(set->loop, &w->process_poll, w->process.pidfd) != 0)
+        return titan_fail(err, TITAN_EIO, "cannot watch process %d", (int)w->process.pid);
+    (void)uv_timer_init(set->loop, &w->kill_timer);
+    (void)uv_timer_init(set->loop, &w->report_timer);
+    w->process_poll.data = w->kill_timer.data = w->report_timer.data = w;
+    w->open_handles = 3;
+    w->exit_code = -1;
+    w->next = set->first;
+    if (set->first)
+        set->first->prev = w;
+    set->first = w;
+    (void)uv_poll_start(&w->process_poll, UV_READABLE, on_process);
+    if (!uv_is_active((uv_handle_t *)&set->lease_timer))
+        (void)uv_timer_start(&set->lease_timer, on_lease_timer, set->lease_ms / 3 + 1, set->lease_ms / 3 + 1);
+    return TITAN_OK;
+}
+
+static titan_status worker_launch(struct worker *w, const char *device, struct titan_error *err)
+{
+    struct workers *set = w->set;
+    char cuda[128];
+    bool gpu = !strcmp(device, "cuda");
+    TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
+    struct worker_command command = {.program = set->program,
+                                     .socket = set->socket,
+                                     .page = w->page_path,
+                                     .log = w->log_path,
+                                     .directory = w->job_dir,
+                                     .host = set->host,
+                                     .job_id = w->job_id,
+                                     .worker_id = w->id,
+                                     .cuda_devices = gpu ? cuda_devices(w->slot, cuda) : NULL};
+    TRY(worker_process_start(&command, &w->process, err));
+    w->page->pid = w->process.pid;
+    return worker_attach(w, err);
+}
+
+static void worker_abandon(struct worker *w)
+{
+    worker_process_kill(&w->process);
+    worker_process_clear(&w->process);
+    if (w->page)
+        (void)unlink(w->page_path);
+    page_close(w->page);
+    free(w);
+}
+
+titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
+                           const char *recipe, const char *device, struct titan_error *err)
+{
+    uint32_t slot = 0;
+    if (workers_find(set, worker_id))
+        return titan_fail(err, TITAN_EEXIST, "worker %" PRIu64 " is there already", worker_id);
+    if (directory[0] != '/')
+        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is not an absolute path", directory);
+    TRY(slot_free(set, &slot, err));
+    struct worker *w = calloc(1, sizeof(*w));
+    if (!w)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
+    *w = (struct worker){.set = set, .job_id = job_id, .id = worker_id, .slot = slot, .process = WORKER_PROCESS_NONE};
+    titan_status status = worker_paths(w, directory, err);
+    status = status == TITAN_OK ? recipe_write(directory, recipe, err) : status;
+    status = status == TITAN_OK ? job_record(set, job_id, directory, err) : status;
+    status = status == TITAN_OK ? worker_launch(w, device && *device ? device : set->device, err) : status;
+    if (status != TITAN_OK) {
+        worker_abandon(w);
+        return status;
+    }
+    tlog_info(&set->log, "worker started", "job=%" PRIu64 " worker=%" PRIu64 " pid=%d slot=%u", job_id, worker_id,
+              (int)w->process.pid, slot);
+    return TITAN_OK;
+}
+
+/* The folder of an adopted worker's job: from the record, else from where the process runs. */
+static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
+{
+    char link[64];
+    if (workers_job_dir(w->set, w->job_id, out))
+        return;
+    (void)snprintf(link, sizeof(link), "/proc/%d/cwd", (int)w->page->pid);
+    ssize_t n = readlink(link, out, PATH_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+}
+
+static titan_status worker_adopt(struct workers *set, const char *page_path, struct titan_error *err)
+{
+    struct worker *w = calloc(1, sizeof(*w));
+    char directory[PATH_MAX];
+    if (!w)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
+    *w = (struct worker){.set = set, .adopted = true, .process = WORKER_PROCESS_NONE};
+    titan_status status = page_open(page_path, &w->page, err);
+    if (status == TITAN_OK && page_owner(w->page) == PAGE_DEAD)
+        status = titan_fail(err, TITAN_ENOTFOUND, "its process is gone");
+    if (status == TITAN_OK) {
+        w->job_id = w->page->job_id;
+        w->id = w->page->worker_id;
+        w->slot = w->page->slot;
+        adopt_job_dir(w, directory);
+        status = worker_process_adopt((pid_t)w->page->pid, page_path, w->id, &w->process, err);
+    }
+    if (status == TITAN_OK && workers_find(set, w->id))
+        status = titan_fail(err, TITAN_ECORRUPT, "worker %" PRIu64 " has two pages", w->id);
+    status = status == TITAN_OK ? worker_paths(w, directory, err) : status;
+    status = status == TITAN_OK ? worker_attach(w, err) : status;
+    if (status != TITAN_OK) {
+        worker_process_clear(&w->process);
+        page_close(w->page);
+        free(w);
+        return status;
+    }
+    worker_watch(w);
+    tlog_info(&set->log, "worker adopted", "job=%" PRIu64 " worker=%" PRIu64 " pid=%d", w->job_id, w->id,
+              (int)w->process.pid);
+    return TITAN_OK;
+}
+
+/* Every page below run/ is a worker of an earlier agent: alive and adopted, or dead and its page removed. */
+static titan_status workers_adopt(struct workers *set, struct titan_error *err)
+{
+    DIR *dir = opendir(set->run_dir);
+    if (!dir)
+        return titan_fail_errno(err, "cannot read '%s'", set->run_dir);
+    for (struct dirent *e; (e = readdir(dir));) {
+        char path[PATH_MAX + 300];
+        size_t len = strlen(e->d_name);
+        struct titan_error why = {0};
+        if (len < 7 || e->d_name[0] != 'w' || strcmp(e->d_name + len - 5, ".page") != 0)
+            continue;
+        if (snprintf(path, sizeof(path), "%s/%s", set->run_dir, e->d_name) >= PATH_MAX)
+            continue;
+        if (worker_adopt(set, path, &why) == TITAN_OK)
+            continue;
+        tlog_info(&set->log, "page of a worker that is gone removed", "page=\"%s\" reason=\"%s\"", path, why.msg);
+        (void)unlink(path);
+    }
+    (void)closedir(dir);
+    return TITAN_OK;
+}
+
+/* Records of jobs whose folder is gone. */
+static void jobs_sweep(const struct workers *set)
+{
+    char path[PATH_MAX + 64];
+    (void)snprintf(path, sizeof(path), "%s/jobs", set->run_dir);
+    DIR *dir = opendir(path);
+    if (!dir)
+        return;
+    for (struct dirent *e; (e = readdir(dir));)
+        if (e->d_name[0] != '.' && faccessat(dirfd(dir), e->d_name, F_OK, 0) < 0)
+            (void)unlinkat(dirfd(dir), e->d_name, 0);
+    (void)closedir(dir);
+}
+
+titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, const struct workers_events *events,
+                          void *data, struct workers **ret, struct titan_error *err)
+{
+    char jobs[PATH_MAX];
+    struct workers *set = calloc(1, sizeof(*set));
+    if (!set)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
+    set->loop = loop;
+    set->events = *events;
+    set->data = data;
+    set->slots = o->slots;
+    set->lease_ms = o->lease_ms;
+    log_init(&set->log, "agent", "%s", "");
+    (void)snprintf(set->program, sizeof(set->program), "%s", o->program);
+    (void)snprintf(set->host, sizeof(set->host), "%s", o->host);
+    (void)snprintf(set->device, sizeof(set->device), "%s", o->device);
+    titan_status status = TITAN_OK;
+    if (snprintf(set->run_dir, PATH_MAX, "%s", o->run_dir) >= PATH_MAX - 64 ||
+        snprintf(set->socket, PATH_MAX, "%s/agent.sock", o->run_dir) >= PATH_MAX ||
+        snprintf(jobs, PATH_MAX, "%s/jobs", o->run_dir) >= PATH_MAX)
+        status = titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->run_dir);
+    status = status == TITAN_OK ? dir_make(jobs, err) : status;
+    struct channel_events channel_events = {on_hello, on_message, on_link_closed};
+    status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
+    if (status != TITAN_OK) {
+        free(set);
+        return status;
+    }
+    (void)uv_timer_init(loop, &set->lease_timer);
+    set->lease_timer.data = set;
+    set->open_handles = 2; /* timer, channel */
+    jobs_sweep(set);
+    struct titan_error why = {0};
+    if (workers_adopt(set, &why) != TITAN_OK)
+        tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);
+    *ret = set;
+    return TITAN_OK;
+}
+
+static void on_channel_closed(void *data)
+{
+    struct workers *set = data;
+    set->open_handles--;
+    set_finish(set);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    on_channel_closed(handle->data);
+}
+
+void workers_close(struct workers *set, void (*done)(void *), void *data)
+{
+    set->closing = true;
+    set->done = done;
+    set->done_data = data;
+    for (struct worker *w = set->first; w; w = w->next)
+        worker_close(w);
+    channel_close(set->channel, on_channel_closed, set);
+    uv_close((uv_handle_t *)&set->lease_timer, on_timer_closed);
+}

@@ -1,0 +1,89 @@
+/* workers.h - the workers of this node: started or adopted, talked to, watched, stopped, buried.
+ *
+ *   start ──► process runs ──► hello (link, watch) ──► ... ──► death noticed ──► reported ──► reaped, slot free
+ *   adopt ──┘
+ *
+ * Death is noticed by whichever comes first: the page's mutex (any size, within a millisecond), the pidfd (workers
+ * that have not locked the page yet, and all others once their memory is torn down). What a worker said last is taken
+ * from its socket and page before its end is reported. */
+#ifndef TITAN_DAEMON_AGENT_WORKERS_H
+#define TITAN_DAEMON_AGENT_WORKERS_H
+
+#include <limits.h>
+#include <uv.h>
+
+#include "base/error.h"
+#include "base/frame.h"
+#include "daemon/agent/channel.h"
+#include "daemon/agent/page.h"
+#include "daemon/agent/worker_process.h"
+
+#define WORKER_REASON_MAX 512
+
+struct workers;
+
+struct worker {
+    struct workers *set;
+    struct worker *next, *prev;
+    uint64_t job_id, id;
+    uint32_t slot;
+    bool adopted, dying, reported, stopping;
+    struct worker_process process;
+    struct worker_page *page;
+    char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
+    char address[256]; /* host:port of its listener, once known */
+    uint32_t rank;     /* in its current or last epoch */
+    struct channel_link *link;
+    struct frame_writer pending; /* for when it is not connected */
+    struct page_watch *watch;
+    int exit_code, exit_signal;
+    uv_poll_t watch_poll, process_poll;
+    uv_timer_t kill_timer, report_timer;
+    int open_handles;
+    bool watch_started, closing;
+};
+
+struct worker_exit {
+    int code, signal; /* code -1: by a signal, or unknown when signal is 0 */
+    char reason[WORKER_REASON_MAX];
+    uint64_t last_step;
+};
+
+struct workers_events {
+    void (*on_message)(struct worker *w, const Titan__Internal__WorkerToAgent *message, void *data);
+    /* It is connected (again); its address, rank and page are up to date. */
+    void (*on_connected)(struct worker *w, void *data);
+    /* Once; the worker no longer counts, the struct goes away later. */
+    void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
+};
+
+struct workers_options {
+    const char *run_dir;  /* socket, pages, jobs/ */
+    const char *program, *host, *device;
+    uint32_t slots, lease_ms;
+};
+
+/* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left. */
+titan_status workers_open(uv_loop_t *loop, const struct workers_options *options,
+                          const struct workers_events *events, void *data, struct workers **ret,
+                          struct titan_error *err) TITAN_MUST_USE;
+/* Lets go of them: they live on for their lease. done on the loop, when everything is freed. */
+void workers_close(struct workers *set, void (*done)(void *), void *data);
+
+/* TITAN_ELIMIT: no free slot; TITAN_EEXIST: that worker is there already. */
+titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
+                           const char *recipe, const char *device, struct titan_error *err) TITAN_MUST_USE;
+struct worker *workers_find(struct workers *set, uint64_t worker_id);
+struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
+uint32_t workers_count(const struct workers *set); /* alive */
+/* Adopted ones that have not connected yet. */
+uint32_t workers_expected(const struct workers *set);
+/* Folder of a job this node has run, from its record; false when there is none. */
+bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
+
+/* Deliver, now or when it connects. fd -1 = none. */
+void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
+/* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. */
+void worker_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason);
+
+#endif
