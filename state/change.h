@@ -1,0 +1,52 @@
+/* change.h - a write to the job store as a value. The coordinator's core decides in terms of changes; the store applies
+ * a batch of them in one transaction. */
+#ifndef TITAN_STATE_CHANGE_H
+#define TITAN_STATE_CHANGE_H
+
+#include "state/checkpoint.h"
+#include "state/epoch.h"
+#include "state/job.h"
+#include "state/member.h"
+#include "state/node.h"
+#include "state/run.h"
+
+enum change_kind {
+    CHANGE_EVENT,
+    CHANGE_JOB_MOVE,   /* job.id, job.state, job.reason, job.status */
+    CHANGE_JOB_UPDATE, /* job.id, job.status */
+    CHANGE_RUN_ADD,    /* run.job_id, run.number */
+    CHANGE_RUN_MOVE,   /* and run.state, run.reason */
+    CHANGE_EPOCH_ADD,
+    CHANGE_EPOCH_MOVE, /* epoch.job_id, .number, .state */
+    CHANGE_WORKER_ADD,
+    CHANGE_WORKER_MOVE,
+    CHANGE_WORKER_PID, /* worker.id, .pid */
+    CHANGE_CHECKPOINT_COMMIT,
+    CHANGE_CHECKPOINT_EXPIRE, /* checkpoint.job_id, .step */
+    CHANGE_NODE_PUT,
+};
+
+struct change {
+    struct change *next;
+    enum change_kind kind;
+    bool has_event;
+    struct event event;
+    union {
+        struct job job;
+        struct {
+            uint64_t job_id;
+            uint32_t number;
+            enum run_state state;
+            const char *reason;
+        } run;
+        struct epoch epoch;
+        struct worker worker;
+        struct checkpoint checkpoint;
+        struct node node;
+    };
+};
+
+/* Apply the list in order; stops at the first that fails. Call inside a transaction. */
+titan_status change_apply(struct db *db, const struct change *list, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,31 @@
+/* checkpoint.h - checkpoints whose every byte is durable. A row is only added after the files were synced and renamed,
+ * fenced by the epoch that wrote them. */
+#ifndef TITAN_STATE_CHECKPOINT_H
+#define TITAN_STATE_CHECKPOINT_H
+
+#include "base/sm.h"
+#include "state/event.h"
+
+enum checkpoint_state { CHECKPOINT_NONE, CHECKPOINT_COMMITTED, CHECKPOINT_EXPIRED };
+extern const struct sm checkpoint_sm;
+
+struct checkpoint {
+    uint64_t job_id, step, epoch;
+    const char *path;
+    uint64_t bytes;
+    uint32_t world_size;
+    int64_t committed_at_ms;
+};
+
+/* TITAN_EREVOKED when the job has a higher epoch already, or a later epoch committed this step. A step trained again
+ * after a recovery replaces its row. */
+titan_status checkpoint_commit(struct db *db, const struct checkpoint *c, const struct event *event,
+                               struct titan_error *err) TITAN_MUST_USE;
+/* No longer listed: its files may go. */
+titan_status checkpoint_expire(struct db *db, uint64_t job_id, uint64_t step, const struct event *event,
+                               struct titan_error *err) TITAN_MUST_USE;
+/* Committed ones, newest first. */
+titan_status checkpoint_list(struct db *db, uint64_t job_id, bool (*each)(const struct checkpoint *c, void *data),
+                             void *data, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

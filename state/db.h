@@ -1,0 +1,58 @@
+/* db.h - one SQLite connection: settings, prepared statements by their text, typed binding, errors as titan_status.
+ *
+ * A connection belongs to one thread at a time. Statements are prepared once per SQL literal and kept; the SQL given
+ * to these functions must therefore be a string literal (its address is the key). */
+#ifndef TITAN_STATE_DB_H
+#define TITAN_STATE_DB_H
+
+#include <sqlite3.h>
+#include <stddef.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct db;
+
+enum db_mode {
+    DB_WRITER, /* read-write, creates; the only connection of its file that writes and checkpoints the WAL */
+    DB_PROBE,  /* as it is on disk: changes no setting, checkpoints nothing */
+    DB_READER, /* query_only, never checkpoints */
+};
+
+/* TITAN_ECORRUPT when the file is no database. durable: synchronous=FULL, else NORMAL. */
+titan_status db_open(const char *path, enum db_mode mode, bool durable, struct db **ret,
+                     struct titan_error *err) TITAN_MUST_USE;
+void db_close(struct db *db); /* NULL is fine */
+sqlite3 *db_handle(struct db *db);
+
+/* The last error of the connection as a status, with its text: FULL -> ENOSPC, CORRUPT/NOTADB -> ECORRUPT,
+ * CONSTRAINT -> ECONFLICT, BUSY -> EAGAIN, NOMEM -> ENOMEM, otherwise EIO. */
+titan_status db_fail(struct db *db, const char *what, struct titan_error *err);
+
+/* Statements without parameters or rows, several allowed. */
+titan_status db_exec(struct db *db, const char *sql, struct titan_error *err) TITAN_MUST_USE;
+/* Bind and run a statement that returns no rows. fmt has one letter per parameter: i = int64_t, u = uint64_t (stored
+ * as the same 64 bits), t = const char * (NULL = SQL NULL), r = double (NaN = SQL NULL), b = const void *, size_t. */
+titan_status db_run(struct db *db, struct titan_error *err, const char *sql, const char *fmt, ...) TITAN_MUST_USE;
+/* Rows the last db_run touched. */
+int db_changes(struct db *db);
+/* Bind a query; step it with db_step until it returns 0 and call db_done (also when stopping early). */
+titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err, const char *sql, const char *fmt,
+                      ...) TITAN_MUST_USE;
+/* TITAN_OK with *ret_row telling whether there is a row. */
+titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct titan_error *err) TITAN_MUST_USE;
+void db_done(sqlite3_stmt *stmt);
+/* A query for one integer; fallback when there is no row or it is NULL. */
+titan_status db_int(struct db *db, int64_t fallback, int64_t *ret, struct titan_error *err, const char *sql,
+                    const char *fmt, ...) TITAN_MUST_USE;
+
+/* Column readers: text is never NULL, a NULL real is NaN. */
+const char *col_text(sqlite3_stmt *stmt, int i);
+int64_t col_int(sqlite3_stmt *stmt, int i);
+uint64_t col_uint(sqlite3_stmt *stmt, int i);
+double col_real(sqlite3_stmt *stmt, int i);
+/* At most cap bytes into out; the rest is zeroed. */
+void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap);
+
+#endif

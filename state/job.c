@@ -1,0 +1,214 @@
+#include "state/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TO(s) SM_BIT(JOB_##s)
+static const struct sm_state job_states[] = {
+    [JOB_NONE] = {"none", SM_INITIAL, TO(PENDING)},
+    [JOB_PENDING] = {"pending", 0, TO(FORMING) | TO(CANCELLED)},
+    [JOB_FORMING] = {"forming", 0, TO(RUNNING) | TO(RECOVERING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RUNNING] = {"running", 0, TO(RECOVERING) | TO(RESIZING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RECOVERING] = {"recovering", 0, TO(RUNNING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RESIZING] = {"resizing", 0, TO(RUNNING) | TO(RECOVERING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_CANCELLING] = {"cancelling", 0, TO(CANCELLED)},
+    [JOB_COMPLETED] = {"completed", SM_FINAL, 0},
+    [JOB_FAILED] = {"failed", SM_FINAL | SM_FAILURE, 0},
+    [JOB_CANCELLED] = {"cancelled", SM_FINAL, 0},
+};
+#undef TO
+const struct sm job_sm = {"job", job_states, sizeof(job_states) / sizeof(job_states[0])};
+
+titan_status state_check_move(const struct sm *sm, uint64_t job_id, int from, int to, struct titan_error *err)
+{
+    if (sm_allowed(sm, from, to))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EBUG, "job %llu: %s may not move from %s to %s", (unsigned long long)job_id, sm->name,
+                      sm_name(sm, from), sm_name(sm, to));
+}
+
+/* Is the key taken? */
+static titan_status find_key(struct db *db, const struct job *job, uint64_t *ret_existing, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT id, request_hash FROM jobs WHERE idempotency_key = ?", "t",
+                 job->idempotency_key));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && row) {
+        *ret_existing = col_uint(stmt, 0);
+        if (col_uint(stmt, 1) != job->request_hash)
+            status = titan_fail(err, TITAN_EEXIST,
+                                "idempotency key '%s' was used for another request, which became job %llu",
+                                job->idempotency_key, (unsigned long long)*ret_existing);
+    }
+    db_done(stmt);
+    return status;
+}
+
+titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
+                        struct titan_error *err)
+{
+    *ret_existing = 0;
+    if (job->idempotency_key) {
+        TRY(find_key(db, job, ret_existing, err));
+        if (*ret_existing)
+            return TITAN_OK;
+    }
+    const struct job_spec *s = &job->spec;
+    TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
+    TRY(db_run(db, err,
+               "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
+               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiitu", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
+               (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
+               (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->idempotency_key,
+               job->request_hash));
+    TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
+    return event_add(db,
+                     &(struct event){.job_id = job->id,
+                                     .at_ms = job->submitted_at_ms,
+                                     .type = "job.submitted",
+                                     .message = "submitted",
+                                     .rank = -1},
+                     err);
+}
+
+titan_status job_update(struct db *db, uint64_t id, const struct job_status *s, const struct event *event,
+                        struct titan_error *err)
+{
+    TRY(db_run(db, err,
+               "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
+               " restarts = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ? WHERE id = ?",
+               "urrriuiiitu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
+               (int64_t)s->restarts, s->started_at_ms, s->finished_at_ms, s->checkpoint ? s->checkpoint : "", id));
+    if (db_changes(db) == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    return event ? event_add(db, event, err) : TITAN_OK;
+}
+
+titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
+                      const struct job_status *status, const struct event *event, struct titan_error *err)
+{
+    int64_t from = 0;
+    TRY(db_int(db, -1, &from, err, "SELECT state FROM jobs WHERE id = ?", "u", id));
+    if (from < 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    TRY(state_check_move(&job_sm, id, (int)from, to, err));
+    TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to, reason ? reason : "",
+               id));
+    return job_update(db, id, status, event, err);
+}
+
+#define COLUMNS                                                                                                        \
+    "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
+    " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
+    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash"
+
+static void read_job(sqlite3_stmt *stmt, struct job *job)
+{
+    memset(job, 0, sizeof(*job));
+    job->id = col_uint(stmt, 0);
+    job->name = col_text(stmt, 1);
+    job->user = col_text(stmt, 2);
+    job->state = (enum job_state)col_int(stmt, 3);
+    job->reason = col_text(stmt, 4);
+    strncpy(job->spec.device, col_text(stmt, 5), sizeof(job->spec.device) - 1);
+    job->spec.steps = col_uint(stmt, 6);
+    job->spec.min_workers = (uint32_t)col_int(stmt, 7);
+    job->spec.max_workers = (uint32_t)col_int(stmt, 8);
+    col_blob(stmt, 9, job->spec.worlds.bits, sizeof(job->spec.worlds.bits));
+    job->spec.max_restarts = (uint32_t)col_int(stmt, 10);
+    job->spec.backoff_ms = (uint32_t)col_int(stmt, 11);
+    job->spec.backoff_max_ms = (uint32_t)col_int(stmt, 12);
+    job->spec.keep_latest = (uint32_t)col_int(stmt, 13);
+    job->status.step = col_uint(stmt, 14);
+    job->status.loss = col_real(stmt, 15);
+    job->status.tokens_per_second = col_real(stmt, 16);
+    job->status.mfu = col_real(stmt, 17);
+    job->status.world_size = (uint32_t)col_int(stmt, 18);
+    job->status.epoch = col_uint(stmt, 19);
+    job->status.restarts = (uint32_t)col_int(stmt, 20);
+    job->submitted_at_ms = col_int(stmt, 21);
+    job->status.started_at_ms = col_int(stmt, 22);
+    job->status.finished_at_ms = col_int(stmt, 23);
+    job->status.checkpoint = col_text(stmt, 24);
+    job->idempotency_key = col_text(stmt, 25);
+    job->request_hash = col_uint(stmt, 26);
+}
+
+titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
+                     struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE id = ?", "u", id));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && !row)
+        status = titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    if (status == TITAN_OK) {
+        struct job job;
+        read_job(stmt, &job);
+        with(&job, data);
+    }
+    db_done(stmt);
+    return status;
+}
+
+static titan_status each_job(struct db *db, sqlite3_stmt *stmt, bool (*each)(const struct job *job, void *data),
+                             void *data, struct titan_error *err)
+{
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
+        struct job job;
+        read_job(stmt, &job);
+        if (!each(&job, data))
+            break;
+    }
+    db_done(stmt);
+    return status;
+}
+
+titan_status job_list(struct db *db, uint64_t before, uint32_t states, const char *user, int limit,
+                      bool (*each)(const struct job *job, void *data), void *data, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT " COLUMNS " FROM jobs WHERE id < ?1 AND (?2 = 0 OR ?2 >> state & 1)"
+                 " AND (?3 = '' OR user = ?3) ORDER BY id DESC LIMIT ?4",
+                 "iiti", before ? (int64_t)before : INT64_MAX, (int64_t)states, user ? user : "", (int64_t)limit));
+    return each_job(db, stmt, each, data, err);
+}
+
+titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,
+                           struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE state < 7 ORDER BY id", ""));
+    return each_job(db, stmt, each, data, err);
+}
+
+titan_status job_recipe(struct db *db, uint64_t id, char **ret, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT text FROM recipes WHERE job_id = ?", "u", id));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && !row)
+        status = titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    if (status == TITAN_OK && !(*ret = strdup(col_text(stmt, 0))))
+        status = titan_fail(err, TITAN_ENOMEM, "out of memory");
+    db_done(stmt);
+    return status;
+}
+
+titan_status job_last_id(struct db *db, uint64_t *ret, struct titan_error *err)
+{
+    int64_t id = 0;
+    TRY(db_int(db, 0, &id, err, "SELECT max(id) FROM jobs", ""));
+    *ret = (uint64_t)id;
+    return TITAN_OK;
+}

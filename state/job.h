@@ -1,0 +1,118 @@
+/* job.h - jobs: what was asked for, where it stands.
+ *
+ * job_move() is the only writer of a job's state. The machine (numbers as in titan.v1.JobState):
+ *
+ *                  .-------------------- cancel ---------------------------.
+ *   (new) -> PENDING --place--> FORMING --first step--> RUNNING            |
+ *                                 |  ^                  |  ^  |            |
+ *                       loss after|  |         loss     |  |  | a worker   |
+ *                       a first   |  |  .---------------'  |  | is ready   |
+ *                       step      v  |  v     first step   |  v to join    |
+ *                              RECOVERING -----------------'  RESIZING     |
+ *                                 ^  `--first step--> RUNNING  |   |       |
+ *                                 `-----------loss-------------'   |       |
+ *                                            RUNNING <-first step--'       v
+ *   FORMING, RUNNING, RECOVERING, RESIZING --cancel--> CANCELLING --> CANCELLED
+ *   FORMING, RUNNING, RECOVERING, RESIZING --all steps done--> COMPLETED
+ *   any but PENDING and CANCELLING --permanent error, budget used--> FAILED
+ */
+#ifndef TITAN_STATE_JOB_H
+#define TITAN_STATE_JOB_H
+
+#include "base/sm.h"
+#include "state/event.h"
+
+enum job_state {
+    JOB_NONE, /* not stored yet */
+    JOB_PENDING,
+    JOB_FORMING,
+    JOB_RUNNING,
+    JOB_RECOVERING,
+    JOB_RESIZING,
+    JOB_CANCELLING,
+    JOB_COMPLETED,
+    JOB_FAILED,
+    JOB_CANCELLED,
+};
+extern const struct sm job_sm;
+
+#define JOB_WORKERS_MAX 1024 /* most workers of one job */
+struct world_set {           /* numbers of workers a job may run on */
+    uint8_t bits[JOB_WORKERS_MAX / 8 + 1];
+};
+static inline void world_set_add(struct world_set *s, uint32_t world)
+{
+    s->bits[world / 8] |= (uint8_t)(1u << (world % 8));
+}
+static inline bool world_set_has(const struct world_set *s, uint32_t world)
+{
+    return world <= JOB_WORKERS_MAX && (s->bits[world / 8] >> (world % 8) & 1);
+}
+
+/* What the scheduler must know of a recipe. */
+struct job_spec {
+    char device[16]; /* "auto", "cpu", "cuda" */
+    uint64_t steps;
+    uint32_t min_workers, max_workers;
+    struct world_set worlds;
+    uint32_t max_restarts, backoff_ms, backoff_max_ms;
+    uint32_t keep_latest; /* 0 = all */
+};
+
+/* Where it stands; the part of a row that changes. */
+struct job_status {
+    uint64_t step;
+    double loss; /* NaN before the first */
+    double tokens_per_second, mfu;
+    uint32_t world_size;
+    uint64_t epoch;
+    uint32_t restarts;
+    int64_t started_at_ms, finished_at_ms;
+    const char *checkpoint; /* NULL = none */
+};
+
+struct job {
+    uint64_t id;
+    const char *name, *user;
+    enum job_state state;
+    const char *reason;
+    struct job_spec spec;
+    struct job_status status;
+    int64_t submitted_at_ms;
+    const char *idempotency_key; /* NULL = none */
+    uint64_t request_hash;       /* of everything the client sent */
+};
+
+/* Add a PENDING job with its recipe and the event job.submitted. With an idempotency key that is taken nothing is
+ * added: *ret_existing is that job's id, TITAN_OK when the request's hash is the same and TITAN_EEXIST when it is not.
+ */
+titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. */
+titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
+                      const struct job_status *status, const struct event *event,
+                      struct titan_error *err) TITAN_MUST_USE;
+/* The status alone, without a move (and, with event, what happened). */
+titan_status job_update(struct db *db, uint64_t id, const struct job_status *status, const struct event *event,
+                        struct titan_error *err) TITAN_MUST_USE;
+
+/* with() is called once, unless TITAN_ENOTFOUND; the job is valid during the call. */
+titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
+                     struct titan_error *err) TITAN_MUST_USE;
+/* Newest first, below id `before` (0 = from the newest), states: bit set of enum job_state (0 = all), user: NULL or ""
+ * = all. */
+titan_status job_list(struct db *db, uint64_t before, uint32_t states, const char *user, int limit,
+                      bool (*each)(const struct job *job, void *data), void *data,
+                      struct titan_error *err) TITAN_MUST_USE;
+/* Jobs that have not ended, oldest first. */
+titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,
+                           struct titan_error *err) TITAN_MUST_USE;
+/* The resolved recipe, owned by the caller. */
+titan_status job_recipe(struct db *db, uint64_t id, char **ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status job_last_id(struct db *db, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+
+/* The common middle of every *_move: may `what` go from -> to? TITAN_EBUG when the table says no. */
+titan_status state_check_move(const struct sm *sm, uint64_t job_id, int from, int to,
+                              struct titan_error *err) TITAN_MUST_USE;
+
+#endif

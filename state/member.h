@@ -1,0 +1,41 @@
+/* member.h - workers: the processes that are, or may become, members of a job's epochs. An id is never used twice.
+ *
+ *   (new) -> STARTING --ready--> READY --told to stop--> STOPPING
+ *               |                  |                        |
+ *               `------------------`------------------------`--> EXITED (its agent said so), LOST (nobody can say)
+ */
+#ifndef TITAN_STATE_MEMBER_H
+#define TITAN_STATE_MEMBER_H
+
+#include "base/sm.h"
+#include "state/event.h"
+
+enum worker_state { WORKER_NONE, WORKER_STARTING, WORKER_READY, WORKER_STOPPING, WORKER_EXITED, WORKER_LOST };
+extern const struct sm worker_sm;
+
+struct worker {
+    uint64_t id, job_id;
+    uint32_t run;
+    const char *node;
+    enum worker_state state;
+    const char *address; /* of its communicator listener; "" before it is ready */
+    int64_t pid;
+    int32_t rank; /* in the job's newest epoch; -1 = none */
+    int32_t exit_code, signal;
+    bool counted; /* against the restart budget */
+    const char *reason;
+};
+
+titan_status worker_add(struct db *db, const struct worker *w, const struct event *event,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* State, address, exit_code, signal, counted and reason are taken from w. */
+titan_status worker_move(struct db *db, const struct worker *w, const struct event *event,
+                         struct titan_error *err) TITAN_MUST_USE;
+titan_status worker_set_pid(struct db *db, uint64_t id, int64_t pid, const struct event *event,
+                            struct titan_error *err) TITAN_MUST_USE;
+/* Workers of a job in id order; live: only those that have neither exited nor been lost. */
+titan_status worker_list(struct db *db, uint64_t job_id, bool live, bool (*each)(const struct worker *w, void *data),
+                         void *data, struct titan_error *err) TITAN_MUST_USE;
+titan_status worker_last_id(struct db *db, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,24 @@
+/* metric.h - one row per training step, in metrics.db. */
+#ifndef TITAN_STATE_METRIC_H
+#define TITAN_STATE_METRIC_H
+
+#include "state/db.h"
+
+struct metric {
+    uint64_t job_id, step;
+    int64_t at_ms;
+    double loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
+    uint64_t tokens, epoch;
+    uint32_t world_size;
+    uint64_t memory_bytes;
+    uint32_t skipped_steps;
+};
+
+/* A step trained again in a later epoch replaces its row. */
+titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err) TITAN_MUST_USE;
+/* Steps after `after` in order. */
+titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
+                         bool (*each)(const struct metric *m, void *data), void *data,
+                         struct titan_error *err) TITAN_MUST_USE;
+
+#endif

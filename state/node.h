@@ -1,0 +1,28 @@
+/* node.h - machines that have offered slots. */
+#ifndef TITAN_STATE_NODE_H
+#define TITAN_STATE_NODE_H
+
+#include "base/sm.h"
+#include "state/event.h"
+
+enum node_state { NODE_NONE, NODE_READY, NODE_LOST };
+extern const struct sm node_sm;
+
+struct node {
+    const char *name;
+    enum node_state state;
+    uint32_t slots;
+    const char *device, *address, *version;
+    uint64_t memory_bytes, incarnation;
+    int64_t last_seen_ms;
+};
+
+/* Add, or replace what is known; the state moves to n->state (the same state is no move). event NULL = nothing to tell.
+ */
+titan_status node_put(struct db *db, const struct node *n, const struct event *event,
+                      struct titan_error *err) TITAN_MUST_USE;
+/* In name order. */
+titan_status node_list(struct db *db, bool (*each)(const struct node *n, void *data), void *data,
+                       struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,20 @@
+/* run.h - attempts. A run begins when workers are placed and lasts as long as any of them lives: its end is the job's,
+ * or the loss of its last worker, after which the next run starts from a checkpoint. */
+#ifndef TITAN_STATE_RUN_H
+#define TITAN_STATE_RUN_H
+
+#include "base/sm.h"
+#include "state/event.h"
+
+enum run_state { RUN_NONE, RUN_ACTIVE, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED, RUN_LOST };
+extern const struct sm run_sm;
+
+titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, int64_t at_ms,
+                     struct titan_error *err) TITAN_MUST_USE;
+titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,
+                      const struct event *event, struct titan_error *err) TITAN_MUST_USE;
+/* Number and state of a job's newest run; 0 and RUN_NONE when there is none. */
+titan_status run_last(struct db *db, uint64_t job_id, uint32_t *ret_number, enum run_state *ret_state,
+                      struct titan_error *err) TITAN_MUST_USE;
+
+#endif

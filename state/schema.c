@@ -1,0 +1,150 @@
+#include "state/schema.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* State columns hold the numbers of the enums in job.h, run.h, epoch.h, member.h, checkpoint.h and node.h. */
+static const char store_v1[] =
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE jobs ("
+    "  id INTEGER PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL,"
+    "  state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 9), reason TEXT NOT NULL DEFAULT '',"
+    "  device TEXT NOT NULL, steps INTEGER NOT NULL, min_workers INTEGER NOT NULL, max_workers INTEGER NOT NULL,"
+    "  worlds BLOB NOT NULL," /* bit w: may run on w workers */
+    "  max_restarts INTEGER NOT NULL, backoff_ms INTEGER NOT NULL, backoff_max_ms INTEGER NOT NULL,"
+    "  keep_latest INTEGER NOT NULL,"
+    "  step INTEGER NOT NULL DEFAULT 0, loss REAL, tokens_per_second REAL NOT NULL DEFAULT 0,"
+    "  mfu REAL NOT NULL DEFAULT 0, world_size INTEGER NOT NULL DEFAULT 0, epoch INTEGER NOT NULL DEFAULT 0,"
+    "  restarts INTEGER NOT NULL DEFAULT 0,"
+    "  submitted_at_ms INTEGER NOT NULL, started_at_ms INTEGER NOT NULL DEFAULT 0,"
+    "  finished_at_ms INTEGER NOT NULL DEFAULT 0, checkpoint TEXT NOT NULL DEFAULT '',"
+    "  idempotency_key TEXT UNIQUE, request_hash INTEGER NOT NULL DEFAULT 0) STRICT;"
+    "CREATE INDEX jobs_open ON jobs(id) WHERE state < 7;"
+    /* Apart, so that updates of a job do not rewrite its text. */
+    "CREATE TABLE recipes (job_id INTEGER PRIMARY KEY REFERENCES jobs(id), text TEXT NOT NULL) STRICT;"
+    "CREATE TABLE runs ("
+    "  job_id INTEGER NOT NULL REFERENCES jobs(id), number INTEGER NOT NULL,"
+    "  state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 5), reason TEXT NOT NULL DEFAULT '',"
+    "  started_at_ms INTEGER NOT NULL, ended_at_ms INTEGER NOT NULL DEFAULT 0,"
+    "  PRIMARY KEY (job_id, number)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE epochs ("
+    "  job_id INTEGER NOT NULL REFERENCES jobs(id), number INTEGER NOT NULL, run INTEGER NOT NULL,"
+    "  state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 5), world_size INTEGER NOT NULL,"
+    "  source INTEGER NOT NULL, source_epoch INTEGER NOT NULL, resume_step INTEGER NOT NULL,"
+    "  checkpoint TEXT NOT NULL, comm_id BLOB NOT NULL, created_at_ms INTEGER NOT NULL,"
+    "  formed_at_ms INTEGER NOT NULL DEFAULT 0, ended_at_ms INTEGER NOT NULL DEFAULT 0,"
+    "  PRIMARY KEY (job_id, number), FOREIGN KEY (job_id, run) REFERENCES runs(job_id, number))"
+    "  STRICT, WITHOUT ROWID;"
+    "CREATE TABLE workers ("
+    "  id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL REFERENCES jobs(id), run INTEGER NOT NULL,"
+    "  node TEXT NOT NULL, state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 5),"
+    "  address TEXT NOT NULL DEFAULT '', pid INTEGER NOT NULL DEFAULT 0, rank INTEGER NOT NULL DEFAULT -1,"
+    "  exit_code INTEGER NOT NULL DEFAULT 0, signal INTEGER NOT NULL DEFAULT 0, counted INTEGER NOT NULL DEFAULT 0,"
+    "  reason TEXT NOT NULL DEFAULT '', started_at_ms INTEGER NOT NULL, ended_at_ms INTEGER NOT NULL DEFAULT 0,"
+    "  FOREIGN KEY (job_id, run) REFERENCES runs(job_id, number)) STRICT;"
+    "CREATE INDEX workers_job ON workers(job_id, id);"
+    "CREATE TABLE members ("
+    "  job_id INTEGER NOT NULL, epoch INTEGER NOT NULL, rank INTEGER NOT NULL,"
+    "  worker_id INTEGER NOT NULL REFERENCES workers(id),"
+    "  PRIMARY KEY (job_id, epoch, rank), FOREIGN KEY (job_id, epoch) REFERENCES epochs(job_id, number))"
+    "  STRICT, WITHOUT ROWID;"
+    "CREATE TABLE checkpoints ("
+    "  job_id INTEGER NOT NULL REFERENCES jobs(id), step INTEGER NOT NULL, epoch INTEGER NOT NULL,"
+    "  state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 2), path TEXT NOT NULL, bytes INTEGER NOT NULL,"
+    "  world_size INTEGER NOT NULL, committed_at_ms INTEGER NOT NULL,"
+    "  PRIMARY KEY (job_id, step)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE nodes ("
+    "  name TEXT PRIMARY KEY, state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 2), slots INTEGER NOT NULL,"
+    "  device TEXT NOT NULL, address TEXT NOT NULL, version TEXT NOT NULL, memory_bytes INTEGER NOT NULL,"
+    "  incarnation INTEGER NOT NULL, last_seen_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE events ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, job_id INTEGER NOT NULL, at_ms INTEGER NOT NULL, type TEXT NOT NULL,"
+    "  message TEXT NOT NULL, epoch INTEGER NOT NULL, step INTEGER NOT NULL, rank INTEGER NOT NULL,"
+    "  node TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
+    "CREATE INDEX events_job ON events(job_id, id);";
+
+static const char metrics_v1[] =
+    "CREATE TABLE metrics ("
+    "  job_id INTEGER NOT NULL, step INTEGER NOT NULL, at_ms INTEGER NOT NULL, loss REAL, grad_norm REAL,"
+    "  learning_rate REAL, tokens_per_second REAL, mfu REAL, step_ms REAL, tokens INTEGER NOT NULL,"
+    "  epoch INTEGER NOT NULL, world_size INTEGER NOT NULL, memory_bytes INTEGER NOT NULL,"
+    "  skipped_steps INTEGER NOT NULL, PRIMARY KEY (job_id, step)) STRICT, WITHOUT ROWID;";
+
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1};
+static const char *const metrics_migrations[SCHEMA_VERSION] = {metrics_v1};
+
+const struct schema schema_store = {"job store", 0x5469746e, SCHEMA_VERSION, store_migrations};         /* "Titn" */
+const struct schema schema_metrics = {"metrics store", 0x54696d74, SCHEMA_VERSION, metrics_migrations}; /* "Timt" */
+
+titan_status schema_probe(const struct schema *schema, const char *path, bool *ret_unclean, struct titan_error *err)
+{
+    if (ret_unclean)
+        *ret_unclean = false;
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "%s '%s'", schema->what, path);
+    if (st.st_size == 0)
+        return TITAN_OK;
+    struct db *db = NULL;
+    TRY(db_open(path, DB_PROBE, true, &db, err));
+    int64_t id = 0, version = 0, clean = 1;
+    titan_status status = db_int(db, 0, &id, err, "PRAGMA application_id", "");
+    if (status == TITAN_OK)
+        status = db_int(db, 0, &version, err, "PRAGMA user_version", "");
+    int64_t tables = 0;
+    if (status == TITAN_OK)
+        status = db_int(db, 0, &tables, err, "SELECT count(*) FROM sqlite_master", "");
+    if (status == TITAN_OK && id != schema->application_id && (id != 0 || version != 0 || tables != 0))
+        status = titan_fail(err, TITAN_ECORRUPT, "'%s' is not a Titan %s (application id %08llx)", path, schema->what,
+                            (unsigned long long)id);
+    if (status == TITAN_OK && version > schema->version) {
+        status = titan_fail(err, TITAN_EVERSION, "%s '%s' has schema %lld; this Titan knows up to %d", schema->what,
+                            path, (long long)version, schema->version);
+        if (err)
+            titan_error_hint(err, "start the newer Titan that wrote it, or another state directory");
+    }
+    if (status == TITAN_OK && version > 0 && ret_unclean) {
+        status = db_int(db, 1, &clean, err, "SELECT value FROM meta WHERE key = 'clean'", "");
+        *ret_unclean = !clean;
+    }
+    if (status == TITAN_ECORRUPT && err && !strstr(err->msg, path))
+        titan_error_wrap(err, "'%s'", path);
+    db_close(db);
+    return status;
+}
+
+titan_status schema_migrate(const struct schema *schema, struct db *db, struct titan_error *err)
+{
+    int64_t version = 0;
+    TRY(db_int(db, 0, &version, err, "PRAGMA user_version", ""));
+    for (; version < schema->version; version++) {
+        char pragmas[96];
+        snprintf(pragmas, sizeof(pragmas), "PRAGMA application_id=%d; PRAGMA user_version=%lld; COMMIT",
+                 schema->application_id, (long long)version + 1);
+        TRY(db_exec(db, "BEGIN IMMEDIATE", err));
+        titan_status status = db_exec(db, schema->migrations[version], err);
+        if (status == TITAN_OK)
+            status = db_exec(db, pragmas, err);
+        if (status != TITAN_OK) {
+            if (!sqlite3_get_autocommit(db_handle(db)))
+                (void)!db_exec(db, "ROLLBACK", NULL);
+            return err ? titan_error_wrap(err, "migrating the %s to schema %lld", schema->what, (long long)version + 1)
+                       : status;
+        }
+    }
+    return TITAN_OK;
+}
+
+titan_status schema_check(struct db *db, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "PRAGMA quick_check(1)", ""));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && row && strcmp(col_text(stmt, 0), "ok") != 0)
+        status = titan_fail(err, TITAN_ECORRUPT, "job store is damaged: %s", col_text(stmt, 0));
+    db_done(stmt);
+    return status;
+}

@@ -1,0 +1,30 @@
+/* schema.h - the tables of the job store, and how an older store becomes a newer one.
+ *
+ * titan.db holds what must survive; metrics.db (a second file, cheaper durability) holds one row per training step.
+ * Each file says whose it is (application_id) and how new (user_version). A file of a newer Titan is refused and left
+ * alone; an older one is migrated step by step, each step in one transaction. */
+#ifndef TITAN_STATE_SCHEMA_H
+#define TITAN_STATE_SCHEMA_H
+
+#include "state/db.h"
+
+#define SCHEMA_VERSION 1
+
+struct schema {
+    const char *what;
+    int application_id, version;
+    const char *const *migrations; /* migrations[v] brings version v to v+1 */
+};
+extern const struct schema schema_store, schema_metrics;
+
+/* May this file be opened by us? A file that does not exist or is empty may. TITAN_EVERSION: of a newer Titan;
+ * TITAN_ECORRUPT: damaged or not ours. Nothing is written either way. *ret_unclean (may be NULL): the last owner did
+ * not close it. */
+titan_status schema_probe(const struct schema *schema, const char *path, bool *ret_unclean,
+                          struct titan_error *err) TITAN_MUST_USE;
+/* Create or migrate; the connection is the file's writer. */
+titan_status schema_migrate(const struct schema *schema, struct db *db, struct titan_error *err) TITAN_MUST_USE;
+/* PRAGMA quick_check: TITAN_ECORRUPT with its first finding. */
+titan_status schema_check(struct db *db, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

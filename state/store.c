@@ -1,0 +1,390 @@
+#include "state/store.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "state/schema.h"
+
+#define GROUP_MAX 1024 /* writes of one transaction */
+
+static const struct log store_log = {.subsystem = "store"};
+
+struct store_item {
+    struct store_item *next;
+    store_fn fn;
+    void *arg;
+    store_done done;
+    struct titan_error err;
+    int64_t queued_ns;
+    bool metrics;
+};
+
+struct list {
+    struct store_item *head, **tail;
+};
+
+struct store {
+    uv_loop_t *loop;
+    uv_async_t wake;
+    pthread_t thread;
+    struct db *writer, *metrics_writer; /* writer thread only, after open */
+    struct db *reader, *metrics_reader; /* loop thread only */
+    uint64_t term;
+
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t more;
+    struct list queued, finished;
+    bool stopping;
+    struct store_stats stats;
+
+    int64_t oldest_ns;    /* loop thread: queueing time of the oldest write not back yet */
+    uint64_t outstanding; /* loop thread */
+    void (*closed)(void *);
+    void *closed_data;
+};
+
+static void list_init(struct list *l)
+{
+    l->head = NULL;
+    l->tail = &l->head;
+}
+
+static void list_push(struct list *l, struct store_item *item)
+{
+    item->next = NULL;
+    *l->tail = item;
+    l->tail = &item->next;
+}
+
+/* Move everything of from behind to. */
+static void list_move(struct list *to, struct list *from)
+{
+    if (!from->head)
+        return;
+    *to->tail = from->head;
+    to->tail = from->tail;
+    list_init(from);
+}
+
+/* --- the writer thread ----------------------------------------------------------------------------------------- */
+
+static titan_status run_one(struct db *db, struct store_item *item)
+{
+    memset(&item->err, 0, sizeof(item->err));
+    titan_status status = db_run(db, &item->err, "SAVEPOINT w", "");
+    if (status != TITAN_OK)
+        return status;
+    status = item->fn(db, item->arg, &item->err);
+    if (status == TITAN_OK)
+        return db_run(db, &item->err, "RELEASE w", "");
+    if (item->err.status == TITAN_OK)
+        titan_fail(&item->err, status, "job store: write failed");
+    /* A full disk or an I/O error may have undone the whole transaction already; then there is no savepoint left. */
+    if (!sqlite3_get_autocommit(db_handle(db))) {
+        (void)!db_run(db, NULL, "ROLLBACK TO w", "");
+        (void)!db_run(db, NULL, "RELEASE w", "");
+    }
+    return status;
+}
+
+static void fail_all(struct store_item *group, size_t n, const struct titan_error *err)
+{
+    for (size_t i = 0; i < n; i++, group = group->next) {
+        if (group->err.status == TITAN_OK)
+            group->err = *err;
+    }
+}
+
+/* One transaction over the first n of group. TITAN_OK: what has no error of its own is durable. Otherwise nothing is.
+ */
+static titan_status commit_group(struct db *db, struct store_item *group, size_t n, struct titan_error *err)
+{
+    TRY(db_run(db, err, "BEGIN IMMEDIATE", ""));
+    struct store_item *item = group;
+    for (size_t i = 0; i < n; i++, item = item->next) {
+        (void)run_one(db, item);
+        if (sqlite3_get_autocommit(db_handle(db))) {
+            *err = item->err;
+            return err->status;
+        }
+    }
+    titan_status status = db_run(db, err, "COMMIT", "");
+    if (status != TITAN_OK && !sqlite3_get_autocommit(db_handle(db)))
+        (void)!db_run(db, NULL, "ROLLBACK", "");
+    return status;
+}
+
+static void write_group(struct store *s, struct db *db, struct store_item *group, size_t n)
+{
+    struct titan_error err = {0};
+    uint64_t commits = 1, failures = 0;
+    if (commit_group(db, group, n, &err) != TITAN_OK) {
+        if (n == 1) {
+            fail_all(group, 1, &err);
+        } else {
+            /* The transaction is gone as a whole: find out who can still be written. */
+            struct store_item *item = group;
+            for (size_t i = 0; i < n; i++) {
+                struct store_item *next = item->next;
+                memset(&err, 0, sizeof(err));
+                if (commit_group(db, item, 1, &err) != TITAN_OK)
+                    fail_all(item, 1, &err);
+                item = next;
+                commits++;
+            }
+        }
+    }
+    for (struct store_item *item = group; n > 0; item = item->next, n--)
+        failures += item->err.status != TITAN_OK;
+    pthread_mutex_lock(&s->lock);
+    s->stats.commits += commits;
+    s->stats.failures += failures;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void write_list(struct store *s, struct db *db, struct list *todo)
+{
+    for (struct store_item *item = todo->head; item;) {
+        struct store_item *end = item;
+        size_t n = 0;
+        for (; end && n < GROUP_MAX; n++)
+            end = end->next;
+        write_group(s, db, item, n);
+        item = end;
+    }
+}
+
+static void *writer_main(void *data)
+{
+    struct store *s = data;
+    for (;;) {
+        struct list todo, metrics;
+        list_init(&todo);
+        list_init(&metrics);
+        pthread_mutex_lock(&s->lock);
+        while (!s->queued.head && !s->stopping)
+            pthread_cond_wait(&s->more, &s->lock);
+        bool stop = s->stopping && !s->queued.head;
+        struct store_item *item = s->queued.head;
+        list_init(&s->queued);
+        pthread_mutex_unlock(&s->lock);
+        if (stop)
+            return NULL;
+        for (struct store_item *next; item; item = next) {
+            next = item->next;
+            list_push(item->metrics ? &metrics : &todo, item);
+        }
+        write_list(s, s->writer, &todo);
+        pthread_mutex_lock(&s->lock);
+        list_move(&s->finished, &todo);
+        pthread_mutex_unlock(&s->lock);
+        uv_async_send(&s->wake);
+        if (!metrics.head)
+            continue;
+        write_list(s, s->metrics_writer, &metrics);
+        pthread_mutex_lock(&s->lock);
+        list_move(&s->finished, &metrics);
+        pthread_mutex_unlock(&s->lock);
+        uv_async_send(&s->wake);
+    }
+}
+
+/* --- the loop thread ------------------------------------------------------------------------------------------- */
+
+static void deliver(struct store *s)
+{
+    struct list back;
+    list_init(&back);
+    pthread_mutex_lock(&s->lock);
+    list_move(&back, &s->finished);
+    pthread_mutex_unlock(&s->lock);
+    for (struct store_item *item = back.head, *next; item; item = next) {
+        next = item->next;
+        s->oldest_ns = item->queued_ns; /* what is left was queued later */
+        s->outstanding--;
+        if (item->done)
+            item->done(item->arg, &item->err);
+        free(item);
+    }
+}
+
+static void on_wake(uv_async_t *wake)
+{
+    deliver(wake->data);
+}
+
+static void queue_write(struct store *s, bool metrics, store_fn fn, void *arg, store_done done)
+{
+    struct store_item *item = calloc(1, sizeof(*item));
+    if (!item || s->stopping) {
+        struct titan_error err = {0};
+        titan_fail(&err, item ? TITAN_ECANCELLED : TITAN_ENOMEM, "job store: %s", item ? "closing" : "out of memory");
+        free(item);
+        if (done)
+            done(arg, &err);
+        return;
+    }
+    item->fn = fn;
+    item->arg = arg;
+    item->done = done;
+    item->metrics = metrics;
+    item->queued_ns = clock_mono_ns();
+    if (s->outstanding++ == 0)
+        s->oldest_ns = item->queued_ns;
+    pthread_mutex_lock(&s->lock);
+    bool idle = !s->queued.head;
+    list_push(&s->queued, item);
+    s->stats.writes++;
+    pthread_mutex_unlock(&s->lock);
+    if (idle)
+        pthread_cond_signal(&s->more);
+}
+
+void store_write(struct store *s, store_fn fn, void *arg, store_done done)
+{
+    queue_write(s, false, fn, arg, done);
+}
+
+void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done)
+{
+    queue_write(s, true, fn, arg, done);
+}
+
+struct db *store_reader(struct store *s)
+{
+    return s->reader;
+}
+
+struct db *store_metrics_reader(struct store *s)
+{
+    return s->metrics_reader;
+}
+
+int64_t store_lag_ms(const struct store *s)
+{
+    return s->outstanding ? (clock_mono_ns() - s->oldest_ns) / 1000000 : 0;
+}
+
+uint64_t store_term(const struct store *s)
+{
+    return s->term;
+}
+
+struct store_stats store_stats(const struct store *s)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&s->lock;
+    pthread_mutex_lock(lock);
+    struct store_stats stats = s->stats;
+    pthread_mutex_unlock(lock);
+    return stats;
+}
+
+/* --- open and close -------------------------------------------------------------------------------------------- */
+
+static titan_status open_file(const struct schema *schema, const char *path, bool durable, bool check,
+                              struct db **ret_writer, struct db **ret_reader, struct titan_error *err)
+{
+    TRY(db_open(path, DB_WRITER, durable, ret_writer, err));
+    if (check)
+        TRY(schema_check(*ret_writer, err));
+    TRY(schema_migrate(schema, *ret_writer, err));
+    return db_open(path, DB_READER, durable, ret_reader, err);
+}
+
+static titan_status open_files(struct store *s, const char *dir, struct titan_error *err)
+{
+    char path[PATH_MAX], metrics[PATH_MAX];
+    if (snprintf(path, sizeof(path), "%s/titan.db", dir) >= (int)sizeof(path) ||
+        snprintf(metrics, sizeof(metrics), "%s/metrics.db", dir) >= (int)sizeof(metrics))
+        return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    bool unclean = false;
+    TRY(schema_probe(&schema_store, path, &unclean, err));
+    TRY(schema_probe(&schema_metrics, metrics, NULL, err));
+    if (unclean)
+        tlog_warn(&store_log, "the store was not closed; checking it", "path=\"%s\"", path);
+    TRY(open_file(&schema_store, path, true, unclean, &s->writer, &s->reader, err));
+    TRY(open_file(&schema_metrics, metrics, false, unclean, &s->metrics_writer, &s->metrics_reader, err));
+    TRY(db_exec(s->writer,
+                "BEGIN IMMEDIATE;"
+                "INSERT INTO meta VALUES ('clean', 0) ON CONFLICT DO UPDATE SET value = 0;"
+                "INSERT INTO meta VALUES ('term', 1) ON CONFLICT DO UPDATE SET value = value + 1;"
+                "COMMIT",
+                err));
+    int64_t term = 0;
+    TRY(db_int(s->writer, 0, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
+    s->term = (uint64_t)term;
+    return TITAN_OK;
+}
+
+static void close_files(struct store *s)
+{
+    db_close(s->reader);
+    db_close(s->metrics_reader);
+    db_close(s->writer);
+    db_close(s->metrics_writer);
+}
+
+static void on_wake_closed(uv_handle_t *handle)
+{
+    struct store *s = handle->data;
+    void (*closed)(void *) = s->closed;
+    void *data = s->closed_data;
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->more);
+    free(s);
+    if (closed)
+        closed(data);
+}
+
+titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err)
+{
+    struct store *s = calloc(1, sizeof(*s));
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "job store: out of memory");
+    s->loop = loop;
+    list_init(&s->queued);
+    list_init(&s->finished);
+    titan_status status = open_files(s, dir, err);
+    if (status != TITAN_OK)
+        goto fail;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->more, NULL);
+    int rc = uv_async_init(loop, &s->wake, on_wake);
+    if (rc != 0) {
+        status = titan_fail(err, TITAN_EIO, "job store: cannot watch the writer: %s", uv_strerror(rc));
+        goto fail;
+    }
+    s->wake.data = s;
+    if (pthread_create(&s->thread, NULL, writer_main, s) != 0) {
+        status = titan_fail(err, TITAN_ELIMIT, "job store: cannot start the writer thread");
+        close_files(s);
+        uv_close((uv_handle_t *)&s->wake, on_wake_closed);
+        return status;
+    }
+    *ret = s;
+    return TITAN_OK;
+fail:
+    close_files(s);
+    free(s);
+    return status;
+}
+
+void store_close(struct store *s, void (*done)(void *), void *data)
+{
+    s->closed = done;
+    s->closed_data = data;
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_mutex_unlock(&s->lock);
+    pthread_cond_signal(&s->more);
+    pthread_join(s->thread, NULL);
+    deliver(s);
+    (void)!db_run(s->writer, NULL, "UPDATE meta SET value = 1 WHERE key = 'clean'", "");
+    close_files(s);
+    uv_close((uv_handle_t *)&s->wake, on_wake_closed);
+}

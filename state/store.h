@@ -1,0 +1,45 @@
+/* store.h - the job store: two SQLite files, one writer thread, group commit.
+ *
+ * All writing is done by one thread on one connection per file. Writes queue up while a commit is under way; the next
+ * transaction then takes all of them, each in a savepoint, commits once (one fsync), and hands the results back to the
+ * loop. So the number of durable writes per second is not bound by the disk's, and a write that fails spoils no other.
+ *
+ * The loop thread reads through connections that cannot write and never checkpoint; they see what is committed. */
+#ifndef TITAN_STATE_STORE_H
+#define TITAN_STATE_STORE_H
+
+#include <uv.h>
+
+#include "state/db.h"
+
+struct store;
+
+/* Runs on the writer thread inside a transaction, possibly twice (when the whole transaction had to be undone by a full
+ * disk, each write is tried again alone): it must only touch db and arg. */
+typedef titan_status (*store_fn)(struct db *db, void *arg, struct titan_error *err);
+/* Runs on the loop thread after the write is durable, or has failed: err->status. Results come in queueing order. */
+typedef void (*store_done)(void *arg, const struct titan_error *err);
+
+/* Opens or creates DIR/titan.db and DIR/metrics.db. TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe; after an unclean
+ * stop the store is checked (PRAGMA quick_check) before it is used. */
+titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err) TITAN_MUST_USE;
+/* Commits what is queued, calls every done, closes, then calls done(data) on the loop. */
+void store_close(struct store *s, void (*done)(void *), void *data);
+
+void store_write(struct store *s, store_fn fn, void *arg, store_done done);
+/* The same into metrics.db (synchronous=NORMAL: survives a crash of the process, the last rows may be lost with power).
+ */
+void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done);
+struct db *store_reader(struct store *s);
+struct db *store_metrics_reader(struct store *s);
+
+/* Age of the oldest write that is not back yet, in ms; 0 when there is none. */
+int64_t store_lag_ms(const struct store *s);
+/* Number of the writer's term: increases with every open of the store. */
+uint64_t store_term(const struct store *s);
+struct store_stats {
+    uint64_t writes, commits, failures;
+};
+struct store_stats store_stats(const struct store *s);
+
+#endif
