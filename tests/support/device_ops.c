@@ -1,0 +1,1078 @@
+/* device_ops.c - see device_ops.h. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device_ops.h"
+
+/* --- harness ----------------------------------------------------------------------------------------------------- */
+
+enum { TRACKED_MAX = 64 };
+
+struct checker {
+    const struct device_handle *h;
+    const struct device_ops *ops;
+    struct stream *s, *side;
+    FILE *report;
+    int count, failed;
+    uint64_t random;
+    void *tracked[TRACKED_MAX]; /* device memory of the running check */
+    double *values[TRACKED_MAX];
+    int tracked_count, values_count;
+    bool broken; /* the running check could not be carried out */
+};
+
+/* A device tensor and its exact values in fp64. */
+struct tensor {
+    void *p;
+    double *x;
+    int64_t n;
+    enum dtype dt;
+};
+
+static void result(struct checker *c, bool ok, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void result(struct checker *c, bool ok, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    ok = ok && !c->broken;
+    c->count++;
+    c->failed += !ok;
+    fprintf(c->report, "%sok %d - %s%s\n", ok ? "" : "not ", c->count, text, c->broken ? " (could not run)" : "");
+    c->broken = false;
+}
+
+static void need(struct checker *c, titan_status status, const char *what)
+{
+    if (status != TITAN_OK) {
+        fprintf(c->report, "# %s: %s\n", what, titan_status_name(status));
+        c->broken = true;
+    }
+}
+
+static void sync_stream(struct checker *c)
+{
+    struct titan_error err = {0};
+    if (c->ops->stream_sync(c->s, &err) != TITAN_OK) {
+        fprintf(c->report, "# stream failed: %s\n", err.msg);
+        c->broken = true;
+        c->ops->stream_clear(c->s);
+    }
+}
+
+/* Ends a check: its memory goes. */
+static void sweep(struct checker *c)
+{
+    for (int i = 0; i < c->tracked_count; i++)
+        c->ops->release(c->h->dev, c->tracked[i]);
+    for (int i = 0; i < c->values_count; i++)
+        free(c->values[i]);
+    c->tracked_count = c->values_count = 0;
+}
+
+static uint64_t next_random(struct checker *c)
+{
+    uint64_t z = c->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+static double uniform(struct checker *c, double low, double high)
+{
+    return low + (high - low) * (double)(next_random(c) >> 11) * 0x1p-53;
+}
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if (isnan(x))
+        return (uint16_t)((u >> 16) | 0x40);
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+static float from_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+static void put(void *p, int64_t i, enum dtype dt, double x)
+{
+    if (dt == DTYPE_F64)
+        ((double *)p)[i] = x;
+    else if (dt == DTYPE_BF16)
+        ((uint16_t *)p)[i] = to_bf16((float)x);
+    else if (dt == DTYPE_I32)
+        ((int32_t *)p)[i] = (int32_t)x;
+    else if (dt == DTYPE_U8)
+        ((uint8_t *)p)[i] = (uint8_t)x;
+    else
+        ((float *)p)[i] = (float)x;
+}
+static double get(const void *p, int64_t i, enum dtype dt)
+{
+    if (dt == DTYPE_F64)
+        return ((const double *)p)[i];
+    if (dt == DTYPE_BF16)
+        return from_bf16(((const uint16_t *)p)[i]);
+    if (dt == DTYPE_I32)
+        return ((const int32_t *)p)[i];
+    if (dt == DTYPE_U8)
+        return ((const uint8_t *)p)[i];
+    return ((const float *)p)[i];
+}
+
+static double *values(struct checker *c, int64_t n)
+{
+    double *x = calloc((size_t)(n > 0 ? n : 1), sizeof(*x));
+    if (!x || c->values_count == TRACKED_MAX) {
+        fprintf(c->report, "Bail out! out of memory\n");
+        abort();
+    }
+    return c->values[c->values_count++] = x;
+}
+
+static void *device_memory(struct checker *c, size_t bytes)
+{
+    void *p = NULL;
+    struct titan_error err = {0};
+    if (c->tracked_count == TRACKED_MAX || c->ops->alloc(c->h->dev, bytes, &p, &err) != TITAN_OK) {
+        fprintf(c->report, "Bail out! device memory: %s\n", err.msg);
+        abort();
+    }
+    return c->tracked[c->tracked_count++] = p;
+}
+
+/* Host bytes to the device and back, through memory the device may copy from at any time. */
+static void transfer(struct checker *c, void *dst, const void *src, size_t bytes, bool to_device)
+{
+    void *staging = NULL;
+    need(c, c->ops->alloc_host(c->h->dev, bytes, &staging, NULL), "alloc_host");
+    if (!staging)
+        return;
+    if (to_device)
+        memcpy(staging, src, bytes);
+    need(c, c->ops->copy(c->s, to_device ? dst : staging, to_device ? staging : src, bytes), "copy");
+    sync_stream(c);
+    if (!to_device)
+        memcpy(dst, staging, bytes);
+    c->ops->release_host(c->h->dev, staging);
+}
+
+/* Values rounded to dt, on the device; x afterwards holds what the device has. */
+static void upload(struct checker *c, struct tensor *t)
+{
+    void *host = malloc((size_t)t->n * 8 + 8);
+    if (!host)
+        abort();
+    for (int64_t i = 0; i < t->n; i++) {
+        put(host, i, t->dt, t->x[i]);
+        t->x[i] = get(host, i, t->dt);
+    }
+    transfer(c, t->p, host, (size_t)t->n * dtype_bytes(t->dt), true);
+    free(host);
+}
+static double *download(struct checker *c, const struct tensor *t)
+{
+    double *x = values(c, t->n);
+    void *host = malloc((size_t)t->n * 8 + 8);
+    if (!host)
+        abort();
+    transfer(c, host, t->p, (size_t)t->n * dtype_bytes(t->dt), false);
+    for (int64_t i = 0; i < t->n; i++)
+        x[i] = get(host, i, t->dt);
+    free(host);
+    return x;
+}
+
+static struct tensor empty(struct checker *c, int64_t n, enum dtype dt)
+{
+    return (struct tensor){.p = device_memory(c, (size_t)n * dtype_bytes(dt)), .x = values(c, n), .n = n, .dt = dt};
+}
+static struct tensor noise(struct checker *c, int64_t n, enum dtype dt, double scale)
+{
+    struct tensor t = empty(c, n, dt);
+    for (int64_t i = 0; i < n; i++)
+        t.x[i] = uniform(c, -scale, scale);
+    upload(c, &t);
+    return t;
+}
+static struct tensor integers(struct checker *c, int64_t n, int64_t low, int64_t high)
+{
+    struct tensor t = empty(c, n, DTYPE_I32);
+    for (int64_t i = 0; i < n; i++)
+        t.x[i] = (double)(low + (int64_t)(next_random(c) % (uint64_t)(high - low)));
+    upload(c, &t);
+    return t;
+}
+
+/* Normalised mean squared error allowed. bf16 rounds once to 2^-9: 1.3e-6; what an operation rounds inside adds. */
+static double limit_of(enum dtype dt)
+{
+    return dt == DTYPE_BF16 ? 2e-5 : 1e-12;
+}
+
+/* got against want, by NMSE and by the worst element (30 times the root of the limit, of the RMS). */
+static bool near(struct checker *c, const double *got, const double *want, int64_t n, double limit, const char *what)
+{
+    double err = 0.0, power = 0.0, worst = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(got[i] - want[i]);
+        if (isnan(d)) {
+            fprintf(c->report, "# %s: element %lld is %g, expected %g\n", what, (long long)i, got[i], want[i]);
+            return false;
+        }
+        err += d * d;
+        power += want[i] * want[i];
+        worst = fmax(worst, d);
+    }
+    double nmse = power > 0.0 ? err / power : err;
+    double rms = sqrt(power / (double)(n > 0 ? n : 1));
+    bool ok = nmse <= limit && worst <= 30.0 * sqrt(limit) * fmax(rms, 1e-30);
+    if (!ok)
+        fprintf(c->report, "# %s: nmse %.3g (limit %.3g), worst %.3g at rms %.3g\n", what, nmse, limit, worst, rms);
+    return ok;
+}
+static bool same(struct checker *c, const double *got, const double *want, int64_t n, const char *what)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&got[i], &want[i], 8) != 0 && !(isnan(got[i]) && isnan(want[i]))) {
+            fprintf(c->report, "# %s: element %lld is %.17g, expected %.17g\n", what, (long long)i, got[i], want[i]);
+            return false;
+        }
+    }
+    return true;
+}
+static const char *name_of(enum dtype dt)
+{
+    return dt == DTYPE_BF16 ? "bf16" : "fp32";
+}
+static const enum dtype both[] = {DTYPE_F32, DTYPE_BF16};
+
+/* --- reference, fp64 --------------------------------------------------------------------------------------------- */
+
+static void ref_rmsnorm(double *y, double *rstd, const double *x, const double *g, int64_t n, int64_t c, double eps)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j < c; j++)
+            sum += x[i * c + j] * x[i * c + j];
+        rstd[i] = 1.0 / sqrt(sum / (double)c + eps);
+        for (int64_t j = 0; j < c; j++)
+            y[i * c + j] = x[i * c + j] * rstd[i] * g[j];
+    }
+}
+static void ref_rmsnorm_grad(double *dx, double *dg, const double *dy, const double *x, const double *g,
+                             const double *rstd, int64_t n, int64_t c)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double dot = 0.0, r = rstd[i];
+        for (int64_t j = 0; j < c; j++)
+            dot += dy[i * c + j] * g[j] * x[i * c + j];
+        for (int64_t j = 0; j < c; j++) {
+            dx[i * c + j] = dy[i * c + j] * g[j] * r - x[i * c + j] * dot * r * r * r / (double)c;
+            dg[j] += dy[i * c + j] * x[i * c + j] * r;
+        }
+    }
+}
+
+struct attention_shape {
+    int64_t b, t, h, kv, d;
+};
+
+/* q (N,H,D), k and v (N,K,D), dense. */
+static void ref_attention(double *out, double *lse, const double *q, const double *k, const double *v,
+                          const struct attention_shape *s)
+{
+    double scale = 1.0 / sqrt((double)s->d);
+    double *p = malloc((size_t)(s->t + 1) * sizeof(*p));
+    if (!p)
+        abort();
+    for (int64_t b = 0; b < s->b; b++)
+        for (int64_t h = 0; h < s->h; h++)
+            for (int64_t i = 0; i < s->t; i++) {
+                int64_t g = h / (s->h / s->kv), row = b * s->t + i;
+                double max = -INFINITY, sum = 0.0;
+                for (int64_t j = 0; j <= i; j++) {
+                    p[j] = 0.0;
+                    for (int64_t e = 0; e < s->d; e++)
+                        p[j] += q[(row * s->h + h) * s->d + e] * k[((b * s->t + j) * s->kv + g) * s->d + e] * scale;
+                    max = fmax(max, p[j]);
+                }
+                for (int64_t j = 0; j <= i; j++)
+                    sum += exp(p[j] - max);
+                lse[h * s->b * s->t + row] = max + log(sum);
+                for (int64_t e = 0; e < s->d; e++) {
+                    double o = 0.0;
+                    for (int64_t j = 0; j <= i; j++)
+                        o += exp(p[j] - max) / sum * v[((b * s->t + j) * s->kv + g) * s->d + e];
+                    out[(row * s->h + h) * s->d + e] = o;
+                }
+            }
+    free(p);
+}
+static void ref_attention_grad(double *dq, double *dk, double *dv, const double *dout, const double *out,
+                               const double *lse, const double *q, const double *k, const double *v,
+                               const struct attention_shape *s)
+{
+    double scale = 1.0 / sqrt((double)s->d);
+    for (int64_t b = 0; b < s->b; b++)
+        for (int64_t h = 0; h < s->h; h++)
+            for (int64_t i = 0; i < s->t; i++) {
+                int64_t g = h / (s->h / s->kv), row = b * s->t + i, at = (row * s->h + h) * s->d;
+                double delta = 0.0;
+                for (int64_t e = 0; e < s->d; e++)
+                    delta += dout[at + e] * out[at + e];
+                for (int64_t j = 0; j <= i; j++) {
+                    int64_t to = ((b * s->t + j) * s->kv + g) * s->d;
+                    double score = 0.0, dp = 0.0;
+                    for (int64_t e = 0; e < s->d; e++) {
+                        score += q[at + e] * k[to + e] * scale;
+                        dp += dout[at + e] * v[to + e];
+                    }
+                    double p = exp(score - lse[h * s->b * s->t + row]), ds = p * (dp - delta) * scale;
+                    for (int64_t e = 0; e < s->d; e++) {
+                        dq[at + e] += ds * k[to + e];
+                        dk[to + e] += ds * q[at + e];
+                        dv[to + e] += p * dout[at + e];
+                    }
+                }
+            }
+}
+
+static double ref_silu(double x)
+{
+    return x / (1.0 + exp(-x));
+}
+static double ref_dsilu(double x)
+{
+    double s = 1.0 / (1.0 + exp(-x));
+    return s * (1.0 + x * (1.0 - s));
+}
+
+static void ref_cross_entropy(double *loss, double *dx, const double *x, const double *target, int64_t n, int64_t v,
+                              double grad_scale)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double max = -INFINITY, sum = 0.0;
+        loss[i] = 0.0;
+        if (target[i] < 0)
+            continue;
+        for (int64_t j = 0; j < v; j++)
+            max = fmax(max, x[i * v + j]);
+        for (int64_t j = 0; j < v; j++)
+            sum += exp(x[i * v + j] - max);
+        loss[i] = log(sum) + max - x[i * v + (int64_t)target[i]];
+        for (int64_t j = 0; j < v; j++)
+            dx[i * v + j] = grad_scale * (exp(x[i * v + j] - max) / sum - (j == (int64_t)target[i]));
+    }
+}
+
+/* --- the reference's gradients by central differences ------------------------------------------------------------ */
+
+static double dot_of(const double *a, const double *b, int64_t n)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+static void fill(struct checker *c, double *x, int64_t n, double scale)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = uniform(c, -scale, scale);
+}
+
+/* grad[i] of f = <forward(x), weight> against (f(x+h) - f(x-h)) / 2h for every i. */
+static bool differences(struct checker *c, double *x, const double *grad, int64_t n, double (*f)(const void *arg),
+                        const void *arg)
+{
+    const double h = 1e-5;
+    for (int64_t i = 0; i < n; i++) {
+        double keep = x[i];
+        x[i] = keep + h;
+        double up = f(arg);
+        x[i] = keep - h;
+        double down = f(arg);
+        x[i] = keep;
+        double want = (up - down) / (2.0 * h);
+        if (fabs(grad[i] - want) > 1e-8 * (1.0 + fabs(want))) {
+            fprintf(c->report, "# element %lld: %.12g, by differences %.12g\n", (long long)i, grad[i], want);
+            return false;
+        }
+    }
+    return true;
+}
+
+struct difference_case {
+    double *x, *g, *q, *k, *v, *out, *aux;
+    const double *weight;
+    struct attention_shape shape;
+    int64_t n, c;
+};
+static double norm_value(const void *arg)
+{
+    const struct difference_case *d = arg;
+    ref_rmsnorm(d->out, d->aux, d->x, d->g, d->n, d->c, 1e-5);
+    return dot_of(d->out, d->weight, d->n * d->c);
+}
+static double attention_value(const void *arg)
+{
+    const struct difference_case *d = arg;
+    ref_attention(d->out, d->aux, d->q, d->k, d->v, &d->shape);
+    return dot_of(d->out, d->weight, d->n);
+}
+static double silu_value(const void *arg)
+{
+    const struct difference_case *d = arg;
+    return ref_silu(d->x[0]);
+}
+static double loss_value(const void *arg)
+{
+    const struct difference_case *d = arg;
+    ref_cross_entropy(d->aux, d->out, d->x, d->g, d->n, d->c, 1.0);
+    return d->aux[0] + d->aux[1] + d->aux[2];
+}
+
+static void check_reference(struct checker *c)
+{
+    struct difference_case d = {.n = 3, .c = 7};
+    d.x = values(c, 21), d.g = values(c, 7), d.out = values(c, 21), d.aux = values(c, 3);
+    double *weight = values(c, 21), *dx = values(c, 21), *dg = values(c, 7);
+    fill(c, d.x, 21, 1.0), fill(c, d.g, 7, 1.0), fill(c, weight, 21, 1.0);
+    d.weight = weight;
+    norm_value(&d);
+    ref_rmsnorm_grad(dx, dg, weight, d.x, d.g, d.aux, 3, 7);
+    result(c, differences(c, d.x, dx, 21, norm_value, &d) && differences(c, d.g, dg, 7, norm_value, &d),
+           "reference: rmsnorm gradients by finite differences");
+
+    d.shape = (struct attention_shape){.b = 2, .t = 4, .h = 4, .kv = 2, .d = 3};
+    d.n = 8 * 4 * 3;
+    int64_t nk = 8 * 2 * 3;
+    d.q = values(c, d.n), d.k = values(c, nk), d.v = values(c, nk), d.out = values(c, d.n), d.aux = values(c, 32);
+    weight = values(c, d.n);
+    fill(c, d.q, d.n, 1.0), fill(c, d.k, nk, 1.0), fill(c, d.v, nk, 1.0), fill(c, weight, d.n, 1.0);
+    d.weight = weight;
+    double *dq = values(c, d.n), *dk = values(c, nk), *dv = values(c, nk);
+    attention_value(&d);
+    ref_attention_grad(dq, dk, dv, weight, d.out, d.aux, d.q, d.k, d.v, &d.shape);
+    result(c,
+           differences(c, d.q, dq, d.n, attention_value, &d) && differences(c, d.k, dk, nk, attention_value, &d) &&
+               differences(c, d.v, dv, nk, attention_value, &d),
+           "reference: attention gradients by finite differences");
+
+    double slope = ref_dsilu(d.x[0]);
+    result(c, differences(c, d.x, &slope, 1, silu_value, &d), "reference: silu gradient by finite differences");
+
+    d.n = 3, d.c = 7;
+    double *target = values(c, 3);
+    target[0] = 2, target[1] = -1, target[2] = 6;
+    d.g = target, d.out = values(c, 21), d.aux = values(c, 3);
+    memset(dx, 0, 21 * sizeof(*dx));
+    ref_cross_entropy(d.aux, dx, d.x, target, 3, 7, 1.0);
+    result(c, differences(c, d.x, dx, 21, loss_value, &d), "reference: loss gradient by finite differences");
+    sweep(c);
+}
+
+/* --- memory and casts -------------------------------------------------------------------------------------------- */
+
+static void check_memory(struct checker *c)
+{
+    struct tensor a = empty(c, 1000, DTYPE_F32), b = empty(c, 1000, DTYPE_F32);
+    double *zero = values(c, 1000);
+    result(c, same(c, download(c, &a), zero, 1000, "fresh memory") && (uintptr_t)a.p % 64 == 0,
+           "alloc: zeroed and 64-byte aligned");
+    fill(c, a.x, 1000, 1.0);
+    upload(c, &a);
+    need(c, c->ops->copy(c->s, b.p, a.p, 4000), "copy");
+    result(c, same(c, download(c, &b), a.x, 1000, "copy"), "copy: host to device to device to host");
+    need(c, c->ops->zero(c->s, (char *)b.p + 400, 2000), "zero");
+    for (int i = 100; i < 600; i++)
+        a.x[i] = 0.0;
+    result(c, same(c, download(c, &b), a.x, 1000, "zero"), "zero: the bytes named and no others");
+    need(c, c->ops->copy(c->s, b.p, a.p, 0), "copy of nothing");
+    need(c, c->ops->zero(c->s, b.p, 0), "zero of nothing");
+    result(c, true, "copy and zero of 0 bytes");
+    sweep(c);
+}
+
+static void check_cast(struct checker *c)
+{
+    enum { N = 65536 };
+    /* fp32 -> bf16: random bits (all magnitudes, NaN, infinities, subnormals) and exact ties. */
+    struct tensor f = empty(c, N, DTYPE_F32), h = empty(c, N, DTYPE_BF16);
+    float *host = malloc(N * sizeof(float));
+    uint16_t *bits = malloc(N * sizeof(uint16_t));
+    if (!host || !bits)
+        abort();
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t u = i % 2 ? (uint32_t)next_random(c) : (i << 16 | 0x8000u);
+        memcpy(&host[i], &u, 4);
+    }
+    transfer(c, f.p, host, N * sizeof(float), true);
+    need(c, c->ops->cast(c->s, h.p, DTYPE_BF16, f.p, DTYPE_F32, N), "cast");
+    transfer(c, bits, h.p, N * sizeof(uint16_t), false);
+    int wrong = 0;
+    for (int i = 0; i < N; i++)
+        wrong += isnan(host[i]) ? !isnan(from_bf16(bits[i])) : bits[i] != to_bf16(host[i]);
+    result(c, wrong == 0, "cast fp32 to bf16: nearest even, %d of %d differ", wrong, N);
+    for (uint32_t i = 0; i < N; i++)
+        bits[i] = (uint16_t)i;
+    transfer(c, h.p, bits, N * sizeof(uint16_t), true);
+    need(c, c->ops->cast(c->s, f.p, DTYPE_F32, h.p, DTYPE_BF16, N), "cast");
+    transfer(c, host, f.p, N * sizeof(float), false);
+    wrong = 0;
+    for (uint32_t i = 0; i < N; i++)
+        wrong += isnan(from_bf16(bits[i])) ? !isnan(host[i]) : host[i] != from_bf16(bits[i]);
+    result(c, wrong == 0, "cast bf16 to fp32: exact for all values, %d differ", wrong);
+    free(host);
+    free(bits);
+    sweep(c);
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8};
+    bool ok = true;
+    for (int from = 0; from < 5; from++)
+        for (int to = 0; to < 5; to++) {
+            struct tensor a = empty(c, 129, types[from]), b = empty(c, 129, types[to]);
+            for (int i = 0; i < 129; i++)
+                a.x[i] = i; /* every type holds these exactly */
+            upload(c, &a);
+            need(c, c->ops->cast(c->s, b.p, types[to], a.p, types[from], 129), "cast");
+            ok = same(c, download(c, &b), a.x, 129, "cast") && ok;
+            sweep(c);
+        }
+    result(c, ok, "cast between all pairs of types");
+}
+
+/* --- matmul ------------------------------------------------------------------------------------------------------ */
+
+static void matmul_case(struct checker *c, enum dtype ab, enum dtype cd, bool ta, bool tb, int64_t m, int64_t n,
+                        int64_t k, int64_t pad, double beta)
+{
+    int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
+    struct tensor a = noise(c, (ta ? k : m) * lda, ab, 1.0), b = noise(c, (tb ? n : k) * ldb, ab, 1.0);
+    struct tensor o = noise(c, m * ldc, cd, 1.0);
+    double *want = values(c, m * ldc);
+    memcpy(want, o.x, (size_t)(m * ldc) * sizeof(*want)); /* what lies between the rows must stay */
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = beta * o.x[i * ldc + j];
+            for (int64_t p = 0; p < k; p++)
+                sum += a.x[ta ? p * lda + i : i * lda + p] * b.x[tb ? j * ldb + p : p * ldb + j];
+            want[i * ldc + j] = sum;
+        }
+    need(c, c->ops->matmul(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta), "matmul");
+    double *got = download(c, &o);
+    bool ok = near(c, got, want, m * ldc, limit_of(cd), "product");
+    for (int64_t i = 0; i < m && pad; i++)
+        ok = ok && same(c, got + i * ldc + n, want + i * ldc + n, pad, "between rows");
+    result(c, ok, "matmul %s to %s %c%c %lldx%lldx%lld ld+%lld beta %g", name_of(ab), name_of(cd), ta ? 'T' : 'N',
+           tb ? 'T' : 'N', (long long)m, (long long)n, (long long)k, (long long)pad, beta);
+    sweep(c);
+}
+
+static void check_matmul(struct checker *c)
+{
+    static const struct {
+        int64_t m, n, k, pad;
+    } shapes[] = {{1, 1, 1, 0}, {3, 5, 7, 0}, {17, 33, 1, 3}, {64, 48, 96, 8}, {128, 257, 65, 0}, {1, 130, 300, 16}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int t = 0; t < 4; t++)
+            for (int kind = 0; kind < 3; kind++) {
+                enum dtype ab = kind == 0 ? DTYPE_F32 : DTYPE_BF16, cd = kind == 2 ? DTYPE_BF16 : DTYPE_F32;
+                matmul_case(c, ab, cd, t & 1, t >> 1, shapes[i].m, shapes[i].n, shapes[i].k, shapes[i].pad,
+                            (double)((i + (size_t)t) % 2));
+            }
+    /* The training shapes: forward, dgrad, wgrad. */
+    matmul_case(c, DTYPE_BF16, DTYPE_BF16, false, true, 256, 96, 256, 0, 0.0);
+    matmul_case(c, DTYPE_BF16, DTYPE_BF16, false, false, 256, 256, 96, 0, 0.0);
+    matmul_case(c, DTYPE_BF16, DTYPE_F32, true, false, 96, 256, 256, 0, 1.0);
+    struct tensor o = noise(c, 12, DTYPE_F32, 1.0);
+    double *zero = values(c, 12);
+    need(c, c->ops->matmul(c->s, o.p, DTYPE_F32, 4, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 0, 0.0f), "k=0");
+    result(c, same(c, download(c, &o), zero, 12, "k=0"), "matmul with k = 0 clears");
+    result(c,
+           c->ops->matmul(c->s, o.p, DTYPE_F32, 3, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f) ==
+                   TITAN_EINVAL &&
+               c->ops->matmul(c->s, o.p, DTYPE_BF16, 4, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f) ==
+                   TITAN_EINVAL,
+           "matmul refuses a row stride below the width and a narrower destination");
+    sweep(c);
+}
+
+/* --- embedding --------------------------------------------------------------------------------------------------- */
+
+static void check_embed(struct checker *c)
+{
+    for (int i = 0; i < 2; i++) {
+        enum dtype dt = both[i];
+        int64_t n = 200, w = i ? 40 : 33, v = 11;
+        struct tensor tokens = integers(c, n, 0, v), table = noise(c, v * w, dt, 1.0), out = empty(c, n * w, dt);
+        struct tensor dout = noise(c, n * w, dt, 1.0), dtable = noise(c, v * w, DTYPE_F32, 1.0);
+        double *want = values(c, n * w), *dwant = values(c, v * w);
+        memcpy(dwant, dtable.x, (size_t)(v * w) * sizeof(double));
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t j = 0; j < w; j++) {
+                want[r * w + j] = table.x[(int64_t)tokens.x[r] * w + j];
+                dwant[(int64_t)tokens.x[r] * w + j] += dout.x[r * w + j];
+            }
+        need(c, c->ops->embed(c->s, out.p, tokens.p, table.p, dt, n, w, v), "embed");
+        result(c, same(c, download(c, &out), want, n * w, "rows"), "embed %s", name_of(dt));
+        need(c, c->ops->embed_wgrad(c->s, dtable.p, tokens.p, dout.p, dt, n, w, v), "embed_wgrad");
+        result(c, near(c, download(c, &dtable), dwant, v * w, limit_of(DTYPE_F32), "dtable"), "embed_wgrad %s",
+               name_of(dt));
+        sweep(c);
+    }
+}
+
+/* --- RMSNorm ----------------------------------------------------------------------------------------------------- */
+
+static void norm_case(struct checker *c, enum dtype dt, int64_t n, int64_t w)
+{
+    struct tensor x = noise(c, n * w, dt, 2.0), g = noise(c, w, dt, 1.0), y = empty(c, n * w, dt);
+    struct tensor rstd = empty(c, n, DTYPE_F32), dy = noise(c, n * w, dt, 1.0), dx = noise(c, n * w, dt, 1.0);
+    struct tensor dg = noise(c, w, DTYPE_F32, 1.0);
+    double *wy = values(c, n * w), *wr = values(c, n), *wx = values(c, n * w), *wg = values(c, w);
+    double *wsum = values(c, n * w);
+    ref_rmsnorm(wy, wr, x.x, g.x, n, w, 1e-5);
+    memcpy(wg, dg.x, (size_t)w * sizeof(double));
+    ref_rmsnorm_grad(wx, wg, dy.x, x.x, g.x, wr, n, w);
+    for (int64_t i = 0; i < n * w; i++)
+        wsum[i] = dx.x[i] + wx[i];
+    need(c, c->ops->rmsnorm(c->s, y.p, rstd.p, x.p, g.p, dt, n, w, 1e-5f), "rmsnorm");
+    result(c,
+           near(c, download(c, &y), wy, n * w, limit_of(dt), "y") &&
+               near(c, download(c, &rstd), wr, n, limit_of(DTYPE_F32), "rstd"),
+           "rmsnorm %s %lldx%lld", name_of(dt), (long long)n, (long long)w);
+    need(c, c->ops->rmsnorm_dgrad(c->s, dx.p, true, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
+    bool ok = near(c, download(c, &dx), wsum, n * w, limit_of(dt), "accumulated dx");
+    need(c, c->ops->rmsnorm_dgrad(c->s, dx.p, false, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
+    /* One column: dx is eps-sized, the difference of equals, and rounding is all there is. */
+    ok = (w == 1 || near(c, download(c, &dx), wx, n * w, 10.0 * limit_of(dt), "dx")) && ok;
+    result(c, ok, "rmsnorm_dgrad %s %lldx%lld", name_of(dt), (long long)n, (long long)w);
+    need(c, c->ops->rmsnorm_dgain(c->s, dg.p, dy.p, x.p, rstd.p, dt, n, w), "rmsnorm_dgain");
+    result(c, near(c, download(c, &dg), wg, w, limit_of(DTYPE_F32), "dgain"), "rmsnorm_dgain %s %lldx%lld", name_of(dt),
+           (long long)n, (long long)w);
+    sweep(c);
+}
+
+static void check_norm(struct checker *c)
+{
+    for (int i = 0; i < 2; i++) {
+        norm_case(c, both[i], 1, 1);
+        norm_case(c, both[i], 3, 16);
+        norm_case(c, both[i], 130, 63);
+        norm_case(c, both[i], 70, 256);
+        norm_case(c, both[i], 5, 1000);
+    }
+    struct tensor x = empty(c, 64, DTYPE_F32);
+    result(c, c->ops->rmsnorm_dgrad(c->s, x.p, false, x.p, x.p, x.p, x.p, DTYPE_F32, 2, 32) == TITAN_EINVAL,
+           "rmsnorm_dgrad refuses dx that is dout");
+    sweep(c);
+}
+
+/* --- attention --------------------------------------------------------------------------------------------------- */
+
+static void rope_case(struct checker *c, enum dtype dt, int64_t n, int64_t heads, int64_t d, int64_t pad, bool backward)
+{
+    int64_t ld = heads * d + pad, length = 19;
+    struct tensor x = noise(c, n * ld, dt, 1.0), at = integers(c, n, 0, length);
+    struct tensor cs = empty(c, length * d / 2, DTYPE_F32), sn = empty(c, length * d / 2, DTYPE_F32);
+    for (int64_t p = 0; p < length; p++)
+        for (int64_t i = 0; i < d / 2; i++) {
+            double angle = (double)p * pow(10000.0, -2.0 * (double)i / (double)d);
+            cs.x[p * d / 2 + i] = cos(angle);
+            sn.x[p * d / 2 + i] = sin(angle);
+        }
+    upload(c, &cs);
+    upload(c, &sn);
+    double *want = values(c, n * ld);
+    memcpy(want, x.x, (size_t)(n * ld) * sizeof(double));
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t i = 0; i < d / 2; i++) {
+                double *pair = want + r * ld + h * d + 2 * i, a = pair[0], b = pair[1];
+                double co = cs.x[(int64_t)at.x[r] * d / 2 + i], si = sn.x[(int64_t)at.x[r] * d / 2 + i];
+                si = backward ? -si : si;
+                pair[0] = a * co - b * si;
+                pair[1] = a * si + b * co;
+            }
+    need(c, c->ops->rope(c->s, x.p, ld, at.p, cs.p, sn.p, dt, n, heads, d, backward), "rope");
+    result(c, near(c, download(c, &x), want, n * ld, limit_of(dt), "rotated"), "rope %s %s %lldx%lldx%lld ld+%lld",
+           backward ? "backward" : "forward", name_of(dt), (long long)n, (long long)heads, (long long)d,
+           (long long)pad);
+    sweep(c);
+}
+
+/* (N, heads, d) of a packed row as a dense tensor. */
+static double *unpack(struct checker *c, const double *x, int64_t n, int64_t ld, int64_t offset, int64_t width)
+{
+    double *out = values(c, n * width);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(out + i * width, x + i * ld + offset, (size_t)width * sizeof(double));
+    return out;
+}
+static void *offset_of(const struct tensor *t, int64_t i)
+{
+    return (char *)t->p + (size_t)i * dtype_bytes(t->dt);
+}
+
+/* q, k and v as columns of one product, as the model has them. */
+static void attention_case(struct checker *c, enum dtype dt, struct attention_shape s, double sharpness)
+{
+    int64_t n = s.b * s.t, wq = s.h * s.d, wk = s.kv * s.d, ld = wq + 2 * wk;
+    struct tensor qkv = noise(c, n * ld, dt, sharpness), out = empty(c, n * wq, dt), lse = empty(c, s.h * n, DTYPE_F32);
+    struct tensor dout = noise(c, n * wq, dt, 1.0), dqkv = noise(c, n * ld, dt, 1.0);
+    double *q = unpack(c, qkv.x, n, ld, 0, wq), *k = unpack(c, qkv.x, n, ld, wq, wk);
+    double *v = unpack(c, qkv.x, n, ld, wq + wk, wk);
+    double *wout = values(c, n * wq), *wlse = values(c, s.h * n);
+    ref_attention(wout, wlse, q, k, v, &s);
+    need(c,
+         c->ops->attention(c->s, out.p, wq, lse.p, qkv.p, ld, offset_of(&qkv, wq), offset_of(&qkv, wq + wk), ld, dt,
+                           s.b, s.t, s.h, s.kv, s.d),
+         "attention");
+    double *gout = download(c, &out), *glse = download(c, &lse);
+    bool ok = near(c, gout, wout, n * wq, limit_of(dt), "out");
+    /* lse is fp32, from products of dt. */
+    ok = near(c, glse, wlse, s.h * n, limit_of(DTYPE_F32), "lse") && ok;
+    result(c, ok, "attention %s B%lld T%lld H%lld K%lld D%lld", name_of(dt), (long long)s.b, (long long)s.t,
+           (long long)s.h, (long long)s.kv, (long long)s.d);
+    double *wdq = values(c, n * wq), *wdk = values(c, n * wk), *wdv = values(c, n * wk);
+    ref_attention_grad(wdq, wdk, wdv, dout.x, gout, glse, q, k, v, &s);
+    size_t bytes = c->ops->attention_work_bytes(c->h->dev, dt, s.b, s.t, s.h, s.kv, s.d);
+    void *work = device_memory(c, bytes);
+    need(c,
+         c->ops->attention_dgrad(c->s, dqkv.p, ld, offset_of(&dqkv, wq), offset_of(&dqkv, wq + wk), ld, dout.p, wq,
+                                 out.p, wq, lse.p, qkv.p, ld, offset_of(&qkv, wq), offset_of(&qkv, wq + wk), ld, dt,
+                                 s.b, s.t, s.h, s.kv, s.d, work),
+         "attention_dgrad");
+    double *grad = download(c, &dqkv), limit = 5.0 * limit_of(dt);
+    ok = near(c, unpack(c, grad, n, ld, 0, wq), wdq, n * wq, limit, "dq");
+    ok = near(c, unpack(c, grad, n, ld, wq, wk), wdk, n * wk, limit, "dk") && ok;
+    ok = near(c, unpack(c, grad, n, ld, wq + wk, wk), wdv, n * wk, limit, "dv") && ok;
+    /* Again: the same bits. */
+    struct tensor again = empty(c, n * ld, dt);
+    need(c,
+         c->ops->attention_dgrad(c->s, again.p, ld, offset_of(&again, wq), offset_of(&again, wq + wk), ld, dout.p, wq,
+                                 out.p, wq, lse.p, qkv.p, ld, offset_of(&qkv, wq), offset_of(&qkv, wq + wk), ld, dt,
+                                 s.b, s.t, s.h, s.kv, s.d, work),
+         "attention_dgrad");
+    ok = same(c, download(c, &again), grad, n * ld, "repeated") && ok;
+    result(c, ok, "attention_dgrad %s B%lld T%lld H%lld K%lld D%lld", name_of(dt), (long long)s.b, (long long)s.t,
+           (long long)s.h, (long long)s.kv, (long long)s.d);
+    sweep(c);
+}
+
+static void check_attention(struct checker *c)
+{
+    static const struct attention_shape shapes[] = {{1, 1, 1, 1, 16},   {2, 5, 4, 2, 16},  {1, 33, 3, 1, 32},
+                                                    {2, 100, 8, 4, 32}, {1, 64, 2, 2, 64}, {1, 130, 4, 1, 128},
+                                                    {3, 71, 2, 1, 64}};
+    for (int i = 0; i < 2; i++) {
+        rope_case(c, both[i], 23, 3, 16, 0, false);
+        rope_case(c, both[i], 23, 2, 32, 16, true);
+        rope_case(c, both[i], 7, 4, 128, 64, false);
+        for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++)
+            attention_case(c, both[i], shapes[j], j % 2 ? 3.0 : 1.0);
+    }
+    struct tensor x = empty(c, 4096, DTYPE_F32);
+    result(c, c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, x.p, 32, DTYPE_F32, 1, 4, 3, 2, 16) == TITAN_EINVAL,
+           "attention refuses query heads that key heads do not divide");
+    sweep(c);
+}
+
+/* --- feed-forward, loss ------------------------------------------------------------------------------------------ */
+
+static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, double range)
+{
+    struct tensor gu = noise(c, n * 2 * f, dt, range), out = empty(c, n * f, dt), dout = noise(c, n * f, dt, 1.0);
+    struct tensor dgu = empty(c, n * 2 * f, dt);
+    double *want = values(c, n * f), *dwant = values(c, n * 2 * f);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < f; j++) {
+            double g = gu.x[i * 2 * f + j], u = gu.x[i * 2 * f + f + j], d = dout.x[i * f + j];
+            want[i * f + j] = ref_silu(g) * u;
+            dwant[i * 2 * f + j] = d * u * ref_dsilu(g);
+            dwant[i * 2 * f + f + j] = d * ref_silu(g);
+        }
+    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f), "swiglu");
+    result(c, near(c, download(c, &out), want, n * f, limit_of(dt), "out"), "swiglu %s %lldx%lld", name_of(dt),
+           (long long)n, (long long)f);
+    need(c,
+         c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f),
+         "swiglu_dgrad");
+    result(c, near(c, download(c, &dgu), dwant, n * 2 * f, limit_of(dt), "dgate, dup"), "swiglu_dgrad %s %lldx%lld",
+           name_of(dt), (long long)n, (long long)f);
+    sweep(c);
+}
+
+static void loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, double range, bool alias)
+{
+    struct tensor x = noise(c, n * v, dt, range), target = integers(c, n, -1, v), loss = empty(c, n, DTYPE_F32);
+    struct tensor dx = noise(c, n * v, dt, 1.0);
+    double *wl = values(c, n), *wd = values(c, n * v), scale = 1.0 / 64;
+    if (n > 1) {
+        target.x[0] = (double)(v - 1);
+        target.x[1] = -100;
+        upload(c, &target);
+    }
+    ref_cross_entropy(wl, wd, x.x, target.x, n, v, scale);
+    need(c, c->ops->cross_entropy(c->s, loss.p, NULL, x.p, target.p, dt, n, v, (float)scale), "loss only");
+    bool ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss only");
+    need(c, c->ops->zero(c->s, loss.p, (size_t)n * 4), "zero");
+    struct tensor *to = alias ? &x : &dx;
+    need(c, c->ops->cross_entropy(c->s, loss.p, to->p, x.p, target.p, dt, n, v, (float)scale), "loss");
+    ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss") && ok;
+    ok = near(c, download(c, to), wd, n * v, limit_of(dt), "dlogits") && ok;
+    result(c, ok, "cross_entropy %s %lldx%lld logits within %g%s", name_of(dt), (long long)n, (long long)v, range,
+           alias ? ", in place" : "");
+    sweep(c);
+}
+
+static void check_layers(struct checker *c)
+{
+    for (int i = 0; i < 2; i++) {
+        enum dtype dt = both[i];
+        swiglu_case(c, dt, 9, 1, 4.0);
+        swiglu_case(c, dt, 31, 96, 4.0);
+        swiglu_case(c, dt, 3, 777, 100.0); /* e^-x overflows fp32 */
+        struct tensor a = noise(c, 5001, dt, 1.0), b = noise(c, 5001, dt, 1.0), o = empty(c, 5001, dt);
+        double *want = values(c, 5001);
+        for (int j = 0; j < 5001; j++)
+            want[j] = a.x[j] + b.x[j];
+        need(c, c->ops->add(c->s, o.p, a.p, b.p, dt, 5001), "add");
+        bool ok = near(c, download(c, &o), want, 5001, limit_of(dt), "sum");
+        need(c, c->ops->add(c->s, b.p, a.p, b.p, dt, 5001), "add");
+        result(c, same(c, download(c, &b), download(c, &o), 5001, "in place") && ok, "add %s, apart and in place",
+               name_of(dt));
+        sweep(c);
+        loss_case(c, dt, 1, 2, 1.0, false);
+        loss_case(c, dt, 37, 7, 5.0, true);
+        loss_case(c, dt, 50, 256, 20.0, true);
+        loss_case(c, dt, 5, 1003, 100.0, false);
+    }
+    struct tensor x = noise(c, 8, DTYPE_F32, 1.0), target = integers(c, 1, 0, 8), loss = empty(c, 1, DTYPE_F32);
+    x.x[3] = NAN;
+    upload(c, &x);
+    need(c, c->ops->cross_entropy(c->s, loss.p, NULL, x.p, target.p, DTYPE_F32, 1, 8, 1.0f), "loss");
+    result(c, isnan(download(c, &loss)[0]), "cross_entropy of a NaN logit is NaN");
+    sweep(c);
+}
+
+/* --- sums and optimizer ------------------------------------------------------------------------------------------ */
+
+static void sums_case(struct checker *c, int64_t n, int64_t block, bool square)
+{
+    int64_t blocks = (n + block - 1) / block;
+    struct tensor x = noise(c, n, DTYPE_F32, 1.0), out = empty(c, blocks, DTYPE_F64), cut = empty(c, blocks, DTYPE_F64);
+    double *want = values(c, blocks);
+    for (int64_t i = 0; i < n; i++)
+        want[i / block] += square ? x.x[i] * x.x[i] : x.x[i];
+    need(c, c->ops->block_sums(c->s, out.p, x.p, (size_t)n, (size_t)block, square), "block_sums");
+    double *got = download(c, &out);
+    bool ok = near(c, got, want, blocks, 1e-24, "sums");
+    for (int64_t i = 0; i < blocks; i++) {
+        int64_t left = n - i * block < block ? n - i * block : block;
+        need(
+            c,
+            c->ops->block_sums(c->s, offset_of(&cut, i), offset_of(&x, i * block), (size_t)left, (size_t)block, square),
+            "block_sums");
+    }
+    ok = same(c, download(c, &cut), got, blocks, "cut at block bounds") && ok;
+    x.x[n / 2] = INFINITY;
+    upload(c, &x);
+    need(c, c->ops->block_sums(c->s, out.p, x.p, (size_t)n, (size_t)block, square), "block_sums");
+    double *bad = download(c, &out);
+    for (int64_t i = 0; i < blocks; i++)
+        ok = ok && (i == n / 2 / block ? !isfinite(bad[i]) : bad[i] == got[i]);
+    result(c, ok, "block_sums%s of %lld by %lld", square ? " of squares" : "", (long long)n, (long long)block);
+    sweep(c);
+}
+
+static void adamw_case(struct checker *c, int64_t n, bool with_shadow)
+{
+    struct tensor w = noise(c, n, DTYPE_F32, 1.0), m = noise(c, n, DTYPE_F32, 0.1), v = noise(c, n, DTYPE_F32, 0.1);
+    struct tensor shadow = empty(c, n, DTYPE_BF16);
+    double *first = values(c, n);
+    for (int64_t i = 0; i < n; i++)
+        v.x[i] = fabs(v.x[i]);
+    upload(c, &v);
+    memcpy(first, w.x, (size_t)n * sizeof(double));
+    struct adamw_args a = {.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    for (int step = 1; step <= 3; step++) {
+        struct tensor g = noise(c, n, DTYPE_F32, 10.0);
+        a.grad_scale = 1.0f / (float)(step + 2);
+        a.bias1 = 1.0f - powf(a.beta1, (float)step);
+        a.bias2 = 1.0f - powf(a.beta2, (float)step);
+        for (int64_t i = 0; i < n; i++) {
+            double gi = g.x[i] * (double)a.grad_scale;
+            m.x[i] = (double)a.beta1 * m.x[i] + (1.0 - (double)a.beta1) * gi;
+            v.x[i] = (double)a.beta2 * v.x[i] + (1.0 - (double)a.beta2) * gi * gi;
+            w.x[i] -= (double)a.lr * (m.x[i] / (double)a.bias1 / (sqrt(v.x[i] / (double)a.bias2) + (double)a.eps) +
+                                      (double)a.weight_decay * w.x[i]);
+        }
+        need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, with_shadow ? shadow.p : NULL, (size_t)n, &a), "adamw");
+    }
+    double *got = download(c, &w), *bits = download(c, &shadow);
+    bool ok = near(c, got, w.x, n, limit_of(DTYPE_F32), "weights");
+    /* The change itself, which is small against the weight. */
+    double *step = values(c, n), *want = values(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        step[i] = got[i] - first[i];
+        want[i] = w.x[i] - first[i];
+    }
+    ok = near(c, step, want, n, 1e-8, "change") && ok;
+    ok = near(c, download(c, &m), m.x, n, limit_of(DTYPE_F32), "m") && ok;
+    ok = near(c, download(c, &v), v.x, n, limit_of(DTYPE_F32), "v") && ok;
+    for (int64_t i = 0; i < n; i++)
+        ok = ok && bits[i] == (with_shadow ? (double)from_bf16(to_bf16((float)got[i])) : 0.0);
+    result(c, ok, "adamw %lld%s", (long long)n, with_shadow ? " with shadow" : "");
+    sweep(c);
+}
+
+static void check_sums(struct checker *c)
+{
+    struct tensor a = noise(c, 3333, DTYPE_F32, 1.0), b = noise(c, 3333, DTYPE_F32, 1.0);
+    double *want = values(c, 3333);
+    for (int i = 0; i < 3333; i++)
+        want[i] = (double)((float)a.x[i] + (float)b.x[i]);
+    need(c, c->ops->accumulate(c->s, a.p, b.p, 3333), "accumulate");
+    result(c, same(c, download(c, &a), want, 3333, "sum"), "accumulate");
+    for (int i = 0; i < 3333; i++)
+        want[i] = (double)((float)b.x[i] * 0.3f);
+    need(c, c->ops->scale(c->s, b.p, 0.3f, 3333), "scale");
+    result(c, same(c, download(c, &b), want, 3333, "product"), "scale");
+    sweep(c);
+    sums_case(c, 1, 4096, false);
+    sums_case(c, 10000, 4096, true);
+    sums_case(c, 1000, 33, false);
+    sums_case(c, 8192, 1024, true);
+    adamw_case(c, 1, true);
+    adamw_case(c, 1003, true);
+    adamw_case(c, 4096, false);
+}
+
+/* --- streams ----------------------------------------------------------------------------------------------------- */
+
+static titan_status call_count(void *arg, struct titan_error *err)
+{
+    (void)err;
+    ++*(int *)arg;
+    return TITAN_OK;
+}
+static titan_status call_fail(void *arg, struct titan_error *err)
+{
+    (void)arg;
+    return titan_fail(err, TITAN_EPEER, "peer 7 vanished");
+}
+
+static void check_streams(struct checker *c)
+{
+    const struct device_ops *ops = c->ops;
+    struct event *e = NULL;
+    struct titan_error err = {0};
+    int count = 0;
+    need(c, ops->event_open(c->h->dev, &e, &err), "event_open");
+    need(c, ops->event_wait(e, c->side, &err), "wait for an event never recorded");
+    for (int i = 0; i < 1000; i++)
+        need(c, ops->stream_call(c->side, call_count, &count, &err), "stream_call");
+    need(c, ops->event_record(e, c->side, &err), "event_record");
+    need(c, ops->event_sync(e, &err), "event_sync");
+    result(c, count == 1000, "stream_call: 1000 calls ran before the event after them");
+
+    /* Work on the side stream is seen by the compute stream behind an event. */
+    struct tensor x = noise(c, 100000, DTYPE_F32, 1.0), y = empty(c, 100000, DTYPE_F32);
+    need(c, ops->copy(c->side, y.p, x.p, 400000), "copy");
+    need(c, ops->event_record(e, c->side, &err), "event_record");
+    need(c, ops->event_wait(e, c->s, &err), "event_wait");
+    need(c, ops->scale(c->s, y.p, 2.0f, 100000), "scale");
+    double *want = values(c, x.n);
+    for (int64_t i = 0; i < x.n; i++)
+        want[i] = 2.0 * x.x[i];
+    result(c, same(c, download(c, &y), want, x.n, "scaled copy"), "event_wait orders two streams");
+
+    /* A failure sticks, skips what follows, passes through events, and is forgotten by clear. */
+    count = 0;
+    need(c, ops->stream_call(c->side, call_fail, NULL, &err), "stream_call");
+    ops->stream_call(c->side, call_count, &count, NULL);
+    ops->zero(c->side, y.p, 400000);
+    ops->event_record(e, c->side, NULL);
+    bool ok = ops->stream_sync(c->side, &err) == TITAN_EPEER && count == 0 && strstr(err.msg, "peer 7");
+    ok = ok && ops->stream_sync(c->side, NULL) == TITAN_EPEER;
+    result(c, ok, "a failed call sticks: later work is skipped, sync returns its status and message");
+    result(c, ops->event_sync(e, &err) == TITAN_EPEER && strstr(err.msg, "peer 7"), "event_sync returns the failure");
+    ops->event_wait(e, c->s, NULL);
+    ok = ops->stream_sync(c->s, &err) == TITAN_EPEER;
+    ops->stream_clear(c->s);
+    result(c, ok && same(c, download(c, &y), want, x.n, "after a skipped zero"),
+           "event_wait passes the failure to the other stream");
+    ops->stream_clear(c->side);
+    need(c, ops->stream_call(c->side, call_count, &count, &err), "stream_call");
+    need(c, ops->stream_sync(c->side, &err), "stream_sync");
+    need(c, ops->event_record(e, c->side, &err), "event_record");
+    need(c, ops->event_sync(e, &err), "event_sync");
+    result(c, count == 1, "stream_clear: the stream works again");
+    ops->event_close(e);
+    sweep(c);
+}
+
+/* --- same call, same bits ---------------------------------------------------------------------------------------- */
+
+static void check_repeat(struct checker *c)
+{
+    int64_t n = 300, w = 200, v = 40;
+    struct tensor tokens = integers(c, n, 0, v), x = noise(c, n * w, DTYPE_BF16, 1.0);
+    struct tensor dy = noise(c, n * w, DTYPE_BF16, 1.0), rstd = noise(c, n, DTYPE_F32, 1.0);
+    struct tensor table[2], gain[2], weight[2];
+    for (int i = 0; i < 2; i++) {
+        table[i] = empty(c, v * w, DTYPE_F32);
+        gain[i] = empty(c, w, DTYPE_F32);
+        weight[i] = empty(c, w * w, DTYPE_F32);
+        need(c, c->ops->embed_wgrad(c->s, table[i].p, tokens.p, dy.p, DTYPE_BF16, n, w, v), "embed_wgrad");
+        need(c, c->ops->rmsnorm_dgain(c->s, gain[i].p, dy.p, x.p, rstd.p, DTYPE_BF16, n, w), "rmsnorm_dgain");
+        need(c,
+             c->ops->matmul(c->s, weight[i].p, DTYPE_F32, w, dy.p, true, w, x.p, false, w, DTYPE_BF16, w, w, n, 1.0f),
+             "matmul");
+    }
+    bool ok = same(c, download(c, &table[1]), download(c, &table[0]), v * w, "embed_wgrad");
+    ok = same(c, download(c, &gain[1]), download(c, &gain[0]), w, "rmsnorm_dgain") && ok;
+    ok = same(c, download(c, &weight[1]), download(c, &weight[0]), w * w, "matmul") && ok;
+    result(c, ok, "the same call on the same data gives the same bits");
+    sweep(c);
+}
+
+int device_ops_check(const struct device_handle *handle, FILE *report)
+{
+    const char *seed = getenv("TITAN_SEED");
+    struct checker c = {.h = handle, .ops = handle->ops, .report = report};
+    struct titan_error err = {0};
+    c.random = seed ? strtoull(seed, NULL, 0) : 20261120;
+    fprintf(report, "# device '%s', seed %llu\n", handle->info.name, (unsigned long long)c.random);
+    if (c.ops->stream_open(handle->dev, "compute", true, &c.s, &err) != TITAN_OK ||
+        c.ops->stream_open(handle->dev, "side", false, &c.side, &err) != TITAN_OK) {
+        fprintf(report, "not ok 1 - streams: %s\n", err.msg);
+        c.failed = 1;
+        goto out;
+    }
+    check_reference(&c);
+    check_memory(&c);
+    check_cast(&c);
+    check_streams(&c);
+    check_matmul(&c);
+    check_embed(&c);
+    check_norm(&c);
+    check_attention(&c);
+    check_layers(&c);
+    check_sums(&c);
+    check_repeat(&c);
+out:
+    if (c.side)
+        c.ops->stream_close(c.side);
+    if (c.s)
+        c.ops->stream_close(c.s);
+    return c.failed;
+}

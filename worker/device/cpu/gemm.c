@@ -1,0 +1,59 @@
+/* gemm.c - register-tiled fp32 product: a tile of c stays in registers while k runs; each step loads a row of vectors
+ * of b and multiplies it by one broadcast element of a per row of the tile. */
+#include <string.h>
+
+#include "worker/device/cpu/gemm.h"
+
+typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
+
+CPU_INLINE void tile(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
+                     int64_t k, bool accumulate, const int rows, const int vecs)
+{
+    vec acc[8][4];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            acc[i][j] = accumulate ? *(const vec *)(c + i * ldc + 16 * j) : (vec){0};
+    for (int64_t p = 0; p < k; p++) {
+        vec bv[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            bv[j] = *(const vec *)(b + p * ldb + 16 * j);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            float x = a[i * a_row + p * a_col];
+#pragma GCC unroll 4
+            for (int j = 0; j < vecs; j++)
+                acc[i][j] += x * bv[j];
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            *(vec *)(c + i * ldc + 16 * j) = acc[i][j];
+}
+
+/* All rows of a column strip of `vecs` vectors, `rows` at a time. */
+CPU_INLINE void strip(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
+                      int64_t m, int64_t k, bool accumulate, const int rows, const int vecs)
+{
+    int64_t i = 0;
+    for (; i + rows <= m; i += rows)
+        tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, k, accumulate, rows, vecs);
+    for (; i < m; i++)
+        tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, k, accumulate, 1, vecs);
+}
+
+CPU_KERNEL void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                         int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
+{
+    int64_t j = 0;
+    for (; j + 64 <= n; j += 64)
+        strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 4, 4);
+    for (; j + 32 <= n; j += 32)
+        strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 2);
+    for (; j + 16 <= n; j += 16)
+        strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 1);
+}

@@ -1,0 +1,341 @@
+/* matmul.c - matrix products through oneDNN (C API of 2.6): AMX or AVX-512 kernels made for each shape.
+ *
+ * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its three
+ * memory objects are kept in a table. Transposes are strides. The table's lock is held while a product runs: one
+ * OpenMP team at a time. Where oneDNN has no bf16 (no AVX-512) operands are widened and the product is fp32. */
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/arith.h"
+
+struct shape {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t ta, tb, ab_dt, c_dt, accumulate, unused[3];
+};
+
+struct entry {
+    bool used, widen; /* widen: no bf16 implementation for this shape */
+    struct shape shape;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c;
+};
+
+enum { TABLE = 1024, TABLE_FULL = 512 }; /* open addressing; emptied as a whole when half full */
+
+struct matmul_cache {
+    pthread_mutex_t lock;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    size_t count;
+    struct entry table[TABLE];
+};
+
+struct matmul_args {
+    struct shape shape;
+    const void *a, *b;
+    void *c;
+};
+
+static const char *dnnl_text(dnnl_status_t status)
+{
+    switch (status) {
+    case dnnl_out_of_memory:
+        return "out of memory";
+    case dnnl_invalid_arguments:
+        return "invalid arguments";
+    case dnnl_unimplemented:
+        return "not implemented for this shape and type";
+    case dnnl_runtime_error:
+        return "runtime error";
+    default:
+        return "unexpected status";
+    }
+}
+
+#define DNNL_TRY(err, call)                                                                                            \
+    do {                                                                                                               \
+        dnnl_status_t dnnl_status_ = (call);                                                                           \
+        if (dnnl_status_ != dnnl_success)                                                                              \
+            return titan_fail((err), dnnl_status_ == dnnl_out_of_memory ? TITAN_ENOMEM : TITAN_EDEVICE,                \
+                              "oneDNN matmul: %s (%d)", dnnl_text(dnnl_status_), (int)dnnl_status_);                   \
+    } while (0)
+
+titan_status matmul_cache_open(struct device *dev, struct titan_error *err)
+{
+    struct matmul_cache *cache = calloc(1, sizeof(*cache));
+    if (!cache)
+        return titan_fail(err, TITAN_ENOMEM, "matmul: out of memory");
+    pthread_mutex_init(&cache->lock, NULL);
+    dev->matmul = cache;
+    DNNL_TRY(err, dnnl_engine_create(&cache->engine, dnnl_cpu, 0));
+    DNNL_TRY(err, dnnl_stream_create(&cache->stream, cache->engine, dnnl_stream_default_flags));
+    return TITAN_OK;
+}
+
+static void entry_release(struct entry *e)
+{
+    if (e->a)
+        dnnl_memory_destroy(e->a);
+    if (e->b)
+        dnnl_memory_destroy(e->b);
+    if (e->c)
+        dnnl_memory_destroy(e->c);
+    if (e->primitive)
+        dnnl_primitive_destroy(e->primitive);
+    memset(e, 0, sizeof(*e));
+}
+
+static void table_empty(struct matmul_cache *cache)
+{
+    for (size_t i = 0; i < TABLE; i++) {
+        if (cache->table[i].used)
+            entry_release(&cache->table[i]);
+    }
+    cache->count = 0;
+}
+
+void matmul_cache_close(struct device *dev)
+{
+    struct matmul_cache *cache = dev->matmul;
+    if (!cache)
+        return;
+    table_empty(cache);
+    if (cache->stream)
+        dnnl_stream_destroy(cache->stream);
+    if (cache->engine)
+        dnnl_engine_destroy(cache->engine);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache);
+    dev->matmul = NULL;
+}
+
+static uint64_t shape_hash(const struct shape *s)
+{
+    uint64_t words[sizeof(*s) / 8], h = 0x9e3779b97f4a7c15u;
+    memcpy(words, s, sizeof(words));
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        h = (h ^ words[i]) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+static dnnl_data_type_t dnnl_type(uint8_t dt)
+{
+    return dt == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+/* Row-major (rows, cols) seen through an optional transpose. */
+static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed,
+                              uint8_t dt)
+{
+    dnnl_dims_t dims = {rows, cols};
+    dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
+    return dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dt), strides);
+}
+
+static dnnl_status_t attributes(dnnl_primitive_attr_t *ret, bool accumulate)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t st = dnnl_primitive_attr_create(ret);
+    if (st == dnnl_success && accumulate) {
+        st = dnnl_post_ops_create(&ops);
+        if (st == dnnl_success)
+            st = dnnl_post_ops_append_sum(ops, 1.0f);
+        if (st == dnnl_success)
+            st = dnnl_primitive_attr_set_post_ops(*ret, ops);
+        if (ops)
+            dnnl_post_ops_destroy(ops);
+    }
+    return st;
+}
+
+/* Make the primitive of e->shape. An unimplemented bf16 product is remembered as one to widen. */
+static titan_status entry_make(struct matmul_cache *cache, struct entry *e, struct titan_error *err)
+{
+    const struct shape *s = &e->shape;
+    dnnl_memory_desc_t a, b, c;
+    DNNL_TRY(err, describe(&a, s->m, s->k, s->lda, s->ta, s->ab_dt));
+    DNNL_TRY(err, describe(&b, s->k, s->n, s->ldb, s->tb, s->ab_dt));
+    DNNL_TRY(err, describe(&c, s->m, s->n, s->ldc, false, s->c_dt));
+    dnnl_matmul_desc_t desc;
+    DNNL_TRY(err, dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c));
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t st = attributes(&attr, s->accumulate);
+    if (st == dnnl_success)
+        st = dnnl_primitive_desc_create(&pd, &desc, attr, cache->engine, NULL);
+    if (st == dnnl_success)
+        st = dnnl_primitive_create(&e->primitive, pd);
+    if (pd)
+        dnnl_primitive_desc_destroy(pd);
+    if (attr)
+        dnnl_primitive_attr_destroy(attr);
+    if (st == dnnl_unimplemented && s->ab_dt == DTYPE_BF16) {
+        e->widen = true;
+        return TITAN_OK;
+    }
+    DNNL_TRY(err, st);
+    DNNL_TRY(err, dnnl_memory_create(&e->a, &a, cache->engine, DNNL_MEMORY_NONE));
+    DNNL_TRY(err, dnnl_memory_create(&e->b, &b, cache->engine, DNNL_MEMORY_NONE));
+    DNNL_TRY(err, dnnl_memory_create(&e->c, &c, cache->engine, DNNL_MEMORY_NONE));
+    return TITAN_OK;
+}
+
+static titan_status entry_find(struct matmul_cache *cache, const struct shape *s, struct entry **ret,
+                               struct titan_error *err)
+{
+    if (cache->count >= TABLE_FULL)
+        table_empty(cache);
+    size_t i = shape_hash(s) % TABLE;
+    while (cache->table[i].used && memcmp(&cache->table[i].shape, s, sizeof(*s)) != 0)
+        i = (i + 1) % TABLE;
+    struct entry *e = &cache->table[i];
+    if (!e->used) {
+        e->shape = *s;
+        titan_status status = entry_make(cache, e, err);
+        if (status != TITAN_OK) {
+            entry_release(e);
+            return status;
+        }
+        e->used = true;
+        cache->count++;
+    }
+    *ret = e;
+    return TITAN_OK;
+}
+
+static titan_status entry_run(struct matmul_cache *cache, struct entry *e, const void *a, const void *b, void *c,
+                              struct titan_error *err)
+{
+    DNNL_TRY(err, dnnl_memory_set_data_handle(e->a, (void *)a));
+    DNNL_TRY(err, dnnl_memory_set_data_handle(e->b, (void *)b));
+    DNNL_TRY(err, dnnl_memory_set_data_handle(e->c, c));
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->c}};
+    DNNL_TRY(err, dnnl_primitive_execute(e->primitive, cache->stream, 3, args));
+    DNNL_TRY(err, dnnl_stream_wait(cache->stream));
+    return TITAN_OK;
+}
+
+struct widen_args {
+    void *dst;
+    const void *src;
+    int64_t lds, cols;
+    bool narrow;
+};
+
+CPU_KERNEL static void widen_row(float *restrict dst, const uint16_t *restrict src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = bf16_to_f32(src[i]);
+}
+CPU_KERNEL static void narrow_row(uint16_t *restrict dst, const float *restrict src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = bf16_from_f32(src[i]);
+}
+
+/* Dense fp32 rows from strided bf16 rows, or the other way. */
+static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct widen_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        if (a->narrow)
+            narrow_row((uint16_t *)a->dst + i * a->lds, (const float *)a->src + i * a->cols, a->cols);
+        else
+            widen_row((float *)a->dst + i * a->cols, (const uint16_t *)a->src + i * a->lds, a->cols);
+    }
+}
+
+/* The same product in fp32 on widened copies. */
+static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
+{
+    struct shape s = a->shape;
+    int64_t a_rows = s.ta ? s.k : s.m, a_cols = s.ta ? s.m : s.k;
+    int64_t b_rows = s.tb ? s.n : s.k, b_cols = s.tb ? s.k : s.n;
+    bool narrow = s.c_dt == DTYPE_BF16;
+    size_t words = (size_t)(a_rows * a_cols + b_rows * b_cols + (narrow ? s.m * s.n : 0));
+    void *scratch;
+    TRY(cpu_scratch_take(ctx, words * sizeof(float) + 64, &scratch));
+    float *wa = scratch, *wb = wa + a_rows * a_cols, *wc = wb + b_rows * b_cols;
+    struct widen_args in_a = {wa, a->a, s.lda, a_cols, false}, in_b = {wb, a->b, s.ldb, b_cols, false};
+    cpu_for(ctx, a_rows, 1 + (1 << 14) / a_cols, widen_range, &in_a);
+    cpu_for(ctx, b_rows, 1 + (1 << 14) / b_cols, widen_range, &in_b);
+    s.lda = a_cols;
+    s.ldb = b_cols;
+    s.ab_dt = DTYPE_F32;
+    if (narrow) {
+        s.c_dt = DTYPE_F32;
+        s.ldc = s.n;
+        if (s.accumulate) {
+            struct widen_args in_c = {wc, a->c, a->shape.ldc, s.n, false};
+            cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &in_c);
+        }
+    }
+    struct entry *e;
+    titan_status status = entry_find(cache, &s, &e, ctx->err);
+    if (status == TITAN_OK)
+        status = entry_run(cache, e, wa, wb, narrow ? wc : a->c, ctx->err);
+    if (status == TITAN_OK && narrow) {
+        struct widen_args out = {a->c, wc, a->shape.ldc, s.n, true};
+        cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &out);
+    }
+    cpu_scratch_give(ctx);
+    return status;
+}
+
+/* k = 0: the product is nothing. */
+static void clear_rows(const struct matmul_args *a)
+{
+    const struct shape *s = &a->shape;
+    for (int64_t i = 0; i < s->m && !s->accumulate; i++)
+        memset(at_mut(a->c, i * s->ldc, s->c_dt), 0, (size_t)s->n * dtype_bytes(s->c_dt));
+}
+
+static titan_status run_matmul(const struct cpu_context *ctx, const void *p)
+{
+    const struct matmul_args *a = p;
+    struct matmul_cache *cache = ctx->dev->matmul;
+    if (a->shape.k == 0) {
+        clear_rows(a);
+        return TITAN_OK;
+    }
+    pthread_mutex_lock(&cache->lock);
+    omp_set_num_threads(ctx->threads); /* of the calling thread; oneDNN reads it */
+    struct entry *e;
+    titan_status status = entry_find(cache, &a->shape, &e, ctx->err);
+    if (status == TITAN_OK)
+        status = e->widen ? run_widened(ctx, cache, a) : entry_run(cache, e, a->a, a->b, a->c, ctx->err);
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
+titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                        const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
+                        float beta)
+{
+    if (m < 0 || n < 0 || k < 0 || (ab_dt != DTYPE_BF16 && ab_dt != DTYPE_F32) || (c_dt != ab_dt && c_dt != DTYPE_F32))
+        return TITAN_EINVAL;
+    if (ldc < n || lda < (ta ? m : k) || ldb < (tb ? k : n) || (beta != 0.0f && beta != 1.0f))
+        return TITAN_EINVAL;
+    if (m == 0 || n == 0)
+        return TITAN_OK;
+    struct matmul_args args = {.a = a, .b = b, .c = c};
+    args.shape = (struct shape){.m = m,
+                                .n = n,
+                                .k = k,
+                                .lda = lda,
+                                .ldb = ldb,
+                                .ldc = ldc,
+                                .ta = ta,
+                                .tb = tb,
+                                .ab_dt = (uint8_t)ab_dt,
+                                .c_dt = (uint8_t)c_dt,
+                                .accumulate = beta != 0.0f};
+    return cpu_enqueue(s, run_matmul, &args, sizeof(args));
+}

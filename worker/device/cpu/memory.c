@@ -1,0 +1,109 @@
+/* memory.c - memory, copies, scratch, and how a range of items is shared out between threads. */
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/device/cpu/cpu.h"
+
+enum { ALIGN = 64 };
+
+/* calloc hands out untouched zero pages for large sizes, which aligned_alloc + memset would not; the address calloc
+ * returned stands in the word before the block. */
+titan_status cpu_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err)
+{
+    (void)dev;
+    if (bytes > SIZE_MAX - 2 * ALIGN)
+        return titan_fail(err, TITAN_ENOMEM, "cpu memory: %zu bytes are more than an address can hold", bytes);
+    char *raw = calloc(1, bytes + 2 * ALIGN);
+    if (!raw)
+        return titan_fail(err, TITAN_ENOMEM, "cpu memory: %zu bytes cannot be had", bytes);
+    char *p = (char *)(((uintptr_t)raw + 2 * ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
+    ((void **)p)[-1] = raw;
+    *ret = p;
+    return TITAN_OK;
+}
+
+void cpu_release(struct device *dev, void *ptr)
+{
+    (void)dev;
+    if (ptr)
+        free(((void **)ptr)[-1]);
+}
+
+struct copy_args {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+static titan_status run_copy(const struct cpu_context *ctx, const void *p)
+{
+    const struct copy_args *a = p;
+    (void)ctx;
+    memcpy(a->dst, a->src, a->bytes);
+    return TITAN_OK;
+}
+
+titan_status cpu_copy(struct stream *s, void *dst, const void *src, size_t bytes)
+{
+    if (bytes == 0 || dst == src)
+        return TITAN_OK;
+    struct copy_args a = {dst, src, bytes};
+    return cpu_enqueue(s, run_copy, &a, sizeof(a));
+}
+
+static titan_status run_zero(const struct cpu_context *ctx, const void *p)
+{
+    const struct copy_args *a = p;
+    (void)ctx;
+    memset(a->dst, 0, a->bytes);
+    return TITAN_OK;
+}
+
+titan_status cpu_zero(struct stream *s, void *dst, size_t bytes)
+{
+    if (bytes == 0)
+        return TITAN_OK;
+    struct copy_args a = {dst, NULL, bytes};
+    return cpu_enqueue(s, run_zero, &a, sizeof(a));
+}
+
+titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret)
+{
+    struct device *dev = ctx->dev;
+    pthread_mutex_lock(&dev->scratch_lock);
+    if (dev->scratch_bytes < bytes) {
+        free(dev->scratch);
+        dev->scratch_bytes = 0;
+        size_t want = (bytes + bytes / 4 + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+        dev->scratch = aligned_alloc(ALIGN, want);
+        if (!dev->scratch) {
+            pthread_mutex_unlock(&dev->scratch_lock);
+            return titan_fail(ctx->err, TITAN_ENOMEM, "cpu scratch: %zu bytes cannot be had", want);
+        }
+        dev->scratch_bytes = want;
+    }
+    *ret = dev->scratch;
+    return TITAN_OK;
+}
+
+void cpu_scratch_give(const struct cpu_context *ctx)
+{
+    pthread_mutex_unlock(&ctx->dev->scratch_lock);
+}
+
+void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range fn, const void *args)
+{
+    int64_t parts = MIN((int64_t)ctx->threads, grain > 0 ? (n + grain - 1) / grain : n);
+    if (n <= 0)
+        return;
+    if (parts <= 1) {
+        fn(args, 0, n, 0);
+        return;
+    }
+#pragma omp parallel num_threads((int)parts)
+    {
+        int64_t i = omp_get_thread_num(), of = omp_get_num_threads();
+        fn(args, n * i / of, n * (i + 1) / of, (int)i);
+    }
+}

@@ -1,0 +1,207 @@
+/* norm.c - RMSNorm, its gradients to the input and to the gain.
+ *   y = x r g, r = (mean(x^2) + eps)^-1/2
+ *   dx = r (dy g) - x r^3/C sum(dy g x),  dg = sum over rows of dy x r */
+#include <math.h>
+#include <string.h>
+
+#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/arith.h"
+
+struct norm_args {
+    void *out;
+    float *rstd;
+    const void *x, *gain, *dout;
+    enum dtype dt;
+    bool accumulate;
+    int64_t n, c;
+    float eps;
+};
+
+CPU_INLINE void rmsnorm_row(void *restrict out, float *restrict rstd, const void *restrict x, const void *restrict gain,
+                            int64_t c, float eps, enum dtype dt)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < c; j++) {
+        float v = load_as_f32(x, j, dt);
+        sum += v * v;
+    }
+    float r = 1.0f / sqrtf(sum / (float)c + eps);
+    *rstd = r;
+#pragma omp simd
+    for (int64_t j = 0; j < c; j++)
+        store_f32_as(out, j, dt, load_as_f32(x, j, dt) * r * load_as_f32(gain, j, dt));
+}
+
+CPU_KERNEL static void rmsnorm_bf16(void *out, float *rstd, const void *x, const void *gain, int64_t c, float eps)
+{
+    rmsnorm_row(out, rstd, x, gain, c, eps, DTYPE_BF16);
+}
+CPU_KERNEL static void rmsnorm_f32(void *out, float *rstd, const void *x, const void *gain, int64_t c, float eps)
+{
+    rmsnorm_row(out, rstd, x, gain, c, eps, DTYPE_F32);
+}
+
+static void rmsnorm_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct norm_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const void *x = at(a->x, i * a->c, a->dt);
+        void *out = at_mut(a->out, i * a->c, a->dt);
+        (a->dt == DTYPE_BF16 ? rmsnorm_bf16 : rmsnorm_f32)(out, a->rstd + i, x, a->gain, a->c, a->eps);
+    }
+}
+
+static titan_status run_rmsnorm(const struct cpu_context *ctx, const void *p)
+{
+    const struct norm_args *a = p;
+    cpu_for(ctx, a->n, 1 + (1 << 14) / a->c, rmsnorm_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
+                         int64_t n, int64_t c, float eps)
+{
+    if (n < 0 || c <= 0 || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+        return TITAN_EINVAL;
+    struct norm_args a = {.out = out, .rstd = rstd, .x = x, .gain = gain, .dt = dt, .n = n, .c = c, .eps = eps};
+    return cpu_enqueue(s, run_rmsnorm, &a, sizeof(a));
+}
+
+CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const void *restrict x,
+                          const void *restrict gain, float r, int64_t c, bool accumulate, enum dtype dt)
+{
+    float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t j = 0; j < c; j++)
+        dot += load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * load_as_f32(x, j, dt);
+    float k = dot * r * r * r / (float)c;
+    if (accumulate) {
+#pragma omp simd
+        for (int64_t j = 0; j < c; j++)
+            store_f32_as(dx, j, dt,
+                         load_as_f32(dx, j, dt) +
+                             (load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * r - load_as_f32(x, j, dt) * k));
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < c; j++)
+            store_f32_as(dx, j, dt,
+                         load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * r - load_as_f32(x, j, dt) * k);
+    }
+}
+
+CPU_KERNEL static void dgrad_bf16(void *dx, const void *dout, const void *x, const void *gain, float r, int64_t c,
+                                  bool accumulate)
+{
+    dgrad_row(dx, dout, x, gain, r, c, accumulate, DTYPE_BF16);
+}
+CPU_KERNEL static void dgrad_f32(void *dx, const void *dout, const void *x, const void *gain, float r, int64_t c,
+                                 bool accumulate)
+{
+    dgrad_row(dx, dout, x, gain, r, c, accumulate, DTYPE_F32);
+}
+
+static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct norm_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i * a->c;
+        (a->dt == DTYPE_BF16 ? dgrad_bf16 : dgrad_f32)(at_mut(a->out, row, a->dt), at(a->dout, row, a->dt),
+                                                       at(a->x, row, a->dt), a->gain, a->rstd[i], a->c, a->accumulate);
+    }
+}
+
+static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
+{
+    const struct norm_args *a = p;
+    cpu_for(ctx, a->n, 1 + (1 << 14) / a->c, dgrad_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_rmsnorm_dgrad(struct stream *s, void *dx, bool accumulate, const void *dout, const void *x,
+                               const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c)
+{
+    if (n < 0 || c <= 0 || dx == dout || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+        return TITAN_EINVAL;
+    struct norm_args a = {.out = dx,
+                          .rstd = (float *)rstd,
+                          .x = x,
+                          .gain = gain,
+                          .dout = dout,
+                          .dt = dt,
+                          .accumulate = accumulate,
+                          .n = n,
+                          .c = c};
+    return cpu_enqueue(s, run_dgrad, &a, sizeof(a));
+}
+
+enum { DGAIN_COLUMNS = 64, DGAIN_ROWS = 64 };
+
+/* Up to DGAIN_COLUMNS columns over all rows. Rows are summed in groups of DGAIN_ROWS first, so that the rounding of a
+ * long batch grows with its square root's size and not with its length. */
+CPU_INLINE void dgain_columns(float *restrict dgain, const void *restrict dout, const void *restrict x,
+                              const float *restrict rstd, int64_t n, int64_t c, int64_t columns, enum dtype dt)
+{
+    float total[DGAIN_COLUMNS] = {0};
+    for (int64_t i0 = 0; i0 < n; i0 += DGAIN_ROWS) {
+        float part[DGAIN_COLUMNS] = {0};
+        int64_t i1 = MIN(i0 + DGAIN_ROWS, n);
+        for (int64_t i = i0; i < i1; i++) {
+            float r = rstd[i];
+            for (int64_t j = 0; j < columns; j++)
+                part[j] += load_as_f32(dout, i * c + j, dt) * (load_as_f32(x, i * c + j, dt) * r);
+        }
+        for (int64_t j = 0; j < columns; j++)
+            total[j] += part[j];
+    }
+    for (int64_t j = 0; j < columns; j++)
+        dgain[j] += total[j];
+}
+
+CPU_INLINE void dgain_any(float *dgain, const void *dout, const void *x, const float *rstd, int64_t n, int64_t c,
+                          int64_t columns, enum dtype dt)
+{
+    if (columns == DGAIN_COLUMNS)
+        dgain_columns(dgain, dout, x, rstd, n, c, DGAIN_COLUMNS, dt);
+    else
+        dgain_columns(dgain, dout, x, rstd, n, c, columns, dt);
+}
+CPU_KERNEL static void dgain_bf16(float *dgain, const void *dout, const void *x, const float *rstd, int64_t n,
+                                  int64_t c, int64_t columns)
+{
+    dgain_any(dgain, dout, x, rstd, n, c, columns, DTYPE_BF16);
+}
+CPU_KERNEL static void dgain_f32(float *dgain, const void *dout, const void *x, const float *rstd, int64_t n, int64_t c,
+                                 int64_t columns)
+{
+    dgain_any(dgain, dout, x, rstd, n, c, columns, DTYPE_F32);
+}
+
+static void dgain_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct norm_args *a = p;
+    (void)thread;
+    for (int64_t g = begin; g < end; g++) {
+        int64_t j = g * DGAIN_COLUMNS, columns = MIN(DGAIN_COLUMNS, a->c - j);
+        (a->dt == DTYPE_BF16 ? dgain_bf16 : dgain_f32)((float *)a->out + j, at(a->dout, j, a->dt), at(a->x, j, a->dt),
+                                                       a->rstd, a->n, a->c, columns);
+    }
+}
+
+static titan_status run_dgain(const struct cpu_context *ctx, const void *p)
+{
+    const struct norm_args *a = p;
+    cpu_for(ctx, (a->c + DGAIN_COLUMNS - 1) / DGAIN_COLUMNS, 1, dgain_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_rmsnorm_dgain(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
+                               enum dtype dt, int64_t n, int64_t c)
+{
+    if (n < 0 || c <= 0 || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+        return TITAN_EINVAL;
+    struct norm_args a = {.out = dgain, .rstd = (float *)rstd, .x = x, .dout = dout, .dt = dt, .n = n, .c = c};
+    return cpu_enqueue(s, run_dgain, &a, sizeof(a));
+}

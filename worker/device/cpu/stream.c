@@ -1,0 +1,326 @@
+/* stream.c - streams and events.
+ *
+ * The compute stream has no thread: its operations run in the caller, so a product costs no hand-over and the OpenMP
+ * team belongs to the training thread. Other streams (communication, copies) have a thread and a queue.
+ *
+ * An event counts tickets: record takes the next one and marks it done when the stream gets there; wait captures the
+ * newest ticket at the time of the call, so it never waits for the future and cannot deadlock on order. */
+#include <signal.h>
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/device/cpu/cpu.h"
+
+struct task {
+    cpu_run run;
+    bool always; /* runs on a failed stream too: events must be marked, or their waiters hang */
+    alignas(16) unsigned char args[CPU_ARGS_MAX];
+};
+
+struct stream {
+    struct device *dev;
+    bool compute;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t wake, idle;
+    struct task *ring; /* capacity a power of two */
+    size_t head, count, capacity;
+    bool busy, stop;
+    titan_status status; /* sticky */
+    struct titan_error error;
+};
+
+struct event {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    uint64_t recorded, completed;
+    titan_status status; /* of the stream when `completed` was reached */
+    struct titan_error error;
+};
+
+static void stream_fail(struct stream *s, titan_status status, const struct titan_error *error)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->status == TITAN_OK) {
+        s->status = status;
+        s->error = *error;
+        s->error.status = status;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void task_run(struct stream *s, cpu_run run, const void *args)
+{
+    struct titan_error error = {0};
+    struct cpu_context ctx = {.dev = s->dev, .threads = s->compute ? s->dev->threads : 1, .err = &error};
+    titan_status status = run(&ctx, args);
+    if (status != TITAN_OK) {
+        if (error.status == TITAN_OK)
+            titan_fail(&error, status, "operation on the cpu failed");
+        stream_fail(s, status, &error);
+    }
+}
+
+static titan_status ring_grow(struct stream *s)
+{
+    size_t capacity = s->capacity ? 2 * s->capacity : 64;
+    struct task *ring = malloc(capacity * sizeof(*ring));
+    if (!ring)
+        return TITAN_ENOMEM;
+    for (size_t i = 0; i < s->count; i++)
+        ring[i] = s->ring[(s->head + i) & (s->capacity - 1)];
+    free(s->ring);
+    s->ring = ring;
+    s->head = 0;
+    s->capacity = capacity;
+    return TITAN_OK;
+}
+
+static titan_status task_push(struct stream *s, cpu_run run, const void *args, size_t bytes, bool always)
+{
+    titan_status status = TITAN_OK;
+    titan_assert(bytes <= CPU_ARGS_MAX);
+    pthread_mutex_lock(&s->lock);
+    if (s->status != TITAN_OK && !always)
+        goto out;
+    if (s->count == s->capacity) {
+        status = ring_grow(s);
+        if (status != TITAN_OK)
+            goto out;
+    }
+    struct task *t = &s->ring[(s->head + s->count) & (s->capacity - 1)];
+    t->run = run;
+    t->always = always;
+    memcpy(t->args, args, bytes);
+    s->count++;
+    pthread_cond_signal(&s->wake);
+out:
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t bytes)
+{
+    if (!s->compute)
+        return task_push(s, run, args, bytes, false);
+    if (s->status == TITAN_OK)
+        task_run(s, run, args);
+    return TITAN_OK;
+}
+
+static void *stream_main(void *arg)
+{
+    struct stream *s = arg;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (s->count == 0 && !s->stop)
+            pthread_cond_wait(&s->wake, &s->lock);
+        if (s->count == 0)
+            break;
+        struct task t = s->ring[s->head];
+        s->head = (s->head + 1) & (s->capacity - 1);
+        s->count--;
+        s->busy = true;
+        bool skip = s->status != TITAN_OK && !t.always;
+        pthread_mutex_unlock(&s->lock);
+        if (!skip)
+            task_run(s, t.run, t.args);
+        pthread_mutex_lock(&s->lock);
+        s->busy = false;
+        if (s->count == 0)
+            pthread_cond_broadcast(&s->idle);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+titan_status cpu_stream_open(struct device *dev, const char *name, bool compute, struct stream **ret,
+                             struct titan_error *err)
+{
+    struct stream *s = calloc(1, sizeof(*s));
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "stream '%s': out of memory", name);
+    s->dev = dev;
+    s->compute = compute;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->idle, NULL);
+    if (!compute) {
+        /* Signals are the main thread's. */
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        int rc = pthread_create(&s->thread, NULL, stream_main, s);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (rc != 0) {
+            s->compute = true; /* no thread to join */
+            cpu_stream_close(s);
+            return titan_fail(err, TITAN_EDEVICE, "stream '%s': cannot start a thread: %s", name, strerror(rc));
+        }
+        char text[16];
+        snprintf(text, sizeof(text), "%.15s", name);
+        (void)pthread_setname_np(s->thread, text);
+    }
+    *ret = s;
+    return TITAN_OK;
+}
+
+void cpu_stream_close(struct stream *s)
+{
+    if (!s)
+        return;
+    if (!s->compute) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->wake);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    pthread_cond_destroy(&s->idle);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    free(s->ring);
+    free(s);
+}
+
+titan_status cpu_stream_sync(struct stream *s, struct titan_error *err)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->count > 0 || s->busy)
+        pthread_cond_wait(&s->idle, &s->lock);
+    titan_status status = s->status;
+    if (status != TITAN_OK && err)
+        *err = s->error;
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+void cpu_stream_clear(struct stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->status = TITAN_OK;
+    memset(&s->error, 0, sizeof(s->error));
+    pthread_mutex_unlock(&s->lock);
+}
+
+struct call_args {
+    titan_status (*fn)(void *arg, struct titan_error *err);
+    void *arg;
+};
+
+static titan_status run_call(const struct cpu_context *ctx, const void *p)
+{
+    const struct call_args *a = p;
+    return a->fn(a->arg, ctx->err);
+}
+
+titan_status cpu_stream_call(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
+                             struct titan_error *err)
+{
+    struct call_args a = {fn, arg};
+    titan_status status = cpu_enqueue(s, run_call, &a, sizeof(a));
+    return status == TITAN_OK ? TITAN_OK : titan_fail(err, status, "call cannot be queued: out of memory");
+}
+
+void *cpu_stream_native(struct stream *s)
+{
+    (void)s;
+    return NULL;
+}
+
+titan_status cpu_event_open(struct device *dev, struct event **ret, struct titan_error *err)
+{
+    (void)dev;
+    struct event *e = calloc(1, sizeof(*e));
+    if (!e)
+        return titan_fail(err, TITAN_ENOMEM, "event: out of memory");
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->done, NULL);
+    *ret = e;
+    return TITAN_OK;
+}
+
+void cpu_event_close(struct event *e)
+{
+    if (!e)
+        return;
+    pthread_cond_destroy(&e->done);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+struct event_args {
+    struct event *e;
+    struct stream *s;
+    uint64_t ticket;
+};
+
+static titan_status run_record(const struct cpu_context *ctx, const void *p)
+{
+    const struct event_args *a = p;
+    (void)ctx;
+    pthread_mutex_lock(&a->s->lock);
+    titan_status status = a->s->status;
+    struct titan_error error = a->s->error;
+    pthread_mutex_unlock(&a->s->lock);
+    pthread_mutex_lock(&a->e->lock);
+    if (a->ticket > a->e->completed) {
+        a->e->completed = a->ticket;
+        a->e->status = status;
+        a->e->error = error;
+    }
+    pthread_cond_broadcast(&a->e->done);
+    pthread_mutex_unlock(&a->e->lock);
+    return TITAN_OK;
+}
+
+static titan_status run_wait(const struct cpu_context *ctx, const void *p)
+{
+    const struct event_args *a = p;
+    pthread_mutex_lock(&a->e->lock);
+    while (a->e->completed < a->ticket)
+        pthread_cond_wait(&a->e->done, &a->e->lock);
+    titan_status status = a->e->status;
+    if (status != TITAN_OK)
+        *ctx->err = a->e->error;
+    pthread_mutex_unlock(&a->e->lock);
+    return status;
+}
+
+titan_status cpu_event_record(struct event *e, struct stream *s, struct titan_error *err)
+{
+    struct event_args a = {.e = e, .s = s};
+    pthread_mutex_lock(&e->lock);
+    a.ticket = ++e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    if (s->compute) {
+        task_run(s, run_record, &a);
+        return TITAN_OK;
+    }
+    titan_status status = task_push(s, run_record, &a, sizeof(a), true);
+    return status == TITAN_OK ? TITAN_OK : titan_fail(err, status, "event cannot be queued: out of memory");
+}
+
+titan_status cpu_event_wait(struct event *e, struct stream *s, struct titan_error *err)
+{
+    struct event_args a = {.e = e, .s = s};
+    pthread_mutex_lock(&e->lock);
+    a.ticket = e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    titan_status status = cpu_enqueue(s, run_wait, &a, sizeof(a));
+    return status == TITAN_OK ? TITAN_OK : titan_fail(err, status, "wait cannot be queued: out of memory");
+}
+
+titan_status cpu_event_sync(struct event *e, struct titan_error *err)
+{
+    pthread_mutex_lock(&e->lock);
+    uint64_t ticket = e->recorded;
+    while (e->completed < ticket)
+        pthread_cond_wait(&e->done, &e->lock);
+    titan_status status = e->status;
+    if (status != TITAN_OK && err)
+        *err = e->error;
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}

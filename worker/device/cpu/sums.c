@@ -1,0 +1,137 @@
+/* sums.c - element-wise sums and the block sums behind gradient norms and hashes. */
+#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/arith.h"
+
+enum { GRAIN = 1 << 15 };
+
+struct sum_args {
+    void *out;
+    const void *a, *b;
+    enum dtype dt;
+    float factor;
+    int64_t n, block;
+    bool square;
+};
+
+CPU_KERNEL static void add_bf16(uint16_t *out, const uint16_t *a, const uint16_t *b, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_from_f32(bf16_to_f32(a[i]) + bf16_to_f32(b[i]));
+}
+
+CPU_KERNEL static void add_f32(float *out, const float *a, const float *b, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = a[i] + b[i];
+}
+
+static void add_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct sum_args *a = p;
+    (void)thread;
+    if (a->dt == DTYPE_BF16)
+        add_bf16(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt), at(a->b, begin, a->dt), end - begin);
+    else
+        add_f32(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt), at(a->b, begin, a->dt), end - begin);
+}
+
+static titan_status run_add(const struct cpu_context *ctx, const void *p)
+{
+    const struct sum_args *a = p;
+    cpu_for(ctx, a->n, GRAIN, add_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)
+{
+    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
+        return TITAN_EINVAL;
+    struct sum_args args = {.out = out, .a = a, .b = b, .dt = dt, .n = (int64_t)n};
+    return cpu_enqueue(s, run_add, &args, sizeof(args));
+}
+
+titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size_t n)
+{
+    return cpu_add(s, dst, dst, src, DTYPE_F32, n);
+}
+
+CPU_KERNEL static void scale_f32(float *x, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
+static void scale_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct sum_args *a = p;
+    (void)thread;
+    scale_f32((float *)a->out + begin, a->factor, end - begin);
+}
+
+static titan_status run_scale(const struct cpu_context *ctx, const void *p)
+{
+    const struct sum_args *a = p;
+    cpu_for(ctx, a->n, GRAIN, scale_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_scale(struct stream *s, float *x, float factor, size_t n)
+{
+    struct sum_args a = {.out = x, .factor = factor, .n = (int64_t)n};
+    return cpu_enqueue(s, run_scale, &a, sizeof(a));
+}
+
+enum { LANES = 32 };
+
+/* Element j of a block goes to lane j % LANES, lanes are added in order: the same order on every instruction set, and
+ * independent of where the block lies. The square of a float is exact in a double. */
+CPU_INLINE double block_sum_lanes(const float *restrict x, int64_t n, bool square)
+{
+    double lanes[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            double v = x[i + l];
+            lanes[l] += square ? v * v : v;
+        }
+    }
+    for (int l = 0; i + l < n; l++) {
+        double v = x[i + l];
+        lanes[l] += square ? v * v : v;
+    }
+    double sum = 0.0;
+    for (int l = 0; l < LANES; l++)
+        sum += lanes[l];
+    return sum;
+}
+CPU_KERNEL static double block_sum(const float *x, int64_t n, bool square)
+{
+    return square ? block_sum_lanes(x, n, true) : block_sum_lanes(x, n, false);
+}
+
+static void block_sums_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct sum_args *a = p;
+    double *out = a->out;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        out[i] = block_sum((const float *)a->a + i * a->block, MIN(a->block, a->n - i * a->block), a->square);
+}
+
+static titan_status run_block_sums(const struct cpu_context *ctx, const void *p)
+{
+    const struct sum_args *a = p;
+    cpu_for(ctx, (a->n + a->block - 1) / a->block, 1 + GRAIN / a->block, block_sums_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)
+{
+    if (block == 0 || block > INT64_MAX / 2)
+        return TITAN_EINVAL;
+    struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .block = (int64_t)block, .square = square};
+    return cpu_enqueue(s, run_block_sums, &a, sizeof(a));
+}

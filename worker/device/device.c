@@ -1,0 +1,124 @@
+/* device.c - finding, loading and opening a device plug-in. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "worker/device/device.h"
+
+enum { PATH_MAX_BYTES = 4096, PLACES = 3 };
+
+/* Folder i of those searched; false when there is none such. */
+static bool search_folder(int i, char text[PATH_MAX_BYTES])
+{
+    if (i == 2) {
+        const char *dir = getenv("TITAN_PLUGIN_DIR");
+        return dir && *dir && snprintf(text, PATH_MAX_BYTES, "%s", dir) < PATH_MAX_BYTES;
+    }
+    char exe[PATH_MAX_BYTES];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+    if (n <= 0)
+        return false;
+    exe[n] = '\0';
+    char *slash = strrchr(exe, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    return snprintf(text, PATH_MAX_BYTES, i == 0 ? "%s" : "%s/../lib/titan", exe) < PATH_MAX_BYTES;
+}
+
+/* Path of libtitan-NAME.so; TITAN_ENOTFOUND names the places looked at. */
+static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], struct titan_error *err)
+{
+    char looked[PATH_MAX_BYTES] = "";
+    for (int i = 0; i < PLACES; i++) {
+        char folder[PATH_MAX_BYTES];
+        if (!search_folder(i, folder))
+            continue;
+        if (snprintf(path, PATH_MAX_BYTES, "%s/libtitan-%s.so", folder, name) >= PATH_MAX_BYTES)
+            continue;
+        if (access(path, R_OK) == 0)
+            return TITAN_OK;
+        size_t used = strlen(looked);
+        int n = snprintf(looked + used, sizeof(looked) - used, "%s%s", used ? ", " : "", folder);
+        if (n < 0 || (size_t)n >= sizeof(looked) - used)
+            looked[used] = '\0';
+    }
+    titan_fail(err, TITAN_ENOTFOUND, "libtitan-%s.so is not in %s", name, looked);
+    titan_error_hint(err, "build it (make, make cuda) or set TITAN_PLUGIN_DIR to its folder");
+    return TITAN_ENOTFOUND;
+}
+
+/* Load and look at the plug-in, without opening a device. */
+static titan_status plugin_load(const char *name, struct device_handle *h, struct titan_error *err)
+{
+    char path[PATH_MAX_BYTES];
+    TRY(plugin_find(name, path, err));
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be loaded: %s", name, dlerror());
+    titan_device_plugin_fn fn;
+    *(void **)&fn = dlsym(library, "titan_device_plugin");
+    const struct device_plugin *plugin = fn ? fn() : NULL;
+    if (!plugin || plugin->abi != TITAN_DEVICE_ABI) {
+        titan_fail(err, TITAN_EVERSION, "'%s' is not a device plug-in of this version (%u, expected %u)", path,
+                   plugin ? plugin->abi : 0, TITAN_DEVICE_ABI);
+        dlclose(library);
+        return TITAN_EVERSION;
+    }
+    const char *reason = plugin->unusable ? plugin->unusable() : NULL;
+    if (reason) {
+        titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be used here: %s", name, reason);
+        dlclose(library);
+        return TITAN_EUNSUPPORTED;
+    }
+    h->library = library;
+    h->plugin = plugin;
+    h->ops = plugin->ops;
+    return TITAN_OK;
+}
+
+static titan_status open_named(const char *name, const struct device_options *options, struct device_handle *ret,
+                               struct titan_error *err)
+{
+    struct device_handle h = {0};
+    TRY(plugin_load(name, &h, err));
+    titan_status status = h.ops->open(options, &h.dev, err);
+    if (status != TITAN_OK) {
+        dlclose(h.library);
+        return status;
+    }
+    h.ops->info(h.dev, &h.info);
+    *ret = h;
+    return TITAN_OK;
+}
+
+titan_status device_open(const char *name, const struct device_options *options, struct device_handle *ret,
+                         struct titan_error *err)
+{
+    struct device_options defaults = {0};
+    if (!options)
+        options = &defaults;
+    if (strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0 && strcmp(name, "auto") != 0)
+        return titan_fail(err, TITAN_EINVAL, "device '%s' is unknown; there are cpu, cuda and auto", name);
+    if (strcmp(name, "auto") == 0) {
+        /* No plug-in, no driver, no GPU: all mean the CPU. A GPU that is there but fails to open does not. */
+        struct device_handle probe = {0};
+        if (plugin_load("cuda", &probe, NULL) != TITAN_OK)
+            return open_named("cpu", options, ret, err);
+        dlclose(probe.library);
+        return open_named("cuda", options, ret, err);
+    }
+    return open_named(name, options, ret, err);
+}
+
+void device_close(struct device_handle *handle)
+{
+    if (!handle || !handle->dev)
+        return;
+    handle->ops->close(handle->dev);
+    /* The library stays loaded: OpenMP and the CUDA runtime have threads and exit handlers inside it. */
+    memset(handle, 0, sizeof(*handle));
+}
