@@ -2,8 +2,8 @@
  *
  * TOML with the section and key names of TorchTitan v0.2.2 where the feature exists; Titan's own sections are
  * [elastic], [fault_tolerance], [numerics], [device]. One table (recipe.c) holds every key: section, name, type, range,
- * default, one line of documentation. The parser, `--set`, the printed resolved recipe and docs/recipes.md come from it.
- * Unknown keys, wrong types and values outside the range are refused with the line and, for a misspelt key, the
+ * default, one line of documentation. The parser, `--set`, the printed resolved recipe and docs/recipes.md come from
+ * it. Unknown keys, wrong types and values outside the range are refused with the line and, for a misspelt key, the
  * nearest one. A TorchTitan key whose feature is not there is refused by name unless it holds its "off" value.
  *
  * Used by all programs: commands and the daemon check a recipe before anything starts; the worker runs it. */
@@ -89,15 +89,15 @@ struct recipe {
 /* Defaults of every key. */
 void recipe_init(struct recipe *r);
 /* Parse TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
-titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* One override, "section.key=value" as given to --set; value in TOML or as a bare word for strings. */
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
 /* Resolve flavor and -1 defaults and check keys against each other. After it r->model.dims is complete, global batch
  * and worker bounds are numbers. Called once, after parse and set. */
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
-/* Can it run on this many workers? Mesh fits, batch can be shared out. TITAN_EINVAL names key and nearest legal value. */
+/* Can it run on this many workers? Mesh fits, batch can be shared out. TITAN_EINVAL names key and nearest legal value.
+ */
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err) TITAN_MUST_USE;
 /* Enough memory? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE with both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,

@@ -1,0 +1,580 @@
+/* Reading, overriding and printing run files by the table of keys. */
+#include "base/recipe.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/recipe_keys.h"
+#include "base/toml.h"
+#include "base/units.h"
+
+#define SECTION_MAX 256 /* bytes of a section's name with its dots */
+
+/* Where a value stands, for messages. */
+struct place {
+    const char *path;
+    int line; /* 0: a command-line override */
+};
+
+static titan_status fail_at(const struct place *at, struct titan_error *err, titan_status status, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static titan_status fail_at(const struct place *at, struct titan_error *err, titan_status status, const char *fmt, ...)
+{
+    char text[sizeof(((struct titan_error *)0)->msg)], where[160];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (at->line)
+        snprintf(where, sizeof(where), "%.128s:%d", at->path, at->line);
+    else
+        snprintf(where, sizeof(where), "%.128s", at->path);
+    return titan_fail(err, status, "%s: %s", where, text);
+}
+
+/* --- the nearest key -----------------------------------------------------------------------------------------------
+ */
+
+#define NAME_MAX_COMPARED 96
+
+/* Levenshtein distance; texts longer than NAME_MAX_COMPARED are far from everything. */
+static int distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    int row[NAME_MAX_COMPARED + 1];
+    if (n > NAME_MAX_COMPARED || m > NAME_MAX_COMPARED)
+        return NAME_MAX_COMPARED;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int above = row[j];
+            int best = MIN(MIN(above, row[j - 1]) + 1, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = above;
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+/* What the person most likely meant; NULL when nothing is near. The same name in another section is near. */
+static const struct recipe_key *nearest(const char *section, const char *name)
+{
+    char given[SECTION_MAX + NAME_MAX_COMPARED], known[SECTION_MAX + NAME_MAX_COMPARED];
+    if (strlen(name) > NAME_MAX_COMPARED)
+        return NULL;
+    snprintf(given, sizeof(given), "%s.%s", section, name);
+    int best = MAX(2, (int)strlen(name) / 3) + 1;
+    const struct recipe_key *found = NULL;
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        snprintf(known, sizeof(known), "%s.%s", k->section, k->name);
+        int d = strcmp(k->name, name) == 0 ? 1 : distance(given, known);
+        if (d < best) {
+            best = d;
+            found = k;
+        }
+    }
+    return found;
+}
+
+static titan_status unknown_key(const struct place *at, const char *section, const char *name, struct titan_error *err)
+{
+    const struct recipe_key *near = nearest(section, name);
+    const char *dot = *section ? "." : "";
+    if (near)
+        return fail_at(at, err, TITAN_EINVAL, "unknown key %s%s%.64s; did you mean %s.%s?", section, dot, name,
+                       near->section, near->name);
+    return fail_at(at, err, TITAN_EINVAL, "unknown key %s%s%.64s", section, dot, name);
+}
+
+/* --- one value -----------------------------------------------------------------------------------------------------
+ */
+
+/* value among "a|b|c"; returns the table's spelling in found[64]. */
+static bool among(const char *choices, const char *value, bool nocase, char found[64])
+{
+    for (const char *p = choices; p && *p;) {
+        size_t len = strcspn(p, "|");
+        if (strlen(value) == len && len < 64 && (nocase ? strncasecmp(p, value, len) : strncmp(p, value, len)) == 0) {
+            memcpy(found, p, len);
+            found[len] = '\0';
+            return true;
+        }
+        p += len + (p[len] == '|');
+    }
+    return false;
+}
+
+/* "a|b|c" -> "a", "b" or "c" */
+static void list_choices(const char *choices, char *out, size_t cap)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (const char *p = choices; *p && used < cap;) {
+        size_t len = strcspn(p, "|");
+        bool last = p[len] == '\0';
+        const char *between = p == choices ? "" : last ? " or " : ", ";
+        int n = snprintf(out + used, cap - used, "%s\"%.*s\"", between, (int)len, p);
+        used += n > 0 ? (size_t)n : 0;
+        p += len + !last;
+    }
+}
+
+static titan_status wrong_type(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                               struct titan_error *err)
+{
+    static const char *const wanted[] = {
+        [KEY_STRING] = "text in quotes", [KEY_INT] = "an integer", [KEY_REAL] = "a number",
+        [KEY_BOOL] = "true or false",    [KEY_LIST] = "an array",
+    };
+    return fail_at(at, err, TITAN_EINVAL, "%s.%s: expected %s, got %s %s", k->section, k->name, wanted[k->type],
+                   v->type == TOML_INT || v->type == TOML_ARRAY ? "an" : "a", toml_type_name(v->type));
+}
+
+static titan_status check_type(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                               struct titan_error *err)
+{
+    bool fits = (k->type == KEY_STRING && v->type == TOML_STRING) || (k->type == KEY_INT && v->type == TOML_INT) ||
+                (k->type == KEY_REAL && (v->type == TOML_INT || v->type == TOML_FLOAT)) ||
+                (k->type == KEY_BOOL && v->type == TOML_BOOL) || (k->type == KEY_LIST && v->type == TOML_ARRAY);
+    /* TorchTitan writes selective_ac_option and converters as text or list. */
+    fits = fits || (k->type == KEY_LIST && k->support == KEY_IDLE && v->type == TOML_STRING);
+    return fits ? TITAN_OK : wrong_type(k, v, at, err);
+}
+
+static titan_status check_range(const struct recipe_key *k, double value, const struct place *at,
+                                struct titan_error *err)
+{
+    char low[UNITS_TEXT], high[UNITS_TEXT], given[UNITS_TEXT];
+    if (k->minus_one && value == -1)
+        return TITAN_OK;
+    if (isfinite(value) && (k->above_min ? value > k->min : value >= k->min) && (k->max == 0 || value <= k->max))
+        return TITAN_OK;
+    if (k->type == KEY_INT) {
+        snprintf(low, sizeof(low), "%.0f", k->min);
+        snprintf(high, sizeof(high), "%.0f", k->max);
+        snprintf(given, sizeof(given), "%.0f", value);
+    } else {
+        snprintf(low, sizeof(low), "%g", k->min);
+        snprintf(high, sizeof(high), "%g", k->max);
+        snprintf(given, sizeof(given), "%g", value);
+    }
+    const char * or = k->minus_one ? ", or -1" : "";
+    if (k->max == 0)
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s = %s is out of range: at least %s%s", k->section, k->name, given,
+                       low, or);
+    return fail_at(at, err, TITAN_EINVAL, "%s.%s = %s is out of range: %s %s to %s%s", k->section, k->name, given,
+                   k->above_min ? "above" : "from", low, high, or);
+}
+
+static titan_status set_string(const struct recipe_key *k, const char *value, const struct place *at, char *field,
+                               struct titan_error *err)
+{
+    char spelled[64], legal[160];
+    if (k->choices && among(k->choices, value, k->flags & KEY_NOCASE, spelled)) {
+        value = spelled;
+    } else if (k->choices) {
+        list_choices(k->choices, legal, sizeof(legal));
+        bool later = k->later && (strcmp(k->later, "*") == 0 || among(k->later, value, false, spelled));
+        if (later)
+            return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = \"%.64s\" is not supported by this version; use %s",
+                           k->section, k->name, value, legal);
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s = \"%.64s\": expected %s", k->section, k->name, value, legal);
+    }
+    size_t len = strlen(value);
+    if (len >= k->size)
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s: text of %zu bytes is too long (at most %zu)", k->section, k->name,
+                       len, k->size - 1);
+    memset(field, 0, k->size); /* equal recipes are equal in memory */
+    memcpy(field, value, len);
+    return TITAN_OK;
+}
+
+static titan_status set_supported(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
+                                  struct titan_error *err)
+{
+    const struct recipe_key *k = &recipe_keys[index];
+    char *field = (char *)r + k->offset;
+    double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
+    switch (k->type) {
+    case KEY_STRING:
+        TRY(set_string(k, v->string, at, field, err));
+        break;
+    case KEY_INT:
+        TRY(check_range(k, number, at, err));
+        if (k->later && v->integer != 1)
+            return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = %lld is not supported by this version; use 1",
+                           k->section, k->name, (long long)v->integer);
+        memcpy(field, &v->integer, sizeof(v->integer));
+        break;
+    case KEY_REAL:
+        TRY(check_range(k, number, at, err));
+        number += 0.0; /* no negative zero: it prints and hashes apart */
+        memcpy(field, &number, sizeof(number));
+        break;
+    case KEY_BOOL:
+        memcpy(field, &v->boolean, sizeof(v->boolean));
+        break;
+    case KEY_LIST:
+        return titan_fail(err, TITAN_EBUG, "%s.%s: no list is supported", k->section, k->name);
+    }
+    r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
+    return TITAN_OK;
+}
+
+static titan_status check_off(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                              struct titan_error *err)
+{
+    char given[80];
+    bool off = false;
+    switch (k->type) {
+    case KEY_BOOL:
+        off = v->boolean == (strcmp(k->initial, "true") == 0);
+        snprintf(given, sizeof(given), "%s", v->boolean ? "true" : "false");
+        break;
+    case KEY_INT:
+        off = v->integer == strtoll(k->initial, NULL, 10);
+        snprintf(given, sizeof(given), "%lld", (long long)v->integer);
+        break;
+    case KEY_STRING:
+        snprintf(given, sizeof(given), "\"%.64s\"", v->string);
+        off = strcmp(given, k->initial) == 0;
+        break;
+    case KEY_LIST:
+        off = v->first == NULL;
+        snprintf(given, sizeof(given), "[...]");
+        break;
+    case KEY_REAL:
+        break;
+    }
+    if (off)
+        return TITAN_OK;
+    return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = %s is not supported by this version; use %s or leave it out",
+                   k->section, k->name, given, k->initial);
+}
+
+/* The key an alias stands for, or index itself. */
+static int resolve_alias(const char *section, const char *name)
+{
+    for (int i = 0; i < recipe_aliases_count; i++) {
+        const struct recipe_alias *a = &recipe_aliases[i];
+        if (strcmp(a->section, section) != 0 || strcmp(a->name, name) != 0)
+            continue;
+        const char *dot = strrchr(a->target, '.');
+        char target[64];
+        snprintf(target, sizeof(target), "%.*s", (int)(dot - a->target), a->target);
+        return recipe_key_find(target, dot + 1);
+    }
+    return recipe_key_find(section, name);
+}
+
+/* seen: keys this document has given already, to refuse a key and its alias side by side; NULL for an override. */
+static titan_status set_value(struct recipe *r, const char *section, const char *name, const struct toml_value *v,
+                              const struct place *at, uint64_t *seen, struct titan_error *err)
+{
+    int index = resolve_alias(section, name);
+    if (index < 0)
+        return unknown_key(at, section, name, err);
+    const struct recipe_key *k = &recipe_keys[index];
+    TRY(check_type(k, v, at, err));
+    if (k->support == KEY_IDLE)
+        return TITAN_OK;
+    if (k->support == KEY_OFF)
+        return check_off(k, v, at, err);
+    if (seen && (seen[index / 64] >> (index % 64) & 1))
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s is given twice: %s.%s means the same", section, name, k->section,
+                       k->name);
+    if (seen)
+        seen[index / 64] |= UINT64_C(1) << (index % 64);
+    return set_supported(r, index, v, at, err);
+}
+
+/* --- whole files ---------------------------------------------------------------------------------------------------
+ */
+
+void recipe_init(struct recipe *r)
+{
+    static const struct place table = {.path = "base/recipe_keys.c"};
+    memset(r, 0, sizeof(*r));
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        if (recipe_keys[i].flags & KEY_FLAVOR)
+            continue;
+        struct toml_value *v = NULL;
+        titan_assert(toml_parse_value(recipe_keys[i].initial, "default", &v, NULL) == TITAN_OK);
+        titan_assert(set_supported(r, i, v, &table, NULL) == TITAN_OK);
+        toml_free(v);
+    }
+    memset(r->set_mask, 0, sizeof(r->set_mask));
+}
+
+static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
+                              uint64_t *seen, struct titan_error *err)
+{
+    for (const struct toml_value *v = table->first; v; v = v->next) {
+        struct place at = {path, v->line};
+        if (v->type != TOML_TABLE) {
+            TRY(set_value(r, section, v->key, v, &at, seen, err));
+            continue;
+        }
+        char below[SECTION_MAX];
+        int n = snprintf(below, sizeof(below), "%s%s%s", section, *section ? "." : "", v->key);
+        if (n < 0 || (size_t)n >= sizeof(below))
+            return fail_at(&at, err, TITAN_EINVAL, "section name too long");
+        bool known = !v->first; /* an empty section says nothing */
+        for (int i = 0; !known && i < recipe_keys_count; i++)
+            known = strncmp(recipe_keys[i].section, below, (size_t)n) == 0 &&
+                    (recipe_keys[i].section[n] == '\0' || recipe_keys[i].section[n] == '.');
+        if (!known) {
+            const struct recipe_key *near = nearest(below, v->first->key);
+            if (near)
+                return fail_at(&at, err, TITAN_EINVAL, "unknown section [%.64s]; did you mean [%s]?", below,
+                               near->section);
+            return fail_at(&at, err, TITAN_EINVAL, "unknown section [%.64s]", below);
+        }
+        TRY(set_table(r, below, v, path, seen, err));
+    }
+    return TITAN_OK;
+}
+
+titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err)
+{
+    if (!path)
+        path = "<stdin>";
+    size_t len = strlen(text);
+    if (len > RECIPE_TEXT_MAX)
+        return titan_fail(err, TITAN_ELIMIT, "%s: a run file of %zu bytes is too large (at most %d)", path, len,
+                          RECIPE_TEXT_MAX);
+    struct toml_value *root = NULL;
+    TRY(toml_parse(text, len, path, &root, err));
+    struct recipe result = *r;
+    uint64_t seen[ARRAY_SIZE(r->set_mask)] = {0};
+    titan_status status = set_table(&result, "", root, path, seen, err);
+    toml_free(root);
+    if (status == TITAN_OK)
+        *r = result;
+    return status;
+}
+
+titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    TRY(file_read(path, RECIPE_TEXT_MAX, &text, err));
+    if (text.len && memchr(text.data, '\0', text.len))
+        return titan_fail(err, TITAN_EINVAL, "%s: NUL byte: not a run file", path);
+    return recipe_parse(r, text.len ? text.data : "", path, err);
+}
+
+titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err)
+{
+    struct place at = {.path = "--set"};
+    const char *equals = strchr(assignment, '=');
+    const char *dot = equals ? memrchr(assignment, '.', (size_t)(equals - assignment)) : NULL;
+    if (!dot || dot == assignment || equals == dot + 1 || dot - assignment >= SECTION_MAX ||
+        equals - dot > NAME_MAX_COMPARED)
+        return fail_at(&at, err, TITAN_EINVAL, "expected section.key=value, got '%.100s'", assignment);
+    char section[SECTION_MAX], name[NAME_MAX_COMPARED + 1];
+    snprintf(section, sizeof(section), "%.*s", (int)(dot - assignment), assignment);
+    snprintf(name, sizeof(name), "%.*s", (int)(equals - dot - 1), dot + 1);
+    const char *value = equals + 1;
+    int index = resolve_alias(section, name);
+    if (index < 0)
+        return unknown_key(&at, section, name, err);
+    /* Text may come without quotes, as a shell hands it over. */
+    bool quoted = value[0] == '"' || value[0] == '\'';
+    if (recipe_keys[index].type == KEY_STRING && !quoted) {
+        struct toml_value word = {.type = TOML_STRING, .string = (char *)(uintptr_t)value};
+        return set_value(r, section, name, &word, &at, NULL, err);
+    }
+    struct toml_value *v = NULL;
+    char where[SECTION_MAX + NAME_MAX_COMPARED + 16];
+    snprintf(where, sizeof(where), "--set %s.%s", section, name);
+    TRY(toml_parse_value(value, where, &v, err));
+    titan_status status = set_value(r, section, name, v, &at, NULL, err);
+    toml_free(v);
+    return status;
+}
+
+/* --- printing ------------------------------------------------------------------------------------------------------
+ */
+
+static void print_string(struct buf *out, const char *text)
+{
+    buf_puts(out, "\"");
+    for (const char *p = text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            buf_printf(out, "\\%c", *p);
+        else if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            buf_printf(out, "\\u%04X", (unsigned char)*p);
+        else
+            buf_printf(out, "%c", *p);
+    }
+    buf_puts(out, "\"");
+}
+
+static void print_value(const struct recipe *r, const struct recipe_key *k, struct buf *out)
+{
+    const char *field = (const char *)r + k->offset;
+    char text[UNITS_TEXT];
+    int64_t integer;
+    double real;
+    bool boolean;
+    switch (k->type) {
+    case KEY_STRING:
+        print_string(out, field);
+        break;
+    case KEY_INT:
+        memcpy(&integer, field, sizeof(integer));
+        buf_printf(out, "%lld", (long long)integer);
+        break;
+    case KEY_REAL:
+        memcpy(&real, field, sizeof(real));
+        buf_puts(out, format_real(real, text));
+        break;
+    case KEY_BOOL:
+        memcpy(&boolean, field, sizeof(boolean));
+        buf_puts(out, boolean ? "true" : "false");
+        break;
+    case KEY_LIST:
+        break;
+    }
+}
+
+void recipe_print(const struct recipe *r, struct buf *out)
+{
+    const char *section = "";
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        if (strcmp(section, k->section) != 0) {
+            buf_printf(out, "%s[%s]\n", *section ? "\n" : "", k->section);
+            section = k->section;
+        }
+        /* The flavor's dimensions are known once it is resolved. */
+        if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, k->section, k->name))
+            continue;
+        buf_printf(out, "%s = ", k->name);
+        print_value(r, k, out);
+        buf_puts(out, "\n");
+    }
+}
+
+uint64_t recipe_hash(const struct recipe *r)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        if (!(k->flags & KEY_NUMBERS))
+            continue;
+        buf_printf(&text, "%s.%s=", k->section, k->name);
+        print_value(r, k, &text);
+        buf_puts(&text, "\n");
+    }
+    titan_assert(!buf_failed(&text));
+    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (size_t i = 0; i < text.len; i++)
+        h = (h ^ (unsigned char)text.data[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* --- reference -----------------------------------------------------------------------------------------------------
+ */
+
+static const char *key_type_name(enum key_type type)
+{
+    static const char *const names[] = {"string", "integer", "number", "boolean", "array"};
+    return names[type];
+}
+
+static void print_legal(const struct recipe_key *k, struct buf *out)
+{
+    if (k->choices) {
+        for (const char *p = k->choices; *p;) {
+            size_t len = strcspn(p, "|");
+            buf_printf(out, "%s`%.*s`", p == k->choices ? "" : ", ", (int)len, p);
+            p += len + (p[len] == '|');
+        }
+    } else if (k->type == KEY_INT && k->later) {
+        buf_puts(out, "1");
+    } else if (k->type == KEY_INT || k->type == KEY_REAL) {
+        if (k->minus_one)
+            buf_puts(out, "-1, ");
+        if (k->max == 0)
+            buf_printf(out, "%s%.15g", k->above_min ? "> " : "≥ ", k->min);
+        else
+            buf_printf(out, "%s%.15g to %.15g", k->above_min ? "above " : "", k->min, k->max);
+    }
+}
+
+static void print_supported(struct buf *out)
+{
+    const char *section = "";
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        if (strcmp(section, k->section) != 0) {
+            buf_printf(out, "\n## [%s]\n\n| Key | Type | Default | Values | Meaning |\n|---|---|---|---|---|\n",
+                       k->section);
+            section = k->section;
+        }
+        const char *initial = k->flags & KEY_FLAVOR ? "flavor's" : k->initial;
+        buf_printf(out, "| `%s`%s | %s | %s%s%s | ", k->name, k->flags & KEY_TITAN ? " *" : "", key_type_name(k->type),
+                   k->flags & KEY_FLAVOR ? "" : "`", initial, k->flags & KEY_FLAVOR ? "" : "`");
+        print_legal(k, out);
+        buf_printf(out, " | %s |\n", k->doc);
+    }
+}
+
+static void print_flavors(struct buf *out)
+{
+    buf_puts(out, "\n## Flavors\n\n| Flavor | dim | layers | heads | kv heads | ffn | vocabulary | rope scaling | |\n"
+                  "|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < recipe_flavors_count; i++) {
+        const struct recipe_flavor *f = &recipe_flavors[i];
+        const struct model_dims *d = &f->dims;
+        buf_printf(out, "| `%s` | %lld | %lld | %lld | %lld | %lld | %lld | %s | %s |\n", f->name, (long long)d->dim,
+                   (long long)d->n_layers, (long long)d->n_heads, (long long)d->n_kv_heads, (long long)d->ffn_hidden,
+                   (long long)d->vocab_size, d->rope_scaling ? "yes" : "no", f->doc);
+    }
+}
+
+static void print_known(struct buf *out, enum key_support support)
+{
+    for (int i = 0; i < recipe_keys_count; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        if (k->support != support)
+            continue;
+        if (support == KEY_OFF)
+            buf_printf(out, "| `%s.%s` | `%s` | %s |\n", k->section, k->name, k->initial, k->doc);
+        else
+            buf_printf(out, "| `%s.%s` | %s |\n", k->section, k->name, k->doc);
+    }
+}
+
+void recipe_print_reference(struct buf *out)
+{
+    buf_puts(out, "# Run files: every key\n\n"
+                  "A run file is TOML with the section and key names of TorchTitan v0.2.2; keys marked * are Titan's "
+                  "own.\nKeys left out have their default. An unknown key, a wrong type or a value out of range is "
+                  "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`.\n\n"
+                  "This file is written by `make docs` from the table the parser uses (`base/recipe_keys.c`).\n");
+    print_supported(out);
+    print_flavors(out);
+    buf_puts(out, "\n## Other names\n\n| Read | As |\n|---|---|\n");
+    for (int i = 0; i < recipe_aliases_count; i++)
+        buf_printf(out, "| `%s.%s` | `%s` |\n", recipe_aliases[i].section, recipe_aliases[i].name,
+                   recipe_aliases[i].target);
+    buf_puts(out, "\n## TorchTitan keys whose feature is not there\n\nAccepted only with the value that turns the "
+                  "feature off; otherwise the run file is refused with the key's name.\n\n"
+                  "| Key | Accepted | Feature |\n|---|---|---|\n");
+    print_known(out, KEY_OFF);
+    buf_puts(out, "\n## TorchTitan keys without effect\n\nAccepted with any value of their type: they only refine a "
+                  "feature that is off, or say something that does not arise here.\n\n| Key | Why |\n|---|---|\n");
+    print_known(out, KEY_IDLE);
+}

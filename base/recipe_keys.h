@@ -1,0 +1,62 @@
+/* recipe_keys.h - the one table of run-file keys; private to base/recipe*.c. */
+#ifndef TITAN_BASE_RECIPE_KEYS_H
+#define TITAN_BASE_RECIPE_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/recipe.h"
+
+enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST };
+enum key_support {
+    KEY_SUPPORTED,
+    KEY_OFF, /* TorchTitan's, feature not there: only the value that turns it off is accepted */
+    KEY_IDLE /* TorchTitan's, setting of a feature that is off: any value of the type is accepted and not used */
+};
+enum {
+    KEY_TITAN = 1,   /* Titan's own, not in TorchTitan */
+    KEY_NUMBERS = 2, /* decides the numbers of the run: part of recipe_hash() */
+    KEY_FLAVOR = 4,  /* model dimension: default is the flavor's */
+    KEY_NOCASE = 8   /* choices match in any case and are stored as the table writes them */
+};
+
+struct recipe_key {
+    const char *section, *name;
+    enum key_type type;
+    enum key_support support;
+    unsigned flags;
+    size_t offset, size; /* in struct recipe; supported keys only */
+    double min, max;     /* numbers; max 0 = no upper bound */
+    bool above_min;      /* reals: min itself is not legal */
+    bool minus_one;      /* -1 is legal beside the range: "not set" */
+    const char *choices; /* strings: "a|b"; NULL = any text */
+    const char *later;   /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
+    const char *initial; /* default as TOML */
+    const char *doc;     /* one line */
+};
+/* Supported keys first, in the order they are printed; a key's index is its bit in recipe.set_mask. */
+extern const struct recipe_key recipe_keys[];
+extern const int recipe_keys_count;
+
+/* Other names of the same thing in TorchTitan's history. */
+struct recipe_alias {
+    const char *section, *name, *target; /* target: "section.name" */
+};
+extern const struct recipe_alias recipe_aliases[];
+extern const int recipe_aliases_count;
+
+struct recipe_flavor {
+    const char *name;
+    struct model_dims dims;
+    const char *doc;
+};
+extern const struct recipe_flavor recipe_flavors[];
+extern const int recipe_flavors_count;
+
+/* Index of section.name; -1 when there is none. */
+int recipe_key_find(const char *section, const char *name);
+/* Was the key given (or resolved)? */
+bool recipe_key_given(const struct recipe *r, const char *section, const char *name);
+
+#endif
