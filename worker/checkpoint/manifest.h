@@ -1,0 +1,55 @@
+/* manifest.h - what a checkpoint directory says of itself: manifest.json.
+ *
+ *   {"format":"titan-checkpoint","version":1,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
+ *    "recipe_hash":"16 hex digits","recipe":"resolved TOML",
+ *    "tensors":[{"name":"output.weight","dtype":"F32","shape":[256,288]},...],
+ *    "files":[{"name":"rank-00000.safetensors","bytes":N,"crc32c":"8 hex digits",
+ *              "pieces":[[tensor,start,count],...]},...],
+ *    "manifest_crc32c":"8 hex digits"}
+ *
+ * The last member covers every byte before its comma. Reading bounds and checks everything: pieces lie inside their
+ * tensors and cover each of them exactly once, file names are plain names. */
+#ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
+#define TITAN_WORKER_CHECKPOINT_MANIFEST_H
+
+#include "worker/checkpoint/checkpoint.h"
+
+#define MANIFEST_NAME "manifest.json"
+#define MANIFEST_BYTES_MAX (256u << 20)
+
+/* Elements [start, start+count) of a tensor, stored as "NAME@START". */
+struct manifest_piece {
+    int tensor;
+    int64_t start, count;
+};
+struct manifest_file {
+    char name[64];
+    uint64_t bytes;
+    uint32_t crc;
+    struct manifest_piece *pieces;
+    int npieces;
+};
+struct manifest {
+    struct checkpoint_info info; /* owns recipe; bytes = sum over files */
+    struct tensor_spec *tensors;
+    int ntensors;
+    struct manifest_file *files;
+    int nfiles;
+};
+
+/* TITAN_ECORRUPT with what is wrong. ret is cleared by manifest_clear, also after a failure. */
+titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;
+/* The text manifest_parse reads. */
+titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+/* One file's entry alone, as text and back: what a rank tells rank 0. */
+void manifest_print_file(const struct manifest_file *file, struct buf *out);
+titan_status manifest_parse_file(const char *text, size_t len, const struct manifest *m, struct manifest_file *ret,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* The pieces of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor they do not. */
+titan_status manifest_check_cover(const struct manifest *m, struct titan_error *err) TITAN_MUST_USE;
+void manifest_clear(struct manifest *m);
+void manifest_file_clear(struct manifest_file *file);
+/* -1 when there is none. */
+int manifest_find_tensor(const struct manifest *m, const char *name);
+
+#endif

@@ -1,0 +1,71 @@
+/* safetensors.h - the safetensors file format, version 0.x as huggingface/safetensors reads it: eight bytes of
+ * little-endian header length, a JSON header that names dtype, shape and byte range of every tensor, then the data.
+ *
+ * The reader takes nothing on trust: header at most 100 MB, ranges in file order without gap or overlap up to the last
+ * byte, shapes that fit their ranges, unique names. The writer pads the header with spaces so that data begins at a
+ * multiple of 8, and computes the file's crc32c as it goes. */
+#ifndef TITAN_WORKER_CHECKPOINT_SAFETENSORS_H
+#define TITAN_WORKER_CHECKPOINT_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define SAFETENSORS_HEADER_MAX (100u * 1000 * 1000)
+#define SAFETENSORS_DIMS_MAX 8
+
+struct safetensors_tensor {
+    char *name;
+    char dtype[8]; /* "F32", "BF16", "F64", "I64", ... */
+    int64_t shape[SAFETENSORS_DIMS_MAX];
+    int ndim;               /* 0 = a scalar */
+    uint64_t offset, bytes; /* offset from the beginning of the file */
+};
+
+/* An open file; read-only after safetensors_open. */
+struct safetensors {
+    int fd;
+    uint64_t file_bytes;
+    struct safetensors_tensor *tensors; /* in file order */
+    size_t ntensors;
+    size_t *by_name; /* indices sorted by name */
+};
+
+/* Bytes of one element; 0 for a dtype the format does not have. */
+size_t safetensors_dtype_bytes(const char *dtype);
+
+/* TITAN_ECORRUPT says what is wrong with the file. path is named in every message. */
+titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err) TITAN_MUST_USE;
+void safetensors_close(struct safetensors *st); /* NULL is fine */
+/* NULL when there is none of that name. */
+const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
+/* Bytes [start, start+len) of the tensor's data into out. */
+titan_status safetensors_read(const struct safetensors *st, const struct safetensors_tensor *tensor, uint64_t start,
+                              void *out, size_t len, struct titan_error *err) TITAN_MUST_USE;
+
+/* --- writing -------------------------------------------------------------------------------------------------- */
+
+/* What a file will hold, in order. Borrowed during safetensors_create only. */
+struct safetensors_entry {
+    const char *name;
+    const char *dtype;
+    int64_t shape[SAFETENSORS_DIMS_MAX];
+    int ndim;
+};
+struct safetensors_writer;
+
+/* Make or replace path and write the header. metadata: "format" of __metadata__ ("pt" for HF), NULL = none. */
+titan_status safetensors_create(const char *path, const struct safetensors_entry *entries, size_t nentries,
+                                const char *metadata_format, struct safetensors_writer **ret,
+                                struct titan_error *err) TITAN_MUST_USE;
+/* The next bytes of the data, entries one after the other in any portions. */
+titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len,
+                                struct titan_error *err) TITAN_MUST_USE;
+/* All data was given: fsync and close; frees w in any case. On failure the file is removed. */
+titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_bytes, uint32_t *ret_crc,
+                                struct titan_error *err) TITAN_MUST_USE;
+/* Give up: the file is removed, w freed. NULL is fine. */
+void safetensors_abandon(struct safetensors_writer *w);
+
+#endif
