@@ -1,0 +1,138 @@
+#include "worker/comm/reduce.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* Blocks of the sum stay in the first-level cache while source after source is added. */
+#define BLOCK 2048
+
+/* One copy of each loop per vector width, chosen when the program is loaded. No instruction here can change a result:
+ * every element is summed by itself, in rank order. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define VECTORISE __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#else
+#define VECTORISE
+#endif
+
+static inline float bf16_to_f32(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+static inline uint16_t bf16_from_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof(bits));
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    uint32_t quiet_nan = bits >> 16 | 0x40;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+}
+
+VECTORISE
+static void add_f32(float *restrict acc, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        acc[i] += x[i];
+}
+
+/* dst = a + b; dst may be a or b. */
+VECTORISE
+static void sum2_f32(float *dst, const float *a, const float *b, size_t n)
+{
+#pragma GCC ivdep
+    for (size_t i = 0; i < n; i++)
+        dst[i] = a[i] + b[i];
+}
+
+VECTORISE
+static void sum4_f32(float *dst, const float *a, const float *b, const float *c, const float *d, size_t n)
+{
+#pragma GCC ivdep
+    for (size_t i = 0; i < n; i++)
+        dst[i] = ((a[i] + b[i]) + c[i]) + d[i];
+}
+
+VECTORISE
+static void add_f64(double *restrict acc, const double *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        acc[i] += x[i];
+}
+
+VECTORISE
+static void widen_bf16(float *restrict acc, const uint16_t *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        acc[i] = bf16_to_f32(x[i]);
+}
+
+VECTORISE
+static void add_bf16(float *restrict acc, const uint16_t *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        acc[i] += bf16_to_f32(x[i]);
+}
+
+VECTORISE
+static void narrow_bf16(uint16_t *restrict dst, const float *restrict acc, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = bf16_from_f32(acc[i]);
+}
+
+static void sum_block_f32(float *dst, const void *const *src, int n, size_t at, size_t len)
+{
+    float acc[BLOCK];
+    memcpy(acc, (const float *)src[0] + at, len * sizeof(*acc));
+    for (int r = 1; r < n; r++)
+        add_f32(acc, (const float *)src[r] + at, len);
+    memcpy(dst + at, acc, len * sizeof(*acc));
+}
+
+static void sum_block_f64(double *dst, const void *const *src, int n, size_t at, size_t len)
+{
+    double acc[BLOCK];
+    memcpy(acc, (const double *)src[0] + at, len * sizeof(*acc));
+    for (int r = 1; r < n; r++)
+        add_f64(acc, (const double *)src[r] + at, len);
+    memcpy(dst + at, acc, len * sizeof(*acc));
+}
+
+static void sum_block_bf16(uint16_t *dst, const void *const *src, int n, size_t at, size_t len)
+{
+    float acc[BLOCK];
+    widen_bf16(acc, (const uint16_t *)src[0] + at, len);
+    for (int r = 1; r < n; r++)
+        add_bf16(acc, (const uint16_t *)src[r] + at, len);
+    narrow_bf16(dst + at, acc, len);
+}
+
+void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
+{
+    if (n == 1) {
+        if (dst != src[0])
+            memcpy(dst, src[0], count * dtype_bytes(dt));
+        return;
+    }
+    if (dt == DTYPE_F32 && n == 2) {
+        sum2_f32(dst, src[0], src[1], count);
+        return;
+    }
+    if (dt == DTYPE_F32 && n == 4) {
+        sum4_f32(dst, src[0], src[1], src[2], src[3], count);
+        return;
+    }
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t len = MIN((size_t)BLOCK, count - at);
+        if (dt == DTYPE_F32)
+            sum_block_f32(dst, src, n, at, len);
+        else if (dt == DTYPE_F64)
+            sum_block_f64(dst, src, n, at, len);
+        else
+            sum_block_bf16(dst, src, n, at, len);
+    }
+}

@@ -1,0 +1,378 @@
+/* shm.c - collectives among processes of one host through one shared segment.
+ *
+ * Every collective is a series of rounds: each member copies what others need into its slot of the current buffer, all
+ * meet at the barrier, each reads what it needs out of the others' slots. While one member reads round t others
+ * already fill round t+1. A round moves at most a slot's bytes a member, so what travels stays in the caches. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/comm/core.h"
+#include "worker/comm/reduce.h"
+#include "worker/comm/shm/segment.h"
+
+/* Sums of up to this many bytes over all members are done by every member on its own: one barrier instead of two. */
+#define EACH_SUMS_BYTES ((size_t)64 << 10)
+
+struct comm {
+    struct comm_core core; /* first: the core hands it back */
+    struct segment segment;
+    uint32_t tick; /* buffers filled so far; the same on all members */
+};
+
+static titan_status all_gather(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                               struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    int rank = seg->rank, world = seg->world;
+    size_t step = seg->layout.slot_bytes;
+    for (size_t at = 0; at < bytes; at += step) {
+        size_t len = MIN(step, bytes - at);
+        uint32_t tick = c->tick++;
+        memcpy(segment_slot(seg, tick, rank), send + at, len);
+        TRY(segment_barrier(seg, err));
+        for (int i = 1; i < world; i++) {
+            int r = (rank + i) % world;
+            memcpy(recv + (size_t)r * bytes + at, segment_slot(seg, tick, r), len);
+        }
+        if (recv + (size_t)rank * bytes != send)
+            memcpy(recv + (size_t)rank * bytes + at, send + at, len);
+    }
+    return TITAN_OK;
+}
+
+/* One round of a reduce-scatter or an all-to-all: part j of every slot is for rank j. */
+static titan_status exchange_parts(struct comm *c, const unsigned char *send, size_t bytes, size_t at, size_t len,
+                                   uint32_t tick, struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    size_t part = seg->layout.slot_bytes / (size_t)seg->world;
+    unsigned char *slot = segment_slot(seg, tick, seg->rank);
+    for (int i = 1; i < seg->world; i++) {
+        size_t r = (size_t)((seg->rank + i) % seg->world);
+        memcpy(slot + r * part, send + r * bytes + at, len);
+    }
+    return segment_barrier(seg, err);
+}
+
+static titan_status reduce_scatter(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                                   enum dtype dt, struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    size_t rank = (size_t)seg->rank, part = seg->layout.slot_bytes / (size_t)seg->world;
+    const void *src[COMM_WORLD_MAX];
+    for (size_t at = 0; at < bytes; at += part) {
+        size_t len = MIN(part, bytes - at);
+        uint32_t tick = c->tick++;
+        TRY(exchange_parts(c, send, bytes, at, len, tick, err));
+        for (int r = 0; r < seg->world; r++)
+            src[r] = r == seg->rank ? send + rank * bytes + at : segment_slot(seg, tick, r) + rank * part;
+        reduce_sum(recv + at, src, seg->world, len / dtype_bytes(dt), dt);
+    }
+    return TITAN_OK;
+}
+
+static titan_status all_to_all(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                               struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    size_t rank = (size_t)seg->rank, part = seg->layout.slot_bytes / (size_t)seg->world;
+    for (size_t at = 0; at < bytes; at += part) {
+        size_t len = MIN(part, bytes - at);
+        uint32_t tick = c->tick++;
+        TRY(exchange_parts(c, send, bytes, at, len, tick, err));
+        for (int i = 1; i < seg->world; i++) {
+            int r = (seg->rank + i) % seg->world;
+            memcpy(recv + (size_t)r * bytes + at, segment_slot(seg, tick, r) + rank * part, len);
+        }
+        memcpy(recv + rank * bytes + at, send + rank * bytes + at, len);
+    }
+    return TITAN_OK;
+}
+
+/* A short all-reduce: all see all of it, each sums. */
+static titan_status all_reduce_short(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
+                                     struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    const void *src[COMM_WORLD_MAX];
+    uint32_t tick = c->tick++;
+    memcpy(segment_slot(seg, tick, seg->rank), data, bytes);
+    TRY(segment_barrier(seg, err));
+    for (int r = 0; r < seg->world; r++)
+        src[r] = segment_slot(seg, tick, r);
+    reduce_sum(data, src, seg->world, bytes / dtype_bytes(dt), dt);
+    return TITAN_OK;
+}
+
+/* Chunk number i of an all-reduce: where it lies and which share of it each rank sums. */
+struct chunk {
+    size_t at, len, share; /* bytes */
+    uint32_t tick;
+};
+
+static struct chunk chunk_at(const struct comm *c, size_t bytes, size_t i, uint32_t first_tick)
+{
+    size_t step = c->segment.layout.slot_bytes, world = (size_t)c->segment.world;
+    struct chunk k = {.at = i * step, .tick = first_tick + (uint32_t)i};
+    k.len = MIN(step, bytes - k.at);
+    k.share = (k.len + world * 64 - 1) / (world * 64) * 64;
+    return k;
+}
+
+/* Bytes of rank r's share. */
+static size_t share_of(const struct chunk *k, int r, size_t *ret_at)
+{
+    *ret_at = MIN((size_t)r * k->share, k->len);
+    return MIN(k->share, k->len - *ret_at);
+}
+
+/* Own share of the chunk, summed into data and into the own slot, where the others fetch it after the next barrier. */
+static void reduce_share(struct comm *c, unsigned char *data, const struct chunk *k, enum dtype dt)
+{
+    struct segment *seg = &c->segment;
+    const void *src[COMM_WORLD_MAX];
+    size_t at, len = share_of(k, seg->rank, &at);
+    unsigned char *own = segment_slot(seg, k->tick, seg->rank) + at;
+    for (int r = 0; r < seg->world; r++)
+        src[r] = r == seg->rank ? data + k->at + at : segment_slot(seg, k->tick, r) + at;
+    reduce_sum(own, src, seg->world, len / dtype_bytes(dt), dt);
+    memcpy(data + k->at + at, own, len);
+}
+
+static void gather_shares(struct comm *c, unsigned char *data, const struct chunk *k)
+{
+    struct segment *seg = &c->segment;
+    for (int i = 1; i < seg->world; i++) {
+        int r = (seg->rank + i) % seg->world;
+        size_t at, len = share_of(k, r, &at);
+        memcpy(data + k->at + at, segment_slot(seg, k->tick, r) + at, len);
+    }
+}
+
+/* Between two barriers: fetch the sums of chunk i-1, sum this rank's share of chunk i, lay out chunk i+1. */
+static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
+                               struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    if (bytes * (size_t)seg->world <= EACH_SUMS_BYTES)
+        return all_reduce_short(c, data, bytes, dt, err);
+    size_t n = (bytes + seg->layout.slot_bytes - 1) / seg->layout.slot_bytes;
+    uint32_t first = c->tick;
+    c->tick += (uint32_t)n;
+    for (size_t i = 0; i <= n + 1; i++) {
+        if (i >= 2) {
+            struct chunk done = chunk_at(c, bytes, i - 2, first);
+            gather_shares(c, data, &done);
+        }
+        if (i >= 1 && i <= n) {
+            struct chunk full = chunk_at(c, bytes, i - 1, first);
+            reduce_share(c, data, &full, dt);
+        }
+        if (i < n) {
+            struct chunk next = chunk_at(c, bytes, i, first);
+            memcpy(segment_slot(seg, next.tick, seg->rank), data + next.at, next.len);
+        }
+        if (i <= n)
+            TRY(segment_barrier(seg, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status broadcast(struct comm *c, unsigned char *data, size_t bytes, int root, struct titan_error *err)
+{
+    struct segment *seg = &c->segment;
+    size_t step = seg->layout.slot_bytes;
+    for (size_t at = 0; at < bytes; at += step) {
+        size_t len = MIN(step, bytes - at);
+        uint32_t tick = c->tick++;
+        if (seg->rank == root)
+            memcpy(segment_slot(seg, tick, root), data + at, len);
+        TRY(segment_barrier(seg, err));
+        if (seg->rank != root)
+            memcpy(data + at, segment_slot(seg, tick, root), len);
+    }
+    return TITAN_OK;
+}
+
+static titan_status send_to(struct comm *c, const unsigned char *data, size_t bytes, int to, struct titan_error *err)
+{
+    size_t step = c->segment.layout.channel_slot_bytes;
+    for (size_t at = 0; at < bytes; at += step) {
+        unsigned char *slot;
+        TRY(segment_channel_wait(&c->segment, CHANNEL_SEND, to, &slot, err));
+        memcpy(slot, data + at, MIN(step, bytes - at));
+        segment_channel_advance(&c->segment, CHANNEL_SEND, to);
+    }
+    return TITAN_OK;
+}
+
+static titan_status recv_from(struct comm *c, unsigned char *data, size_t bytes, int from, struct titan_error *err)
+{
+    size_t step = c->segment.layout.channel_slot_bytes;
+    for (size_t at = 0; at < bytes; at += step) {
+        unsigned char *slot;
+        TRY(segment_channel_wait(&c->segment, CHANNEL_RECV, from, &slot, err));
+        memcpy(data + at, slot, MIN(step, bytes - at));
+        segment_channel_advance(&c->segment, CHANNEL_RECV, from);
+    }
+    return TITAN_OK;
+}
+
+/* One member: what it would receive from itself. */
+static void alone(const struct comm_request *r, size_t bytes)
+{
+    bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL;
+    if (moves && r->recv != r->send && bytes > 0)
+        memcpy(r->recv, r->send, bytes);
+}
+
+static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
+{
+    switch (r->op) {
+    case COMM_ALL_GATHER:
+        return all_gather(c, r->recv, r->send, bytes, err);
+    case COMM_REDUCE_SCATTER:
+        return reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
+    case COMM_ALL_REDUCE:
+        return all_reduce(c, r->recv, bytes, r->dt, err);
+    case COMM_BROADCAST:
+        return broadcast(c, r->recv, bytes, r->peer, err);
+    case COMM_ALL_TO_ALL:
+        return all_to_all(c, r->recv, r->send, bytes, err);
+    case COMM_SEND:
+        return send_to(c, r->send, bytes, r->peer, err);
+    case COMM_RECV:
+        return recv_from(c, r->recv, bytes, r->peer, err);
+    case COMM_BARRIER:
+        return segment_barrier(&c->segment, err);
+    }
+    return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
+}
+
+static titan_status execute(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
+{
+    struct comm *c = (struct comm *)core;
+    size_t bytes = r->count * dtype_bytes(r->dt);
+    if (core->world == 1) {
+        alone(r, bytes);
+        return TITAN_OK;
+    }
+    titan_status status = dispatch(c, r, bytes, err);
+    if (status != TITAN_OK)
+        segment_break(&c->segment, status == TITAN_EREVOKED ? status : TITAN_EPEER, core->rank);
+    return status;
+}
+
+static void wake(struct comm_core *core)
+{
+    segment_break(&((struct comm *)core)->segment, TITAN_EREVOKED, core->rank);
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+static titan_status shm_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+                             struct titan_error *err)
+{
+    struct comm *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
+    c->core.execute = execute;
+    c->core.wake = wake;
+    titan_status status = comm_core_init(&c->core, config, "shm", err);
+    if (status != TITAN_OK) {
+        free(c);
+        return status;
+    }
+    if (config->world > 1)
+        status = segment_open(&c->segment, config, abort_flag, &c->core.revoked, err);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(err, "communicator shm, rank %d of %d", config->rank, config->world);
+        comm_core_shut(&c->core);
+        free(c);
+        return status;
+    }
+    *ret = c;
+    return TITAN_OK;
+}
+
+static void shm_close(struct comm *c)
+{
+    if (!c)
+        return;
+    comm_core_shut(&c->core);
+    if (c->core.world > 1)
+        segment_close(&c->segment);
+    free(c);
+}
+
+static void shm_revoke(struct comm *c)
+{
+    comm_core_revoke(&c->core);
+}
+
+static titan_status shm_async_error(struct comm *c, struct titan_error *err)
+{
+    TRY(comm_core_error(&c->core, err));
+    return segment_check(&c->segment, err);
+}
+
+static titan_status shm_all_gather(struct comm *c, void *recv, const void *send, size_t count, enum dtype dt,
+                                   struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_ALL_GATHER, recv, send, count, dt, 0, s);
+}
+
+static titan_status shm_reduce_scatter(struct comm *c, void *recv, const void *send, size_t count, enum dtype dt,
+                                       struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_REDUCE_SCATTER, recv, send, count, dt, 0, s);
+}
+
+static titan_status shm_all_reduce(struct comm *c, void *data, size_t count, enum dtype dt, struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_ALL_REDUCE, data, NULL, count, dt, 0, s);
+}
+
+static titan_status shm_broadcast(struct comm *c, void *data, size_t bytes, int root, struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_BROADCAST, data, NULL, bytes, DTYPE_U8, root, s);
+}
+
+static titan_status shm_all_to_all(struct comm *c, void *recv, const void *send, size_t bytes, struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_ALL_TO_ALL, recv, send, bytes, DTYPE_U8, 0, s);
+}
+
+static titan_status shm_send(struct comm *c, const void *data, size_t bytes, int to, struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_SEND, NULL, data, bytes, DTYPE_U8, to, s);
+}
+
+static titan_status shm_recv(struct comm *c, void *data, size_t bytes, int from, struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_RECV, data, NULL, bytes, DTYPE_U8, from, s);
+}
+
+static titan_status shm_barrier(struct comm *c, struct stream *s)
+{
+    return comm_core_enqueue(&c->core, COMM_BARRIER, NULL, NULL, 0, DTYPE_U8, 0, s);
+}
+
+const struct comm_ops comm_shm = {
+    .abi = TITAN_COMM_ABI,
+    .name = "shm",
+    .open = shm_open,
+    .close = shm_close,
+    .revoke = shm_revoke,
+    .async_error = shm_async_error,
+    .shrink = NULL,
+    .all_gather = shm_all_gather,
+    .reduce_scatter = shm_reduce_scatter,
+    .all_reduce = shm_all_reduce,
+    .broadcast = shm_broadcast,
+    .all_to_all = shm_all_to_all,
+    .send = shm_send,
+    .recv = shm_recv,
+    .barrier = shm_barrier,
+};
