@@ -39,7 +39,7 @@ struct rpc_server_options {
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
 };
 
-/* Creates the server and its thread; no listener yet. methods: array of n, must outlive the server; data is handed to
+/* Creates the server; no listener and no thread yet. methods: array of n, must outlive the server; data is handed to
  * every callback. descriptors: a serialized FileDescriptorSet for reflection (embedded at build time), borrowed. */
 titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
                              const void *descriptors, size_t descriptors_bytes,

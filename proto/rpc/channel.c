@@ -1,0 +1,199 @@
+/* channel.c - the blocking half of client.h: one thread, one completion queue, one call at a time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/cleanup.h"
+#include "proto/rpc/client.h"
+#include "proto/rpc/common.h"
+
+struct rpc_channel {
+    grpc_channel *channel;
+    grpc_completion_queue *cq;
+    char *target;
+};
+
+titan_status rpc_channel_open(const char *target, struct rpc_channel **ret, struct titan_error *err)
+{
+    TRY(rpc_target_check(target, err));
+    struct rpc_channel *channel = calloc(1, sizeof(*channel));
+    char *copy = strdup(target);
+    if (!channel || !copy) {
+        free(channel);
+        free(copy);
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a channel");
+    }
+    rpc_library_enter();
+    *channel = (struct rpc_channel){rpc_channel_create(target), rpc_cq_create(), copy};
+    *ret = channel;
+    return TITAN_OK;
+}
+
+void rpc_channel_close(struct rpc_channel *channel)
+{
+    if (!channel)
+        return;
+    grpc_channel_destroy(channel->channel);
+    grpc_completion_queue_shutdown(channel->cq);
+    while (grpc_completion_queue_next(channel->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+           GRPC_QUEUE_SHUTDOWN)
+        ;
+    grpc_completion_queue_destroy(channel->cq);
+    free(channel->target);
+    free(channel);
+    rpc_library_leave();
+}
+
+/* A call and where its answers go. */
+struct exchange {
+    struct rpc_channel *channel;
+    const char *path;
+    grpc_call *call;
+    grpc_byte_buffer *request, *incoming;
+    grpc_metadata_array headers, trailers;
+    grpc_status_code code;
+    grpc_slice details;
+};
+
+static void exchange_begin(struct exchange *x, struct rpc_channel *channel, const char *path,
+                           const ProtobufCMessage *request, uint32_t deadline_ms)
+{
+    *x = (struct exchange){.channel = channel, .path = path, .details = grpc_empty_slice()};
+    grpc_metadata_array_init(&x->headers);
+    grpc_metadata_array_init(&x->trailers);
+    grpc_slice method = grpc_slice_from_copied_string(path);
+    x->call = grpc_channel_create_call(channel->channel, NULL, GRPC_PROPAGATE_DEFAULTS, channel->cq, method, NULL,
+                                       rpc_deadline(deadline_ms), NULL);
+    grpc_slice_unref(method);
+    x->request = rpc_pack(request);
+}
+
+static void exchange_end(struct exchange *x)
+{
+    grpc_byte_buffer_destroy(x->request);
+    if (x->incoming)
+        grpc_byte_buffer_destroy(x->incoming);
+    grpc_metadata_array_destroy(&x->headers);
+    grpc_metadata_array_destroy(&x->trailers);
+    grpc_slice_unref(x->details);
+    grpc_call_unref(x->call);
+}
+
+static titan_status exchange_outcome(const struct exchange *x, struct titan_error *err)
+{
+    return rpc_status_read(x->code, x->details, &x->trailers, x->path, x->channel->target, err);
+}
+
+static void start(struct exchange *x, const grpc_op *ops, size_t n, void *tag)
+{
+    grpc_call_error rc = grpc_call_start_batch(x->call, ops, n, tag, NULL);
+    titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
+}
+
+static grpc_op status_op(struct exchange *x)
+{
+    grpc_op op = rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
+    op.data.recv_status_on_client.trailing_metadata = &x->trailers;
+    op.data.recv_status_on_client.status = &x->code;
+    op.data.recv_status_on_client.status_details = &x->details;
+    return op;
+}
+
+static grpc_op headers_op(struct exchange *x)
+{
+    grpc_op op = rpc_op(GRPC_OP_RECV_INITIAL_METADATA);
+    op.data.recv_initial_metadata.recv_initial_metadata = &x->headers;
+    return op;
+}
+
+static grpc_op message_op(struct exchange *x)
+{
+    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
+    op.data.recv_message.recv_message = &x->incoming;
+    return op;
+}
+
+static grpc_op request_op(struct exchange *x)
+{
+    grpc_op op = rpc_op(GRPC_OP_SEND_MESSAGE);
+    op.data.send_message.send_message = x->request;
+    return op;
+}
+
+titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+                              ProtobufCMessage **ret_reply, struct titan_error *err)
+{
+    struct exchange x;
+    exchange_begin(&x, channel, path, request, deadline_ms);
+    grpc_op ops[] = {rpc_op(GRPC_OP_SEND_INITIAL_METADATA),
+                     request_op(&x),
+                     rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
+                     headers_op(&x),
+                     message_op(&x),
+                     status_op(&x)};
+    start(&x, ops, ARRAY_SIZE(ops), &x);
+    (void)grpc_completion_queue_next(channel->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    titan_status status = exchange_outcome(&x, err);
+    if (status == TITAN_OK && !x.incoming)
+        status = titan_fail(err, TITAN_EIO, "%s: the server's answer has no message", path);
+    if (status == TITAN_OK)
+        status = rpc_unpack(x.incoming, reply, SIZE_MAX, ret_reply, err);
+    exchange_end(&x);
+    return status;
+}
+
+enum { POLL_MS = 50 };
+
+titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                                const ProtobufCMessageDescriptor *reply,
+                                bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
+                                void *data, const volatile int *interrupted, struct titan_error *err)
+{
+    struct exchange x;
+    exchange_begin(&x, channel, path, request, 0);
+    static char send_tag, recv_tag, status_tag; /* addresses only */
+    grpc_op send[] = {rpc_op(GRPC_OP_SEND_INITIAL_METADATA), request_op(&x), rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT)};
+    start(&x, send, ARRAY_SIZE(send), &send_tag);
+    grpc_op last = status_op(&x);
+    start(&x, &last, 1, &status_tag);
+    grpc_op first[] = {headers_op(&x), message_op(&x)};
+    start(&x, first, ARRAY_SIZE(first), &recv_tag);
+
+    titan_status ended = TITAN_OK; /* by this side, and why */
+    bool stopping = false;
+    int64_t ticked_ns = clock_mono_ns();
+    for (int pending = 3; pending > 0;) {
+        grpc_event event = grpc_completion_queue_next(channel->cq, rpc_deadline(POLL_MS), NULL);
+        if (event.type == GRPC_OP_COMPLETE)
+            pending--;
+        if (event.type == GRPC_OP_COMPLETE && event.tag == &recv_tag && event.success && x.incoming) {
+            ProtobufCMessage *message = NULL;
+            if (!stopping) {
+                ended = rpc_unpack(x.incoming, reply, SIZE_MAX, &message, err);
+                stopping = ended != TITAN_OK || !each(message, data);
+                if (message)
+                    protobuf_c_message_free_unpacked(message, NULL);
+                if (stopping)
+                    (void)grpc_call_cancel(x.call, NULL);
+            }
+            grpc_byte_buffer_destroy(x.incoming);
+            x.incoming = NULL;
+            grpc_op next = message_op(&x);
+            start(&x, &next, 1, &recv_tag);
+            pending++;
+        }
+        if (interrupted && *interrupted && !stopping) {
+            stopping = true;
+            ended = titan_fail(err, TITAN_ECANCELLED, "interrupted");
+            (void)grpc_call_cancel(x.call, NULL);
+        }
+        if (tick && clock_mono_ns() - ticked_ns >= POLL_MS * INT64_C(1000000)) {
+            tick(data);
+            ticked_ns = clock_mono_ns();
+        }
+    }
+    titan_status status = stopping ? ended : exchange_outcome(&x, err);
+    exchange_end(&x);
+    return status;
+}

@@ -1,0 +1,442 @@
+/* client.c - see client.h. */
+#include "proto/rpc/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "proto/rpc/common.h"
+
+enum { SEND_QUEUE = 1024 };
+
+struct message {
+    struct message *next;
+    grpc_byte_buffer *buffer;
+};
+
+/* A unary call or a stream: what both need first. */
+struct open_call {
+    struct rpc_client *client;
+    struct open_call *next, *prev;
+    grpc_call *call;
+    char *path;
+    const ProtobufCMessageDescriptor *reply;
+    unsigned pending; /* tags out */
+    bool cancelled;   /* by us */
+    grpc_metadata_array headers, trailers;
+    grpc_status_code code;
+    grpc_slice details;
+    grpc_byte_buffer *incoming;
+};
+
+struct unary {
+    struct open_call base;
+    struct rpc_tag tag;
+    grpc_byte_buffer *request;
+    rpc_reply_cb cb;
+    void *data;
+};
+
+struct rpc_stream {
+    struct open_call base;
+    struct rpc_tag send_tag, recv_tag, status_tag;
+    struct rpc_stream_events events;
+    void *data;
+    struct message *out, **out_last;
+    unsigned out_n;
+    grpc_byte_buffer *out_now;
+    bool sent_headers, sending, close_send, closed_send;
+    bool received_all, has_status, over;
+    bool bad_message;
+    struct titan_error error; /* with bad_message */
+};
+
+struct rpc_client {
+    uv_loop_t *loop;
+    struct rpc_queue queue;
+    grpc_channel *channel;
+    char *target;
+    struct open_call *open;
+    bool closing, stopped;
+    void (*done)(void *);
+    void *data;
+};
+
+/* --- what both kinds share ---------------------------------------------------------------------------------------- */
+
+static titan_status call_open(struct rpc_client *client, struct open_call *call, const char *path,
+                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms)
+{
+    call->path = strdup(path);
+    if (!call->path)
+        return TITAN_ENOMEM;
+    call->client = client;
+    call->reply = reply;
+    call->details = grpc_empty_slice();
+    grpc_metadata_array_init(&call->headers);
+    grpc_metadata_array_init(&call->trailers);
+    grpc_slice method = grpc_slice_from_copied_string(path);
+    call->call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue.cq, method,
+                                          NULL, rpc_deadline(deadline_ms), NULL);
+    grpc_slice_unref(method);
+    call->next = client->open;
+    if (call->next)
+        call->next->prev = call;
+    client->open = call;
+    return TITAN_OK;
+}
+
+static void call_cancel(struct open_call *call)
+{
+    if (call->cancelled)
+        return;
+    call->cancelled = true;
+    (void)grpc_call_cancel(call->call, NULL);
+}
+
+static void client_advance(struct rpc_client *client);
+
+static void call_release(struct open_call *call)
+{
+    struct rpc_client *client = call->client;
+    if (call->prev)
+        call->prev->next = call->next;
+    else
+        client->open = call->next;
+    if (call->next)
+        call->next->prev = call->prev;
+    if (call->incoming)
+        grpc_byte_buffer_destroy(call->incoming);
+    grpc_metadata_array_destroy(&call->headers);
+    grpc_metadata_array_destroy(&call->trailers);
+    grpc_slice_unref(call->details);
+    grpc_call_unref(call->call);
+    free(call->path);
+    free(call);
+    client_advance(client);
+}
+
+static void batch(struct open_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
+{
+    call->pending++;
+    grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
+    titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
+}
+
+static titan_status call_outcome(const struct open_call *call, struct titan_error *err)
+{
+    if (call->cancelled && call->code == GRPC_STATUS_CANCELLED)
+        return titan_fail(err, TITAN_ECANCELLED, "%s: cancelled", call->path);
+    return rpc_status_read(call->code, call->details, &call->trailers, call->path, call->client->target, err);
+}
+
+/* --- unary -------------------------------------------------------------------------------------------------------- */
+
+static void unary_tag(struct rpc_tag *tag, bool ok)
+{
+    (void)ok; /* a batch with RECV_STATUS always succeeds; the outcome is in the status */
+    struct unary *unary = tag->owner;
+    struct open_call *call = &unary->base;
+    struct titan_error err;
+    ProtobufCMessage *reply = NULL;
+    if (call_outcome(call, &err) == TITAN_OK) {
+        if (!call->incoming)
+            (void)titan_fail(&err, TITAN_EIO, "%s: the server's answer has no message", call->path);
+        else
+            (void)!rpc_unpack(call->incoming, call->reply, SIZE_MAX, &reply, &err);
+    }
+    unary->cb(reply, &err, unary->data);
+    if (reply)
+        protobuf_c_message_free_unpacked(reply, NULL);
+    grpc_byte_buffer_destroy(unary->request);
+    call_release(call);
+}
+
+void rpc_client_call(struct rpc_client *client, const char *path, const ProtobufCMessage *request,
+                     const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_reply_cb cb, void *data)
+{
+    struct unary *unary = calloc(1, sizeof(*unary));
+    if (!unary || call_open(client, &unary->base, path, reply, deadline_ms) != TITAN_OK) {
+        free(unary);
+        struct titan_error err;
+        (void)titan_fail(&err, TITAN_ENOMEM, "%s: no memory for the call", path);
+        cb(NULL, &err, data);
+        return;
+    }
+    unary->tag = (struct rpc_tag){.fn = unary_tag, .owner = unary};
+    unary->cb = cb;
+    unary->data = data;
+    unary->request = rpc_pack(request);
+
+    struct open_call *call = &unary->base;
+    grpc_op ops[6] = {
+        rpc_op(GRPC_OP_SEND_INITIAL_METADATA), rpc_op(GRPC_OP_SEND_MESSAGE), rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
+        rpc_op(GRPC_OP_RECV_INITIAL_METADATA), rpc_op(GRPC_OP_RECV_MESSAGE), rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT),
+    };
+    ops[1].data.send_message.send_message = unary->request;
+    ops[3].data.recv_initial_metadata.recv_initial_metadata = &call->headers;
+    ops[4].data.recv_message.recv_message = &call->incoming;
+    ops[5].data.recv_status_on_client.trailing_metadata = &call->trailers;
+    ops[5].data.recv_status_on_client.status = &call->code;
+    ops[5].data.recv_status_on_client.status_details = &call->details;
+    batch(call, ops, ARRAY_SIZE(ops), &unary->tag);
+    if (client->closing)
+        call_cancel(call);
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+static void stream_out_clear(struct rpc_stream *stream)
+{
+    while (stream->out) {
+        struct message *message = stream->out;
+        stream->out = message->next;
+        grpc_byte_buffer_destroy(message->buffer);
+        free(message);
+    }
+    stream->out_last = &stream->out;
+    stream->out_n = 0;
+}
+
+static void stream_pump(struct rpc_stream *stream)
+{
+    if (stream->sending || stream->over || stream->closed_send)
+        return;
+    grpc_op ops[3];
+    size_t n = 0;
+    if (!stream->sent_headers) {
+        ops[n++] = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
+        stream->sent_headers = true;
+    }
+    if (stream->out) {
+        struct message *message = stream->out;
+        stream->out = message->next;
+        if (!stream->out)
+            stream->out_last = &stream->out;
+        stream->out_n--;
+        stream->out_now = message->buffer;
+        free(message);
+        ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
+        ops[n].flags = stream->out ? GRPC_WRITE_BUFFER_HINT : 0;
+        ops[n++].data.send_message.send_message = stream->out_now;
+    }
+    if (stream->close_send && !stream->out) {
+        ops[n++] = rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
+        stream->closed_send = true;
+    }
+    if (n == 0)
+        return;
+    stream->sending = true;
+    batch(&stream->base, ops, n, &stream->send_tag);
+}
+
+static void stream_recv(struct rpc_stream *stream)
+{
+    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
+    op.data.recv_message.recv_message = &stream->base.incoming;
+    batch(&stream->base, &op, 1, &stream->recv_tag);
+}
+
+/* The server's last word is in and every message before it was handed over. */
+static void stream_maybe_close(struct rpc_stream *stream)
+{
+    if (stream->over || !stream->has_status || !stream->received_all)
+        return;
+    stream->over = true;
+    stream_out_clear(stream);
+    struct titan_error err;
+    (void)call_outcome(&stream->base, &err);
+    stream->events.on_close(stream, stream->bad_message ? &stream->error : &err, stream->data);
+}
+
+static void stream_unref(struct rpc_stream *stream)
+{
+    if (--stream->base.pending == 0)
+        call_release(&stream->base);
+}
+
+static void stream_send_tag(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_stream *stream = tag->owner;
+    stream->sending = false;
+    if (stream->out_now) {
+        grpc_byte_buffer_destroy(stream->out_now);
+        stream->out_now = NULL;
+    }
+    if (ok)
+        stream_pump(stream);
+    else
+        stream->closed_send = true; /* broken; the status says why */
+    stream_unref(stream);
+}
+
+static void stream_recv_tag(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_stream *stream = tag->owner;
+    struct open_call *call = &stream->base;
+    ProtobufCMessage *message = NULL;
+    if (!ok || !call->incoming) {
+        stream->received_all = true;
+    } else {
+        titan_status status = stream->bad_message
+                                  ? TITAN_ECANCELLED
+                                  : rpc_unpack(call->incoming, call->reply, SIZE_MAX, &message, &stream->error);
+        grpc_byte_buffer_destroy(call->incoming);
+        call->incoming = NULL;
+        if (status == TITAN_OK) {
+            if (!call->cancelled)
+                stream->events.on_message(stream, message, stream->data);
+            protobuf_c_message_free_unpacked(message, NULL);
+        } else if (!stream->bad_message) {
+            stream->bad_message = true;
+            call_cancel(call);
+        }
+        stream_recv(stream);
+    }
+    stream_maybe_close(stream);
+    stream_unref(stream);
+}
+
+static void stream_status_tag(struct rpc_tag *tag, bool ok)
+{
+    (void)ok;
+    struct rpc_stream *stream = tag->owner;
+    stream->has_status = true;
+    stream_maybe_close(stream);
+    stream_unref(stream);
+}
+
+titan_status rpc_client_stream(struct rpc_client *client, const char *path, const ProtobufCMessage *request,
+                               bool half_close, const ProtobufCMessageDescriptor *reply,
+                               const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
+                               struct titan_error *err)
+{
+    if (client->closing)
+        return titan_fail(err, TITAN_ECANCELLED, "%s: the client is closing", path);
+    struct rpc_stream *stream = calloc(1, sizeof(*stream));
+    struct message *first = request ? calloc(1, sizeof(*first)) : NULL;
+    if (!stream || (request && !first) || call_open(client, &stream->base, path, reply, 0) != TITAN_OK) {
+        free(first);
+        free(stream);
+        return titan_fail(err, TITAN_ENOMEM, "%s: no memory for the call", path);
+    }
+    stream->events = *events;
+    stream->data = data;
+    stream->out_last = &stream->out;
+    stream->send_tag = (struct rpc_tag){.fn = stream_send_tag, .owner = stream};
+    stream->recv_tag = (struct rpc_tag){.fn = stream_recv_tag, .owner = stream};
+    stream->status_tag = (struct rpc_tag){.fn = stream_status_tag, .owner = stream};
+    stream->close_send = half_close;
+    if (first) {
+        first->buffer = rpc_pack(request);
+        stream->out = first;
+        stream->out_last = &first->next;
+        stream->out_n = 1;
+    }
+    stream_pump(stream);
+
+    struct open_call *call = &stream->base;
+    grpc_op status = rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
+    status.data.recv_status_on_client.trailing_metadata = &call->trailers;
+    status.data.recv_status_on_client.status = &call->code;
+    status.data.recv_status_on_client.status_details = &call->details;
+    batch(call, &status, 1, &stream->status_tag);
+    grpc_op receive[2] = {rpc_op(GRPC_OP_RECV_INITIAL_METADATA), rpc_op(GRPC_OP_RECV_MESSAGE)};
+    receive[0].data.recv_initial_metadata.recv_initial_metadata = &call->headers;
+    receive[1].data.recv_message.recv_message = &call->incoming;
+    batch(call, receive, 2, &stream->recv_tag);
+    *ret = stream;
+    return TITAN_OK;
+}
+
+titan_status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *message)
+{
+    if (stream->over || stream->has_status || stream->close_send || stream->closed_send || stream->base.cancelled)
+        return TITAN_ECANCELLED;
+    if (stream->out_n >= SEND_QUEUE)
+        return TITAN_EAGAIN;
+    struct message *node = calloc(1, sizeof(*node));
+    if (!node)
+        return TITAN_ENOMEM;
+    node->buffer = rpc_pack(message);
+    *stream->out_last = node;
+    stream->out_last = &node->next;
+    stream->out_n++;
+    stream_pump(stream);
+    return TITAN_OK;
+}
+
+void rpc_stream_close_send(struct rpc_stream *stream)
+{
+    if (stream->close_send)
+        return;
+    stream->close_send = true;
+    stream_pump(stream);
+}
+
+void rpc_stream_cancel(struct rpc_stream *stream)
+{
+    if (!stream->over)
+        call_cancel(&stream->base);
+}
+
+/* --- client ------------------------------------------------------------------------------------------------------- */
+
+titan_status rpc_client_open(uv_loop_t *loop, const char *target, struct rpc_client **ret, struct titan_error *err)
+{
+    TRY(rpc_target_check(target, err));
+    struct rpc_client *client = calloc(1, sizeof(*client));
+    char *copy = strdup(target);
+    if (!client || !copy) {
+        free(client);
+        free(copy);
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a client");
+    }
+    client->loop = loop;
+    client->target = copy;
+    rpc_library_enter();
+    client->queue.cq = rpc_cq_create();
+    titan_status status = rpc_queue_start(&client->queue, loop, err);
+    if (status != TITAN_OK) {
+        grpc_completion_queue_destroy(client->queue.cq);
+        rpc_library_leave();
+        free(copy);
+        free(client);
+        return status;
+    }
+    client->channel = rpc_channel_create(target);
+    *ret = client;
+    return TITAN_OK;
+}
+
+static void client_stopped(void *data)
+{
+    struct rpc_client *client = data;
+    void (*done)(void *) = client->done;
+    void *done_data = client->data;
+    free(client->target);
+    free(client);
+    rpc_library_leave();
+    if (done)
+        done(done_data);
+}
+
+static void client_advance(struct rpc_client *client)
+{
+    if (!client->closing || client->stopped || client->open)
+        return;
+    client->stopped = true;
+    grpc_channel_destroy(client->channel);
+    rpc_queue_stop(&client->queue, client_stopped, client);
+}
+
+void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *data)
+{
+    titan_assert(!client->closing);
+    client->closing = true;
+    client->done = done;
+    client->data = data;
+    for (struct open_call *call = client->open; call; call = call->next)
+        call_cancel(call);
+    client_advance(client);
+}

@@ -1,0 +1,387 @@
+/* common.c - see common.h. */
+#include "proto/rpc/common.h"
+
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/utf8.h"
+
+/* --- library ------------------------------------------------------------------------------------------------------ */
+
+/* gRPC's errors are about peers and come back as statuses too: for our log they are warnings. */
+static void grpc_log(gpr_log_func_args *args)
+{
+    static const struct log log = {.subsystem = "grpc"};
+    if (args->severity == GPR_LOG_SEVERITY_ERROR)
+        tlog_warn(&log, "library", "message=\"%s\"", args->message);
+    else
+        tlog_debug(&log, "library", "message=\"%s\"", args->message);
+}
+
+static void log_install(void)
+{
+    gpr_set_log_function(grpc_log);
+}
+
+void rpc_library_enter(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, log_install);
+    grpc_init();
+}
+
+void rpc_library_leave(void)
+{
+    grpc_shutdown_blocking();
+}
+
+/* --- queue -------------------------------------------------------------------------------------------------------- */
+
+grpc_completion_queue *rpc_cq_create(void)
+{
+    grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
+    titan_assert(cq);
+    return cq;
+}
+
+static void *queue_thread(void *arg)
+{
+    struct rpc_queue *queue = arg;
+    for (bool drained = false; !drained;) {
+        grpc_event event = grpc_completion_queue_next(queue->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        drained = event.type == GRPC_QUEUE_SHUTDOWN;
+        struct rpc_tag *tag = drained ? NULL : event.tag;
+
+        pthread_mutex_lock(&queue->lock);
+        bool wake = queue->first == NULL && !queue->mute;
+        if (tag) {
+            tag->ok = event.success != 0;
+            tag->next = NULL;
+            *queue->last = tag;
+            queue->last = &tag->next;
+        } else {
+            queue->drained = true;
+        }
+        /* Under the lock: once the loop has seen drained, it closes the handle. */
+        if (wake)
+            (void)uv_async_send(&queue->async);
+        pthread_mutex_unlock(&queue->lock);
+    }
+    return NULL;
+}
+
+static void queue_closed(uv_handle_t *handle)
+{
+    struct rpc_queue *queue = handle->data;
+    pthread_mutex_destroy(&queue->lock);
+    if (queue->done)
+        queue->done(queue->data);
+}
+
+static void queue_wake(uv_async_t *async)
+{
+    struct rpc_queue *queue = async->data;
+    pthread_mutex_lock(&queue->lock);
+    struct rpc_tag *tag = queue->first;
+    bool drained = queue->drained;
+    queue->first = NULL;
+    queue->last = &queue->first;
+    pthread_mutex_unlock(&queue->lock);
+
+    while (tag) {
+        struct rpc_tag *next = tag->next; /* fn may free or reuse the tag */
+        tag->fn(tag, tag->ok);
+        tag = next;
+    }
+    if (drained) {
+        (void)pthread_join(queue->thread, NULL);
+        grpc_completion_queue_destroy(queue->cq);
+        queue->cq = NULL;
+        uv_close((uv_handle_t *)&queue->async, queue_closed);
+    }
+}
+
+titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err)
+{
+    queue->first = NULL;
+    queue->last = &queue->first;
+    queue->drained = false;
+    queue->mute = false;
+    (void)pthread_mutex_init(&queue->lock, NULL);
+
+    /* Signals belong to the program's own threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&queue->thread, NULL, queue_thread, queue);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        pthread_mutex_destroy(&queue->lock);
+        return titan_fail(err, titan_status_from_errno(rc), "rpc: cannot start a thread: %s", strerror(rc));
+    }
+    (void)pthread_setname_np(queue->thread, "titan-rpc");
+
+    /* The handle comes second, because it could only be closed by the loop. Nothing is in flight yet, so nothing wakes
+     * it before it is there. */
+    rc = uv_async_init(loop, &queue->async, queue_wake);
+    if (rc != 0) {
+        pthread_mutex_lock(&queue->lock);
+        queue->mute = true;
+        pthread_mutex_unlock(&queue->lock);
+        grpc_completion_queue_shutdown(queue->cq);
+        (void)pthread_join(queue->thread, NULL);
+        pthread_mutex_destroy(&queue->lock);
+        return titan_fail(err, titan_status_from_errno(-rc), "rpc: cannot watch the loop: %s", uv_strerror(rc));
+    }
+    queue->async.data = queue;
+    return TITAN_OK;
+}
+
+void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data)
+{
+    queue->done = done;
+    queue->data = data;
+    grpc_completion_queue_shutdown(queue->cq);
+}
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message)
+{
+    size_t size = protobuf_c_message_get_packed_size(message);
+    grpc_slice slice = grpc_slice_malloc(size);
+    size_t packed = protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
+    titan_assert(packed == size);
+    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    return buffer;
+}
+
+struct budget {
+    size_t left;
+};
+
+static void *budget_alloc(void *data, size_t size)
+{
+    struct budget *budget = data;
+    size_t cost = size + 16; /* what the allocator itself takes */
+    if (cost < size || cost > budget->left)
+        return NULL;
+    budget->left -= cost;
+    return malloc(size);
+}
+
+static void budget_free(void *data, void *pointer)
+{
+    (void)data;
+    free(pointer);
+}
+
+/* protobuf-c takes any bytes as a string; proto3 does not, and other languages' clients could not read them back.
+ * Returns the first field at fault, or NULL. */
+static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessage *message)
+{
+    const ProtobufCMessageDescriptor *type = message->descriptor;
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &type->fields[i];
+        if (field->type != PROTOBUF_C_TYPE_STRING && field->type != PROTOBUF_C_TYPE_MESSAGE)
+            continue;
+        const char *base = (const char *)message;
+        void *const *values = (void *const *)(base + field->offset);
+        size_t n = 1;
+        if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+            n = *(const size_t *)(base + field->quantifier_offset);
+            values = *(void *const *const *)values;
+        } else if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) &&
+                   *(const uint32_t *)(base + field->quantifier_offset) != field->id) {
+            continue;
+        }
+        for (size_t k = 0; k < n; k++) {
+            if (!values[k])
+                continue;
+            if (field->type == PROTOBUF_C_TYPE_STRING) {
+                size_t len = strlen(values[k]);
+                if (utf8_check(values[k], len) != len)
+                    return field;
+            } else {
+                const ProtobufCFieldDescriptor *bad = bad_string(values[k]);
+                if (bad)
+                    return bad;
+            }
+        }
+    }
+    return NULL;
+}
+
+titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, size_t budget,
+                        ProtobufCMessage **ret, struct titan_error *err)
+{
+    grpc_byte_buffer_reader reader;
+    if (!grpc_byte_buffer_reader_init(&reader, buffer))
+        return titan_fail(err, TITAN_EINVAL, "%s: message cannot be read", type->name);
+    size_t size = grpc_byte_buffer_length(buffer);
+    grpc_slice all = grpc_empty_slice();
+    const uint8_t *bytes = (const uint8_t *)"";
+    grpc_slice *one;
+    if (size > 0) {
+        if (grpc_byte_buffer_reader_peek(&reader, &one) && GRPC_SLICE_LENGTH(*one) == size) {
+            bytes = GRPC_SLICE_START_PTR(*one);
+        } else {
+            grpc_byte_buffer_reader_destroy(&reader);
+            if (!grpc_byte_buffer_reader_init(&reader, buffer))
+                return titan_fail(err, TITAN_EINVAL, "%s: message cannot be read", type->name);
+            all = grpc_byte_buffer_reader_readall(&reader);
+            bytes = GRPC_SLICE_START_PTR(all);
+        }
+    }
+    struct budget left = {budget};
+    ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &left};
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, size, bytes);
+    grpc_slice_unref(all);
+    grpc_byte_buffer_reader_destroy(&reader);
+    if (!message)
+        return titan_fail(err, TITAN_EINVAL, "%zu bytes are not a %s", size, type->name);
+    const ProtobufCFieldDescriptor *bad = bad_string(message);
+    if (bad) {
+        protobuf_c_message_free_unpacked(message, NULL);
+        return titan_fail(err, TITAN_EINVAL, "%s: field %s is not UTF-8", type->name, bad->name);
+    }
+    *ret = message;
+    return TITAN_OK;
+}
+
+/* --- statuses ----------------------------------------------------------------------------------------------------- */
+
+grpc_slice rpc_status_name(titan_status status)
+{
+    return grpc_slice_from_static_string(titan_status_name(status));
+}
+
+static titan_status trailer_status(const grpc_metadata_array *trailers, int grpc_code)
+{
+    static const titan_status all[] = {
+#define X(name, value, text, retryable, grpc, code) TITAN_##name,
+        TITAN_STATUS_MAP(X)
+#undef X
+    };
+    for (size_t i = 0; i < trailers->count; i++) {
+        if (grpc_slice_str_cmp(trailers->metadata[i].key, RPC_STATUS_TRAILER) != 0)
+            continue;
+        for (size_t k = 0; k < ARRAY_SIZE(all); k++)
+            if (grpc_slice_str_cmp(trailers->metadata[i].value, titan_status_name(all[k])) == 0 &&
+                titan_status_grpc(all[k]) == grpc_code)
+                return all[k];
+    }
+    return TITAN_OK;
+}
+
+titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const grpc_metadata_array *trailers,
+                             const char *what, const char *target, struct titan_error *err)
+{
+    if (code == GRPC_STATUS_OK)
+        return titan_error_set(err, TITAN_OK, 0, __FILE__, __LINE__, "ok");
+    char text[512];
+    size_t n = MIN(GRPC_SLICE_LENGTH(details), sizeof(text) - 1);
+    memcpy(text, GRPC_SLICE_START_PTR(details), n);
+    text[n] = '\0';
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < 0x20)
+            text[i] = ' ';
+
+    titan_status status = trailer_status(trailers, (int)code);
+    if (status != TITAN_OK) /* Titan's own words */
+        return titan_fail(err, status, "%s", text[0] ? text : titan_status_text(status));
+    status = titan_status_from_grpc((int)code);
+    /* Not cancelled by this side and without a word of ours: a server that shuts down drops what comes late. */
+    if (code == GRPC_STATUS_CANCELLED)
+        return titan_fail(err, TITAN_EUNREACHABLE, "no answer from the server at %s: it dropped the call", target);
+    if (code == GRPC_STATUS_UNAVAILABLE)
+        return titan_fail(err, status, "no answer from the server at %s: %s", target, text);
+    if (code == GRPC_STATUS_UNIMPLEMENTED)
+        return titan_fail(err, status, "the server at %s does not have %s", target, what);
+    if (code == GRPC_STATUS_DEADLINE_EXCEEDED)
+        return titan_fail(err, status, "%s: the server at %s did not answer in time", what, target);
+    return titan_fail(err, status, "%s: %s", what, text[0] ? text : titan_status_text(status));
+}
+
+/* --- channels ----------------------------------------------------------------------------------------------------- */
+
+titan_status rpc_target_check(const char *target, struct titan_error *err)
+{
+    if (strncmp(target, "unix:", 5) == 0) {
+        size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+        if (target[5] == '\0')
+            return titan_fail(err, TITAN_EINVAL, "address '%s' names no socket", target);
+        if (strlen(target + 5) > max)
+            return titan_fail(err, TITAN_EINVAL,
+                              "socket path of %zu bytes is longer than the %zu a Unix socket may have",
+                              strlen(target + 5), max);
+        return TITAN_OK;
+    }
+    const char *colon = strrchr(target, ':');
+    char *end = NULL;
+    long port = colon ? strtol(colon + 1, &end, 10) : -1;
+    if (!colon || colon == target || end == colon + 1 || *end != '\0' || port < 0 || port > 65535) {
+        titan_status status = titan_fail(err, TITAN_EINVAL, "'%s' is not an address", target);
+        titan_error_hint(err, "unix:PATH or HOST:PORT, as in unix:/run/titan/titan.sock or 127.0.0.1:7070");
+        return status;
+    }
+    return TITAN_OK;
+}
+
+static grpc_arg arg_int(const char *key, int value)
+{
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
+}
+
+grpc_channel *rpc_channel_create(const char *target)
+{
+    grpc_arg args[] = {
+        /* Back-off 50 ms .. 2 s; "min" is in truth the least time a connection attempt gets. */
+        arg_int(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
+        arg_int(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
+        arg_int(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
+        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_CLIENT_MESSAGE_MAX),
+        arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
+        arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
+        arg_int(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        /* Submits are repeated by their idempotency key, never behind the caller's back. */
+        arg_int(GRPC_ARG_ENABLE_RETRIES, 0),
+        arg_int(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        arg_int(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        /* One channel, one connection: two channels to a target do not share fate or throughput. */
+        arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+    };
+    grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create(target, credentials, &list);
+    grpc_channel_credentials_release(credentials);
+    titan_assert(channel);
+    return channel;
+}
+
+gpr_timespec rpc_deadline(uint32_t deadline_ms)
+{
+    if (deadline_ms == 0)
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(deadline_ms, GPR_TIMESPAN));
+}
+
+grpc_op rpc_op(grpc_op_type type)
+{
+    grpc_op op;
+    memset(&op, 0, sizeof(op));
+    op.op = type;
+    return op;
+}

@@ -1,0 +1,73 @@
+/* common.h - what server and clients share: the way from gRPC's completion queue to a libuv loop, messages in and out
+ * of byte buffers, statuses over the wire. Private to proto/rpc. */
+#ifndef TITAN_PROTO_RPC_COMMON_H
+#define TITAN_PROTO_RPC_COMMON_H
+
+#include <grpc/grpc.h>
+#include <grpc/byte_buffer.h>
+#include <protobuf-c/protobuf-c.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <uv.h>
+
+#include "base/error.h"
+
+/* One operation in flight; lives inside what it belongs to, so an event costs no allocation. May be used again only
+ * after fn was called. */
+struct rpc_tag {
+    void (*fn)(struct rpc_tag *tag, bool ok);
+    void *owner;
+    struct rpc_tag *next;
+    bool ok;
+};
+
+/* A completion queue whose events become calls of tag->fn on a loop's thread. A thread waits on gRPC and appends to a
+ * list; the loop takes the whole list at each wake. */
+struct rpc_queue {
+    grpc_completion_queue *cq;
+    uv_async_t async;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    struct rpc_tag *first, **last; /* guarded by lock */
+    bool drained;                  /* guarded by lock: gRPC will deliver no more */
+    bool mute;                     /* guarded by lock: there is no handle to wake */
+    void (*done)(void *);
+    void *data;
+};
+
+/* queue->cq exists already (rpc_cq_create); the caller destroys it on failure. */
+titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
+/* Call once and only after the last operation was started: lets what is in flight come back, end the thread, destroy
+ * the completion queue; then done on the loop. */
+void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data);
+grpc_completion_queue *rpc_cq_create(void);
+
+/* Count a user of gRPC in and out. The last one out waits until gRPC's own threads are gone. */
+void rpc_library_enter(void);
+void rpc_library_leave(void);
+
+/* Owned by the caller. Never NULL: memory for a message of ours not being there is not survivable. */
+grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message);
+/* Decode at most budget bytes' worth of objects; strings must be UTF-8. buffer is borrowed. *ret is owned by the
+ * caller: protobuf_c_message_free_unpacked(m, NULL). TITAN_EINVAL for bytes that are not such a message. */
+titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, size_t budget,
+                        ProtobufCMessage **ret, struct titan_error *err) TITAN_MUST_USE;
+
+/* An outcome travels as gRPC status and, because several of ours share one gRPC code, by name in this trailer. */
+#define RPC_STATUS_TRAILER "titan-status"
+grpc_slice rpc_status_name(titan_status status); /* static: needs no unref */
+/* Fill err from what came back. what: the call's path; target: for TITAN_EUNREACHABLE. */
+titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const grpc_metadata_array *trailers,
+                             const char *what, const char *target, struct titan_error *err);
+
+/* A channel with Titan's settings (back-off, limits, no proxy, a connection of its own); never NULL. */
+grpc_channel *rpc_channel_create(const char *target);
+/* "unix:PATH" or "HOST:PORT"? TITAN_EINVAL with the reason. */
+titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN_MUST_USE;
+gpr_timespec rpc_deadline(uint32_t deadline_ms); /* 0 = never */
+
+grpc_op rpc_op(grpc_op_type type);
+
+#define RPC_CLIENT_MESSAGE_MAX (64 << 20)
+
+#endif

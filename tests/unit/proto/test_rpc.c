@@ -1,0 +1,904 @@
+/* test_rpc.c - server and clients against each other on one loop: every kind of call, and every way it can go wrong.
+ * The service is made of titan.v1 messages; the text in a request says what the handler shall do. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "proto/rpc/client.h"
+#include "proto/rpc/descriptors.h"
+#include "proto/rpc/reflection.h"
+#include "proto/rpc/server.h"
+#include "titan/internal/agent.pb-c.h"
+#include "titan/v1/titan.pb-c.h"
+#include "titan/wire/health.pb-c.h"
+#include "titan/wire/reflection.pb-c.h"
+
+#define UNARY "/titan.v1.Titan/Submit"
+#define STREAM "/titan.v1.Titan/WatchEvents"
+#define BIDI "/titan.internal.Coordinator/Session"
+
+struct fixture {
+    uv_loop_t loop;
+    uv_timer_t watchdog;
+    struct rpc_server *server;
+    struct rpc_client *client;
+    char dir[32], socket[64], target[80];
+    int port;
+    /* handler side */
+    int opened, closed, closed_cancelled, half_closed, drained;
+    uint64_t stream_sent;
+    struct rpc_call *hung;
+    bool server_down, client_down;
+    /* client side */
+    int replies, messages;
+    uint64_t last_id;
+    bool in_order;
+    struct titan_error error;
+    char text[256];
+    uint64_t number;
+    int ends;
+    struct rpc_stream *stream;
+    bool hold; /* do not read the loop's answers on */
+};
+
+static struct fixture *fix(void *data)
+{
+    return data;
+}
+
+/* --- service ------------------------------------------------------------------------------------------------------ */
+
+static void on_submit(struct rpc_call *call, const ProtobufCMessage *message, void *data)
+{
+    struct fixture *f = fix(data);
+    const Titan__V1__SubmitRequest *request = (const Titan__V1__SubmitRequest *)message;
+    f->opened++;
+    if (strcmp(request->name, "hang") == 0) {
+        f->hung = call;
+    } else if (strcmp(request->name, "fail") == 0) {
+        struct titan_error err;
+        (void)titan_fail(&err, TITAN_EUNPLACEABLE, "8 workers do not fit 4 slots");
+        titan_error_hint(&err, "lower elastic.max_workers");
+        rpc_call_fail(call, &err);
+    } else {
+        Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
+        reply.job_id = strlen(request->recipe);
+        reply.existed = rpc_call_peer(call)[0] == 'u';
+        rpc_call_reply(call, &reply.base);
+    }
+}
+
+static void on_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct fixture *f = fix(data);
+    f->closed++;
+    f->closed_cancelled += cancelled;
+    if (f->hung == call)
+        f->hung = NULL;
+}
+
+/* after_event_id says how many events to send, with a message of job_id bytes each. */
+struct feed {
+    uint64_t next, count, bytes;
+    char *text;
+};
+
+static void feed_on(struct rpc_call *call, struct fixture *f)
+{
+    struct feed *feed = rpc_call_data(call);
+    while (feed->next < feed->count) {
+        Titan__V1__Event event = TITAN__V1__EVENT__INIT;
+        event.id = feed->next + 1;
+        event.message = feed->text;
+        titan_status status = rpc_call_send(call, &event.base);
+        if (status == TITAN_EAGAIN)
+            return;
+        assert_int_equal(status, TITAN_OK);
+        feed->next++;
+        f->stream_sent = feed->next;
+    }
+    rpc_call_finish(call, TITAN_OK, NULL);
+}
+
+static void on_watch(struct rpc_call *call, const ProtobufCMessage *message, void *data)
+{
+    const Titan__V1__WatchEventsRequest *request = (const Titan__V1__WatchEventsRequest *)message;
+    struct feed *feed = calloc(1, sizeof(*feed));
+    feed->count = request->after_event_id;
+    feed->bytes = request->job_id;
+    feed->text = calloc(1, feed->bytes + 1);
+    memset(feed->text, 'x', feed->bytes);
+    rpc_call_set_data(call, feed);
+    fix(data)->opened++;
+    feed_on(call, fix(data));
+}
+
+static void on_watch_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct feed *feed = rpc_call_data(call);
+    free(feed->text);
+    free(feed);
+    on_closed(call, cancelled, data);
+}
+
+static void on_watch_drain(struct rpc_call *call, void *data)
+{
+    fix(data)->drained++;
+    feed_on(call, fix(data));
+}
+
+/* Answers a beat with a welcome of the same number; ends when the client has closed its side. */
+static void on_session(struct rpc_call *call, const ProtobufCMessage *message, void *data)
+{
+    struct fixture *f = fix(data);
+    if (!message) {
+        f->half_closed++;
+        rpc_call_finish(call, TITAN_OK, NULL);
+        return;
+    }
+    const Titan__Internal__AgentMessage *said = (const Titan__Internal__AgentMessage *)message;
+    Titan__Internal__CoordinatorMessage answer = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
+    welcome.term = said->beat ? said->beat->slots_used : 0;
+    answer.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
+    answer.welcome = &welcome;
+    assert_int_equal(rpc_call_send(call, &answer.base), TITAN_OK);
+}
+
+static const struct rpc_method methods[] = {
+    {.path = UNARY, .request = &titan__v1__submit_request__descriptor, .on_request = on_submit, .on_close = on_closed},
+    {.path = STREAM,
+     .request = &titan__v1__watch_events_request__descriptor,
+     .on_request = on_watch,
+     .on_close = on_watch_closed,
+     .on_drain = on_watch_drain},
+    {.path = BIDI,
+     .request = &titan__internal__agent_message__descriptor,
+     .on_message = on_session,
+     .on_close = on_closed,
+     .privileged = true},
+};
+
+/* --- fixture ------------------------------------------------------------------------------------------------------ */
+
+static void watchdog_bite(uv_timer_t *timer)
+{
+    (void)timer;
+    fprintf(stderr, "# a test waited for something that did not come\n");
+    abort();
+}
+
+static void set_true(void *data)
+{
+    *(bool *)data = true;
+}
+
+static void run_until(struct fixture *f, const bool *flag)
+{
+    while (!*flag)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+}
+
+static void run_until_count(struct fixture *f, const int *count, int wanted)
+{
+    while (*count < wanted)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+}
+
+static struct rpc_server *server_new(struct fixture *f)
+{
+    const struct rpc_server_options options = {.max_message_bytes = 64 * 1024, .max_queue = 16};
+    struct rpc_server *server = NULL;
+    assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, titan_descriptors,
+                                     titan_descriptors_bytes, &options, &server, NULL),
+                     TITAN_OK);
+    return server;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+    (void)uv_timer_init(&f->loop, &f->watchdog);
+    (void)uv_timer_start(&f->watchdog, watchdog_bite, 30000, 0);
+    uv_unref((uv_handle_t *)&f->watchdog);
+    (void)snprintf(f->dir, sizeof(f->dir), "/tmp/titan-rpc-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    (void)snprintf(f->socket, sizeof(f->socket), "%s/s.sock", f->dir);
+    (void)snprintf(f->target, sizeof(f->target), "unix:%s", f->socket);
+    f->server = server_new(f);
+    struct titan_error err;
+    assert_int_equal(rpc_server_listen(f->server, f->target, false, NULL, &err), TITAN_OK);
+    assert_int_equal(rpc_server_listen(f->server, "127.0.0.1:0", false, &f->port, &err), TITAN_OK);
+    assert_true(f->port > 0);
+    assert_int_equal(rpc_server_start(f->server, &err), TITAN_OK);
+    assert_int_equal(rpc_client_open(&f->loop, f->target, &f->client, &err), TITAN_OK);
+    *state = f;
+    return 0;
+}
+
+static void server_stop(struct fixture *f)
+{
+    if (!f->server)
+        return;
+    rpc_server_shutdown(f->server, 1000, set_true, &f->server_down);
+    run_until(f, &f->server_down);
+    rpc_server_free(f->server);
+    f->server = NULL;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    if (f->client) {
+        rpc_client_close(f->client, set_true, &f->client_down);
+        run_until(f, &f->client_down);
+    }
+    server_stop(f);
+    assert_int_equal(f->opened, f->closed);
+    struct stat st;
+    assert_int_equal(stat(f->socket, &st), -1); /* the socket file is gone with the server */
+    (void)rmdir(f->dir);
+    uv_close((uv_handle_t *)&f->watchdog, NULL);
+    (void)uv_run(&f->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    free(f);
+    return 0;
+}
+
+static void on_reply(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    struct fixture *f = fix(data);
+    f->replies++;
+    f->error = *err;
+    assert_true((reply != NULL) == (err->status == TITAN_OK));
+    if (reply && reply->descriptor == &titan__v1__submit_response__descriptor) {
+        f->number = ((const Titan__V1__SubmitResponse *)reply)->job_id;
+        (void)snprintf(f->text, sizeof(f->text), "%d", ((const Titan__V1__SubmitResponse *)reply)->existed);
+    }
+}
+
+static void submit(struct fixture *f, const char *name, const char *recipe, uint32_t deadline_ms)
+{
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    request.name = (char *)(uintptr_t)name;
+    request.recipe = (char *)(uintptr_t)recipe;
+    rpc_client_call(f->client, UNARY, &request.base, &titan__v1__submit_response__descriptor, deadline_ms, on_reply, f);
+}
+
+static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+{
+    (void)stream;
+    struct fixture *f = fix(data);
+    const Titan__V1__Event *event = (const Titan__V1__Event *)message;
+    f->messages++;
+    f->in_order = f->in_order && event->id == f->last_id + 1;
+    f->last_id = event->id;
+}
+
+static void on_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
+{
+    (void)stream;
+    struct fixture *f = fix(data);
+    f->error = *err;
+    f->ends++;
+    f->stream = NULL;
+}
+
+static void watch(struct fixture *f, uint64_t count, uint64_t bytes)
+{
+    const struct rpc_stream_events events = {on_event, on_end};
+    Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+    request.after_event_id = count;
+    request.job_id = bytes;
+    f->in_order = true;
+    assert_int_equal(rpc_client_stream(f->client, STREAM, &request.base, true, &titan__v1__event__descriptor, &events,
+                                       f, &f->stream, NULL),
+                     TITAN_OK);
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------------- */
+
+static void test_unary(void **state)
+{
+    struct fixture *f = *state;
+    submit(f, "", "12345", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->number, 5);
+    assert_string_equal(f->text, "1"); /* the peer is a Unix socket */
+}
+
+/* One of several statuses that share a gRPC code arrives as itself, with the hint. */
+static void test_error(void **state)
+{
+    struct fixture *f = *state;
+    submit(f, "fail", "", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_EUNPLACEABLE);
+    assert_string_equal(f->error.msg, "8 workers do not fit 4 slots (lower elastic.max_workers)");
+}
+
+static void test_concurrent(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 1000; i++)
+        submit(f, "", "x", 0);
+    run_until_count(f, &f->replies, 1000);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->opened, 1000);
+}
+
+static void test_stream(void **state)
+{
+    struct fixture *f = *state;
+    watch(f, 100, 10);
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->messages, 100);
+    assert_true(f->in_order);
+}
+
+/* A reader that does not read stops the writer after its queue and the transport's window, and nothing is lost. */
+static void test_back_pressure(void **state)
+{
+    struct fixture *f = *state;
+    enum { COUNT = 2000, BYTES = 20000 };
+    watch(f, COUNT, BYTES);
+    run_until_count(f, &f->messages, 1);
+    assert_true(f->stream_sent < COUNT); /* it could not put all of it in at once */
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->messages, COUNT);
+    assert_true(f->in_order);
+    assert_true(f->drained > 0);
+}
+
+static void on_welcome(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+{
+    struct fixture *f = fix(data);
+    const Titan__Internal__CoordinatorMessage *said = (const Titan__Internal__CoordinatorMessage *)message;
+    f->messages++;
+    f->in_order = f->in_order && said->welcome && said->welcome->term == f->last_id + 1;
+    f->last_id++;
+    if (f->messages == 500)
+        rpc_stream_close_send(stream);
+}
+
+static titan_status beat(struct rpc_stream *stream, uint32_t number)
+{
+    Titan__Internal__AgentMessage message = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    body.slots_used = number;
+    message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT;
+    message.beat = &body;
+    return rpc_stream_send(stream, &message.base);
+}
+
+static void session(struct fixture *f, struct rpc_client *client)
+{
+    const struct rpc_stream_events events = {on_welcome, on_end};
+    f->in_order = true;
+    assert_int_equal(rpc_client_stream(client, BIDI, NULL, false, &titan__internal__coordinator_message__descriptor,
+                                       &events, f, &f->stream, NULL),
+                     TITAN_OK);
+}
+
+static void test_bidi(void **state)
+{
+    struct fixture *f = *state;
+    session(f, f->client);
+    struct rpc_stream *stream = f->stream;
+    for (uint32_t i = 1; i <= 500; i++)
+        assert_int_equal(beat(stream, i), TITAN_OK);
+    f->opened++; /* on_session has no opening of its own */
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->messages, 500);
+    assert_true(f->in_order);
+    assert_int_equal(f->half_closed, 1);
+}
+
+static void test_send_limit(void **state)
+{
+    struct fixture *f = *state;
+    session(f, f->client);
+    f->opened++;
+    titan_status status = TITAN_OK;
+    int n = 0;
+    for (; n < 5000 && status == TITAN_OK; n++)
+        status = beat(f->stream, 1);
+    assert_int_equal(status, TITAN_EAGAIN); /* the loop has not run: all of it is queued */
+    assert_in_range(n, 1024, 1030);
+    run_until_count(f, &f->messages, 1);
+    rpc_stream_cancel(f->stream);
+    assert_int_equal(beat(f->stream, 1), TITAN_ECANCELLED);
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_ECANCELLED);
+    run_until_count(f, &f->closed, f->opened);
+}
+
+static void test_privileged(void **state)
+{
+    struct fixture *f = *state;
+    char target[64];
+    (void)snprintf(target, sizeof(target), "127.0.0.1:%d", f->port);
+    struct rpc_client *tcp = NULL;
+    assert_int_equal(rpc_client_open(&f->loop, target, &tcp, NULL), TITAN_OK);
+    session(f, tcp);
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_EPERM);
+    bool down = false;
+    rpc_client_close(tcp, set_true, &down);
+    run_until(f, &down);
+}
+
+static void test_deadline(void **state)
+{
+    struct fixture *f = *state;
+    int64_t start_ns = clock_mono_ns();
+    submit(f, "hang", "", 100);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_ETIMEDOUT);
+    assert_true(clock_mono_ns() - start_ns >= INT64_C(99000000));
+    run_until_count(f, &f->closed, 1);
+    assert_int_equal(f->closed_cancelled, 1);
+}
+
+static void test_cancel(void **state)
+{
+    struct fixture *f = *state;
+    watch(f, UINT64_MAX, 1000);
+    run_until_count(f, &f->messages, 10);
+    rpc_stream_cancel(f->stream);
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_ECANCELLED);
+    run_until_count(f, &f->closed, 1);
+    assert_int_equal(f->closed_cancelled, 1);
+}
+
+/* The client goes away with calls open: each of them hears of it once, and so does the server. */
+static void test_client_close(void **state)
+{
+    struct fixture *f = *state;
+    submit(f, "hang", "", 0);
+    watch(f, UINT64_MAX, 1000);
+    run_until_count(f, &f->messages, 1);
+    run_until_count(f, &f->opened, 2);
+    rpc_client_close(f->client, set_true, &f->client_down);
+    run_until(f, &f->client_down);
+    f->client = NULL;
+    assert_int_equal(f->replies, 1);
+    assert_int_equal(f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_ECANCELLED);
+    run_until_count(f, &f->closed, 2);
+}
+
+static void test_shutdown_hung(void **state)
+{
+    struct fixture *f = *state;
+    submit(f, "hang", "", 0);
+    run_until_count(f, &f->opened, 1);
+    int64_t start_ns = clock_mono_ns();
+    rpc_server_shutdown(f->server, 200, set_true, &f->server_down);
+    submit(f, "", "", 0); /* too late */
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
+    run_until(f, &f->server_down);
+    assert_true(clock_mono_ns() - start_ns >= INT64_C(199000000));
+    run_until_count(f, &f->replies, 2);
+    assert_int_equal(f->closed_cancelled, 1);
+    rpc_server_free(f->server);
+    f->server = NULL;
+}
+
+/* What runs when the server is told to stop may end well. */
+static void test_shutdown_drains(void **state)
+{
+    struct fixture *f = *state;
+    submit(f, "hang", "", 0);
+    run_until_count(f, &f->opened, 1);
+    rpc_server_shutdown(f->server, 10000, set_true, &f->server_down);
+    Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
+    reply.job_id = 77;
+    rpc_call_reply(f->hung, &reply.base);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->number, 77);
+    run_until(f, &f->server_down);
+    rpc_server_free(f->server);
+    f->server = NULL;
+}
+
+static void test_oversize(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_free_ char *big = calloc(1, 100001);
+    memset(big, 'x', 100000);
+    submit(f, "", big, 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(titan_status_grpc(f->error.status), 8);
+    assert_int_equal(f->opened, 0);
+    submit(f, "", "ok", 0); /* the connection is still good */
+    run_until_count(f, &f->replies, 2);
+    assert_int_equal(f->error.status, TITAN_OK);
+}
+
+static void call_with(struct fixture *f, const char *path, const ProtobufCMessage *request)
+{
+    rpc_client_call(f->client, path, request, &titan__v1__submit_response__descriptor, 0, on_reply, f);
+    run_until_count(f, &f->replies, 1);
+}
+
+static void test_garbage_message(void **state)
+{
+    struct fixture *f = *state;
+    /* A LogChunk whose bytes are no SubmitRequest: field 1 is a varint there, a string here. */
+    Titan__V1__LogChunk chunk = TITAN__V1__LOG_CHUNK__INIT;
+    chunk.rank = 5;
+    call_with(f, UNARY, &chunk.base);
+    assert_int_equal(f->error.status, TITAN_EINVAL);
+    assert_int_equal(f->opened, 0);
+}
+
+static void test_not_utf8(void **state)
+{
+    struct fixture *f = *state;
+    submit(f, "\xff\xfe", "", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_EINVAL);
+    assert_non_null(strstr(f->error.msg, "name"));
+    assert_int_equal(f->opened, 0);
+}
+
+static void test_unknown_method(void **state)
+{
+    struct fixture *f = *state;
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    call_with(f, "/titan.v1.Titan/Nothing", &request.base);
+    assert_int_equal(f->error.status, TITAN_EUNSUPPORTED);
+}
+
+/* Bytes that are not HTTP/2 end that connection and nothing else. */
+static void test_garbage_bytes(void **state)
+{
+    struct fixture *f = *state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->socket);
+    for (int i = 0; i < 8; i++) {
+        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+        char junk[4096];
+        for (size_t k = 0; k < sizeof(junk); k++)
+            junk[k] = (char)(k * 31 + (size_t)i * 7);
+        (void)!write(fd, junk, sizeof(junk));
+    }
+    submit(f, "", "still there", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+}
+
+static void test_taken(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err;
+    struct rpc_server *other = server_new(f);
+    assert_int_equal(rpc_server_listen(other, f->target, false, NULL, &err), TITAN_EEXIST);
+    char target[64];
+    (void)snprintf(target, sizeof(target), "127.0.0.1:%d", f->port);
+    assert_int_equal(rpc_server_listen(other, target, true, NULL, &err), TITAN_EEXIST);
+    assert_int_equal(rpc_server_listen(other, "nonsense", false, NULL, &err), TITAN_EINVAL);
+    assert_int_equal(rpc_server_listen(other, "192.0.2.1:0", false, NULL, &err), TITAN_EINVAL); /* not ours */
+    assert_int_equal(rpc_server_listen(other, "unix:/nonexistent/dir/s", false, NULL, &err), TITAN_ENOTFOUND);
+    rpc_server_free(other);
+    submit(f, "", "", 0); /* the first one was not disturbed */
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+}
+
+static void test_stale_socket(void **state)
+{
+    struct fixture *f = *state;
+    char path[64], target[80];
+    (void)snprintf(path, sizeof(path), "%s/stale.sock", f->dir);
+    (void)snprintf(target, sizeof(target), "unix:%s", path);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    (void)close(fd); /* leaves the file */
+    struct rpc_server *other = server_new(f);
+    assert_int_equal(rpc_server_listen(other, target, false, NULL, NULL), TITAN_OK);
+    rpc_server_free(other); /* never started */
+    (void)unlink(path);
+
+    FILE *file = fopen(path, "w"); /* not a socket: not ours to replace */
+    (void)fclose(file);
+    other = server_new(f);
+    assert_int_equal(rpc_server_listen(other, target, false, NULL, NULL), TITAN_EEXIST);
+    rpc_server_free(other);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void test_unreachable(void **state)
+{
+    struct fixture *f = *state;
+    server_stop(f);
+    submit(f, "", "", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
+    assert_non_null(strstr(f->error.msg, f->socket));
+    /* and there again: the same client connects by itself */
+    f->server = server_new(f);
+    assert_int_equal(rpc_server_listen(f->server, f->target, false, NULL, NULL), TITAN_OK);
+    assert_int_equal(rpc_server_start(f->server, NULL), TITAN_OK);
+    f->server_down = false;
+    int64_t start_ns = clock_mono_ns();
+    do {
+        submit(f, "", "", 0);
+        run_until_count(f, &f->replies, f->replies + 1);
+    } while (f->error.status == TITAN_EUNREACHABLE && clock_mono_ns() - start_ns < INT64_C(5000000000));
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_true(clock_mono_ns() - start_ns < INT64_C(1000000000));
+}
+
+/* --- health and reflection ---------------------------------------------------------------------------------------- */
+
+static void on_health(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+{
+    (void)stream;
+    struct fixture *f = fix(data);
+    f->messages++;
+    f->number = ((const Grpc__Health__V1__HealthCheckResponse *)message)->status;
+}
+
+static void on_check(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    struct fixture *f = fix(data);
+    f->replies++;
+    f->error = *err;
+    if (reply)
+        f->number = ((const Grpc__Health__V1__HealthCheckResponse *)reply)->status;
+}
+
+static void health_check(struct fixture *f, const char *service)
+{
+    Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+    request.service = (char *)(uintptr_t)service;
+    int before = f->replies;
+    rpc_client_call(f->client, "/grpc.health.v1.Health/Check", &request.base,
+                    &grpc__health__v1__health_check_response__descriptor, 0, on_check, f);
+    run_until_count(f, &f->replies, before + 1);
+}
+
+static void test_health(void **state)
+{
+    struct fixture *f = *state;
+    health_check(f, "");
+    assert_int_equal(f->number, 2); /* NOT_SERVING until told otherwise */
+    rpc_server_set_serving(f->server, true);
+    health_check(f, "titan.v1.Titan");
+    assert_int_equal(f->number, 1);
+    health_check(f, "titan.v1.Tit");
+    assert_int_equal(f->error.status, TITAN_ENOTFOUND);
+
+    const struct rpc_stream_events events = {on_health, on_end};
+    Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+    assert_int_equal(rpc_client_stream(f->client, "/grpc.health.v1.Health/Watch", &request.base, true,
+                                       &grpc__health__v1__health_check_response__descriptor, &events, f, &f->stream,
+                                       NULL),
+                     TITAN_OK);
+    run_until_count(f, &f->messages, 1);
+    assert_int_equal(f->number, 1);
+    /* The watch hears of the shutdown and does not hold it up. */
+    int64_t start_ns = clock_mono_ns();
+    rpc_server_shutdown(f->server, 20000, set_true, &f->server_down);
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->number, 2);
+    assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
+    run_until(f, &f->server_down);
+    assert_true(clock_mono_ns() - start_ns < INT64_C(5000000000));
+    rpc_server_free(f->server);
+    f->server = NULL;
+}
+
+static void on_reflected(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+{
+    struct fixture *f = fix(data);
+    const Grpc__Reflection__V1alpha__ServerReflectionResponse *said =
+        (const Grpc__Reflection__V1alpha__ServerReflectionResponse *)message;
+    f->messages++;
+    if (said->list_services_response &&
+        said->message_response_case ==
+            GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_LIST_SERVICES_RESPONSE) {
+        for (size_t i = 0; i < said->list_services_response->n_service; i++) {
+            size_t len = strlen(f->text);
+            (void)snprintf(f->text + len, sizeof(f->text) - len, "%s ", said->list_services_response->service[i]->name);
+        }
+    }
+    rpc_stream_close_send(stream);
+}
+
+static void test_reflection(void **state)
+{
+    struct fixture *f = *state;
+    const struct rpc_stream_events events = {on_reflected, on_end};
+    Grpc__Reflection__V1alpha__ServerReflectionRequest request =
+        GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
+    request.message_request_case = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_LIST_SERVICES;
+    request.list_services = (char *)(uintptr_t) "";
+    assert_int_equal(rpc_client_stream(f->client, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                                       &request.base, false,
+                                       &grpc__reflection__v1alpha__server_reflection_response__descriptor, &events, f,
+                                       &f->stream, NULL),
+                     TITAN_OK);
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_string_equal(f->text, "titan.v1.Titan titan.internal.Coordinator grpc.health.v1.Health "
+                                 "grpc.reflection.v1alpha.ServerReflection ");
+}
+
+static void test_reflection_lookup(void **state)
+{
+    (void)state;
+    const struct rpc_reflection set = {.set = titan_descriptors, .bytes = titan_descriptors_bytes};
+    struct rpc_bytes titan = rpc_reflection_file(&set, "titan/v1/titan.proto");
+    assert_true(titan.len > 1000);
+    static const char *const inside[] = {"titan.v1.Titan",          "titan.v1.Titan.Submit", "titan.v1.Job",
+                                         "titan.v1.Job.world_size", "titan.v1.JobState",     ".titan.v1.Event"};
+    for (size_t i = 0; i < ARRAY_SIZE(inside); i++)
+        assert_ptr_equal(rpc_reflection_symbol(&set, inside[i]).data, titan.data);
+    static const char *const outside[] = {"titan.v1", "titan.v1.Jo", "titan.v1.Job.none", "titan.v1.Titan.Submit.x",
+                                          "",         "Job",         "titan.v2.Job",      "titan.v1."};
+    for (size_t i = 0; i < ARRAY_SIZE(outside); i++)
+        assert_int_equal(rpc_reflection_symbol(&set, outside[i]).len, 0);
+    assert_int_equal(rpc_reflection_file(&set, "titan/v1/titan").len, 0);
+    assert_ptr_equal(rpc_reflection_symbol(&set, "grpc.health.v1.HealthCheckResponse.ServingStatus").data,
+                     rpc_reflection_file(&set, "titan/wire/health.proto").data);
+    /* A damaged set is walked to its first damage and no further. */
+    for (size_t n = 0; n < 200; n++) {
+        const struct rpc_reflection cut = {.set = titan_descriptors, .bytes = n};
+        (void)rpc_reflection_symbol(&cut, "titan.v1.Titan");
+    }
+}
+
+/* --- the blocking channel ----------------------------------------------------------------------------------------- */
+
+struct blocking {
+    const char *target;
+    titan_status unary, stream, stopped, interrupted, missing;
+    uint64_t number;
+    int messages, ticks;
+    struct titan_error error;
+};
+
+static bool count_each(const ProtobufCMessage *message, void *data)
+{
+    (void)message;
+    ((struct blocking *)data)->messages++;
+    return true;
+}
+
+static bool stop_each(const ProtobufCMessage *message, void *data)
+{
+    (void)message;
+    (void)data;
+    return false;
+}
+
+static volatile int interrupted;
+
+static bool interrupt_each(const ProtobufCMessage *message, void *data)
+{
+    (void)message;
+    (void)data;
+    interrupted = 1;
+    return true;
+}
+
+static void count_tick(void *data)
+{
+    ((struct blocking *)data)->ticks++;
+}
+
+static void *blocking_thread(void *arg)
+{
+    struct blocking *b = arg;
+    struct rpc_channel *channel = NULL;
+    b->unary = rpc_channel_open(b->target, &channel, &b->error);
+    if (b->unary != TITAN_OK)
+        return NULL;
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    request.recipe = (char *)(uintptr_t) "1234567";
+    ProtobufCMessage *reply = NULL;
+    b->unary = rpc_channel_call(channel, UNARY, &request.base, &titan__v1__submit_response__descriptor, 5000, &reply,
+                                &b->error);
+    if (reply) {
+        b->number = ((Titan__V1__SubmitResponse *)reply)->job_id;
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    reply = NULL;
+    b->missing = rpc_channel_call(channel, "/titan.v1.Titan/None", &request.base,
+                                  &titan__v1__submit_response__descriptor, 5000, &reply, &b->error);
+    Titan__V1__WatchEventsRequest watch_request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+    watch_request.after_event_id = 50;
+    watch_request.job_id = 10;
+    b->stream = rpc_channel_stream(channel, STREAM, &watch_request.base, &titan__v1__event__descriptor, count_each,
+                                   count_tick, b, NULL, &b->error);
+    watch_request.after_event_id = UINT64_MAX;
+    b->stopped = rpc_channel_stream(channel, STREAM, &watch_request.base, &titan__v1__event__descriptor, stop_each,
+                                    NULL, b, NULL, &b->error);
+    b->interrupted = rpc_channel_stream(channel, STREAM, &watch_request.base, &titan__v1__event__descriptor,
+                                        interrupt_each, NULL, b, &interrupted, &b->error);
+    rpc_channel_close(channel);
+    return NULL;
+}
+
+struct joiner {
+    uv_work_t work;
+    struct blocking *blocking;
+    bool done;
+};
+
+static void joiner_work(uv_work_t *work)
+{
+    (void)blocking_thread(((struct joiner *)work->data)->blocking);
+}
+
+static void joiner_done(uv_work_t *work, int status)
+{
+    (void)status;
+    ((struct joiner *)work->data)->done = true;
+}
+
+static void test_channel(void **state)
+{
+    struct fixture *f = *state;
+    struct blocking b = {.target = f->target};
+    struct joiner joiner = {.blocking = &b};
+    joiner.work.data = &joiner;
+    assert_int_equal(uv_queue_work(&f->loop, &joiner.work, joiner_work, joiner_done), 0);
+    run_until(f, &joiner.done);
+    assert_int_equal(b.unary, TITAN_OK);
+    assert_int_equal(b.number, 7);
+    assert_int_equal(b.missing, TITAN_EUNSUPPORTED);
+    assert_int_equal(b.stream, TITAN_OK);
+    assert_int_equal(b.messages, 50);
+    assert_int_equal(b.stopped, TITAN_OK);
+    assert_int_equal(b.interrupted, TITAN_ECANCELLED);
+    run_until_count(f, &f->closed, f->opened);
+}
+
+#define WITH_SERVER(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        WITH_SERVER(test_unary),           WITH_SERVER(test_error),          WITH_SERVER(test_concurrent),
+        WITH_SERVER(test_stream),          WITH_SERVER(test_back_pressure),  WITH_SERVER(test_bidi),
+        WITH_SERVER(test_send_limit),      WITH_SERVER(test_privileged),     WITH_SERVER(test_deadline),
+        WITH_SERVER(test_cancel),          WITH_SERVER(test_client_close),   WITH_SERVER(test_shutdown_hung),
+        WITH_SERVER(test_shutdown_drains), WITH_SERVER(test_oversize),       WITH_SERVER(test_garbage_message),
+        WITH_SERVER(test_not_utf8),        WITH_SERVER(test_unknown_method), WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_taken),           WITH_SERVER(test_stale_socket),   WITH_SERVER(test_unreachable),
+        WITH_SERVER(test_health),          WITH_SERVER(test_reflection),     cmocka_unit_test(test_reflection_lookup),
+        WITH_SERVER(test_channel),
+    };
+    return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
+}
