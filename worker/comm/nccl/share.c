@@ -1,0 +1,268 @@
+/* share.c - the agreement on NCCL's unique id (share.h). Host is rank 0, guests are the others. */
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "worker/comm/nccl/share.h"
+
+#define GUESTS_EXTRA 16 /* connections that may be open beside the expected ones: strays, second tries */
+#define LOOK_MS 10      /* how often the abort flag is looked at while nothing happens */
+
+/* What a guest says first. Same machine type on all members, as NCCL itself requires. */
+struct hello {
+    char magic[8];
+    unsigned char id[COMM_ID_BYTES];
+    uint64_t epoch;
+    uint32_t rank, world;
+};
+_Static_assert(sizeof(struct hello) == 40, "hello goes over the wire");
+
+struct guest {
+    int fd;
+    size_t got;
+    struct hello hello;
+};
+
+static struct hello make_hello(const struct comm_config *config)
+{
+    struct hello h = {.magic = "titnccl", .epoch = config->epoch, .rank = (uint32_t)config->rank};
+    memcpy(h.id, config->id, sizeof h.id);
+    h.world = (uint32_t)config->world;
+    return h;
+}
+
+static titan_status may_go_on(const volatile int *abort_flag, int64_t deadline_ns, struct titan_error *err)
+{
+    if (abort_flag && *abort_flag)
+        return titan_fail(err, TITAN_EREVOKED, "epoch revoked while its communicator was forming");
+    if (clock_mono_ns() >= deadline_ns)
+        return titan_fail(err, TITAN_ETIMEDOUT, "not all members arrived in time to form the communicator");
+    return TITAN_OK;
+}
+
+static bool by_address(const struct comm_config *config)
+{
+    return config->addresses && config->addresses[0] && config->addresses[0][0];
+}
+
+/* Abstract: gone with its last descriptor. The segment's inode keeps runs apart that were given the same id. */
+static socklen_t local_name(const struct comm_config *config, struct sockaddr_un *ret)
+{
+    struct stat st = {0};
+    if (config->memfd >= 0)
+        (void)fstat(config->memfd, &st);
+    memset(ret, 0, sizeof *ret);
+    ret->sun_family = AF_UNIX;
+    int n = snprintf(ret->sun_path + 1, sizeof ret->sun_path - 1, "titan-nccl-%llx-%llx-",
+                     (unsigned long long)st.st_ino, (unsigned long long)config->epoch);
+    for (int i = 0; i < COMM_ID_BYTES; i++)
+        n += snprintf(ret->sun_path + 1 + n, sizeof ret->sun_path - 1 - (size_t)n, "%02x", config->id[i]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static titan_status local_listen(const struct comm_config *config, int *ret, struct titan_error *err)
+{
+    struct sockaddr_un name;
+    socklen_t len = local_name(config, &name);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&name, len) != 0 || listen(fd, COMM_WORLD_MAX) != 0)
+        return titan_fail_errno(err, "listening for the members of this host");
+    *ret = TAKE_FD(fd);
+    return TITAN_OK;
+}
+
+/* Read what has come; 1 = hello complete and ours, 0 = more to come, -1 = drop. */
+static int guest_read(struct guest *g, const struct comm_config *config)
+{
+    ssize_t n = recv(g->fd, (char *)&g->hello + g->got, sizeof g->hello - g->got, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n <= 0)
+        return -1;
+    g->got += (size_t)n;
+    if (g->got < sizeof g->hello)
+        return 0;
+    struct hello want = make_hello(config);
+    if (g->hello.rank == 0 || g->hello.rank >= want.world)
+        return -1;
+    want.rank = g->hello.rank;
+    return memcmp(&want, &g->hello, sizeof want) == 0 ? 1 : -1;
+}
+
+struct reception {
+    struct guest *guests;
+    struct pollfd *polls; /* [0] is the listener */
+    bool *served;         /* by rank */
+    int n, capacity, left;
+};
+
+static void reception_drop(struct reception *r, int i)
+{
+    (void)close(r->guests[i].fd);
+    r->guests[i] = r->guests[--r->n];
+}
+
+static void reception_free(struct reception *r)
+{
+    while (r->n > 0)
+        reception_drop(r, r->n - 1);
+    free(r->guests);
+    free(r->polls);
+    free(r->served);
+}
+
+static void reception_accept(struct reception *r, int listener)
+{
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return;
+    if (r->n == r->capacity)
+        reception_drop(r, 0); /* the oldest has been silent the longest */
+    r->guests[r->n++] = (struct guest){.fd = fd};
+}
+
+/* One look at everybody who has something to say. */
+static void reception_serve(struct reception *r, const struct comm_config *config, const void *data, size_t bytes)
+{
+    for (int i = r->n - 1; i >= 0; i--) {
+        struct guest *g = &r->guests[i];
+        int state = guest_read(g, config);
+        /* A fresh connection takes a few hundred bytes at once, or is broken. */
+        if (state > 0 && send(g->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes &&
+            !r->served[g->hello.rank]) {
+            r->served[g->hello.rank] = true;
+            r->left--;
+        }
+        if (state != 0)
+            reception_drop(r, i);
+    }
+}
+
+static titan_status host(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
+                         const void *data, size_t bytes, struct titan_error *err)
+{
+    _cleanup_fd_ int own = -1;
+    int listener = config->listener;
+    if (!by_address(config)) {
+        TRY(local_listen(config, &own, err));
+        listener = own;
+    } else if (listener < 0) {
+        return titan_fail(err, TITAN_EINVAL, "rank 0 has an address but no listening socket");
+    }
+    _cleanup_(reception_free) struct reception r = {.capacity = config->world + GUESTS_EXTRA,
+                                                    .left = config->world - 1};
+    r.guests = calloc((size_t)r.capacity, sizeof *r.guests);
+    r.polls = calloc((size_t)r.capacity + 1, sizeof *r.polls);
+    r.served = calloc((size_t)config->world, sizeof *r.served);
+    if (!r.guests || !r.polls || !r.served)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to receive %d members", config->world);
+    while (r.left > 0) {
+        titan_status st = may_go_on(abort_flag, deadline_ns, err);
+        if (st == TITAN_ETIMEDOUT)
+            return titan_error_wrap(err, "%d of %d missing", r.left, config->world);
+        TRY(st);
+        r.polls[0] = (struct pollfd){.fd = listener, .events = POLLIN};
+        for (int i = 0; i < r.n; i++)
+            r.polls[i + 1] = (struct pollfd){.fd = r.guests[i].fd, .events = POLLIN};
+        if (poll(r.polls, (nfds_t)r.n + 1, LOOK_MS) <= 0)
+            continue;
+        reception_serve(&r, config, data, bytes);
+        if (r.polls[0].revents & POLLIN)
+            reception_accept(&r, listener);
+    }
+    return TITAN_OK;
+}
+
+/* A socket connecting to rank 0; -1 with errno when it cannot even begin. */
+static int dial(const struct comm_config *config)
+{
+    if (!by_address(config)) {
+        struct sockaddr_un name;
+        socklen_t len = local_name(config, &name);
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && connect(fd, (struct sockaddr *)&name, len) != 0) {
+            (void)close(fd);
+            fd = -1;
+        }
+        return fd;
+    }
+    char address[512];
+    (void)snprintf(address, sizeof address, "%s", config->addresses[0]);
+    char *colon = strrchr(address, ':');
+    if (!colon)
+        return -1;
+    *colon = '\0';
+    char *name = address;
+    if (name[0] == '[' && colon > name && colon[-1] == ']') { /* [::1]:7000 */
+        name++;
+        colon[-1] = '\0';
+    }
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(name, colon + 1, &hints, &found) != 0)
+        return -1;
+    int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, found->ai_protocol);
+    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
+        (void)close(fd);
+        fd = -1;
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+/* One conversation; TITAN_EAGAIN when it broke off. */
+static titan_status visit(const struct comm_config *config, int fd, const volatile int *abort_flag, int64_t deadline_ns,
+                          void *data, size_t bytes, struct titan_error *err)
+{
+    const struct hello hello = make_hello(config);
+    unsigned char answer[NCCL_SHARE_MAX];
+    size_t got = 0;
+    bool said = false;
+    while (got < bytes) {
+        TRY(may_go_on(abort_flag, deadline_ns, err));
+        struct pollfd p = {.fd = fd, .events = said ? POLLIN : POLLOUT};
+        if (poll(&p, 1, LOOK_MS) <= 0)
+            continue;
+        if (!said) {
+            if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+                return TITAN_EAGAIN;
+            said = true;
+            continue;
+        }
+        ssize_t n = recv(fd, answer + got, bytes - got, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (n <= 0)
+            return TITAN_EAGAIN;
+        got += (size_t)n;
+    }
+    memcpy(data, answer, bytes);
+    return TITAN_OK;
+}
+
+titan_status nccl_share(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
+                        void *data, size_t bytes, struct titan_error *err)
+{
+    if (bytes > NCCL_SHARE_MAX || config->world < 1 || config->world > COMM_WORLD_MAX || config->rank < 0 ||
+        config->rank >= config->world)
+        return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", config->rank, config->world);
+    if (config->rank == 0)
+        return host(config, abort_flag, deadline_ns, data, bytes, err);
+    for (;;) {
+        TRY(may_go_on(abort_flag, deadline_ns, err));
+        _cleanup_fd_ int fd = dial(config);
+        titan_status st = fd < 0 ? TITAN_EAGAIN : visit(config, fd, abort_flag, deadline_ns, data, bytes, err);
+        if (st != TITAN_EAGAIN)
+            return st;
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL); /* rank 0 is not there yet */
+    }
+}

@@ -1,0 +1,15 @@
+/* share.h - rank 0 of an epoch hands the others NCCL's unique id, over a connection to its listener. */
+#ifndef TITAN_WORKER_COMM_NCCL_SHARE_H
+#define TITAN_WORKER_COMM_NCCL_SHARE_H
+
+#include "worker/comm/comm.h"
+
+/* Collective over config's members: afterwards data (bytes, at most NCCL_SHARE_MAX) is rank 0's on every rank. Each
+ * guest says hello with communicator id, epoch and rank; who says anything else is dropped. With no addresses in config
+ * all ranks are on this host and meet at an abstract Unix socket named after the communicator. Ends with
+ * TITAN_ETIMEDOUT at deadline_ns (clock_mono_ns) and with TITAN_EREVOKED when *abort_flag (may be NULL) is set. */
+#define NCCL_SHARE_MAX 256
+titan_status nccl_share(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
+                        void *data, size_t bytes, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

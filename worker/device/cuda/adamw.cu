@@ -1,0 +1,30 @@
+/* adamw.cu - AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). */
+#include "worker/device/cuda/kernel.cuh"
+
+__global__ static void __launch_bounds__(THREADS)
+    adamw(float *master, float *m, float *v, const float *grad, bf16 *shadow, size_t n, struct adamw_factors a,
+          const int *failed)
+{
+    if (*failed != 0)
+        return;
+    for (size_t i = grid_first(); i < n; i += grid_stride()) {
+        const float g = grad[i] * a.grad_scale;
+        const float mi = a.beta1 * m[i] + (1.0f - a.beta1) * g;
+        const float vi = a.beta2 * v[i] + (1.0f - a.beta2) * g * g;
+        const float w = master[i];
+        const float next = w - a.lr * (mi / a.bias1 / (sqrtf(vi / a.bias2) + a.eps) + a.weight_decay * w);
+        m[i] = mi;
+        v[i] = vi;
+        master[i] = next;
+        if (shadow)
+            num_store(shadow + i, next);
+    }
+}
+
+int cuda_adamw(void *stream, float *master, float *m, float *v, const float *grad, uint16_t *shadow, size_t n,
+               struct adamw_factors factors, const int *failed)
+{
+    if (n == 0)
+        return 0;
+    return LAUNCH(adamw, grid_blocks(n), THREADS, 0, stream, master, m, v, grad, (bf16 *)shadow, n, factors, failed);
+}

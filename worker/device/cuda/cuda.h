@@ -1,0 +1,118 @@
+/* cuda.h - the CUDA plug-in's own structures: device, stream, event, and how a failure travels.
+ *
+ * A GPU cannot skip what is already enqueued, so the rule "what fails later is sticky on its stream" is kept like this.
+ * Each stream has three words, all 0 or a titan_status:
+ *   raised  pinned host memory; set by any thread the moment something fails (a revoke, a failed call)
+ *   seen    device memory; set only in stream order by a one-thread kernel (cuda_latch) enqueued behind every operation
+ *           that can fail and behind every wait for another stream's event
+ *   told    pinned host memory; the latch's copy of seen for the host
+ * AdamW, the one operation that changes what outlives a step, does nothing when `seen` is set. So a step whose
+ * collective was aborted leaves the weights as they were, and no update is cut in half: a revoke in the middle of an
+ * update is seen by the next latch, not by the running kernel. Other operations enqueued before the host learns of the
+ * failure run on undefined data; those enqueued after it are skipped. */
+#ifndef TITAN_WORKER_DEVICE_CUDA_CUDA_H
+#define TITAN_WORKER_DEVICE_CUDA_CUDA_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+#include "worker/device/device.h"
+
+#define CUDA_MATMUL_WORK_BYTES ((size_t)32 << 20)
+#define CUDA_COMMS_MAX 16
+
+struct matmul_plans; /* matmul.c */
+
+struct comm;
+/* A communicator that works on this device's streams. */
+struct comm_watch {
+    void (*check)(struct comm *comm); /* asked while the host waits: raise the failure, if there is one */
+    void (*forget)(struct comm *comm, const struct stream *s); /* the stream is closing */
+    struct comm *comm;
+};
+
+struct device {
+    int index;
+    char name[64];
+    uint64_t memory_bytes;
+    double peak_flops_bf16, peak_flops_f32;
+    cublasLtHandle_t lt;
+    struct matmul_plans *plans;
+    pthread_mutex_t lock;       /* every stream's error text */
+    pthread_mutex_t watch_lock; /* held while communicators are asked, so that none closes meanwhile */
+    struct comm_watch watches[CUDA_COMMS_MAX];
+    int n_watches;
+};
+
+struct stream {
+    struct device *dev;
+    cudaStream_t native;
+    int *raised, *told;       /* pinned host memory, also the device's */
+    int *seen;                /* device memory */
+    bool may_fail;            /* something that can fail later was enqueued, here or on a stream this one waited for */
+    void *work;               /* cuBLASLt's workspace; made at the first product */
+    struct titan_error error; /* the text of the first failure raised here */
+};
+
+struct event {
+    struct device *dev;
+    cudaEvent_t native;
+    struct stream *from; /* last recorded on; NULL = never */
+};
+
+/* Text for a failed CUDA call. */
+titan_status cuda_fail(struct titan_error *err, cudaError_t e, const char *what);
+/* Make dev the calling thread's device. */
+titan_status cuda_enter(struct device *dev, struct titan_error *err) TITAN_MUST_USE;
+/* Any thread: from the next latch on, the stream has failed with this status. The first failure stays. */
+void stream_raise(struct stream *s, titan_status status, const char *text);
+/* The failure the host knows of, with its text into err; TITAN_OK when there is none. */
+titan_status stream_failure(struct stream *s, struct titan_error *err);
+/* Enqueue a latch behind what was just enqueued; marks the stream as one that may fail. */
+titan_status stream_latch(struct stream *s, const struct stream *from);
+/* True when an operation must not be enqueued: the stream has failed. Otherwise its device is entered. */
+bool stream_skips(struct stream *s);
+/* A call failed while it was enqueued: the host knows at once. Returns status. */
+titan_status stream_fail_now(struct stream *s, titan_status status, const char *text);
+/* Outcome of enqueueing `what`: raises and returns TITAN_EDEVICE when error is not cudaSuccess. */
+titan_status stream_enqueued(struct stream *s, const char *what, int error);
+/* Register a communicator to be asked while the host waits for a stream. False when there are too many. */
+bool device_watch(struct device *dev, const struct comm_watch *watch);
+void device_unwatch(struct device *dev, const struct comm *comm);
+
+titan_status matmul_plans_open(struct matmul_plans **ret, struct titan_error *err) TITAN_MUST_USE;
+void matmul_plans_close(struct matmul_plans *plans);
+titan_status cuda_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                         const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
+                         float beta);
+
+extern const struct device_ops cuda_ops; /* ops.c */
+extern const struct comm_ops comm_nccl;  /* worker/comm/nccl/nccl.c */
+
+/* device.c */
+titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err);
+void cuda_close(struct device *dev);
+void cuda_info(struct device *dev, struct device_info *ret);
+titan_status cuda_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
+void cuda_release(struct device *dev, void *ptr);
+titan_status cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
+void cuda_release_host(struct device *dev, void *ptr);
+const char *cuda_unusable(void);
+
+/* stream.c */
+titan_status cuda_stream_open(struct device *dev, const char *name, bool compute, struct stream **ret,
+                              struct titan_error *err);
+void cuda_stream_close(struct stream *s);
+titan_status cuda_stream_sync(struct stream *s, struct titan_error *err);
+void cuda_stream_clear(struct stream *s);
+titan_status cuda_stream_call(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
+                              struct titan_error *err);
+void *cuda_stream_native(struct stream *s);
+titan_status cuda_event_open(struct device *dev, struct event **ret, struct titan_error *err);
+void cuda_event_close(struct event *e);
+titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_error *err);
+titan_status cuda_event_wait(struct event *e, struct stream *s, struct titan_error *err);
+titan_status cuda_event_sync(struct event *e, struct titan_error *err);
+
+#endif

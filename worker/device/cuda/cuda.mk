@@ -1,0 +1,48 @@
+# The CUDA plug-in: `make cuda`. Needs a CUDA toolkit (nvcc, cuBLASLt, NCCL) and a C and C++ compiler, nothing else: the
+# plug-in's objects are built apart, without the generated protocol code. Loading it needs no driver; using it does.
+#   CUDA=/usr/local/cuda   the toolkit        NCCL=$(CUDA), CUBLAS=$(CUDA)   where those libraries are, if elsewhere
+#   CUDA_ARCH="80 90a 100" compute capabilities to build machine code for
+CUDA      ?= /usr/local/cuda
+NCCL      ?= $(CUDA)
+CUBLAS    ?= $(CUDA)
+CUDA_ARCH ?= 80 90a 100
+NVCC      := $(CUDA)/bin/nvcc
+plugin_cuda := $(BUILD)/lib/titan/libtitan-cuda.so
+
+cuda_c  := $(wildcard worker/device/cuda/*.c worker/comm/nccl/*.c) base/error.c base/status.c base/clock.c
+cuda_cu := $(wildcard worker/device/cuda/*.cu)
+cuda_o  := $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(cuda_cu:%.cu=$(BUILD)/obj/cuda/%.cu.o)
+
+# Evaluated in the recipes only: no toolkit, no call.
+cuda_known = $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
+cuda_use   = $(foreach a,$(CUDA_ARCH),$(if $(filter $(a:%a=%),$(cuda_known)),$(a)))
+cuda_gen   = $(if $(cuda_use),$(foreach a,$(cuda_use),-gencode arch=compute_$(a),code=sm_$(a)),\
+	$(error this CUDA toolkit knows none of CUDA_ARCH="$(CUDA_ARCH)", only $(cuda_known)))
+# PTX of the oldest, for a GPU newer than the list; a feature variant's (90a) would run nowhere else.
+cuda_ptx   = $(if $(filter 80,$(cuda_use)),-gencode arch=compute_80$(comma)code=compute_80)
+# The library file itself, whatever its version: python's packages of the toolkit have no plain .so name.
+cuda_lib   = $(or $(firstword $(wildcard $(foreach d,lib64 lib,$(2)/$(d)/lib$(1).so $(2)/$(d)/lib$(1).so.*))),-l$(1))
+cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) $(call cuda_lib,cublasLt,$(CUBLAS))))),-Wl,-rpath,$(d:%/=%))
+cuda_inc   := $(foreach d,$(sort $(NCCL) $(CUBLAS) $(CUDA)),-isystem $(d)/include)
+NVCCFLAGS  ?= -O3
+
+.PHONY: cuda
+cuda: ## build the CUDA plug-in (needs a CUDA toolkit; CUDA=/usr/local/cuda, CUDA_ARCH="80 90a 100")
+	@test -x $(NVCC) || { echo "make cuda: no CUDA toolkit: $(NVCC) is missing; say where it is: make cuda CUDA=/path" >&2; exit 1; }
+	@test -n "$(wildcard $(addsuffix /include/nccl.h,$(NCCL) $(CUDA)))" || { echo "make cuda: nccl.h is not in $(NCCL)/include; say where NCCL is: make cuda NCCL=/path" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(plugin_cuda)
+
+$(BUILD)/obj/cuda/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) $(CFLAGS) $(CPPFLAGS) -Werror $(cuda_inc) -c -o $@ $<
+# -MD is run by nvcc itself so that the dependencies name the .cu and its headers.
+$(BUILD)/obj/cuda/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) -Werror all-warnings \
+		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow,-Werror$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) -c -o $@ $<
+$(plugin_cuda): $(cuda_o)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -Wl,-z,defs -o $@ $^ $(cuda_rpath) \
+		$(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,nccl,$(NCCL)) \
+		$(or $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a)),$(call cuda_lib,cudart,$(CUDA))) \
+		-lstdc++ -ldl -lrt -lpthread -lm

@@ -1,0 +1,84 @@
+/* elementwise.cu - casts, sums of two tensors, scaling. */
+#include "worker/device/cuda/kernel.cuh"
+
+__device__ static inline double wide_load(const double *x)
+{
+    return *x;
+}
+template <class T> __device__ static inline double wide_load(const T *x)
+{
+    return num_load(x);
+}
+__device__ static inline void wide_store(double *x, double value)
+{
+    *x = value;
+}
+template <class T> __device__ static inline void wide_store(T *x, double value)
+{
+    num_store(x, (float)value);
+}
+
+template <class To, class From> __global__ static void cast(To *dst, const From *src, size_t n)
+{
+    for (size_t i = grid_first(); i < n; i += grid_stride())
+        wide_store(dst + i, wide_load(src + i));
+}
+
+template <class To, class From> static int launch_cast(void *stream, void *dst, const void *src, size_t n)
+{
+    auto kernel = cast<To, From>;
+    return LAUNCH(kernel, grid_blocks(n), THREADS, 0, stream, (To *)dst, (const From *)src, n);
+}
+
+template <class To> static int launch_cast_to(void *stream, void *dst, const void *src, enum num from, size_t n)
+{
+    if (from == NUM_F64)
+        return launch_cast<To, double>(stream, dst, src, n);
+    if (from == NUM_BF16)
+        return launch_cast<To, bf16>(stream, dst, src, n);
+    return launch_cast<To, float>(stream, dst, src, n);
+}
+
+int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num from, size_t n)
+{
+    if (n == 0)
+        return 0;
+    if (to == NUM_F64)
+        return launch_cast_to<double>(stream, dst, src, from, n);
+    if (to == NUM_BF16)
+        return launch_cast_to<bf16>(stream, dst, src, from, n);
+    return launch_cast_to<float>(stream, dst, src, from, n);
+}
+
+template <class T> __global__ static void add(T *out, const T *a, const T *b, size_t n)
+{
+    for (size_t i = grid_first(); i < n; i += grid_stride())
+        num_store(out + i, num_load(a + i) + num_load(b + i));
+}
+
+int cuda_add(void *stream, void *out, const void *a, const void *b, bool is_bf16, size_t n)
+{
+    if (n == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(add<bf16>, grid_blocks(n), THREADS, 0, stream, (bf16 *)out, (const bf16 *)a, (const bf16 *)b, n);
+    return LAUNCH(add<float>, grid_blocks(n), THREADS, 0, stream, (float *)out, (const float *)a, (const float *)b, n);
+}
+
+int cuda_accumulate(void *stream, float *dst, const float *src, size_t n)
+{
+    return cuda_add(stream, dst, dst, src, false, n);
+}
+
+__global__ static void scale(float *x, float factor, size_t n)
+{
+    for (size_t i = grid_first(); i < n; i += grid_stride())
+        x[i] *= factor;
+}
+
+int cuda_scale(void *stream, float *x, float factor, size_t n)
+{
+    if (n == 0)
+        return 0;
+    return LAUNCH(scale, grid_blocks(n), THREADS, 0, stream, x, factor, n);
+}

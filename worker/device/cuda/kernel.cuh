@@ -1,0 +1,117 @@
+/* kernel.cuh - what every kernel file shares: element types, launching, block-wide reductions.
+ *
+ * All arithmetic is fp32 (sums over long buffers fp64). TITAN_EMULATE builds the same kernels for the host, on
+ * tests/cuda/emulator.h, where a block's threads are coroutines: that is how they are tested without a GPU. */
+#ifndef TITAN_WORKER_DEVICE_CUDA_KERNEL_CUH
+#define TITAN_WORKER_DEVICE_CUDA_KERNEL_CUH
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef TITAN_EMULATE
+#include "tests/cuda/emulator.h"
+#else
+#include <cuda_runtime.h>
+/* Launch and return the launch's error. */
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
+    (kernel<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__), (int)cudaGetLastError())
+/* The block's dynamic shared memory. */
+#define DYNAMIC_SHARED(name) extern __shared__ float name[]
+#endif
+
+#include "worker/device/cuda/kernels.h"
+
+#define THREADS 256
+#define WARP 32
+#define FULL_WARP 0xffffffffu
+
+/* bfloat16 as its bits: the upper half of an fp32. */
+struct bf16 {
+    uint16_t bits;
+};
+
+__host__ __device__ static inline float num_load(const float *x)
+{
+    return *x;
+}
+__host__ __device__ static inline float num_load(const bf16 *x)
+{
+    uint32_t bits = (uint32_t)x->bits << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+__host__ __device__ static inline void num_store(float *x, float value)
+{
+    *x = value;
+}
+/* Rounds to nearest, ties to even; a NaN stays one. */
+__host__ __device__ static inline void num_store(bf16 *x, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        x->bits = (uint16_t)((bits >> 16) | 0x40u);
+    else
+        x->bits = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* Element i of a tensor whose type is only known at run time. */
+__host__ __device__ static inline float any_load(const void *x, int64_t i, bool is_bf16)
+{
+    return is_bf16 ? num_load((const bf16 *)x + i) : ((const float *)x)[i];
+}
+__host__ __device__ static inline void any_store(void *x, int64_t i, bool is_bf16, float value)
+{
+    if (is_bf16)
+        num_store((bf16 *)x + i, value);
+    else
+        ((float *)x)[i] = value;
+}
+
+/* First element and stride of this thread in a grid-stride loop. */
+__device__ static inline size_t grid_first(void)
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+__device__ static inline size_t grid_stride(void)
+{
+    return (size_t)gridDim.x * blockDim.x;
+}
+/* Blocks for a grid-stride loop over n elements: enough to fill any GPU, not more than there is work. */
+static inline unsigned grid_blocks(size_t n)
+{
+    size_t blocks = (n + THREADS - 1) / THREADS;
+    return (unsigned)(blocks < 4096 ? blocks : 4096);
+}
+
+struct op_sum {
+    template <class V> __device__ V operator()(V a, V b) const
+    {
+        return a + b;
+    }
+};
+struct op_max {
+    __device__ float operator()(float a, float b) const
+    {
+        return fmaxf(a, b);
+    }
+};
+
+/* The reduction of x over the block, the same bits in every thread, in an order that depends on blockDim only: a
+ * butterfly within each warp, then the warps in turn. Every thread calls it; scratch: 32 elements of shared memory. */
+template <class V, class Op> __device__ static inline V block_reduce(V x, Op op, V *scratch)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        x = op(x, __shfl_xor_sync(FULL_WARP, x, offset));
+    if (threadIdx.x % WARP == 0)
+        scratch[threadIdx.x / WARP] = x;
+    __syncthreads();
+    x = scratch[0];
+    for (unsigned w = 1; w < blockDim.x / WARP; w++)
+        x = op(x, scratch[w]);
+    __syncthreads();
+    return x;
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* plugin.c - what the worker finds when it opens libtitan-cuda.so. */
+#include "worker/comm/comm.h"
+#include "worker/device/cuda/cuda.h"
+
+static const struct device_plugin plugin = {
+    .abi = TITAN_DEVICE_ABI,
+    .name = "cuda",
+    .ops = &cuda_ops,
+    .comm = &comm_nccl,
+    .unusable = cuda_unusable,
+};
+
+const struct device_plugin *titan_device_plugin(void)
+{
+    return &plugin;
+}

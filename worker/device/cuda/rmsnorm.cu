@@ -1,0 +1,104 @@
+/* rmsnorm.cu - RMSNorm forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per row; the gain's
+ * gradient one block per 32 columns. */
+#include "worker/device/cuda/kernel.cuh"
+
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    rmsnorm(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps)
+{
+    __shared__ float scratch[32];
+    const int64_t row = blockIdx.x;
+    const T *xr = x + row * c;
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
+        float value = num_load(xr + i);
+        sum += value * value;
+    }
+    sum = block_reduce(sum, op_sum(), scratch);
+    const float r = 1.0f / sqrtf(sum / (float)c + eps);
+    if (threadIdx.x == 0)
+        rstd[row] = r;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS)
+        num_store(out + row * c + i, num_load(xr + i) * r * num_load(gain + i));
+}
+
+int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool is_bf16, int64_t n,
+                 int64_t c, float eps)
+{
+    if (n == 0 || c == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(rmsnorm<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)out, rstd, (const bf16 *)x,
+                      (const bf16 *)gain, c, eps);
+    return LAUNCH(rmsnorm<float>, (unsigned)n, THREADS, 0, stream, (float *)out, rstd, (const float *)x,
+                  (const float *)gain, c, eps);
+}
+
+/* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    rmsnorm_dgrad(T *dx, bool accumulate, const T *dout, const T *x, const T *gain, const float *rstd, int64_t c)
+{
+    __shared__ float scratch[32];
+    const int64_t at = (int64_t)blockIdx.x * c;
+    float dot = 0;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS)
+        dot += num_load(dout + at + i) * num_load(gain + i) * num_load(x + at + i);
+    dot = block_reduce(dot, op_sum(), scratch);
+    const float r = rstd[blockIdx.x];
+    const float factor = dot * r * r * r / (float)c;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
+        float d = r * num_load(dout + at + i) * num_load(gain + i) - factor * num_load(x + at + i);
+        num_store(dx + at + i, accumulate ? num_load(dx + at + i) + d : d);
+    }
+}
+
+int cuda_rmsnorm_dgrad(void *stream, void *dx, bool accumulate, const void *dout, const void *x, const void *gain,
+                       const float *rstd, bool is_bf16, int64_t n, int64_t c)
+{
+    if (n == 0 || c == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(rmsnorm_dgrad<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)dx, accumulate, (const bf16 *)dout,
+                      (const bf16 *)x, (const bf16 *)gain, rstd, c);
+    return LAUNCH(rmsnorm_dgrad<float>, (unsigned)n, THREADS, 0, stream, (float *)dx, accumulate, (const float *)dout,
+                  (const float *)x, (const float *)gain, rstd, c);
+}
+
+/* A block takes 32 columns. Lane = column, so loads coalesce; warp w sums rows w, w + WARPS, ... in turn, and the
+ * warps' sums are added in turn. */
+#define DGAIN_WARPS 32
+
+template <class T>
+__global__ static void __launch_bounds__(DGAIN_WARPS *WARP)
+    rmsnorm_dgain(float *dgain, const T *dout, const T *x, const float *rstd, int64_t n, int64_t c)
+{
+    __shared__ float partial[DGAIN_WARPS][WARP + 1];
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int64_t column = (int64_t)blockIdx.x * WARP + lane;
+    float sum = 0;
+    if (column < c)
+        for (int64_t row = warp; row < n; row += DGAIN_WARPS)
+            sum += num_load(dout + row * c + column) * num_load(x + row * c + column) * rstd[row];
+    partial[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || column >= c)
+        return;
+    sum = partial[0][lane];
+    for (int w = 1; w < DGAIN_WARPS; w++)
+        sum += partial[w][lane];
+    dgain[column] += sum;
+}
+
+int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool is_bf16,
+                       int64_t n, int64_t c)
+{
+    if (n == 0 || c == 0)
+        return 0;
+    const unsigned blocks = (unsigned)((c + WARP - 1) / WARP);
+    if (is_bf16)
+        return LAUNCH(rmsnorm_dgain<bf16>, blocks, DGAIN_WARPS * WARP, 0, stream, dgain, (const bf16 *)dout,
+                      (const bf16 *)x, rstd, n, c);
+    return LAUNCH(rmsnorm_dgain<float>, blocks, DGAIN_WARPS * WARP, 0, stream, dgain, (const float *)dout,
+                  (const float *)x, rstd, n, c);
+}

@@ -1,0 +1,25 @@
+/* sums.cu - fp64 sums of fixed stretches of a buffer, each by one block in one order. */
+#include "worker/device/cuda/kernel.cuh"
+
+__global__ static void __launch_bounds__(THREADS)
+    block_sums(double *out, const float *x, size_t n, size_t block, bool square)
+{
+    __shared__ double scratch[32];
+    const size_t begin = (size_t)blockIdx.x * block;
+    const size_t end = begin + block < n ? begin + block : n;
+    double sum = 0;
+    for (size_t i = begin + threadIdx.x; i < end; i += THREADS) {
+        double value = x[i];
+        sum += square ? value * value : value;
+    }
+    sum = block_reduce(sum, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        out[blockIdx.x] = sum;
+}
+
+int cuda_block_sums(void *stream, double *out, const float *x, size_t n, size_t block, bool square)
+{
+    if (n == 0)
+        return 0;
+    return LAUNCH(block_sums, (unsigned)((n + block - 1) / block), THREADS, 0, stream, out, x, n, block, square);
+}
