@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/cleanup.h"
+#include "base/distance.h"
 #include "base/file.h"
 #include "base/recipe_keys.h"
 #include "base/toml.h"
@@ -41,35 +42,11 @@ static titan_status fail_at(const struct place *at, struct titan_error *err, tit
 /* --- the nearest key -----------------------------------------------------------------------------------------------
  */
 
-#define NAME_MAX_COMPARED 96
-
-/* Levenshtein distance; texts longer than NAME_MAX_COMPARED are far from everything. */
-static int distance(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b);
-    int row[NAME_MAX_COMPARED + 1];
-    if (n > NAME_MAX_COMPARED || m > NAME_MAX_COMPARED)
-        return NAME_MAX_COMPARED;
-    for (size_t j = 0; j <= m; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= n; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= m; j++) {
-            int above = row[j];
-            int best = MIN(MIN(above, row[j - 1]) + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-            row[j] = best;
-        }
-    }
-    return row[m];
-}
-
 /* What the person most likely meant; NULL when nothing is near. The same name in another section is near. */
 static const struct recipe_key *nearest(const char *section, const char *name)
 {
-    char given[SECTION_MAX + NAME_MAX_COMPARED], known[SECTION_MAX + NAME_MAX_COMPARED];
-    if (strlen(name) > NAME_MAX_COMPARED)
+    char given[SECTION_MAX + DISTANCE_TEXT_MAX], known[SECTION_MAX + DISTANCE_TEXT_MAX];
+    if (strlen(name) > DISTANCE_TEXT_MAX)
         return NULL;
     snprintf(given, sizeof(given), "%s.%s", section, name);
     int best = MAX(2, (int)strlen(name) / 3) + 1;
@@ -77,7 +54,7 @@ static const struct recipe_key *nearest(const char *section, const char *name)
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         snprintf(known, sizeof(known), "%s.%s", k->section, k->name);
-        int d = strcmp(k->name, name) == 0 ? 1 : distance(given, known);
+        int d = strcmp(k->name, name) == 0 ? 1 : text_distance(given, known);
         if (d < best) {
             best = d;
             found = k;
@@ -379,9 +356,9 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
     const char *equals = strchr(assignment, '=');
     const char *dot = equals ? memrchr(assignment, '.', (size_t)(equals - assignment)) : NULL;
     if (!dot || dot == assignment || equals == dot + 1 || dot - assignment >= SECTION_MAX ||
-        equals - dot > NAME_MAX_COMPARED)
+        equals - dot > DISTANCE_TEXT_MAX)
         return fail_at(&at, err, TITAN_EINVAL, "expected section.key=value, got '%.100s'", assignment);
-    char section[SECTION_MAX], name[NAME_MAX_COMPARED + 1];
+    char section[SECTION_MAX], name[DISTANCE_TEXT_MAX + 1];
     snprintf(section, sizeof(section), "%.*s", (int)(dot - assignment), assignment);
     snprintf(name, sizeof(name), "%.*s", (int)(equals - dot - 1), dot + 1);
     const char *value = equals + 1;
@@ -395,7 +372,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
         return set_value(r, section, name, &word, &at, NULL, err);
     }
     struct toml_value *v = NULL;
-    char where[SECTION_MAX + NAME_MAX_COMPARED + 16];
+    char where[SECTION_MAX + DISTANCE_TEXT_MAX + 16];
     snprintf(where, sizeof(where), "--set %s.%s", section, name);
     TRY(toml_parse_value(value, where, &v, err));
     titan_status status = set_value(r, section, name, v, &at, NULL, err);
