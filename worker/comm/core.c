@@ -83,8 +83,8 @@ static titan_status run_request(void *arg, struct titan_error *err)
     return status;
 }
 
-titan_status comm_core_enqueue(struct comm_core *core, enum comm_op op, void *recv, const void *send, size_t count,
-                               enum dtype dt, int peer, struct stream *s)
+static titan_status enqueue(struct comm_core *core, enum comm_op op, void *recv, const void *send, size_t count,
+                            enum dtype dt, int peer, struct stream *s)
 {
     if (peer < 0 || peer >= core->world)
         return TITAN_EINVAL;
@@ -156,4 +156,66 @@ void comm_core_shut(struct comm_core *core)
         drop_requests(core, s);
     }
     (void)pthread_mutex_destroy(&core->lock);
+}
+
+void comm_core_alone(const struct comm_request *r)
+{
+    bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL;
+    size_t bytes = r->count * dtype_bytes(r->dt);
+    if (moves && r->recv != r->send && bytes > 0)
+        memcpy(r->recv, r->send, bytes);
+}
+
+/* --- comm_ops --------------------------------------------------------------------------------------------------- */
+
+static struct comm_core *core_of(struct comm *comm)
+{
+    return (struct comm_core *)comm;
+}
+
+void comm_core_revoke_comm(struct comm *comm)
+{
+    comm_core_revoke(core_of(comm));
+}
+
+titan_status comm_core_all_gather(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
+                                  struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_ALL_GATHER, recv, send, count, dt, 0, s);
+}
+
+titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
+                                      struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_REDUCE_SCATTER, recv, send, count, dt, 0, s);
+}
+
+titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_ALL_REDUCE, data, NULL, count, dt, 0, s);
+}
+
+titan_status comm_core_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_BROADCAST, data, NULL, bytes, DTYPE_U8, root, s);
+}
+
+titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_ALL_TO_ALL, recv, send, bytes, DTYPE_U8, 0, s);
+}
+
+titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_SEND, NULL, data, bytes, DTYPE_U8, to, s);
+}
+
+titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_RECV, data, NULL, bytes, DTYPE_U8, from, s);
+}
+
+titan_status comm_core_barrier(struct comm *comm, struct stream *s)
+{
+    return enqueue(core_of(comm), COMM_BARRIER, NULL, NULL, 0, DTYPE_U8, 0, s);
 }

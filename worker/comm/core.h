@@ -58,8 +58,20 @@ titan_status comm_core_init(struct comm_core *core, const struct comm_config *co
 void comm_core_shut(struct comm_core *core);
 void comm_core_revoke(struct comm_core *core);
 titan_status comm_core_error(struct comm_core *core, struct titan_error *err);
-/* Enqueue; all of comm_ops' collectives end here. */
-titan_status comm_core_enqueue(struct comm_core *core, enum comm_op op, void *recv, const void *send, size_t count,
-                               enum dtype dt, int peer, struct stream *s);
+/* One member: what it would receive from itself. */
+void comm_core_alone(const struct comm_request *r);
+
+/* comm_ops' operations for a struct comm that begins with its struct comm_core. */
+void comm_core_revoke_comm(struct comm *comm);
+titan_status comm_core_all_gather(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
+                                  struct stream *s);
+titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
+                                      struct stream *s);
+titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s);
+titan_status comm_core_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct stream *s);
+titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s);
+titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
+titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
+titan_status comm_core_barrier(struct comm *comm, struct stream *s);
 
 #endif

@@ -219,14 +219,6 @@ static titan_status recv_from(struct comm *c, unsigned char *data, size_t bytes,
     return TITAN_OK;
 }
 
-/* One member: what it would receive from itself. */
-static void alone(const struct comm_request *r, size_t bytes)
-{
-    bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL;
-    if (moves && r->recv != r->send && bytes > 0)
-        memcpy(r->recv, r->send, bytes);
-}
-
 static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
 {
     switch (r->op) {
@@ -255,7 +247,7 @@ static titan_status execute(struct comm_core *core, const struct comm_request *r
     struct comm *c = (struct comm *)core;
     size_t bytes = r->count * dtype_bytes(r->dt);
     if (core->world == 1) {
-        alone(r, bytes);
+        comm_core_alone(r);
         return TITAN_OK;
     }
     titan_status status = dispatch(c, r, bytes, err);
@@ -306,57 +298,10 @@ static void shm_close(struct comm *c)
     free(c);
 }
 
-static void shm_revoke(struct comm *c)
-{
-    comm_core_revoke(&c->core);
-}
-
 static titan_status shm_async_error(struct comm *c, struct titan_error *err)
 {
     TRY(comm_core_error(&c->core, err));
     return segment_check(&c->segment, err);
-}
-
-static titan_status shm_all_gather(struct comm *c, void *recv, const void *send, size_t count, enum dtype dt,
-                                   struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_ALL_GATHER, recv, send, count, dt, 0, s);
-}
-
-static titan_status shm_reduce_scatter(struct comm *c, void *recv, const void *send, size_t count, enum dtype dt,
-                                       struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_REDUCE_SCATTER, recv, send, count, dt, 0, s);
-}
-
-static titan_status shm_all_reduce(struct comm *c, void *data, size_t count, enum dtype dt, struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_ALL_REDUCE, data, NULL, count, dt, 0, s);
-}
-
-static titan_status shm_broadcast(struct comm *c, void *data, size_t bytes, int root, struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_BROADCAST, data, NULL, bytes, DTYPE_U8, root, s);
-}
-
-static titan_status shm_all_to_all(struct comm *c, void *recv, const void *send, size_t bytes, struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_ALL_TO_ALL, recv, send, bytes, DTYPE_U8, 0, s);
-}
-
-static titan_status shm_send(struct comm *c, const void *data, size_t bytes, int to, struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_SEND, NULL, data, bytes, DTYPE_U8, to, s);
-}
-
-static titan_status shm_recv(struct comm *c, void *data, size_t bytes, int from, struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_RECV, data, NULL, bytes, DTYPE_U8, from, s);
-}
-
-static titan_status shm_barrier(struct comm *c, struct stream *s)
-{
-    return comm_core_enqueue(&c->core, COMM_BARRIER, NULL, NULL, 0, DTYPE_U8, 0, s);
 }
 
 const struct comm_ops comm_shm = {
@@ -364,15 +309,15 @@ const struct comm_ops comm_shm = {
     .name = "shm",
     .open = shm_open,
     .close = shm_close,
-    .revoke = shm_revoke,
+    .revoke = comm_core_revoke_comm,
     .async_error = shm_async_error,
     .shrink = NULL,
-    .all_gather = shm_all_gather,
-    .reduce_scatter = shm_reduce_scatter,
-    .all_reduce = shm_all_reduce,
-    .broadcast = shm_broadcast,
-    .all_to_all = shm_all_to_all,
-    .send = shm_send,
-    .recv = shm_recv,
-    .barrier = shm_barrier,
+    .all_gather = comm_core_all_gather,
+    .reduce_scatter = comm_core_reduce_scatter,
+    .all_reduce = comm_core_all_reduce,
+    .broadcast = comm_core_broadcast,
+    .all_to_all = comm_core_all_to_all,
+    .send = comm_core_send,
+    .recv = comm_core_recv,
+    .barrier = comm_core_barrier,
 };

@@ -1,0 +1,445 @@
+/* tcp.c - collectives over a full mesh of TCP connections.
+ *
+ * Everything is one primitive: an exchange, in which this member has bytes to send to and to receive from any of the
+ * others, all at once, on non-blocking sockets under one edge-triggered epoll. The byte streams need no framing: both
+ * ends run the same operations in the same order. Sums are added in rank order from a bounded staging area; while one
+ * chunk is summed the next ones arrive in the kernel's buffers.
+ *
+ * An eventfd in the epoll set ends every wait when the epoch is revoked. A member that fails shuts its connections, so
+ * that those who wait for it, and those who wait for them, fail at once as well. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "worker/comm/core.h"
+#include "worker/comm/reduce.h"
+#include "worker/comm/tcp/mesh.h"
+
+#define STAGE_BYTES ((size_t)4 << 20) /* over all members */
+#define CHUNK_BYTES_MIN ((size_t)64 << 10)
+#define CHUNK_BYTES_MAX ((size_t)1 << 20)
+#define PORTION_BYTES ((size_t)512 << 10) /* of one connection before the next has its turn */
+/* Sums of up to this many bytes are done by every member on its own: one exchange instead of two. */
+#define EACH_SUMS_BYTES ((size_t)16 << 10)
+/* Broadcasts above are cut up among the members, who then gather. */
+#define SCATTER_BYTES_MIN ((size_t)256 << 10)
+#define EVENTS_MAX 64
+
+struct link {
+    int fd;
+    const unsigned char *out;
+    unsigned char *in;
+    size_t out_left, in_left;
+    bool can_write, can_read; /* not known to be full, empty */
+};
+
+struct comm {
+    struct comm_core core; /* first: the core hands it back */
+    struct link *links;    /* by rank; the own one has fd -1 */
+    int epoll, event;
+    unsigned char *stage; /* chunk bytes per rank */
+    size_t chunk;
+};
+
+/* --- exchange ------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status peer_gone(int rank, const char *what, struct titan_error *err)
+{
+    if (errno == 0)
+        return titan_fail(err, TITAN_EPEER, "rank %d closed its connection", rank);
+    return titan_fail(err, TITAN_EPEER, "rank %d: %s: %s", rank, what, strerror(errno));
+}
+
+static titan_status push(struct link *l, int rank, struct titan_error *err)
+{
+    ssize_t n = send(l->fd, l->out, MIN(l->out_left, PORTION_BYTES), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR)
+        return TITAN_OK;
+    if (n < 0 && errno == EAGAIN) {
+        l->can_write = false;
+        return TITAN_OK;
+    }
+    if (n < 0)
+        return peer_gone(rank, "send", err);
+    l->out += n;
+    l->out_left -= (size_t)n;
+    return TITAN_OK;
+}
+
+static titan_status pull(struct link *l, int rank, struct titan_error *err)
+{
+    ssize_t n = recv(l->fd, l->in, MIN(l->in_left, PORTION_BYTES), 0);
+    if (n < 0 && errno == EINTR)
+        return TITAN_OK;
+    if (n < 0 && errno == EAGAIN) {
+        l->can_read = false;
+        return TITAN_OK;
+    }
+    if (n == 0)
+        errno = 0;
+    if (n <= 0)
+        return peer_gone(rank, "receive", err);
+    l->in += n;
+    l->in_left -= (size_t)n;
+    return TITAN_OK;
+}
+
+static titan_status wait_for_events(struct comm *c, struct titan_error *err)
+{
+    struct epoll_event events[EVENTS_MAX];
+    int n = epoll_wait(c->epoll, events, EVENTS_MAX, -1);
+    if (n < 0 && errno != EINTR)
+        return titan_fail_errno(err, "epoll_wait");
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.u32 == (uint32_t)c->core.world)
+            continue; /* the eventfd */
+        struct link *l = &c->links[events[i].data.u32];
+        l->can_write |= (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) != 0;
+        l->can_read |= (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0;
+    }
+    return TITAN_OK;
+}
+
+/* Until all that is to be received has been; with flush also until all has been sent. */
+static titan_status exchange(struct comm *c, bool flush, struct titan_error *err)
+{
+    for (;;) {
+        bool moved = false, left = false;
+        if (atomic_load(&c->core.revoked))
+            return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked");
+        for (int i = 1; i < c->core.world; i++) {
+            int r = (c->core.rank + i) % c->core.world;
+            struct link *l = &c->links[r];
+            if (l->out_left > 0 && l->can_write) {
+                TRY(push(l, r, err));
+                moved = true;
+            }
+            if (l->in_left > 0 && l->can_read) {
+                TRY(pull(l, r, err));
+                moved = true;
+            }
+            left |= l->in_left > 0 || (flush && l->out_left > 0);
+        }
+        if (!left)
+            return TITAN_OK;
+        if (!moved)
+            TRY(wait_for_events(c, err));
+    }
+}
+
+static void to_send(struct comm *c, int rank, const void *data, size_t bytes)
+{
+    c->links[rank].out = data;
+    c->links[rank].out_left = bytes;
+}
+
+static void to_receive(struct comm *c, int rank, void *data, size_t bytes)
+{
+    c->links[rank].in = data;
+    c->links[rank].in_left = bytes;
+}
+
+/* --- collectives -------------------------------------------------------------------------------------------------- */
+
+/* How `bytes` are cut among the members: part r begins at *ret_at. Parts are equal multiples of 64 but for the last. */
+static size_t part_of(size_t bytes, int world, int r, size_t *ret_at)
+{
+    size_t line = 64 * (size_t)world, part = (bytes + line - 1) / line * 64;
+    *ret_at = MIN((size_t)r * part, bytes);
+    return MIN(part, bytes - *ret_at);
+}
+
+static titan_status all_gather(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                               struct titan_error *err)
+{
+    unsigned char *own = recv + (size_t)c->core.rank * bytes;
+    for (int r = 0; r < c->core.world; r++) {
+        if (r == c->core.rank)
+            continue;
+        to_send(c, r, send, bytes);
+        to_receive(c, r, recv + (size_t)r * bytes, bytes);
+    }
+    TRY(exchange(c, true, err));
+    if (own != send && bytes > 0)
+        memcpy(own, send, bytes);
+    return TITAN_OK;
+}
+
+/* Part r of data is already there on rank r; fetch all. */
+static titan_status gather_parts(struct comm *c, unsigned char *data, size_t bytes, struct titan_error *err)
+{
+    size_t own_at, at, own = part_of(bytes, c->core.world, c->core.rank, &own_at);
+    for (int r = 0; r < c->core.world; r++) {
+        if (r == c->core.rank)
+            continue;
+        size_t len = part_of(bytes, c->core.world, r, &at);
+        to_send(c, r, data + own_at, own);
+        to_receive(c, r, data + at, len);
+    }
+    return exchange(c, true, err);
+}
+
+/* out (bytes) = sum over ranks of what they send to this one; own: this rank's own addend. What goes to the others has
+ * been put on the links by the caller. */
+static titan_status sum_incoming(struct comm *c, unsigned char *out, const unsigned char *own, size_t bytes,
+                                 enum dtype dt, struct titan_error *err)
+{
+    const void *src[COMM_WORLD_MAX];
+    for (size_t at = 0; at < bytes; at += c->chunk) {
+        size_t len = MIN(c->chunk, bytes - at);
+        for (int r = 0; r < c->core.world; r++) {
+            unsigned char *staged = c->stage + (size_t)r * c->chunk;
+            src[r] = r == c->core.rank ? own + at : staged;
+            if (r != c->core.rank)
+                to_receive(c, r, staged, len);
+        }
+        TRY(exchange(c, false, err));
+        reduce_sum(out + at, src, c->core.world, len / dtype_bytes(dt), dt);
+    }
+    return exchange(c, true, err);
+}
+
+static titan_status reduce_scatter(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                                   enum dtype dt, struct titan_error *err)
+{
+    for (int r = 0; r < c->core.world; r++)
+        if (r != c->core.rank)
+            to_send(c, r, send + (size_t)r * bytes, bytes);
+    return sum_incoming(c, recv, send + (size_t)c->core.rank * bytes, bytes, dt, err);
+}
+
+static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
+                               struct titan_error *err)
+{
+    int world = c->core.world;
+    size_t at, own_at, own = part_of(bytes, world, c->core.rank, &own_at);
+    if (bytes <= EACH_SUMS_BYTES) {
+        unsigned char addend[EACH_SUMS_BYTES];
+        memcpy(addend, data, bytes);
+        for (int r = 0; r < world; r++)
+            if (r != c->core.rank)
+                to_send(c, r, addend, bytes);
+        return sum_incoming(c, data, addend, bytes, dt, err);
+    }
+    for (int r = 0; r < world; r++) {
+        if (r == c->core.rank)
+            continue;
+        size_t len = part_of(bytes, world, r, &at);
+        to_send(c, r, data + at, len);
+    }
+    TRY(sum_incoming(c, data + own_at, data + own_at, own, dt, err));
+    return gather_parts(c, data, bytes, err);
+}
+
+static titan_status broadcast(struct comm *c, unsigned char *data, size_t bytes, int root, struct titan_error *err)
+{
+    bool cut = bytes >= SCATTER_BYTES_MIN && c->core.world > 2;
+    for (int r = 0; r < c->core.world; r++) {
+        size_t at = 0, len = cut ? part_of(bytes, c->core.world, r, &at) : bytes;
+        if (c->core.rank == root && r != root)
+            to_send(c, r, data + at, len);
+        else if (c->core.rank == r && r != root)
+            to_receive(c, root, data + at, len);
+    }
+    TRY(exchange(c, true, err));
+    return cut ? gather_parts(c, data, bytes, err) : TITAN_OK;
+}
+
+static titan_status all_to_all(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                               struct titan_error *err)
+{
+    size_t own = (size_t)c->core.rank * bytes;
+    for (int r = 0; r < c->core.world; r++) {
+        if (r == c->core.rank)
+            continue;
+        to_send(c, r, send + (size_t)r * bytes, bytes);
+        to_receive(c, r, recv + (size_t)r * bytes, bytes);
+    }
+    TRY(exchange(c, true, err));
+    if (bytes > 0)
+        memcpy(recv + own, send + own, bytes);
+    return TITAN_OK;
+}
+
+/* Dissemination barrier (Hensgen, Finkel and Manber 1988): in round k a byte from each rank to the one 2^k above. */
+static titan_status barrier(struct comm *c, struct titan_error *err)
+{
+    unsigned char out = 1, in = 0;
+    int world = c->core.world;
+    for (int distance = 1; distance < world; distance *= 2) {
+        to_send(c, (c->core.rank + distance) % world, &out, 1);
+        to_receive(c, (c->core.rank - distance + world) % world, &in, 1);
+        TRY(exchange(c, true, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
+{
+    switch (r->op) {
+    case COMM_ALL_GATHER:
+        return all_gather(c, r->recv, r->send, bytes, err);
+    case COMM_REDUCE_SCATTER:
+        return reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
+    case COMM_ALL_REDUCE:
+        return all_reduce(c, r->recv, bytes, r->dt, err);
+    case COMM_BROADCAST:
+        return broadcast(c, r->recv, bytes, r->peer, err);
+    case COMM_ALL_TO_ALL:
+        return all_to_all(c, r->recv, r->send, bytes, err);
+    case COMM_SEND:
+        to_send(c, r->peer, r->send, bytes);
+        return exchange(c, true, err);
+    case COMM_RECV:
+        to_receive(c, r->peer, r->recv, bytes);
+        return exchange(c, true, err);
+    case COMM_BARRIER:
+        return barrier(c, err);
+    }
+    return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+/* Sockets stay open until close(), so this is safe beside a running exchange. */
+static void shut_links(struct comm *c)
+{
+    for (int r = 0; c->links && r < c->core.world; r++)
+        if (c->links[r].fd >= 0)
+            (void)shutdown(c->links[r].fd, SHUT_RDWR);
+}
+
+static titan_status execute(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
+{
+    struct comm *c = (struct comm *)core;
+    if (core->world == 1) {
+        comm_core_alone(r);
+        return TITAN_OK;
+    }
+    titan_status status = dispatch(c, r, r->count * dtype_bytes(r->dt), err);
+    if (status != TITAN_OK && atomic_load(&core->revoked))
+        status = titan_fail(err, TITAN_EREVOKED, "the epoch was revoked");
+    if (status != TITAN_OK)
+        shut_links(c);
+    return status;
+}
+
+static void wake(struct comm_core *core)
+{
+    struct comm *c = (struct comm *)core;
+    uint64_t one = 1;
+    if (c->event >= 0)
+        (void)!write(c->event, &one, sizeof(one));
+    shut_links(c);
+}
+
+static titan_status watch(struct comm *c, int fd, uint32_t events, uint32_t data, struct titan_error *err)
+{
+    struct epoll_event e = {.events = events, .data.u32 = data};
+    if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &e) < 0)
+        return titan_fail_errno(err, "epoll_ctl");
+    return TITAN_OK;
+}
+
+static titan_status open_links(struct comm *c, const struct comm_config *config, const volatile int *abort_flag,
+                               struct titan_error *err)
+{
+    size_t world = (size_t)config->world;
+    int fds[COMM_WORLD_MAX];
+    c->chunk = MAX(MIN(STAGE_BYTES / world, CHUNK_BYTES_MAX), CHUNK_BYTES_MIN) / 64 * 64;
+    c->stage = malloc(c->chunk * world);
+    c->links = calloc(world, sizeof(*c->links));
+    if (!c->stage || !c->links)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu connections", world);
+    for (size_t r = 0; r < world; r++)
+        c->links[r] = (struct link){.fd = -1, .can_read = true, .can_write = true};
+    c->epoll = epoll_create1(EPOLL_CLOEXEC);
+    c->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (c->epoll < 0 || c->event < 0)
+        return titan_fail_errno(err, "cannot make an epoll set");
+    TRY(watch(c, c->event, EPOLLIN, (uint32_t)world, err)); /* level: stays readable once revoked */
+    TRY(mesh_connect(config, abort_flag, fds, err));
+    for (size_t r = 0; r < world; r++)
+        c->links[r].fd = fds[r];
+    for (size_t r = 0; r < world; r++)
+        if (c->links[r].fd >= 0)
+            TRY(watch(c, c->links[r].fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uint32_t)r, err));
+    return TITAN_OK;
+}
+
+static void close_links(struct comm *c)
+{
+    for (int r = 0; c->links && r < c->core.world; r++)
+        if (c->links[r].fd >= 0)
+            (void)close(c->links[r].fd);
+    if (c->epoll >= 0)
+        (void)close(c->epoll);
+    if (c->event >= 0)
+        (void)close(c->event);
+    free(c->links);
+    free(c->stage);
+    free(c);
+}
+
+static titan_status tcp_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+                             struct titan_error *err)
+{
+    struct comm *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
+    c->epoll = c->event = -1;
+    c->core.execute = execute;
+    c->core.wake = wake;
+    titan_status status = comm_core_init(&c->core, config, "tcp", err);
+    if (status != TITAN_OK) {
+        free(c);
+        return status;
+    }
+    if (config->world > 1)
+        status = open_links(c, config, abort_flag, err);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(err, "communicator tcp, rank %d of %d", config->rank, config->world);
+        comm_core_shut(&c->core);
+        close_links(c);
+        return status;
+    }
+    *ret = c;
+    return TITAN_OK;
+}
+
+static void tcp_close(struct comm *c)
+{
+    if (!c)
+        return;
+    comm_core_shut(&c->core);
+    close_links(c);
+}
+
+static titan_status tcp_async_error(struct comm *c, struct titan_error *err)
+{
+    return comm_core_error(&c->core, err);
+}
+
+const struct comm_ops comm_tcp = {
+    .abi = TITAN_COMM_ABI,
+    .name = "tcp",
+    .open = tcp_open,
+    .close = tcp_close,
+    .revoke = comm_core_revoke_comm,
+    .async_error = tcp_async_error,
+    .shrink = NULL,
+    .all_gather = comm_core_all_gather,
+    .reduce_scatter = comm_core_reduce_scatter,
+    .all_reduce = comm_core_all_reduce,
+    .broadcast = comm_core_broadcast,
+    .all_to_all = comm_core_all_to_all,
+    .send = comm_core_send,
+    .recv = comm_core_recv,
+    .barrier = comm_core_barrier,
+};
