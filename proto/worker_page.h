@@ -24,8 +24,8 @@ struct worker_page {
     _Atomic uint64_t epoch;
     _Atomic uint64_t step;    /* last committed */
     _Atomic uint64_t actions; /* program actions begun: does not move = hung */
-    _Atomic int32_t exit_code;
-    char last_words[512];     /* reason of a failing exit, NUL-terminated */
+    _Atomic int32_t exit_code; /* -1 until the worker leaves in order */
+    char last_words[600];     /* reason of a failing exit, NUL-terminated */
 };
 static_assert(sizeof(struct worker_page) <= 4096, "one page");
 

@@ -67,6 +67,7 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
     page->job_id = job_id;
     page->worker_id = worker_id;
     page->slot = slot;
+    atomic_store(&page->exit_code, -1); /* not known */
     page->magic = WORKER_PAGE_MAGIC;
     *ret = page;
     return TITAN_OK;

@@ -18,7 +18,7 @@
 #include "base/log.h"
 
 /* How long the report of a death waits for the exit status; the death itself is known already. */
-#define STATUS_WAIT_MS 8
+#define STATUS_WAIT_MS 10
 
 struct workers {
     uv_loop_t *loop;
@@ -96,10 +96,8 @@ static void worker_report(struct worker *w)
     struct worker_exit how = {.code = w->exit_code, .signal = w->exit_signal, .last_step = atomic_load(&w->page->step)};
     bool known = how.code >= 0 || how.signal > 0;
     int32_t said = atomic_load(&w->page->exit_code);
-    if (!known && said > 0)
-        how.code = said;
-    else if (!known && atomic_load(&w->page->phase) == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
-        how.code = 0;
+    if (!known)
+        how.code = said; /* -1 unless it left in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
     (void)uv_timer_stop(&w->report_timer);

@@ -18,7 +18,7 @@
 #include "daemon/agent/page.h"
 #include "daemon/agent/worker_process.h"
 
-#define WORKER_REASON_MAX 512
+#define WORKER_REASON_MAX 600
 
 struct workers;
 

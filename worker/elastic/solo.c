@@ -1,0 +1,157 @@
+/* solo.c - membership without an agent (membership.h): `titan-worker run`, fixed members, one epoch. */
+#include "worker/elastic/membership.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/comm/comm.h"
+
+struct solo {
+    struct membership base;
+    struct log log;
+    int rank, world, memfd;
+    bool formed;
+    int revoked; /* nobody revokes; a dead peer shows as TITAN_EPEER on its communicator */
+    const char *addresses[COMM_WORLD_MAX];
+};
+
+/* The members share one memfd, made for this run: what it is names the communicator on all of them. */
+static titan_status comm_id(const struct solo *s, unsigned char id[16], struct titan_error *err)
+{
+    struct stat st;
+    if (s->memfd < 0) {
+        if (getrandom(id, 16, 0) != 16)
+            return titan_fail_errno(err, "no random numbers");
+        return TITAN_OK;
+    }
+    if (fstat(s->memfd, &st) < 0)
+        return titan_fail_errno(err, "cannot stat the shared segment");
+    uint64_t words[2] = {(uint64_t)st.st_ino, (uint64_t)st.st_dev};
+    memcpy(id, words, 16);
+    return TITAN_OK;
+}
+
+static titan_status solo_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
+{
+    struct solo *s = (struct solo *)m;
+    if (s->formed)
+        return titan_fail(err, TITAN_EPEER, "a worker of this run is gone");
+    *ret = (struct epoch_view){.epoch = 1,
+                               .rank = s->rank,
+                               .world = s->world,
+                               .addresses = s->addresses,
+                               .memfd = s->memfd,
+                               .source = STATE_FROM_INIT};
+    TRY(comm_id(s, ret->comm_id, err));
+    char folder[PATH_MAX];
+    if (snprintf(folder, sizeof(folder), "%s/checkpoint", s->base.job_dir) >= (int)sizeof(folder))
+        return titan_fail(err, TITAN_EINVAL, "run folder '%s' is too long", s->base.job_dir);
+    uint64_t step = 0;
+    if (checkpoint_latest(folder, ret->checkpoint_path, &step, NULL) == TITAN_OK) {
+        ret->source = STATE_FROM_CHECKPOINT;
+        ret->resume_step = step;
+    }
+    s->formed = true;
+    return TITAN_OK;
+}
+
+static void solo_on_revoke(struct membership *m, void (*fn)(void *arg), void *arg)
+{
+    (void)m;
+    (void)fn;
+    (void)arg;
+}
+
+static const volatile int *solo_revoked(struct membership *m)
+{
+    return &((struct solo *)m)->revoked;
+}
+
+static unsigned solo_orders(struct membership *m)
+{
+    (void)m;
+    return 0;
+}
+
+static void solo_quiesced(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused)
+{
+    (void)m;
+    (void)epoch;
+    (void)last_step;
+    (void)paused;
+}
+
+static void solo_progress(struct membership *m, const struct step_report *r)
+{
+    (void)m;
+    (void)r;
+}
+
+static void solo_checkpoint_written(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
+{
+    (void)world;
+    tlog_info(&((struct solo *)m)->log, "checkpoint written", "step=%llu bytes=%llu path=\"%s\"",
+              (unsigned long long)step, (unsigned long long)bytes, path);
+}
+
+static void solo_finished(struct membership *m, uint64_t step)
+{
+    (void)m;
+    (void)step;
+}
+
+static void solo_failing(struct membership *m, const struct titan_error *err)
+{
+    (void)m;
+    (void)err; /* whoever called says it */
+}
+
+static void solo_close(struct membership *m)
+{
+    free(m);
+}
+
+static const struct membership_ops solo_ops = {
+    .next = solo_next,
+    .on_revoke = solo_on_revoke,
+    .revoked = solo_revoked,
+    .orders = solo_orders,
+    .quiesced = solo_quiesced,
+    .progress = solo_progress,
+    .checkpoint_written = solo_checkpoint_written,
+    .finished = solo_finished,
+    .failing = solo_failing,
+    .close = solo_close,
+};
+
+titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
+                                  struct titan_error *err)
+{
+    if (world < 1 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
+        return titan_fail(err, TITAN_EINVAL, "rank %d of %d workers: there can be 1 to %d", rank, world,
+                          COMM_WORLD_MAX);
+    if (world > 1 && memfd < 0)
+        return titan_fail(err, TITAN_EINVAL, "%d workers without a segment to share", world);
+    struct solo *s = calloc(1, sizeof(*s));
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the run's membership");
+    s->base.ops = &solo_ops;
+    s->base.listener = -1;
+    s->base.solo_world = world;
+    s->rank = rank;
+    s->world = world;
+    s->memfd = memfd;
+    for (int i = 0; i < world; i++)
+        s->addresses[i] = "";
+    log_init(&s->log, "solo", "rank=%d", rank);
+    (void)snprintf(s->base.job_dir, sizeof(s->base.job_dir), "%s", job_dir);
+    *ret = &s->base;
+    return TITAN_OK;
+}
