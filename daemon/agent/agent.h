@@ -7,6 +7,7 @@
 #ifndef TITAN_DAEMON_AGENT_AGENT_H
 #define TITAN_DAEMON_AGENT_AGENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -24,6 +25,8 @@ struct agent_options {
     uint32_t slots;          /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;       /* 0 = 30000 */
     uint64_t log_bytes_max;  /* per worker, kept as two halves; 0 = 64 MiB */
+    bool quiet_stop;         /* do not report workers that end because agent_close stops them: the coordinator goes down
+                                with us, and its jobs go on from their last checkpoint when it is back */
 };
 
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *options, struct agent **ret,

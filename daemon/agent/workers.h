@@ -33,6 +33,7 @@ struct worker {
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
     char address[256]; /* host:port of its listener, once known */
     uint32_t rank;     /* in its current or last epoch */
+    bool recorded;     /* the rank is in the job's record */
     struct channel_link *link;
     struct frame_writer pending; /* for when it is not connected */
     struct page_watch *watch;
