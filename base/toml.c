@@ -541,6 +541,9 @@ static titan_status walk_dotted(struct parser *p, struct node *section, const st
         } else if (next->value.type != TOML_TABLE) {
             return fail_at(p, part->line, part->column, "'%s' is already a value (line %d), not a table", part->text,
                            next->value.line);
+        } else if (next->origin == ORIGIN_IMPLICIT) { /* named only as a parent so far: this defines it */
+            next->origin = ORIGIN_DOTTED;
+            next->header_of = section;
         } else if (next->origin != ORIGIN_DOTTED || next->header_of != section) {
             return fail_at(p, part->line, part->column, "table '%s' is already defined (line %d)", part->text,
                            next->value.line);

@@ -1,0 +1,176 @@
+/* file.h, lock.h */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/lock.h"
+
+static char dir[] = "/tmp/titan-test-file-XXXXXX";
+
+static const char *in(const char *name)
+{
+    static char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return path;
+}
+
+static void test_replace_read(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf b = BUF_INIT;
+    assert_int_equal(file_replace(in("a"), "first", 5, &err), TITAN_OK);
+    assert_int_equal(file_replace(in("a"), "second!", 7, &err), TITAN_OK);
+    buf_puts(&b, ">");
+    assert_int_equal(file_read(in("a"), 100, &b, &err), TITAN_OK);
+    assert_string_equal(b.data, ">second!");
+    assert_int_equal(file_read(in("a"), 7, &b, &err), TITAN_OK); /* just fits */
+    assert_int_equal(file_read(in("a"), 6, &b, &err), TITAN_ELIMIT);
+    assert_string_equal(b.data, ">second!second!"); /* as it was */
+    assert_int_equal(file_read(in("none"), 6, &b, &err), TITAN_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "none"));
+    struct stat st;
+    assert_int_equal(stat(in("a"), &st), 0);
+    mode_t mask = umask(0);
+    (void)umask(mask);
+    assert_int_equal(st.st_mode & 0777, 0666 & ~mask);
+    assert_int_equal(file_replace(in("no/such/folder"), "x", 1, &err), TITAN_ENOTFOUND);
+    assert_int_equal(file_replace(in("empty"), "", 0, &err), TITAN_OK);
+    buf_clear(&b);
+    assert_int_equal(file_read(in("empty"), 10, &b, &err), TITAN_OK);
+    assert_int_equal(b.len, 0);
+}
+
+/* A write that cannot succeed leaves the old content and no temporary file. */
+static void test_replace_full(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    assert_int_equal(file_replace("/dev/full/x", "x", 1, &err), TITAN_ENOTFOUND);
+    assert_int_equal(dir_make(in("target/sub"), &err), TITAN_OK);
+    assert_int_not_equal(file_replace(in("target"), "x", 1, &err), TITAN_OK); /* cannot rename over a folder */
+    char command[PATH_MAX + 64];
+    snprintf(command, sizeof(command), "test -z \"$(ls %s | grep target.)\"", dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_dirs(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    assert_int_equal(dir_make(in("x/y/z"), &err), TITAN_OK);
+    assert_int_equal(dir_make(in("x/y/z/"), &err), TITAN_OK);
+    assert_int_equal(file_replace(in("x/y/file"), "x", 1, &err), TITAN_OK);
+    assert_int_equal(dir_make(in("x/y/file"), &err), TITAN_EEXIST);
+    assert_int_equal(dir_make("", &err), TITAN_EINVAL);
+    assert_int_equal(file_replace(in("outside"), "keep", 4, &err), TITAN_OK);
+    char target[PATH_MAX];
+    snprintf(target, sizeof(target), "%s/outside", dir);
+    assert_int_equal(symlink(target, in("x/y/link")), 0);
+    assert_int_equal(symlink(dir, in("x/loop")), 0);
+    assert_int_equal(dir_remove(in("x"), &err), TITAN_OK);
+    assert_int_equal(access(in("x"), F_OK), -1);
+    assert_int_equal(access(in("outside"), F_OK), 0); /* links are not followed */
+    assert_int_equal(dir_remove(in("x"), &err), TITAN_OK);
+    assert_int_not_equal(dir_remove(in("outside"), &err), TITAN_OK);
+    assert_int_equal(dir_sync(dir, &err), TITAN_OK);
+    assert_int_equal(dir_sync(in("x"), &err), TITAN_ENOTFOUND);
+}
+
+static void test_self(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    char path[PATH_MAX], small[4];
+    assert_int_equal(self_dir(path, sizeof(path), &err), TITAN_OK);
+    assert_int_equal(path[0], '/');
+    assert_non_null(strstr(path, "tests/unit/base"));
+    assert_int_equal(self_dir(small, sizeof(small), &err), TITAN_ELIMIT);
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    _cleanup_fd_ int fd = -1;
+    int other = -1;
+    assert_int_equal(lock_dir(dir, &fd, &err), TITAN_OK);
+    /* another description in the same process conflicts too, unlike with POSIX record locks */
+    assert_int_equal(lock_dir(dir, &other, &err), TITAN_ECONFLICT);
+    assert_int_equal(other, -1);
+    char pid[32];
+    snprintf(pid, sizeof(pid), "process %d", (int)getpid());
+    assert_non_null(strstr(err.msg, pid));
+    pid_t child = fork();
+    if (child == 0)
+        _exit(lock_dir(dir, &other, NULL) == TITAN_ECONFLICT ? 0 : 1);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    close(TAKE_FD(fd));
+    assert_int_equal(lock_dir(dir, &fd, &err), TITAN_OK);
+    assert_int_equal(lock_dir(in("missing"), &other, &err), TITAN_ENOTFOUND);
+}
+
+/* The lock dies with its holder, however that ends. */
+static void test_lock_killed(void **state)
+{
+    (void)state;
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = -1;
+        char ok = lock_dir(in("."), &fd, NULL) == TITAN_OK;
+        (void)!write(ready[1], &ok, 1);
+        pause();
+        _exit(0);
+    }
+    char ok = 0;
+    assert_int_equal(read(ready[0], &ok, 1), 1);
+    assert_true(ok);
+    int fd = -1, status;
+    assert_int_equal(lock_dir(dir, &fd, NULL), TITAN_ECONFLICT);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(lock_dir(dir, &fd, NULL), TITAN_OK);
+    close(fd);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dir_remove(dir, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_replace_read), cmocka_unit_test(test_replace_full), cmocka_unit_test(test_dirs),
+        cmocka_unit_test(test_self),         cmocka_unit_test(test_lock),         cmocka_unit_test(test_lock_killed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
