@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Bad input of every kind: one clear line that says what and where, the right exit code, and nothing accepted is lost."""
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, Daemon, command, headers_text, tap, until  # noqa: E402
+
+TINY = (SOURCE / "recipes/tiny.toml").read_text()
+
+
+def says(result, code, *words):
+    """The command ended with this code and one line on stderr that holds every word."""
+    lines = [line for line in result.err.splitlines() if line.strip()]
+    assert result.code == code, f"exit {result.code}, expected {code}: {result.err or result.out}"
+    assert len(lines) == 1, f"{len(lines)} lines instead of one: {result.err}"
+    for word in words:
+        assert str(word) in lines[0], f"'{word}' is missing in: {lines[0]}"
+
+
+class Files:
+    """A folder with recipes of one mistake each."""
+
+    def __init__(self):
+        self.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
+        self.text = headers_text(self.dir / "text", 1 << 18)
+
+    def recipe(self, name, text):
+        path = self.dir / name
+        path.write_text(text)
+        return path
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def recipes():
+    """recipes: unknown key with the nearest one and its line, wrong type, missing data, a mesh that does not fit, too large a model"""
+    with Files() as f, Daemon(None, "--slots", 2) as d:
+        data = ["--set", f"training.dataset_path={f.text}"]
+        typo = f.recipe("typo.toml", "[training]\nstepz = 5\n")
+        says(d.ctl("submit", typo, *data), 2, "typo.toml:2", "stepz", "steps")
+        kind = f.recipe("kind.toml", "[training]\nsteps = 5\nseq_len = \"long\"\n")
+        says(d.ctl("submit", kind, *data), 2, "kind.toml:3", "seq_len", "integer")
+        says(d.ctl("submit", f.recipe("broken.toml", "[training\nsteps = 5\n"), *data), 2, "broken.toml:1")
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", "--set", "training.dataset_path=/nowhere/text"), 2,
+             "/nowhere/text")
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "parallelism.data_parallel_shard_degree=3"), 2,
+             "data_parallel_shard_degree")
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "model.flavor=405B",
+                   "--set", "elastic.min_workers=1", "--set", "elastic.max_workers=1"), 7, "memory")
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "parallelism.tensor_parallel_degree=2"), 2,
+             "tensor_parallel_degree")
+        says(d.ctl("submit", "/nowhere.toml"), 3, "/nowhere.toml")
+        assert d.jobs() == [], "a refused recipe left a job behind"
+
+
+def jobs():
+    """jobs: an unknown one, a second cancel, a submit repeated with its key, the key with other content"""
+    with Files() as f, Daemon(None, "--slots", 1) as d:
+        for verb in ("status", "cancel", "wait", "logs", "events", "metrics", "checkpoints"):
+            says(d.ctl(verb, 4711), 3, "4711")
+        says(d.ctl("status", "twelve"), 2, "twelve")
+        keys = {"training.dataset_path": f.text, "training.steps": 1000000, "elastic.min_workers": 1,
+                "elastic.max_workers": 1}
+        job = d.submit("tiny", keys, "--idempotency-key", "k1")
+        assert d.submit("tiny", keys, "--idempotency-key", "k1") == job
+        other = d.ctl("submit", SOURCE / "recipes/tiny.toml", "--idempotency-key", "k1", "--set",
+                      f"training.dataset_path={f.text}")
+        says(other, 6, "k1")
+        assert len(d.jobs()) == 1
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED", seconds=30)
+        says(d.ctl("cancel", job), 6, "CANCELLED")
+
+
+def daemons():
+    """daemons: a config that is not TOML, an unknown key, a taken state folder, a taken port, no server, an address off this host"""
+    with Files() as f, Daemon(None, "--slots", 1) as d:
+        titand = [BIN / "titand", "dev", "--state-dir"]
+        says(command(*titand, f.dir / "a", "--config", f.recipe("x.toml", "[titand\n")), 2, "x.toml:1")
+        says(command(*titand, f.dir / "b", "--config", f.recipe("y.toml", "[agent]\nslotz = 2\n")), 2, "y.toml:2", "slots")
+        says(command(*titand, d.state), 6, str(d.process.pid))
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            says(command(*titand, f.dir / "c", "--listen", address), 6, address)
+        says(command(*titand, f.dir / "e", "--listen", "0.0.0.0:0"), 2, "0.0.0.0", "--insecure")
+        says(command(BIN / "titanctl", "--server", f"unix:{f.dir}/none.sock", "list"), 4, "none.sock")
+        says(command(BIN / "titanctl", "frobnicate"), 2, "frobnicate")
+
+
+def newer_store():
+    """a store from a newer version is refused and left as it is"""
+    import sqlite3
+    d = Daemon()
+    with Files() as f:
+        d.start()
+        d.stop()
+        store = d.state / "titan.db"
+        with sqlite3.connect(store) as db:
+            db.execute("PRAGMA user_version = 999")
+        db.close()
+        before = store.read_bytes()
+        says(command(BIN / "titand", "dev", "--state-dir", d.state, "--listen", "127.0.0.1:0"), 6, "999", "titan.db")
+        assert store.read_bytes() == before
+        shutil.rmtree(d.state)
+
+
+def garbage():
+    """garbage and oversize messages on the sockets: a status for the sender, and the daemon goes on"""
+    with Files() as f, Daemon(None, "--slots", 1) as d:
+        job = d.submit("tiny", {"training.dataset_path": f.text, "training.steps": 1000000, "elastic.min_workers": 1,
+                                "elastic.max_workers": 1})
+        for path in (d.state / "titan.sock", d.state / "run/agent.sock"):
+            for payload in (os.urandom(100000), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4 + b"x" * 1000):
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect(str(path))
+                    try:
+                        s.sendall(payload)
+                    except OSError:
+                        pass
+        big = f.recipe("big.toml", TINY + "#" + "x" * (300 << 10) + "\n")
+        says(d.ctl("submit", big, "--set", f"training.dataset_path={f.text}"), 2, "big.toml")
+        until("it trains on", lambda: d.status(job)["step"] > 2)
+        d.ok("cancel", job)
+
+
+def full_disk():
+    """a full disk: submits are refused with one line, what was accepted stays, and later submits work again"""
+    if os.geteuid() != 0:
+        return "needs root for a small file system"
+    with Files() as f:
+        mount = f.dir / "small"
+        mount.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", mount], stderr=subprocess.DEVNULL).returncode:
+            return "tmpfs cannot be mounted here"
+        try:
+            keys = {"training.dataset_path": f.text, "elastic.min_workers": 2, "elastic.max_workers": 2}
+            with Daemon(mount / "state", "--slots", 1) as d:
+                first = d.submit("tiny", keys)
+                ballast = mount / "ballast"
+                with open(ballast, "wb") as b:
+                    try:
+                        while True:
+                            b.write(b"\0" * 4096)
+                            b.flush()
+                    except OSError:
+                        pass
+                refused = until("a submit is refused", lambda: (lambda r: r if r.code else None)(
+                    d.ctl("submit", SOURCE / "recipes/tiny.toml", *[x for k, v in keys.items() for x in ("--set", f"{k}={v}")])))
+                says(refused, 1, "space")
+                ballast.unlink()
+                assert d.status(first)["state"] == "PENDING"
+                last = d.submit("tiny", keys)
+                ids = [str(j["id"]) for j in d.jobs()]
+                assert first in ids and last in ids, ids
+        finally:
+            subprocess.run(["umount", mount], check=False)
+
+
+tap(recipes, jobs, daemons, newer_store, garbage, full_disk)

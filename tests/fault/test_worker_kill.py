@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""A worker is killed while it trains: the run goes on, grows back, and its losses are those of an undisturbed run."""
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import Daemon, headers_text, tap, until, worker_pids  # noqa: E402
+
+STEPS = 600
+KEYS = {"training.steps": STEPS, "elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 20,
+        "checkpoint.keep_latest_k": 3, "numerics.canonical": "true", "training.mixed_precision_param": "float32",
+        "training.global_batch_size": 8, "training.local_batch_size": 1, "fault_tolerance.backoff_ms": 300,
+        "device.threads": 1}
+
+
+def recovered(d, job):
+    return [e for e in d.lines("events", job) if e["type"] == "recovery.finished"]
+
+
+def worlds(d, job):
+    return [e["detail"]["world"] for e in d.lines("events", job) if e["type"] == "epoch.formed"]
+
+
+def final_losses(d, job):
+    """step -> loss of the epoch that was last to train the step."""
+    return {m["step"]: m["loss"] for m in d.lines("metrics", job)}
+
+
+def losses_survive_two_kills():
+    """two workers killed: 4 -> 3 -> 4 twice, and every loss equals that of an undisturbed run, bit for bit"""
+    with Daemon(None, "--slots", 4) as d:
+        keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text")}
+        job = d.submit("tiny", keys)
+        for kill in range(2):
+            whole = lambda: (lambda s: s["state"] == "RUNNING" and s["world_size"] == 4 and s["checkpoint"]
+                             and s["step"] > 40 * (kill + 1))(d.status(job))
+            until("four workers train", whole)
+            workers = d.workers(job)
+            os.kill(workers[max(workers) if kill else min(workers)], signal.SIGKILL)
+            until("the run has recovered", lambda: len(recovered(d, job)) > kill)
+        d.wait_state(job, "COMPLETED", seconds=120)
+        disturbed, sizes, status = final_losses(d, job), worlds(d, job), d.status(job)
+        assert sizes[:3] == [4, 3, 4], sizes
+        assert status["restarts"] == 2 and status["step"] == STEPS, status
+
+        job = d.submit("tiny", keys)
+        d.wait_state(job, "COMPLETED", seconds=120)
+        calm = final_losses(d, job)
+        assert sorted(calm) == list(range(1, STEPS + 1)), "metrics of some steps are missing"
+        different = [s for s in calm if disturbed.get(s) != calm[s]]
+        assert not different, f"{len(different)} losses differ, the first at step {different[0]}"
+        assert not worker_pids(d.state), "workers are left over"
+
+
+def hung_worker_is_not_forgotten_on_cancel():
+    """a stopped worker (SIGSTOP) does not keep a cancelled run alive"""
+    with Daemon(None, "--slots", 2) as d:
+        job = d.submit("tiny", {**KEYS, "training.steps": 1000000, "elastic.max_workers": 2,
+                                "training.dataset_path": headers_text(d.state / "text")})
+        until("it trains", lambda: d.status(job)["step"] > 2)
+        os.kill(max(d.workers(job).values()), signal.SIGSTOP)
+        d.ok("cancel", job, "--grace", "1")
+        d.wait_state(job, "CANCELLED", seconds=20)
+        until("no worker is left", lambda: not worker_pids(d.state), 10)
+
+
+def crash_loop_ends_the_job():
+    """a worker that dies at once on every start: the job fails with the reason, after its budget, without a busy loop"""
+    with Daemon(None, "--slots", 2, env={"TITAN_FAULT": "exit-at-start"}) as d:
+        job = d.submit("tiny", {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 1,
+                                "fault_tolerance.max_restarts": 3, "fault_tolerance.backoff_ms": 50,
+                                "training.dataset_path": headers_text(d.state / "text")})
+        status = d.wait_state(job, "FAILED", seconds=30)
+        assert "restart" in status["reason"], status["reason"]
+        started = [e for e in d.lines("events", job) if e["type"] == "worker.started"]
+        assert len(started) == 4, f"{len(started)} starts for a budget of 3 restarts"
+        assert d.ctl("wait", job).code == 1
+
+
+tap(losses_survive_two_kills, hung_worker_is_not_forgotten_on_cancel, crash_loop_ends_the_job)
