@@ -51,7 +51,7 @@ lib_ctl    := $(BUILD)/obj/libctl.a
 plugin_cpu := $(BUILD)/lib/titan/libtitan-cpu.so
 programs   := $(BUILD)/bin/titand $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl
 
-.PHONY: all help deps demo test check bench clean install deb cuda format tidy FORCE
+.PHONY: all help deps demo test check bench clean install deb cuda
 all: $(programs) $(plugin_cpu) ## build the three programs and the CPU plug-in
 
 help: ## this list
@@ -68,7 +68,8 @@ $(BUILD)/gen/%.pb-c.c: proto/%.proto
 	@mkdir -p $(@D)
 	$(call say,PROTO,$<)protoc-c --proto_path=proto --c_out=$(BUILD)/gen $<
 $(BUILD)/gen/%.pb-c.h: $(BUILD)/gen/%.pb-c.c ;
-gen_h := $(gen_c:.c=.h)
+# Kept: they are what a debugger and a reader want to see.
+.SECONDARY: $(gen_c)
 $(BUILD)/gen/titan.fds: $(protos)
 	@mkdir -p $(@D)
 	$(call say,PROTO,$@)protoc --proto_path=proto --include_imports --descriptor_set_out=$@ $^
