@@ -1,0 +1,289 @@
+#!/usr/bin/python3
+"""Reference values of the model from PyTorch in fp64, written to tests/golden/*.json.
+
+    tests/golden/reference.py          (needs python3-torch and python3-numpy; the tests only read the files)
+
+The model is written here from the Llama 3 description, with autograd for its gradients: nothing of Titan's is used but
+the definition of its initial values (base/rng.h, worker/model/llama.h), which is implemented a second time in numpy.
+
+Files: tiny.json, debugmodel.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
+digest of its initial value and of its gradient. tiny_train.json: 50 AdamW steps.
+
+A digest of a tensor x with n elements, row-major: sum, l2 norm, `samples` at indices (j*2654435761 + 12345) mod n for
+j = 0, 1, ..., and `projections` p_k = sum of s_k(i) x_i, where s_k(i) is +1 if bit k of mix64(i) is 0, else -1, mix64
+being the finaliser of splitmix64 as in base/rng.c. Projections see every element; samples tell where it went wrong.
+"""
+import json
+import math
+import os
+
+import numpy as np
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+U64 = np.uint64
+MASK = (1 << 64) - 1
+
+FLAVORS = {
+    "tiny": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_hidden=128, vocab_size=256, rope_theta=500000.0,
+                 norm_eps=1e-5, rope_scaling=False),
+    "debugmodel": dict(dim=256, n_layers=6, n_heads=16, n_kv_heads=16, ffn_hidden=768, vocab_size=2048,
+                       rope_theta=500000.0, norm_eps=1e-5, rope_scaling=True),
+}
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64)}
+SEED = 20261120
+
+
+# --- counter-based initial values ------------------------------------------------------------------------------------
+
+
+def mix64(z):
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def rng_key(seed, name):
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = ((h ^ byte) * 0x100000001B3) & MASK
+    key = mix64(h ^ mix64((seed + 0x9E3779B97F4A7C15) & MASK))
+    return key & 0xFFFFFFFF, key >> 32
+
+
+def philox(key, lo, hi):
+    """Philox4x32-10 of counters {lo, hi}; lo is an array of uint64, hi a number. Four arrays of uint64 < 2^32."""
+    low32 = U64(0xFFFFFFFF)
+    shift = U64(32)
+    c0, c1 = lo & low32, lo >> shift
+    c2, c3 = np.full_like(lo, hi & 0xFFFFFFFF), np.full_like(lo, hi >> 32)
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = c0 * U64(0xD2511F53), c2 * U64(0xCD9E8D57)
+        c0, c1, c2, c3 = ((p1 >> shift) ^ c1 ^ U64(k0), p1 & low32, (p0 >> shift) ^ c3 ^ U64(k1), p0 & low32)
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def normals(seed, name, index):
+    w = philox(rng_key(seed, name), index >> U64(1), 1)
+    radius = np.sqrt(-2.0 * np.log((w[0].astype(np.float64) + 1.0) * 2.0**-32))
+    angle = 2.0 * np.pi * (w[1].astype(np.float64) * 2.0**-32)
+    return (radius * np.where(index & U64(1), np.sin(angle), np.cos(angle))).astype(np.float32)
+
+
+def initial(seed, name, shape, rule, std):
+    n = int(np.prod(shape))
+    if rule == "ones":
+        return np.ones(shape, np.float32)
+    index = np.arange(n, dtype=np.uint64)
+    x = normals(seed, name, index)
+    if rule == "truncated":  # beyond 3: again from the streams NAME#1, NAME#2, ...
+        attempt = 1
+        while (far := np.flatnonzero(np.abs(x) > 3.0)).size:
+            x[far] = normals(seed, f"{name}#{attempt}", index[far])
+            attempt += 1
+    return (np.float32(std) * x).reshape(shape)
+
+
+def parameters(d):
+    """(name, shape, rule, std) of every parameter, TorchTitan's names."""
+    c, f, v = d["dim"], d["ffn_hidden"], d["vocab_size"]
+    width = c // d["n_heads"]
+    heads, keys = d["n_heads"] * width, d["n_kv_heads"] * width
+    yield "tok_embeddings.weight", (v, c), "normal", 1.0
+    for layer in range(d["n_layers"]):
+        deep = 0.02 / math.sqrt(2.0 * (layer + 1))
+        p = f"layers.{layer}."
+        yield p + "attention_norm.weight", (c,), "ones", 0.0
+        yield p + "attention.wq.weight", (heads, c), "normal", 0.02
+        yield p + "attention.wk.weight", (keys, c), "normal", 0.02
+        yield p + "attention.wv.weight", (keys, c), "normal", 0.02
+        yield p + "attention.wo.weight", (c, heads), "normal", deep
+        yield p + "ffn_norm.weight", (c,), "ones", 0.0
+        yield p + "feed_forward.w1.weight", (f, c), "normal", 0.02
+        yield p + "feed_forward.w3.weight", (f, c), "normal", deep
+        yield p + "feed_forward.w2.weight", (c, f), "normal", deep
+    yield "norm.weight", (c,), "ones", 0.0
+    yield "output.weight", (v, c), "truncated", c**-0.5
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(x, gain, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * gain
+
+
+def rotary_frequencies(d):
+    width = d["dim"] // d["n_heads"]
+    freq = d["rope_theta"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    if not d["rope_scaling"]:
+        return freq
+    factor, low, high, original = 8.0, 1.0, 4.0, 8192.0
+    length = 2.0 * math.pi / freq
+    smooth = (original / length - low) / (high - low)
+    between = (1.0 - smooth) * freq / factor + smooth * freq
+    return torch.where(length > original / low, freq / factor, torch.where(length < original / high, freq, between))
+
+
+def rotate(x, freq):
+    """x (B,T,heads,D): adjacent pairs as complex numbers, turned by position * frequency."""
+    angle = torch.outer(torch.arange(x.shape[1], dtype=torch.float64), freq)
+    turn = torch.polar(torch.ones_like(angle), angle)[None, :, None, :]
+    turn = turn.to(torch.complex128 if x.dtype == torch.float64 else torch.complex64)
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous())
+    return torch.view_as_real(pairs * turn).flatten(-2)
+
+
+def attention(x, p, prefix, d, freq):
+    b, t, c = x.shape
+    width = c // d["n_heads"]
+    q = (x @ p[prefix + "wq.weight"].T).view(b, t, d["n_heads"], width)
+    k = (x @ p[prefix + "wk.weight"].T).view(b, t, d["n_kv_heads"], width)
+    v = (x @ p[prefix + "wv.weight"].T).view(b, t, d["n_kv_heads"], width)
+    q, k = rotate(q, freq), rotate(k, freq)
+    group = d["n_heads"] // d["n_kv_heads"]
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(width)
+    scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf)
+    out = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
+    return out.reshape(b, t, c) @ p[prefix + "wo.weight"].T
+
+
+def logits(p, tokens, d):
+    freq = rotary_frequencies(d)
+    x = p["tok_embeddings.weight"][tokens]
+    for layer in range(d["n_layers"]):
+        at = f"layers.{layer}."
+        x = x + attention(rms_norm(x, p[at + "attention_norm.weight"], d["norm_eps"]), p, at + "attention.", d, freq)
+        h = rms_norm(x, p[at + "ffn_norm.weight"], d["norm_eps"])
+        gate = torch.nn.functional.silu(h @ p[at + "feed_forward.w1.weight"].T)
+        x = x + (gate * (h @ p[at + "feed_forward.w3.weight"].T)) @ p[at + "feed_forward.w2.weight"].T
+    return rms_norm(x, p["norm.weight"], d["norm_eps"]) @ p["output.weight"].T
+
+
+def mean_loss(p, tokens, targets, d):
+    """Mean over the counted tokens (target >= 0)."""
+    out = logits(p, tokens, d)
+    return torch.nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+def make(d, dtype):
+    return {name: torch.tensor(initial(SEED, name, shape, rule, std)).to(dtype).requires_grad_()
+            for name, shape, rule, std in parameters(d)}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def digest(x, samples):
+    x = np.asarray(x, np.float64).ravel()
+    n = x.size
+    z = np.arange(n, dtype=np.uint64)
+    z = (z ^ (z >> U64(30))) * U64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> U64(27))) * U64(0x94D049BB133111EB)
+    z = z ^ (z >> U64(31))
+    signs = [1.0 - 2.0 * ((z >> U64(k)) & U64(1)).astype(np.float64) for k in range(8)]
+    return {
+        "sum": number(x.sum()),
+        "l2": number(np.sqrt((x * x).sum())),
+        "samples": [number(x[(j * 2654435761 + 12345) % n]) for j in range(min(samples, n))],
+        "projections": [number((s * x).sum()) for s in signs],
+    }
+
+
+def number(x):
+    return float(f"{float(x):.10g}")
+
+
+def batch_of(name, d):
+    """Tokens by counter-based draws; a few targets are not counted."""
+    b, t = BATCH[name]
+    draw = philox(rng_key(SEED, "golden.tokens"), np.arange(b * (t + 1), dtype=np.uint64), 0)[0]
+    tokens = (draw % U64(d["vocab_size"])).astype(np.int64).reshape(b, t + 1)
+    targets = tokens[:, 1:].copy()
+    targets[0, 3] = targets[-1, -1] = -1
+    return tokens[:, :-1], targets
+
+
+def write(name, value):
+    with open(os.path.join(HERE, name), "w", encoding="ascii") as f:
+        json.dump(value, f, separators=(",", ":"))
+        f.write("\n")
+
+
+def write_gradients(name):
+    d = FLAVORS[name]
+    tokens, targets = batch_of(name, d)
+    p = make(d, torch.float64)
+    loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
+    loss.backward()
+    with torch.no_grad():
+        loss32 = mean_loss(make(d, torch.float32), torch.tensor(tokens), torch.tensor(targets), d)
+        out = logits(p, torch.tensor(tokens), d)
+    write(name + ".json", {
+        "made_by": "tests/golden/reference.py", "torch": torch.__version__, "seed": SEED, "dims": d,
+        "tokens": tokens.tolist(), "targets": targets.tolist(),
+        "loss": number(loss.item()), "loss_fp32": number(loss32.item()),
+        "logits": digest(out.numpy(), 64),
+        "tensors": [{"name": n, "shape": list(x.shape), "weight": digest(x.detach().numpy(), 16),
+                     "grad": digest(x.grad.numpy(), 64)} for n, x in p.items()],
+    })
+    print(f"{name}: loss {loss.item():.9f}, in fp32 {loss32.item():.9f}")
+
+
+def train_batch(step, b, t, v):
+    """A sequence with a rule to learn: x(i+1) = 5 x(i) + 17 + i mod 3, from a start that depends on step and row."""
+    rows = np.zeros((b, t + 1), np.int64)
+    for r in range(b):
+        rows[r, 0] = (37 * step + 101 * r) % v
+        for i in range(t):
+            rows[r, i + 1] = (5 * rows[r, i] + 17 + i % 3) % v
+    return rows[:, :-1], rows[:, 1:]
+
+
+def schedule(step, steps, warmup, decay):
+    """Warm-up, stable, linear decay to 0 (TorchTitan); step from 0."""
+    stable = steps + 1 - warmup - decay
+    if step < warmup:
+        return (step + 1) / warmup
+    if step < warmup + stable:
+        return 1.0
+    return 1.0 - (step + 1 - warmup - stable) / decay
+
+
+def write_training():
+    d = FLAVORS["tiny"]
+    steps, warmup, decay, b, t = 50, 5, 20, 4, 64
+    lr, max_norm = 3e-3, 1.0
+    p = make(d, torch.float64)
+    optimizer = torch.optim.AdamW(p.values(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    rows = []
+    for step in range(steps):
+        tokens, targets = train_batch(step, b, t, d["vocab_size"])
+        rate = lr * schedule(step, steps, warmup, decay)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(p.values(), max_norm)
+        optimizer.step()
+        rows.append({"loss": number(loss.item()), "grad_norm": number(norm.item()), "lr": number(rate)})
+    write("tiny_train.json", {
+        "made_by": "tests/golden/reference.py", "torch": torch.__version__, "seed": SEED, "dims": d, "batch": b,
+        "seq_len": t, "lr": lr, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "max_norm": max_norm,
+        "warmup_steps": warmup, "decay_steps": decay, "steps": rows,
+        "tensors": [{"name": n, "shape": list(x.shape), "weight": digest(x.detach().numpy(), 16)}
+                    for n, x in p.items()],
+    })
+    print(f"tiny, {steps} steps: loss {rows[0]['loss']:.6f} -> {rows[-1]['loss']:.6f}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    np.seterr(over="ignore")  # products modulo 2^64 are meant
+    write_gradients("tiny")
+    write_gradients("debugmodel")
+    write_training()

@@ -1,0 +1,458 @@
+/* The model on the CPU device against PyTorch: initial values, loss, logits and every gradient of two models, 50 AdamW
+ * steps, and each gradient once more by finite differences. Values and digests: tests/golden/reference.py. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "worker/device/device.h"
+#include "worker/model/whole.h"
+
+/* --- fixture ----------------------------------------------------------------------------------------------------- */
+
+struct fixture {
+    struct json *file;
+    struct device_handle device;
+    struct model *model;
+    struct whole_model *whole;
+    int64_t b, t, counted;
+    uint64_t seed;
+    int32_t *tokens, *targets;
+    float **values, **grads; /* per tensor */
+};
+
+static void must(titan_status status, const struct titan_error *err)
+{
+    if (status != TITAN_OK)
+        fail_msg("%s: %s", titan_status_name(status), err->msg);
+}
+
+static struct json *load(const char *name)
+{
+    char path[512];
+    struct buf text = BUF_INIT;
+    struct json *root = NULL;
+    struct titan_error err = {0};
+    snprintf(path, sizeof(path), "%s/tests/golden/%s.json", TITAN_SOURCE_DIR, name);
+    must(file_read(path, 1 << 24, &text, &err), &err);
+    must(json_parse(text.data, text.len, &root, &err), &err);
+    buf_free(&text);
+    return root;
+}
+
+static double real_of(const struct json *v)
+{
+    assert_non_null(v);
+    return v->type == JSON_INT ? (double)v->integer : v->real;
+}
+static double member(const struct json *object, const char *key)
+{
+    return real_of(json_get(object, key));
+}
+
+static struct model_dims dims_of(const struct json *d)
+{
+    return (struct model_dims){.dim = json_int(d, "dim", 0),
+                               .n_layers = json_int(d, "n_layers", 0),
+                               .n_heads = json_int(d, "n_heads", 0),
+                               .n_kv_heads = json_int(d, "n_kv_heads", 0),
+                               .ffn_hidden = json_int(d, "ffn_hidden", 0),
+                               .vocab_size = json_int(d, "vocab_size", 0),
+                               .rope_theta = member(d, "rope_theta"),
+                               .norm_eps = member(d, "norm_eps"),
+                               .rope_scaling = json_get(d, "rope_scaling")->boolean};
+}
+
+/* Rows of an array of arrays, one after the other; returns how many numbers. */
+static int64_t flatten(const struct json *rows, int32_t *out)
+{
+    int64_t n = 0;
+    for (const struct json *row = rows->first; row; row = row->next)
+        for (const struct json *v = row->first; v; v = v->next, n++)
+            if (out)
+                out[n] = (int32_t)v->integer;
+    return n;
+}
+
+static void load_batch(struct fixture *f)
+{
+    const struct json *rows = json_get(f->file, "tokens");
+    assert_non_null(rows);
+    int64_t n = flatten(rows, NULL);
+    for (const struct json *row = rows->first; row; row = row->next)
+        f->b++;
+    f->t = n / f->b;
+    f->tokens = calloc((size_t)n, 4);
+    f->targets = calloc((size_t)n, 4);
+    flatten(rows, f->tokens);
+    assert_int_equal(flatten(json_get(f->file, "targets"), f->targets), n);
+    for (int64_t i = 0; i < n; i++)
+        f->counted += f->targets[i] >= 0;
+}
+
+static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int threads)
+{
+    struct titan_error err = {0};
+    struct device_options options = {.threads = threads};
+    memset(f, 0, sizeof(*f));
+    f->file = load(name);
+    f->seed = (uint64_t)json_int(f->file, "seed", 0);
+    must(device_open("cpu", &options, &f->device, &err), &err);
+    struct model_dims dims = dims_of(json_get(f->file, "dims"));
+    must(model_open(&dims, &f->model, &err), &err);
+    if (json_get(f->file, "tokens")) {
+        load_batch(f);
+    } else {
+        f->b = json_int(f->file, "batch", 0);
+        f->t = json_int(f->file, "seq_len", 0);
+        f->tokens = calloc((size_t)(f->b * f->t), 4);
+        f->targets = calloc((size_t)(f->b * f->t), 4);
+        f->counted = f->b * f->t;
+    }
+    must(whole_model_open(f->model, &f->device, dt, f->b, f->t, &f->whole, &err), &err);
+    must(whole_model_init(f->whole, f->seed, &err), &err);
+    f->values = calloc((size_t)f->model->n_tensors, sizeof(float *));
+    f->grads = calloc((size_t)f->model->n_tensors, sizeof(float *));
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        const struct model_tensor *x = &f->model->tensors[i];
+        f->values[i] = calloc((size_t)x->numel, sizeof(float));
+        f->grads[i] = calloc((size_t)x->numel, sizeof(float));
+        model_init_range(f->model, f->seed, x->unit, x->offset, x->numel, f->values[i]);
+    }
+}
+
+static void close_fixture(struct fixture *f)
+{
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        free(f->values[i]);
+        free(f->grads[i]);
+    }
+    free(f->values);
+    free(f->grads);
+    free(f->tokens);
+    free(f->targets);
+    whole_model_close(f->whole);
+    model_close(f->model);
+    device_close(&f->device);
+    json_free(f->file);
+}
+
+static double mean_loss(struct fixture *f, bool with_grads)
+{
+    double sum = 0.0;
+    struct titan_error err = {0};
+    must(whole_model_loss(f->whole, f->tokens, f->targets, f->b, f->t, &sum, with_grads ? f->grads : NULL, &err), &err);
+    return sum / (double)f->counted;
+}
+
+/* --- digests ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+/* How far x is from a digest, in units of the tensor's l2 norm: the norm, the root mean square error of the projections
+ * (an estimate of |x - want| / |want|) and, per sample, against the tensor's root mean square element. */
+struct distance {
+    double l2, projections, samples;
+};
+
+static struct distance distance_to(const struct json *digest, const float *x, int64_t n, double factor)
+{
+    double p[8] = {0}, square = 0.0, want_l2 = member(digest, "l2");
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)x[i] * factor;
+        uint64_t signs = mix64((uint64_t)i);
+        square += v * v;
+        for (int k = 0; k < 8; k++)
+            p[k] += (signs >> k) & 1 ? -v : v;
+    }
+    struct distance d = {.l2 = fabs(sqrt(square) - want_l2) / want_l2};
+    int k = 0;
+    for (const struct json *v = json_get(digest, "projections")->first; v; v = v->next, k++)
+        d.projections += (p[k] - real_of(v)) * (p[k] - real_of(v));
+    assert_int_equal(k, 8);
+    d.projections = sqrt(d.projections / 8.0) / want_l2;
+    uint64_t j = 0;
+    double rms = want_l2 / sqrt((double)n);
+    for (const struct json *v = json_get(digest, "samples")->first; v; v = v->next, j++) {
+        double got = (double)x[(j * 2654435761u + 12345u) % (uint64_t)n] * factor;
+        d.samples = fmax(d.samples, fabs(got - real_of(v)) / (rms + fabs(real_of(v))));
+    }
+    assert_true(j > 0);
+    return d;
+}
+
+/* Every tensor's digest `what` ("weight", "grad"). Fails on the first one beyond the limit, naming it. */
+static void check_tensors(const struct fixture *f, const char *what, float *const *x, double factor, double limit)
+{
+    int i = 0;
+    struct distance worst = {0};
+    for (const struct json *t = json_get(f->file, "tensors")->first; t; t = t->next, i++) {
+        const struct model_tensor *m = &f->model->tensors[i];
+        assert_true(i < f->model->n_tensors);
+        assert_string_equal(json_string(t, "name", ""), m->name);
+        struct distance d = distance_to(json_get(t, what), x[i], m->numel, factor);
+        /* Projections of the difference are as large as the difference; one element may be some times its mean. */
+        if (!(d.l2 <= limit && d.projections <= 3.0 * limit && d.samples <= 10.0 * limit))
+            fail_msg("%s of %s: norm off by %.2g, difference %.2g, worst sample %.2g (limit %.2g)", what, m->name, d.l2,
+                     d.projections, d.samples, limit);
+        worst.l2 = fmax(worst.l2, d.l2);
+        worst.projections = fmax(worst.projections, d.projections);
+        worst.samples = fmax(worst.samples, d.samples);
+    }
+    assert_int_equal(i, f->model->n_tensors);
+    print_message("# %s: %d tensors, worst norm %.2g, difference %.2g, sample %.2g\n", what, i, worst.l2,
+                  worst.projections, worst.samples);
+}
+
+/* --- tests ------------------------------------------------------------------------------------------------------- */
+
+static void check_model(const char *name, enum dtype dt, double loss_limit, double limit)
+{
+    struct fixture f;
+    struct titan_error err = {0};
+    open_fixture(&f, name, dt, 2);
+    double want = member(f.file, "loss"), loss = mean_loss(&f, true);
+    print_message("# %s: loss %.9f, PyTorch in fp64 %.9f\n", name, loss, want);
+    assert_true(fabs(loss - want) <= loss_limit * want);
+    assert_true(fabs(mean_loss(&f, false) - loss) <= 1e-12 * want);
+    check_tensors(&f, "grad", f.grads, 1.0 / (double)f.counted, limit);
+    int64_t n = f.b * f.t * f.model->dims.vocab_size;
+    float *logits = calloc((size_t)n, sizeof(*logits));
+    must(whole_model_logits(f.whole, f.tokens, f.b, f.t, logits, &err), &err);
+    struct distance d = distance_to(json_get(f.file, "logits"), logits, n, 1.0);
+    print_message("# logits: norm %.2g, difference %.2g, sample %.2g\n", d.l2, d.projections, d.samples);
+    assert_true(d.l2 <= limit && d.projections <= 3.0 * limit && d.samples <= 10.0 * limit);
+    free(logits);
+    close_fixture(&f);
+}
+
+static void test_initial_values(void **state)
+{
+    static const char *const names[] = {"tiny", "debugmodel"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        open_fixture(&f, names[i], DTYPE_F32, 1);
+        check_tensors(&f, "weight", f.values, 1.0, 1e-7);
+        close_fixture(&f);
+    }
+}
+
+static void test_tiny_fp32(void **state)
+{
+    (void)state;
+    check_model("tiny", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_debugmodel_fp32(void **state)
+{
+    (void)state;
+    check_model("debugmodel", DTYPE_F32, 1e-6, 1e-5);
+}
+/* bf16 has 8 bits: each of some hundred roundings on the way moves a value by up to 0.4 %. */
+static void test_tiny_bf16(void **state)
+{
+    (void)state;
+    check_model("tiny", DTYPE_BF16, 2e-3, 0.02);
+}
+static void test_debugmodel_bf16(void **state)
+{
+    (void)state;
+    check_model("debugmodel", DTYPE_BF16, 2e-3, 0.02);
+}
+
+/* Along its own gradient g the loss changes by |g| per unit: the central difference over a step that moves the loss
+ * well above fp32 noise must agree for each tensor alone. */
+static void check_differences(const char *name)
+{
+    struct fixture f;
+    struct titan_error err = {0};
+    double worst = 0.0;
+    open_fixture(&f, name, DTYPE_F32, 2);
+    (void)mean_loss(&f, true);
+    for (int i = 0; i < f.model->n_tensors; i++) {
+        const struct model_tensor *x = &f.model->tensors[i];
+        double square = 0.0, loss[2];
+        for (int64_t j = 0; j < x->numel; j++)
+            square += (double)f.grads[i][j] * f.grads[i][j];
+        double norm = sqrt(square), step = 3e-3 * (double)f.counted / norm; /* moves the mean loss by some 3e-3 */
+        step = fmin(step, x->ndim == 1 ? 0.3 : 0.1);
+        float *moved = calloc((size_t)x->numel, sizeof(*moved));
+        for (int side = 0; side < 2; side++) {
+            for (int64_t j = 0; j < x->numel; j++)
+                moved[j] = (float)((double)f.values[i][j] + (side ? -step : step) * f.grads[i][j] / norm);
+            must(whole_model_set(f.whole, i, moved, &err), &err);
+            loss[side] = mean_loss(&f, false) * (double)f.counted;
+        }
+        free(moved);
+        must(whole_model_set(f.whole, i, f.values[i], &err), &err);
+        double slope = (loss[0] - loss[1]) / (2.0 * step), off = fabs(slope / norm - 1.0);
+        if (!(off <= 0.01))
+            fail_msg("%s: gradient norm %.6g, slope by differences %.6g", x->name, norm, slope);
+        worst = fmax(worst, off);
+    }
+    print_message("# %s: %d tensors, slope off by at most %.2g\n", name, f.model->n_tensors, worst);
+    close_fixture(&f);
+}
+
+static void test_differences_tiny(void **state)
+{
+    (void)state;
+    check_differences("tiny");
+}
+static void test_differences_debugmodel(void **state)
+{
+    (void)state;
+    check_differences("debugmodel");
+}
+
+/* --- training ---------------------------------------------------------------------------------------------------- */
+
+/* The reference's sequence with a rule to learn. */
+static void train_batch(struct fixture *f, int step)
+{
+    int64_t v = f->model->dims.vocab_size;
+    for (int64_t r = 0; r < f->b; r++) {
+        int64_t x = (37 * step + 101 * r) % v;
+        for (int64_t i = 0; i < f->t; i++) {
+            f->tokens[r * f->t + i] = (int32_t)x;
+            x = (5 * x + 17 + i % 3) % v;
+            f->targets[r * f->t + i] = (int32_t)x;
+        }
+    }
+}
+
+struct optimizer {
+    struct stream *s;
+    float *w, *g, **m, **v; /* device; w and g are of one tensor at a time */
+};
+
+static void *zeros(struct fixture *f, int64_t n)
+{
+    void *p = NULL;
+    struct titan_error err = {0};
+    must(f->device.ops->alloc(f->device.dev, (size_t)n * sizeof(float), &p, &err), &err);
+    return p;
+}
+
+static void optimizer_open(struct fixture *f, struct optimizer *o)
+{
+    struct titan_error err = {0};
+    int64_t largest = 0;
+    must(f->device.ops->stream_open(f->device.dev, "optimizer", true, &o->s, &err), &err);
+    o->m = calloc((size_t)f->model->n_tensors, sizeof(float *));
+    o->v = calloc((size_t)f->model->n_tensors, sizeof(float *));
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        int64_t n = f->model->tensors[i].numel;
+        o->m[i] = zeros(f, n);
+        o->v[i] = zeros(f, n);
+        largest = MAX(largest, n);
+    }
+    o->w = zeros(f, largest);
+    o->g = zeros(f, largest);
+}
+
+static void optimizer_close(struct fixture *f, struct optimizer *o)
+{
+    const struct device_ops *ops = f->device.ops;
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        ops->release(f->device.dev, o->m[i]);
+        ops->release(f->device.dev, o->v[i]);
+    }
+    ops->release(f->device.dev, o->w);
+    ops->release(f->device.dev, o->g);
+    ops->stream_close(o->s);
+    free(o->m);
+    free(o->v);
+}
+
+/* New values of every tensor, through the device's operation. */
+static void optimizer_step(struct fixture *f, struct optimizer *o, const struct adamw_args *a)
+{
+    const struct device_ops *ops = f->device.ops;
+    struct titan_error err = {0};
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        size_t n = (size_t)f->model->tensors[i].numel;
+        must(ops->copy(o->s, o->w, f->values[i], n * 4), &err);
+        must(ops->copy(o->s, o->g, f->grads[i], n * 4), &err);
+        must(ops->adamw(o->s, o->w, o->m[i], o->v[i], o->g, NULL, n, a), &err);
+        must(ops->copy(o->s, f->values[i], o->w, n * 4), &err);
+        must(ops->stream_sync(o->s, &err), &err);
+        must(whole_model_set(f->whole, i, f->values[i], &err), &err);
+    }
+}
+
+static double grad_norm(const struct fixture *f)
+{
+    double square = 0.0;
+    for (int i = 0; i < f->model->n_tensors; i++)
+        for (int64_t j = 0; j < f->model->tensors[i].numel; j++)
+            square += (double)f->grads[i][j] * f->grads[i][j];
+    return sqrt(square) / (double)f->counted;
+}
+
+static void check_training(enum dtype dt, double limit, double weight_limit)
+{
+    struct fixture f;
+    struct optimizer o;
+    open_fixture(&f, "tiny_train", dt, 1);
+    optimizer_open(&f, &o);
+    struct adamw_args a = {.beta1 = (float)member(f.file, "beta1"),
+                           .beta2 = (float)member(f.file, "beta2"),
+                           .eps = (float)member(f.file, "eps"),
+                           .weight_decay = (float)member(f.file, "weight_decay")};
+    double max_norm = member(f.file, "max_norm"), worst = 0.0, worst_norm = 0.0;
+    int step = 0;
+    for (const struct json *row = json_get(f.file, "steps")->first; row; row = row->next, step++) {
+        train_batch(&f, step);
+        double loss = mean_loss(&f, true), want = member(row, "loss"), norm = grad_norm(&f);
+        worst = fmax(worst, fabs(loss - want) / want);
+        worst_norm = fmax(worst_norm, fabs(norm - member(row, "grad_norm")) / member(row, "grad_norm"));
+        if (!(fabs(loss - want) <= limit * want))
+            fail_msg("step %d: loss %.9f, PyTorch %.9f", step, loss, want);
+        a.lr = (float)member(row, "lr");
+        a.grad_scale = (float)(fmin(1.0, max_norm / (norm + 1e-6)) / (double)f.counted);
+        a.bias1 = (float)(1.0 - pow(member(f.file, "beta1"), step + 1));
+        a.bias2 = (float)(1.0 - pow(member(f.file, "beta2"), step + 1));
+        optimizer_step(&f, &o, &a);
+    }
+    assert_int_equal(step, 50);
+    print_message("# %d steps: loss off by at most %.2g, gradient norm by %.2g\n", step, worst, worst_norm);
+    check_tensors(&f, "weight", f.values, 1.0, weight_limit);
+    optimizer_close(&f, &o);
+    close_fixture(&f);
+}
+
+static void test_training_fp32(void **state)
+{
+    (void)state;
+    check_training(DTYPE_F32, 1e-6, 1e-4);
+}
+static void test_training_bf16(void **state)
+{
+    (void)state;
+    check_training(DTYPE_BF16, 3e-3, 0.03);
+}
+
+int main(void)
+{
+    setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_initial_values),         cmocka_unit_test(test_tiny_fp32),
+        cmocka_unit_test(test_debugmodel_fp32),        cmocka_unit_test(test_tiny_bf16),
+        cmocka_unit_test(test_debugmodel_bf16),        cmocka_unit_test(test_differences_tiny),
+        cmocka_unit_test(test_differences_debugmodel), cmocka_unit_test(test_training_fp32),
+        cmocka_unit_test(test_training_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
