@@ -12,6 +12,8 @@
 #include "base/recipe_keys.h"
 #include "base/units.h"
 
+#define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* as in the table of keys */
+
 static void mark_given(struct recipe *r, int index)
 {
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
@@ -83,6 +85,10 @@ static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
     int64_t local = r->training.local_batch_size;
     if (r->training.global_batch_size == -1)
         r->training.global_batch_size = local * r->elastic.max_workers;
+    if (r->training.global_batch_size > GLOBAL_BATCH_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.local_batch_size = %lld times elastic.max_workers = %lld is more than %lld",
+                          (long long)local, (long long)r->elastic.max_workers, (long long)GLOBAL_BATCH_MAX);
     int64_t global = r->training.global_batch_size, rest = global % local;
     if (rest != 0 && global < local)
         return titan_fail(err, TITAN_EINVAL,

@@ -263,6 +263,22 @@ b.c.t = 1
 [a]
 b.d = 1
 ---
+[a.b.c]
+[a]
+b.d = 1
+[a.b]
+---
+[a.b.c.d]
+[a]
+b.c.k = 1
+b.c.d = 2
+---
+[a.b.c.d]
+[a]
+b.c.k = 1
+[a.b.e]
+f = 1
+---
 [fruit]
 apple.color = "red"
 [fruit.apple]

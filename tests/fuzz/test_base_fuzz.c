@@ -1,0 +1,286 @@
+/* Seeded fuzzing of the parsers of outside text: TOML, JSON, run files, overrides. Whatever comes in, the answer is a
+ * status with a one-line message, what was accepted can be printed and read back, and nothing leaks or overruns (the
+ * sanitizer builds see to that). FUZZ_SEED and FUZZ_ROUNDS repeat or lengthen a run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/recipe.h"
+#include "base/rng.h"
+#include "base/toml.h"
+#include "base/utf8.h"
+
+static uint64_t seed;
+static struct rng_key key;
+static uint64_t drawn;
+
+static uint32_t draw(uint32_t below)
+{
+    uint32_t words[4];
+    rng_philox(key, drawn++, 0, words);
+    return (uint32_t)((uint64_t)words[0] * below >> 32);
+}
+
+static const char *const toml_words[] = {
+    "[",        "]",          "[[",   "]]",       "{",     "}",     "=",
+    ".",        ",",          "\n",   " ",        "\"",    "'",     "\"\"\"",
+    "'''",      "#",          "\\",   "\\u0041",  "\\U",   "true",  "false",
+    "inf",      "nan",        "0x1f", "0b1",      "1_000", "-1",    "1e5",
+    "1.5",      "1979-05-27", "a",    "b",        "a.b",   "\r\n",  "9223372036854775807",
+    "\xc3\xa9", "\xff",       "\x01", "training", "steps", "model", "flavor = \"tiny\"",
+    "seq_len",
+};
+static const char *const json_words[] = {
+    "[",
+    "]",
+    "{",
+    "}",
+    ":",
+    ",",
+    "\"",
+    "\\",
+    "\\u0041",
+    "\\ud83d\\ude00",
+    "\\ud800",
+    "true",
+    "false",
+    "null",
+    "0",
+    "-1",
+    "1.5",
+    "1e5",
+    "9223372036854775807",
+    "\"a\":",
+    "\"b\"",
+    " ",
+    "\n",
+    "\xc3\xa9",
+    "\xff",
+    "\x01",
+};
+
+/* A text of random words and bytes, or a mutation of a given one. */
+static void make(struct buf *out, const char *const *words, size_t nwords, const struct buf *corpus)
+{
+    buf_clear(out);
+    if (corpus && corpus->len && draw(2)) {
+        assert_int_equal(buf_append(out, corpus->data, corpus->len), TITAN_OK);
+        for (uint32_t i = 0, n = 1 + draw(4); i < n && out->len; i++) {
+            size_t at = draw((uint32_t)out->len);
+            switch (draw(4)) {
+            case 0:
+                out->data[at] = (char)draw(256);
+                break;
+            case 1: /* cut */
+                buf_consume(out, at / 2);
+                break;
+            case 2: /* a word on top */
+            {
+                const char *word = words[draw((uint32_t)nwords)];
+                memcpy(out->data + at, word, MIN(strlen(word), out->len - at));
+                break;
+            }
+            default:
+                out->len = at;
+                out->data[at] = '\0';
+            }
+        }
+        return;
+    }
+    for (uint32_t i = 0, n = draw(60); i < n; i++) {
+        if (draw(20) == 0) {
+            char byte = (char)draw(256);
+            assert_int_equal(buf_append(out, &byte, 1), TITAN_OK);
+        } else {
+            const char *word = words[draw((uint32_t)nwords)];
+            assert_int_equal(buf_append(out, word, strlen(word)), TITAN_OK);
+        }
+    }
+}
+
+static void check_error(const struct titan_error *err, titan_status status)
+{
+    assert_int_equal(err->status, status);
+    assert_true(err->msg[0] && !strchr(err->msg, '\n'));
+}
+
+static int rounds(int fallback)
+{
+    const char *text = getenv("FUZZ_ROUNDS");
+    return text ? atoi(text) : fallback;
+}
+
+static void walk_toml(const struct toml_value *v, int depth)
+{
+    assert_true(depth < 2000 && v->line >= 1 && v->column >= 1);
+    if (v->type == TOML_STRING)
+        assert_int_equal(utf8_check(v->string, strlen(v->string)), strlen(v->string));
+    if (v->type == TOML_TABLE || v->type == TOML_ARRAY)
+        for (const struct toml_value *m = v->first; m; m = m->next) {
+            assert_true(v->type == TOML_ARRAY || m->key);
+            walk_toml(m, depth + 1);
+        }
+}
+
+static void fuzz_toml(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
+    assert_int_equal(file_read(TITAN_SOURCE_DIR "/recipes/demo.toml", 1 << 16, &corpus, NULL), TITAN_OK);
+    int accepted = 0, n = rounds(30000);
+    for (int i = 0; i < n; i++) {
+        make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
+        struct toml_value *root = NULL;
+        struct titan_error err = {0};
+        titan_status status = toml_parse(text.data ? text.data : "", text.len, "fuzz", &root, &err);
+        if (status == TITAN_OK) {
+            walk_toml(root, 0);
+            toml_free(root);
+            accepted++;
+        } else {
+            check_error(&err, status);
+        }
+    }
+    printf("# toml: %d of %d accepted\n", accepted, n);
+    assert_true(accepted > 0 && accepted < n);
+}
+
+static void write_json(struct json_writer *w, const struct json *j)
+{
+    switch (j->type) {
+    case JSON_NULL:
+        json_put_string(w, j->key, NULL);
+        break;
+    case JSON_BOOL:
+        json_put_bool(w, j->key, j->boolean);
+        break;
+    case JSON_INT:
+        json_put_int(w, j->key, j->integer);
+        break;
+    case JSON_REAL:
+        json_put_real(w, j->key, j->real);
+        break;
+    case JSON_STRING:
+        json_put_string(w, j->key, j->string);
+        break;
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        (j->type == JSON_ARRAY ? json_begin_array : json_begin_object)(w, j->key);
+        for (const struct json *m = j->first; m; m = m->next)
+            write_json(w, m);
+        (j->type == JSON_ARRAY ? json_end_array : json_end_object)(w);
+        break;
+    }
+}
+
+/* What is accepted is written, read and written again: the two texts agree. */
+static void fuzz_json(void **state)
+{
+    (void)state;
+    static const char sample[] = "{\"a\": [1, -2.5e3, \"x\\n\\u00e9\"], \"b\": {\"c\": null, \"d\": [true, false]}}";
+    _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
+    buf_puts(&corpus, sample);
+    int accepted = 0, n = rounds(60000);
+    for (int i = 0; i < n; i++) {
+        make(&text, json_words, ARRAY_SIZE(json_words), &corpus);
+        struct json *first = NULL, *second = NULL;
+        struct titan_error err = {0};
+        titan_status status = json_parse(text.data ? text.data : "", text.len, &first, &err);
+        if (status != TITAN_OK) {
+            check_error(&err, status);
+            continue;
+        }
+        accepted++;
+        _cleanup_(buf_free) struct buf one = BUF_INIT, two = BUF_INIT;
+        struct json_writer w = {.out = &one, .pretty = i & 1};
+        write_json(&w, first);
+        assert_int_equal(json_parse(one.data, one.len, &second, &err), TITAN_OK);
+        w = (struct json_writer){.out = &two, .pretty = i & 1};
+        write_json(&w, second);
+        assert_string_equal(one.data, two.data);
+        json_free(first);
+        json_free(second);
+    }
+    printf("# json: %d of %d accepted\n", accepted, n);
+    assert_true(accepted > 0 && accepted < n);
+}
+
+static void fuzz_recipe(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
+    struct recipe defaults;
+    recipe_init(&defaults);
+    recipe_print(&defaults, &corpus); /* every key */
+    int accepted = 0, n = rounds(8000);
+    for (int i = 0; i < n; i++) {
+        make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
+        struct recipe r = defaults, back = defaults;
+        struct titan_error err = {0};
+        titan_status status = recipe_parse(&r, text.data ? text.data : "", "fuzz", &err);
+        if (status != TITAN_OK) {
+            check_error(&err, status);
+            assert_memory_equal(&r, &defaults, sizeof(r));
+            continue;
+        }
+        accepted++;
+        _cleanup_(buf_free) struct buf printed = BUF_INIT;
+        recipe_print(&r, &printed);
+        assert_int_equal(recipe_parse(&back, printed.data, "printed", &err), TITAN_OK);
+        memcpy(back.set_mask, r.set_mask, sizeof(r.set_mask));
+        assert_memory_equal(&back, &r, sizeof(r));
+        if (recipe_resolve(&r, &err) == TITAN_OK) {
+            assert_true(recipe_params(&r) > 0 && recipe_memory_bytes(&r, 1) >= recipe_memory_bytes(&r, 7));
+            (void)recipe_hash(&r);
+        }
+    }
+    printf("# recipe: %d of %d accepted\n", accepted, n);
+    assert_true(accepted > 0 && accepted < n);
+}
+
+static void fuzz_set(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
+    buf_puts(&corpus, "training.steps=12");
+    struct recipe defaults;
+    recipe_init(&defaults);
+    int n = rounds(20000);
+    for (int i = 0; i < n; i++) {
+        make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
+        struct recipe r = defaults;
+        struct titan_error err = {0};
+        titan_status status = recipe_set(&r, text.data ? text.data : "", &err);
+        if (status != TITAN_OK)
+            check_error(&err, status);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    const char *text = getenv("FUZZ_SEED");
+    seed = text ? strtoull(text, NULL, 0) : UINT64_C(20261120);
+    key = rng_key(seed, "fuzz");
+    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fuzz_toml),
+        cmocka_unit_test(fuzz_json),
+        cmocka_unit_test(fuzz_recipe),
+        cmocka_unit_test(fuzz_set),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

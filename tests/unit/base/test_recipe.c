@@ -1,0 +1,512 @@
+/* recipe.h: what is read, what is refused and how it is said, what follows from a recipe. */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/recipe.h"
+#include "base/recipe_keys.h"
+
+static struct recipe fresh(void)
+{
+    struct recipe r;
+    recipe_init(&r);
+    return r;
+}
+
+/* --- what is refused ------------------------------------------------------------------------------------------------
+ */
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        titan_status status;
+        const char *msg;
+    } cases[] = {
+        {"[training]\nsteps = 3\nstepz = 4\n", TITAN_EINVAL,
+         "f.toml:3: unknown key training.stepz; did you mean training.steps?"},
+        {"[training]\nlocal_batchsize = 4\n", TITAN_EINVAL,
+         "f.toml:2: unknown key training.local_batchsize; did you mean training.local_batch_size?"},
+        {"[model]\nseq_len = 4\n", TITAN_EINVAL, "f.toml:2: unknown key model.seq_len; did you mean training.seq_len?"},
+        {"[optimizer]\nzzzzzzzz = 4\n", TITAN_EINVAL, "f.toml:2: unknown key optimizer.zzzzzzzz"},
+        {"steps = 4\n", TITAN_EINVAL, "f.toml:1: unknown key steps; did you mean training.steps?"},
+        {"[trianing]\nsteps = 4\n", TITAN_EINVAL, "f.toml:1: unknown section [trianing]; did you mean [training]?"},
+        {"[nothing_like_it]\nx = 4\n", TITAN_EINVAL, "f.toml:1: unknown section [nothing_like_it]"},
+        {"[training]\nsteps = \"ten\"\n", TITAN_EINVAL, "f.toml:2: training.steps: expected an integer, got a string"},
+        {"[training]\nsteps = 1.5\n", TITAN_EINVAL, "f.toml:2: training.steps: expected an integer, got a float"},
+        {"[training]\nsteps = [1]\n", TITAN_EINVAL, "f.toml:2: training.steps: expected an integer, got an array"},
+        {"[optimizer]\nlr = true\n", TITAN_EINVAL, "f.toml:2: optimizer.lr: expected a number, got a boolean"},
+        {"[model]\nflavor = 8\n", TITAN_EINVAL, "f.toml:2: model.flavor: expected text in quotes, got an integer"},
+        {"[checkpoint]\nenable = 1\n", TITAN_EINVAL,
+         "f.toml:2: checkpoint.enable: expected true or false, got an integer"},
+        {"[training]\nsteps = 0\n", TITAN_EINVAL, "f.toml:2: training.steps = 0 is out of range: from 1 to 1000000000"},
+        {"[training]\nseed = -1\n", TITAN_EINVAL, "f.toml:2: training.seed = -1 is out of range: at least 0"},
+        {"[training]\nglobal_batch_size = 0\n", TITAN_EINVAL,
+         "f.toml:2: training.global_batch_size = 0 is out of range: from 1 to 268435456, or -1"},
+        {"[optimizer]\nlr = -0.1\n", TITAN_EINVAL, "f.toml:2: optimizer.lr = -0.1 is out of range: from 0 to 1000"},
+        {"[optimizer]\nlr = nan\n", TITAN_EINVAL, "f.toml:2: optimizer.lr = nan is out of range: from 0 to 1000"},
+        {"[optimizer]\neps = 0\n", TITAN_EINVAL, "f.toml:2: optimizer.eps = 0 is out of range: above 0 to 1"},
+        {"[model]\nflavor = \"9B\"\n", TITAN_EINVAL,
+         "f.toml:2: model.flavor = \"9B\": expected \"debugmodel\", \"demo\", \"tiny\", \"1B\", \"3B\", \"8B\", "
+         "\"70B\" or \"405B\""},
+        {"[lr_scheduler]\ndecay_type = \"cubic\"\n", TITAN_EINVAL,
+         "f.toml:2: lr_scheduler.decay_type = \"cubic\": expected \"linear\", \"sqrt\" or \"cosine\""},
+        {"[lr_scheduler]\nlr_min = 0.1\nmin_lr_factor = 0.1\n", TITAN_EINVAL,
+         "f.toml:3: lr_scheduler.min_lr_factor is given twice: lr_scheduler.min_lr_factor means the same"},
+        /* known from TorchTitan, not there */
+        {"[activation_checkpoint]\nmode = \"full\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: activation_checkpoint.mode = \"full\" is not supported by this version; use \"none\""},
+        {"[parallelism]\ntensor_parallel_degree = 8\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: parallelism.tensor_parallel_degree = 8 is not supported by this version; use 1"},
+        {"[parallelism]\ntensor_parallel_degree = 0\n", TITAN_EINVAL,
+         "f.toml:2: parallelism.tensor_parallel_degree = 0 is out of range: from 1 to 1048576"},
+        {"[compile]\nenable = true\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: compile.enable = true is not supported by this version; use false or leave it out"},
+        {"[training]\nenable_cpu_offload = true\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: training.enable_cpu_offload = true is not supported by this version; use false or leave it out"},
+        {"[model]\nconverters = [\"float8\"]\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: model.converters = [...] is not supported by this version; use [] or leave it out"},
+        {"[checkpoint]\nload_step = 5\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: checkpoint.load_step = 5 is not supported by this version; use -1 or leave it out"},
+        {"[model]\ntokenizer = \"./llama\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: model.tokenizer = \"./llama\" is not supported by this version; use \"bytes\""},
+        {"[training]\ndataset = \"c4\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: training.dataset = \"c4\" is not supported by this version; use \"text\""},
+        {"[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: quantize.linear.float8.enable_fsdp_float8_all_gather = true is not supported by this version; use "
+         "false or leave it out"},
+        /* not TOML */
+        {"[training\n", TITAN_EINVAL, "f.toml:1:10: expected ']'"},
+        {"[training]\nsteps = 3\nsteps = 4\n", TITAN_EINVAL, "f.toml:3:1: 'steps' is given twice (first in line 2)"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r = fresh(), before = r;
+        struct titan_error err = {0};
+        titan_status status = recipe_parse(&r, cases[i].text, "f.toml", &err);
+        assert_string_equal(err.msg, cases[i].msg);
+        assert_int_equal(status, cases[i].status);
+        assert_int_equal(err.status, cases[i].status);
+        assert_memory_equal(&r, &before, sizeof(r)); /* untouched */
+    }
+}
+
+static void test_too_long(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    buf_puts(&text, "[training]\ndataset_path = \"");
+    for (int i = 0; i < 1024; i++)
+        buf_puts(&text, "x");
+    buf_puts(&text, "\"\n");
+    assert_int_equal(recipe_parse(&r, text.data, "f", &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "f:2: training.dataset_path: text of 1024 bytes is too long (at most 1023)");
+    buf_clear(&text);
+    for (int i = 0; i < RECIPE_TEXT_MAX + 1; i++)
+        buf_puts(&text, "\n");
+    assert_int_equal(recipe_parse(&r, text.data, NULL, &err), TITAN_ELIMIT);
+    assert_non_null(strstr(err.msg, "<stdin>"));
+    assert_int_equal(recipe_load(&r, "/nowhere/x.toml", &err), TITAN_ENOTFOUND);
+}
+
+/* A TorchTitan v0.2.2-like file whose features exist loads as it is, with the settings of switched-off features. */
+static void test_torchtitan_file(void **state)
+{
+    (void)state;
+    static const char text[] = "[job]\ndump_folder = \"./outputs\"\ndescription = \"x\"\nprint_config = false\n"
+                               "[profiling]\nenable_profiling = false\nsave_traces_folder = \"profile_trace\"\n"
+                               "profile_freq = 100\n"
+                               "[metrics]\nlog_freq = 10\nenable_tensorboard = false\nsave_tb_folder = \"tb\"\n"
+                               "[model]\nname = \"llama3\"\nflavor = \"8B\"\nconverters = []\n"
+                               "[optimizer]\nname = \"AdamW\"\nlr = 3e-4\neps = 1e-8\n"
+                               "[lr_scheduler]\nwarmup_steps = 200\n"
+                               "[training]\nlocal_batch_size = 1\nseq_len = 8192\nmax_norm = 1\nsteps = 1000\n"
+                               "[parallelism]\ndata_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1\n"
+                               "tensor_parallel_degree = 1\npipeline_parallel_degree = 1\n"
+                               "context_parallel_degree = 1\n"
+                               "[checkpoint]\nenable = false\nfolder = \"checkpoint\"\ninterval = 500\n"
+                               "last_save_model_only = false\nexport_dtype = \"float32\"\nasync_mode = \"disabled\"\n"
+                               "[activation_checkpoint]\nmode = \"none\"\nselective_ac_option = \"op\"\n"
+                               "[compile]\nenable = false\ncomponents = [\"model\", \"loss\"]\n"
+                               "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = false\n"
+                               "filter_fqns = [\"output\"]\n"
+                               "[validation]\nenable = false\nfreq = 500\nsteps = 1200\n"
+                               "[debug]\nseed = 7\n";
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    if (recipe_parse(&r, text, "f", &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(r.training.seed, 7);
+    assert_true(r.training.max_norm == 1.0);
+    assert_string_equal(r.checkpoint.async_mode, "disabled");
+    assert_int_equal(recipe_resolve(&r, &err), TITAN_OK);
+    assert_int_equal(r.model.dims.dim, 4096);
+}
+
+/* --- overrides ------------------------------------------------------------------------------------------------------
+ */
+
+static void test_set(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    static const char *const good[] = {
+        "training.steps=12",          "optimizer.lr=1e-3",          "checkpoint.enable=true",
+        "training.dataset_path=/a b", "job.description=\"quoted\"", "model.flavor=70b",
+        "lr_scheduler.lr_min=0.5",    "quantize.linear.mx.fqns=[]", "job.dump_folder=",
+    };
+    /* the last but one is no key: quantize.linear.mx has filter_fqns */
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+        titan_status want = strstr(good[i], "mx.fqns") ? TITAN_EINVAL : TITAN_OK;
+        if (recipe_set(&r, good[i], &err) != want)
+            fail_msg("%s: %s", good[i], err.msg);
+    }
+    assert_int_equal(r.training.steps, 12);
+    assert_true(r.optimizer.lr == 1e-3);
+    assert_true(r.checkpoint.enable);
+    assert_string_equal(r.training.dataset_path, "/a b");
+    assert_string_equal(r.job.description, "quoted");
+    assert_string_equal(r.model.flavor, "70B");
+    assert_true(r.lr_scheduler.min_lr_factor == 0.5);
+    static const struct {
+        const char *assignment, *msg;
+    } bad[] = {
+        {"training.steps", "--set: expected section.key=value, got 'training.steps'"},
+        {"steps=3", "--set: expected section.key=value, got 'steps=3'"},
+        {".steps=3", "--set: expected section.key=value, got '.steps=3'"},
+        {"training.=3", "--set: expected section.key=value, got 'training.=3'"},
+        {"training.stepz=3", "--set: unknown key training.stepz; did you mean training.steps?"},
+        {"training.steps=x", "--set training.steps:1:1: not a value: x (text must stand in quotes)"},
+        {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
+        {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
+        {"parallelism.context_parallel_degree=2",
+         "--set: parallelism.context_parallel_degree = 2 is not supported by this version; use 1"},
+    };
+    struct recipe before = r;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        assert_int_not_equal(recipe_set(&r, bad[i].assignment, &err), TITAN_OK);
+        assert_string_equal(err.msg, bad[i].msg);
+    }
+    assert_memory_equal(&r, &before, sizeof(r));
+}
+
+/* --- resolving ------------------------------------------------------------------------------------------------------
+ */
+
+static void resolve_fails(const char *text, const char *msg)
+{
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    assert_int_equal(recipe_parse(&r, text, "f", &err), TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, msg);
+}
+
+static void test_resolve(void **state)
+{
+    (void)state;
+    resolve_fails("[model]\nn_heads = 3\n",
+                  "model.n_heads = 3 does not fit model.dim = 256: dim / n_heads must be an even number");
+    resolve_fails("[model]\nn_kv_heads = 3\n", "model.n_kv_heads = 3 does not divide model.n_heads = 16");
+    resolve_fails("[model]\nvocab_size = 100\n",
+                  "model.vocab_size = 100 is too small: model.tokenizer = \"bytes\" needs at least 256");
+    resolve_fails("[elastic]\nmin_workers = 4\nmax_workers = 2\n",
+                  "elastic.min_workers = 4 is more than elastic.max_workers = 2");
+    resolve_fails("[training]\nlocal_batch_size = 4\nglobal_batch_size = 31\n",
+                  "training.global_batch_size = 31 is not a multiple of training.local_batch_size = 4; nearest: 32");
+    resolve_fails("[training]\nlocal_batch_size = 4\nglobal_batch_size = 29\n",
+                  "training.global_batch_size = 29 is not a multiple of training.local_batch_size = 4; nearest: 28");
+    resolve_fails("[training]\nlocal_batch_size = 4\nglobal_batch_size = 2\n",
+                  "training.global_batch_size = 2 is less than one microbatch (training.local_batch_size = 4)");
+    resolve_fails(
+        "[parallelism]\ndata_parallel_shard_degree = 4\n[elastic]\nmax_workers = 8\n",
+        "parallelism.data_parallel_shard_degree = 4 does not fit elastic.min_workers = 4 and max_workers = 8: "
+        "use -1 for a run that may change its size");
+    resolve_fails("[training]\nlocal_batch_size = 1048576\n[elastic]\nmax_workers = 1048576\n",
+                  "training.local_batch_size = 1048576 times elastic.max_workers = 1048576 is more than 268435456");
+    struct recipe r = fresh();
+    assert_int_equal(recipe_parse(&r,
+                                  "[model]\nflavor = \"Demo\"\nn_layers = 3\nrope_scaling = true\n"
+                                  "[training]\nlocal_batch_size = 4\nsteps = 50\n[elastic]\nmin_workers = 3\n",
+                                  "f", NULL),
+                     TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    assert_string_equal(r.model.flavor, "demo");
+    assert_int_equal(r.model.dims.n_layers, 3);
+    assert_int_equal(r.model.dims.dim, 256);
+    assert_true(r.model.dims.rope_scaling);
+    assert_int_equal(r.elastic.max_workers, 3); /* moved along */
+    assert_int_equal(r.training.global_batch_size, 12);
+    assert_int_equal(r.lr_scheduler.warmup_steps, 50);
+    r = fresh();
+    assert_int_equal(recipe_set(&r, "parallelism.data_parallel_shard_degree=4", NULL), TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    assert_int_equal(r.elastic.min_workers, 4);
+    assert_int_equal(r.elastic.max_workers, 4);
+}
+
+static void test_world(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    assert_int_equal(recipe_parse(&r,
+                                  "[training]\nlocal_batch_size = 4\nglobal_batch_size = 12\n"
+                                  "[elastic]\nmin_workers = 2\nmax_workers = 8\n",
+                                  "f", NULL),
+                     TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    assert_int_equal(recipe_check_world(&r, 2, &err), TITAN_OK);
+    assert_int_equal(recipe_check_world(&r, 3, &err), TITAN_OK);
+    assert_int_equal(recipe_check_world(&r, 4, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "training.global_batch_size = 12 makes 3 microbatches of 4 sequences: too few for 4 "
+                                 "workers; use at least 16");
+    assert_int_equal(recipe_check_world(&r, 1, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "nearest: 2"));
+    assert_int_equal(recipe_check_world(&r, 9, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "nearest: 8"));
+    assert_int_equal(recipe_check_world(&r, 0, &err), TITAN_EINVAL);
+    r.parallelism.data_parallel_shard_degree = 4;
+    assert_int_equal(recipe_check_world(&r, 2, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "parallelism.data_parallel_shard_degree = 4 does not fit 2 workers; use -1 or 2");
+}
+
+static void test_data(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    char dir[] = "/tmp/titan-recipe-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "training.dataset_path is not given");
+    assert_true(err.hint[0]);
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "text");
+    assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "/text\": No such file or directory"));
+    snprintf(path, sizeof(path), "%s/text", dir);
+    assert_int_equal(file_replace(path, "", 0, &err), TITAN_OK);
+    assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_EINVAL);
+    assert_int_equal(file_replace(path, "abc", 3, &err), TITAN_OK);
+    assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_OK);
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "%s", dir);
+    assert_int_equal(recipe_check_data(&r, "/nowhere", &err), TITAN_OK);
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "/dev/null");
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
+    assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
+}
+
+/* --- numbers --------------------------------------------------------------------------------------------------------
+ */
+
+/* Parameters and FLOPs a token as published for TorchTitan's Llama 3 (sizes with a head of their own). */
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flavor;
+        int64_t params;
+        int64_t seq_len;
+        double flops;
+    } cases[] = {
+        {"debugmodel", 6163712, 2048, 7.159e7},
+        {"8B", INT64_C(8030261248), 8192, 5.7914e10},
+        {"70B", INT64_C(70553706496), 8192, 4.8144e11},
+        {"405B", INT64_C(405853388800), 8192, 2.6254e12},
+        /* shared head there: FLOPs agree, and parameters once the second copy is taken off */
+        {"1B", INT64_C(1235814400) + 2048 * INT64_C(128256), 8192, 1.0636e10},
+        {"3B", INT64_C(3212749824) + 3072 * INT64_C(128256), 8192, 2.7732e10},
+        {"demo", 6426880, 256, 4.4460e7},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r = fresh();
+        snprintf(r.model.flavor, sizeof(r.model.flavor), "%s", cases[i].flavor);
+        r.training.seq_len = cases[i].seq_len;
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        assert_int_equal(recipe_params(&r), cases[i].params);
+        double error = fabs(recipe_flops_per_token(&r) / cases[i].flops - 1);
+        assert_true(error < 1e-4);
+        assert_int_equal(recipe_params(&r) - recipe_params_no_embed(&r), r.model.dims.vocab_size * r.model.dims.dim);
+    }
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    struct titan_error err = {0};
+    assert_int_equal(recipe_set(&r, "model.flavor=8B", NULL), TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    uint64_t one = recipe_memory_bytes(&r, 1), eight = recipe_memory_bytes(&r, 8);
+    assert_true(one > 16 * (uint64_t)recipe_params(&r));
+    assert_true(one - eight == (uint64_t)recipe_params(&r) * 16 / 8 * 7);
+    assert_int_equal(recipe_check_memory(&r, 1, 0, &err), TITAN_OK); /* unknown */
+    assert_int_equal(recipe_check_memory(&r, 1, one, &err), TITAN_OK);
+    assert_int_equal(recipe_check_memory(&r, 1, UINT64_C(24) << 30, &err), TITAN_EUNPLACEABLE);
+    assert_non_null(strstr(err.msg, "24.0 GiB"));
+    assert_non_null(strstr(err.msg, "8B"));
+    assert_true(err.hint[0]);
+}
+
+static void test_hash(void **state)
+{
+    (void)state;
+    struct recipe a = fresh(), b = fresh();
+    assert_int_equal(recipe_resolve(&a, NULL), TITAN_OK);
+    static const struct {
+        const char *assignment;
+        bool same;
+    } cases[] = {
+        {"training.steps=20000", true},     {"checkpoint.interval=7", true},
+        {"job.description=other", true},    {"elastic.max_workers=1", true},
+        {"device.name=cpu", true},          {"training.seed=43", false},
+        {"training.seq_len=1024", false},   {"optimizer.lr=1e-3", false},
+        {"model.n_layers=5", false},        {"training.dataset_path=x", false},
+        {"numerics.canonical=true", false}, {"training.mixed_precision_param=float32", false},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        b = fresh();
+        assert_int_equal(recipe_set(&b, cases[i].assignment, NULL), TITAN_OK);
+        assert_int_equal(recipe_resolve(&b, NULL), TITAN_OK);
+        if ((recipe_hash(&a) == recipe_hash(&b)) != cases[i].same)
+            fail_msg("%s", cases[i].assignment);
+    }
+    /* the flavor's name says nothing, the dimensions do */
+    b = fresh();
+    assert_int_equal(recipe_parse(&b,
+                                  "[model]\nflavor = \"tiny\"\ndim = 256\nn_layers = 6\nn_heads = 16\nn_kv_heads = 16\n"
+                                  "ffn_hidden = 768\nvocab_size = 2048\nrope_scaling = true\n",
+                                  "f", NULL),
+                     TITAN_OK);
+    assert_int_equal(recipe_resolve(&b, NULL), TITAN_OK);
+    assert_true(recipe_hash(&a) == recipe_hash(&b));
+}
+
+/* --- printing -------------------------------------------------------------------------------------------------------
+ */
+
+static void round_trip(const struct recipe *r)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct recipe back = fresh();
+    struct titan_error err = {0};
+    recipe_print(r, &text);
+    assert_false(buf_failed(&text));
+    if (recipe_parse(&back, text.data, "printed", &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    memcpy(back.set_mask, r->set_mask, sizeof(back.set_mask));
+    assert_memory_equal(&back, r, sizeof(back));
+}
+
+static void test_print(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    round_trip(&r); /* not resolved: the flavor's dimensions are left out */
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    round_trip(&r);
+    snprintf(r.job.description, sizeof(r.job.description), "q\"b\\ tab\t nl\n del\x7f \xc3\xa9 # [x]");
+    r.optimizer.lr = 0.1 + 0.2;
+    r.optimizer.eps = 5e-324;
+    r.training.seed = INT64_MAX;
+    r.training.max_norm = 1e9;
+    round_trip(&r);
+}
+
+/* Every shipped run file is accepted, resolves, fits its own bounds, and prints what it read. */
+static void test_shipped(void **state)
+{
+    (void)state;
+    DIR *dir = opendir(TITAN_SOURCE_DIR "/recipes");
+    assert_non_null(dir);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        char path[512];
+        struct recipe r = fresh();
+        struct titan_error err = {0};
+        if (!strstr(e->d_name, ".toml"))
+            continue;
+        snprintf(path, sizeof(path), TITAN_SOURCE_DIR "/recipes/%s", e->d_name);
+        if (recipe_load(&r, path, &err) != TITAN_OK || recipe_resolve(&r, &err) != TITAN_OK ||
+            recipe_check_world(&r, r.elastic.min_workers, &err) != TITAN_OK ||
+            recipe_check_world(&r, r.elastic.max_workers, &err) != TITAN_OK)
+            fail_msg("%s: %s", e->d_name, err.msg);
+        round_trip(&r);
+        n++;
+    }
+    closedir(dir);
+    assert_true(n >= 8);
+}
+
+/* The table itself: names unique, defaults of the right kind, every flavor resolves and every choice is a flavor. */
+static void test_table(void **state)
+{
+    (void)state;
+    int supported = 0;
+    for (int i = 0; i < recipe_keys_count; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        assert_int_equal(recipe_key_find(k->section, k->name), i);
+        assert_non_null(k->doc);
+        if (k->support == KEY_SUPPORTED) {
+            assert_int_equal(i, supported++); /* first, so that the bit of set_mask is the index */
+            assert_true(k->size > 0 && k->offset + k->size <= sizeof(struct recipe));
+            assert_true((k->flags & KEY_FLAVOR) || k->initial);
+        }
+        if (k->support == KEY_OFF)
+            assert_non_null(k->initial);
+    }
+    assert_true(supported <= 256);
+    for (int i = 0; i < recipe_aliases_count; i++)
+        assert_int_equal(recipe_key_find(recipe_aliases[i].section, recipe_aliases[i].name), -1);
+    for (int i = 0; i < recipe_flavors_count; i++) {
+        struct recipe r = fresh();
+        char assignment[64];
+        snprintf(assignment, sizeof(assignment), "model.flavor=%s", recipe_flavors[i].name);
+        assert_int_equal(recipe_set(&r, assignment, NULL), TITAN_OK);
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        assert_memory_equal(&r.model.dims, &recipe_flavors[i].dims, sizeof(int64_t) * 6);
+    }
+}
+
+/* docs/recipes.md is what the table says now. */
+static void test_reference(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf now = BUF_INIT;
+    recipe_print_reference(&now);
+    assert_false(buf_failed(&now));
+    for (int i = 0; i < recipe_keys_count; i++)
+        if (!strstr(now.data, recipe_keys[i].name))
+            fail_msg("%s is missing", recipe_keys[i].name);
+    _cleanup_(buf_free) struct buf file = BUF_INIT;
+    struct titan_error err = {0};
+    if (file_read(TITAN_SOURCE_DIR "/docs/recipes.md", 1 << 20, &file, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    if (strcmp(now.data, file.data) != 0)
+        fail_msg("docs/recipes.md is not current: run make docs");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_too_long),  cmocka_unit_test(test_torchtitan_file),
+        cmocka_unit_test(test_set),     cmocka_unit_test(test_resolve),   cmocka_unit_test(test_world),
+        cmocka_unit_test(test_data),    cmocka_unit_test(test_sizes),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_hash),    cmocka_unit_test(test_print),     cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_table),   cmocka_unit_test(test_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
