@@ -1,0 +1,493 @@
+/* config.c - defaults, config file, flags; see config.h. */
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/distance.h"
+#include "base/file.h"
+#include "base/toml.h"
+
+#define DEFAULT_TCP "127.0.0.1:7070"
+#define DEFAULT_GRACE_MS 10000
+#define ROOT_STATE_DIR "/var/lib/titan"
+
+static const char usage[] =
+    "usage: titand dev|agent|coordinator [options]\n"
+    "\n"
+    "  dev          agent and coordinator in one process: a laptop, a single machine\n"
+    "  agent        one per node: starts and watches the workers of this node\n"
+    "  coordinator  one per cluster: queue, membership, job store, API\n"
+    "\n"
+    "options:\n"
+    "  --state-dir DIR        where everything is kept (default: /var/lib/titan as root,\n"
+    "                         else $XDG_STATE_HOME/titan or ~/.local/state/titan)\n"
+    "  --config FILE          read settings from a TOML file; flags win over it\n"
+    "  --listen ADDRESS       HOST:PORT or unix:PATH to serve the API on, besides the Unix socket in the state\n"
+    "                         directory; may be given several times (default: 127.0.0.1:7070; dev, coordinator)\n"
+    "  --insecure             allow TCP listeners that other hosts can reach, without authentication\n"
+    "  --coordinator ADDRESS  HOST:PORT or unix:PATH of the coordinator (agent)\n"
+    "  --node NAME            unique name of this node (default: the host's name)\n"
+    "  --address HOST         where other nodes reach this node's workers (default: 127.0.0.1)\n"
+    "  --slots N              workers at a time (default: one per GPU, or 4 without one)\n"
+    "  --device NAME          auto, cpu or cuda (default: auto)\n"
+    "  --worker PATH          the worker program (default: titan-worker beside titand)\n"
+    "  --lease-ms N           how long workers go on without an agent (default: 30000)\n"
+    "  --log-bytes-max N      bytes kept of each worker's output (default: 67108864)\n"
+    "  --grace-ms N           time workers have to write a checkpoint at shutdown (default: 10000)\n"
+    "  --stop-workers         stop workers at SIGTERM (default for dev)\n"
+    "  --keep-workers         leave workers to the next agent at SIGTERM (default for agent)\n"
+    "  --log-level LEVEL      error, warn, info or debug (default: info)\n"
+    "  --help, --version\n"
+    "\n"
+    "examples:\n"
+    "  titand dev --state-dir ~/titan                     everything on one machine\n"
+    "  titand coordinator --listen 10.0.0.1:7070 --insecure\n"
+    "  titand agent --coordinator 10.0.0.1:7070 --address 10.0.0.2\n";
+
+const char *config_usage(void)
+{
+    return usage;
+}
+
+const char *daemon_role_name(enum daemon_role role)
+{
+    static const char *const names[] = {"dev", "agent", "coordinator"};
+    return names[role];
+}
+
+/* --- one value ------------------------------------------------------------------------------------------------------
+ */
+
+enum value_type { VALUE_TEXT, VALUE_U32, VALUE_U64, VALUE_BOOL, VALUE_LEVEL, VALUE_LISTEN };
+
+/* Every setting that file or flags can give, once. */
+struct setting {
+    const char *section, *key;
+    enum value_type type;
+    size_t offset, size; /* size of the field of a text */
+    uint64_t min, max;
+};
+#define TEXT(section, key, field)                                                                                      \
+    {                                                                                                                  \
+        section, key, VALUE_TEXT, offsetof(struct daemon_config, field), sizeof(((struct daemon_config *)0)->field),   \
+            0, 0                                                                                                       \
+    }
+#define NUMBER(section, key, type, field, min, max)                                                                    \
+    {                                                                                                                  \
+        section, key, type, offsetof(struct daemon_config, field), 0, min, max                                         \
+    }
+
+static const struct setting settings[] = {
+    TEXT("titand", "state_dir", state_dir),
+    NUMBER("titand", "log_level", VALUE_LEVEL, log_level, 0, 0),
+    NUMBER("coordinator", "listen", VALUE_LISTEN, listen, 0, 0),
+    NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
+    TEXT("agent", "coordinator", coordinator),
+    TEXT("agent", "node", node),
+    TEXT("agent", "address", address),
+    NUMBER("agent", "slots", VALUE_U32, slots, 1, 1024),
+    TEXT("agent", "device", device),
+    TEXT("agent", "worker", worker),
+    NUMBER("agent", "lease_ms", VALUE_U32, lease_ms, 100, 86400000),
+    NUMBER("agent", "log_bytes_max", VALUE_U64, log_bytes_max, 65536, UINT64_C(1) << 40),
+    NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
+    NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
+};
+
+/* what: "--slots" or "FILE:12: agent.slots", for messages. */
+static titan_status set_text(struct daemon_config *c, const struct setting *s, const char *text, const char *what,
+                             struct titan_error *err)
+{
+    if (s->type == VALUE_LEVEL) {
+        if (log_level_parse(text, &c->log_level) == 0)
+            return TITAN_OK;
+        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not one of error, warn, info, debug", what, text);
+    }
+    char *field = (char *)c + s->offset;
+    if (!*text)
+        return titan_fail(err, TITAN_EINVAL, "%s: must not be empty", what);
+    if ((size_t)snprintf(field, s->size, "%s", text) >= s->size)
+        return titan_fail(err, TITAN_EINVAL, "%s: longer than %zu bytes", what, s->size - 1);
+    return TITAN_OK;
+}
+
+static titan_status set_number(struct daemon_config *c, const struct setting *s, int64_t value, const char *what,
+                               struct titan_error *err)
+{
+    if (value < 0 || (uint64_t)value < s->min || (uint64_t)value > s->max)
+        return titan_fail(err, TITAN_EINVAL, "%s: %" PRId64 " is not between %" PRIu64 " and %" PRIu64, what, value,
+                          s->min, s->max);
+    char *field = (char *)c + s->offset;
+    uint32_t narrow = (uint32_t)value;
+    uint64_t wide = (uint64_t)value;
+    memcpy(field, s->type == VALUE_U32 ? (void *)&narrow : (void *)&wide,
+           s->type == VALUE_U32 ? sizeof(narrow) : sizeof(wide));
+    return TITAN_OK;
+}
+
+static titan_status add_listen(struct daemon_config *c, const char *address, const char *what, struct titan_error *err)
+{
+    const char *colon = strrchr(address, ':');
+    bool unix_path = !strncmp(address, "unix:", 5) && address[5];
+    char *end = NULL;
+    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
+    bool tcp = colon && colon > address && colon[1] && !*end && port <= 65535;
+    if (!unix_path && !tcp) {
+        (void)titan_fail(err, TITAN_EINVAL, "%s: '%s' is not an address", what, address);
+        titan_error_hint(err, "write HOST:PORT or unix:PATH");
+        return TITAN_EINVAL;
+    }
+    if (c->n_listen == CONFIG_LISTEN_MAX || strlen(address) >= CONFIG_TEXT_MAX)
+        return titan_fail(err, TITAN_EINVAL, "%s: at most %d addresses of at most %d bytes", what, CONFIG_LISTEN_MAX,
+                          CONFIG_TEXT_MAX - 1);
+    (void)snprintf(c->listen[c->n_listen++], CONFIG_TEXT_MAX, "%s", address);
+    return TITAN_OK;
+}
+
+/* --- file -----------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status wrong_type(const struct toml_value *v, const char *what, const char *wanted,
+                               struct titan_error *err)
+{
+    return titan_fail(err, TITAN_EINVAL, "%s: expected %s, found %s", what, wanted, toml_type_name(v->type));
+}
+
+static titan_status load_listen(struct daemon_config *c, const struct toml_value *v, const char *what,
+                                struct titan_error *err)
+{
+    if (v->type != TOML_ARRAY)
+        return wrong_type(v, what, "an array of strings", err);
+    c->n_listen = 0;
+    for (const struct toml_value *item = v->first; item; item = item->next) {
+        if (item->type != TOML_STRING)
+            return wrong_type(item, what, "an array of strings", err);
+        TRY(add_listen(c, item->string, what, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status load_value(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
+                               const char *what, struct titan_error *err)
+{
+    switch (s->type) {
+    case VALUE_LISTEN:
+        return load_listen(c, v, what, err);
+    case VALUE_BOOL:
+        if (v->type != TOML_BOOL)
+            return wrong_type(v, what, "true or false", err);
+        *(bool *)((char *)c + s->offset) = v->boolean;
+        return TITAN_OK;
+    case VALUE_U32:
+    case VALUE_U64:
+        if (v->type != TOML_INT)
+            return wrong_type(v, what, "an integer", err);
+        return set_number(c, s, v->integer, what, err);
+    default:
+        if (v->type != TOML_STRING)
+            return wrong_type(v, what, "a string", err);
+        return set_text(c, s, v->string, what, err);
+    }
+}
+
+/* Unknown names are refused; a name near to it is offered. */
+static titan_status unknown(const char *path, int line, const char *section, const char *name, struct titan_error *err)
+{
+    const char *known[ARRAY_SIZE(settings)];
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+        if (!section || !strcmp(settings[i].section, section))
+            known[n++] = section ? settings[i].key : settings[i].section;
+    (void)titan_fail(err, TITAN_EINVAL, "%s:%d: unknown %s '%s%s%s'", path, line, section ? "key" : "section",
+                     section ? section : "", section ? "." : "", name);
+    const char *near = text_nearest(name, known, n);
+    if (near)
+        titan_error_hint(err, "did you mean '%s'?", near);
+    return TITAN_EINVAL;
+}
+
+static titan_status load_section(struct daemon_config *c, const struct toml_value *section, const char *path,
+                                 struct titan_error *err)
+{
+    bool known = false;
+    for (size_t i = 0; i < ARRAY_SIZE(settings) && !known; i++)
+        known = !strcmp(settings[i].section, section->key);
+    if (!known)
+        return unknown(path, section->line, NULL, section->key, err);
+    if (section->type != TOML_TABLE)
+        return titan_fail(err, TITAN_EINVAL, "%s:%d: '%s' must be a section", path, section->line, section->key);
+    for (const struct toml_value *v = section->first; v; v = v->next) {
+        const struct setting *found = NULL;
+        char what[PATH_MAX + 128];
+        for (size_t i = 0; i < ARRAY_SIZE(settings) && !found; i++)
+            if (!strcmp(settings[i].section, section->key) && !strcmp(settings[i].key, v->key))
+                found = &settings[i];
+        if (!found)
+            return unknown(path, v->line, section->key, v->key, err);
+        (void)snprintf(what, sizeof(what), "%s:%d: %s.%s", path, v->line, section->key, v->key);
+        TRY(load_value(c, found, v, what, err));
+    }
+    return TITAN_OK;
+}
+
+titan_status config_load(struct daemon_config *c, const char *path, struct titan_error *err)
+{
+    struct buf text = BUF_INIT;
+    struct toml_value *root = NULL;
+    titan_status status = file_read(path, CONFIG_FILE_MAX, &text, err);
+    if (status == TITAN_OK)
+        status = toml_parse(text.data ? text.data : "", text.len, path, &root, err);
+    for (const struct toml_value *v = root ? root->first : NULL; v && status == TITAN_OK; v = v->next)
+        status = load_section(c, v, path, err);
+    toml_free(root);
+    buf_free(&text);
+    return status;
+}
+
+/* --- flags ----------------------------------------------------------------------------------------------------------
+ */
+
+enum flag { FLAG_CONFIG = 256, FLAG_INSECURE, FLAG_KEEP, FLAG_STOP, FLAG_HELP, FLAG_VERSION, FLAG_SETTING };
+
+/* Flags that are settings of the same name, with '-' for '_'. */
+static const char *const flag_keys[] = {"state_dir", "log_level", "listen", "coordinator", "node",          "address",
+                                        "slots",     "device",    "worker", "lease_ms",    "log_bytes_max", "grace_ms"};
+
+static const struct option options[] = {
+    {"config", required_argument, NULL, FLAG_CONFIG},
+    {"insecure", no_argument, NULL, FLAG_INSECURE},
+    {"keep-workers", no_argument, NULL, FLAG_KEEP},
+    {"stop-workers", no_argument, NULL, FLAG_STOP},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {"version", no_argument, NULL, FLAG_VERSION},
+    {"state-dir", required_argument, NULL, FLAG_SETTING + 0},
+    {"log-level", required_argument, NULL, FLAG_SETTING + 1},
+    {"listen", required_argument, NULL, FLAG_SETTING + 2},
+    {"coordinator", required_argument, NULL, FLAG_SETTING + 3},
+    {"node", required_argument, NULL, FLAG_SETTING + 4},
+    {"address", required_argument, NULL, FLAG_SETTING + 5},
+    {"slots", required_argument, NULL, FLAG_SETTING + 6},
+    {"device", required_argument, NULL, FLAG_SETTING + 7},
+    {"worker", required_argument, NULL, FLAG_SETTING + 8},
+    {"lease-ms", required_argument, NULL, FLAG_SETTING + 9},
+    {"log-bytes-max", required_argument, NULL, FLAG_SETTING + 10},
+    {"grace-ms", required_argument, NULL, FLAG_SETTING + 11},
+    {NULL, 0, NULL, 0},
+};
+
+static titan_status flag_set(struct daemon_config *c, int flag, const char *text, bool *listen_given,
+                             struct titan_error *err)
+{
+    const struct setting *s = NULL;
+    const char *key = flag_keys[flag - FLAG_SETTING];
+    char what[64] = "";
+    for (const struct option *o = options; o->name; o++)
+        if (o->val == flag)
+            (void)snprintf(what, sizeof(what), "--%s", o->name);
+    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+        if (!strcmp(settings[i].key, key))
+            s = &settings[i];
+    titan_assert(s != NULL);
+    if (s->type == VALUE_LISTEN) {
+        if (!*listen_given)
+            c->n_listen = 0; /* flags replace the file's list */
+        *listen_given = true;
+        return add_listen(c, text, what, err);
+    }
+    if (s->type != VALUE_U32 && s->type != VALUE_U64)
+        return set_text(c, s, text, what, err);
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end)
+        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not a number", what, text);
+    return set_number(c, s, value, what, err);
+}
+
+static titan_status flag_unknown(char **argv, struct titan_error *err)
+{
+    const char *names[ARRAY_SIZE(options)];
+    size_t n = 0;
+    const char *given = argv[optind - 1];
+    for (const struct option *o = options; o->name; o++)
+        names[n++] = o->name;
+    if (optopt) {
+        return titan_fail(err, TITAN_EINVAL, "option '%s' needs a value, or takes none", given);
+    }
+    (void)titan_fail(err, TITAN_EINVAL, "unknown option '%s'", given);
+    const char *near = text_nearest(given + strspn(given, "-"), names, n);
+    if (near)
+        titan_error_hint(err, "did you mean '--%s'?", near);
+    else
+        titan_error_hint(err, "titand --help lists them");
+    return TITAN_EINVAL;
+}
+
+static titan_status role_parse(const char *word, enum daemon_role *ret, struct titan_error *err)
+{
+    static const char *const names[] = {"dev", "agent", "coordinator"};
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (!strcmp(word, names[i])) {
+            *ret = (enum daemon_role)i;
+            return TITAN_OK;
+        }
+    }
+    const char *near = text_nearest(word, names, ARRAY_SIZE(names));
+    (void)titan_fail(err, TITAN_EINVAL, "unknown role '%s'", word);
+    titan_error_hint(err, "dev, agent or coordinator%s%s%s", near ? "; did you mean '" : "", near ? near : "",
+                     near ? "'?" : "");
+    return TITAN_EINVAL;
+}
+
+/* One pass over the flags. The file comes before them whatever their order, so there are two passes. */
+static titan_status flags_parse(int argc, char **argv, struct daemon_config *c, bool only_file, bool *stop_given,
+                                struct titan_error *err)
+{
+    bool listen_given = false;
+    optind = 0;
+    opterr = 0;
+    for (int flag; (flag = getopt_long(argc, argv, "+", options, NULL)) != -1;) {
+        if (flag == '?' || flag == ':')
+            return flag_unknown(argv, err);
+        if (flag == FLAG_HELP)
+            c->help = true;
+        else if (flag == FLAG_VERSION)
+            c->version = true;
+        else if (flag == FLAG_CONFIG)
+            (void)snprintf(c->file, sizeof(c->file), "%s", optarg);
+        else if (only_file)
+            continue;
+        else if (flag == FLAG_INSECURE)
+            c->insecure = true;
+        else if (flag == FLAG_KEEP || flag == FLAG_STOP) {
+            c->stop_workers = flag == FLAG_STOP;
+            *stop_given = true;
+        } else
+            TRY(flag_set(c, flag, optarg, &listen_given, err));
+    }
+    if (optind < argc)
+        return titan_fail(err, TITAN_EINVAL, "unexpected argument '%s'", argv[optind]);
+    return TITAN_OK;
+}
+
+/* --- the whole ------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status default_state_dir(char out[PATH_MAX], struct titan_error *err)
+{
+    const char *given = getenv("STATE_DIRECTORY"); /* from systemd: StateDirectory= */
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n;
+    if (given && *given)
+        n = snprintf(out, PATH_MAX, "%.*s", (int)strcspn(given, ":"), given);
+    else if (geteuid() == 0)
+        n = snprintf(out, PATH_MAX, "%s", ROOT_STATE_DIR);
+    else if (xdg && *xdg == '/')
+        n = snprintf(out, PATH_MAX, "%s/titan", xdg);
+    else if (home && *home == '/')
+        n = snprintf(out, PATH_MAX, "%s/.local/state/titan", home);
+    else
+        return titan_fail(err, TITAN_EINVAL, "no state directory: neither --state-dir nor $HOME is set");
+    return n < PATH_MAX ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "state directory is too long");
+}
+
+bool config_address_off_host(const char *address)
+{
+    static const char *const local[] = {"unix:", "127.", "localhost:", "[::1]:"};
+    for (size_t i = 0; i < ARRAY_SIZE(local); i++)
+        if (!strncmp(address, local[i], strlen(local[i])))
+            return false;
+    return true;
+}
+
+static titan_status check_listen(const struct daemon_config *c, struct titan_error *err)
+{
+    if (c->role == ROLE_AGENT && c->n_listen)
+        return titan_fail(err, TITAN_EINVAL, "an agent does not listen (%s)", c->listen[0]);
+    for (int i = 0; i < c->n_listen; i++) {
+        if (c->insecure || !config_address_off_host(c->listen[i]))
+            continue;
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "refusing to listen on %s: other hosts could reach it, and TCP has no "
+                         "authentication",
+                         c->listen[i]);
+        titan_error_hint(err, "listen on 127.0.0.1, or give --insecure on a network you trust");
+        return TITAN_EINVAL;
+    }
+    return TITAN_OK;
+}
+
+/* The Unix socket comes first, always. */
+static titan_status default_listen(struct daemon_config *c, struct titan_error *err)
+{
+    if (c->role == ROLE_AGENT)
+        return TITAN_OK;
+    if (c->n_listen == 0)
+        TRY(add_listen(c, DEFAULT_TCP, "listen", err));
+    const char *runtime = getenv("RUNTIME_DIRECTORY"); /* from systemd */
+    char path[CONFIG_TEXT_MAX];
+    int n;
+    if (runtime && *runtime)
+        n = snprintf(path, sizeof(path), "unix:%.*s/titan.sock", (int)strcspn(runtime, ":"), runtime);
+    else
+        n = snprintf(path, sizeof(path), "unix:%s/titan.sock", c->state_dir);
+    if (n >= (int)sizeof(path) || n - 5 >= 108) {
+        (void)titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long for a socket in it", c->state_dir);
+        titan_error_hint(err, "a socket's path has at most 107 bytes");
+        return TITAN_EINVAL;
+    }
+    if (c->n_listen == CONFIG_LISTEN_MAX)
+        return titan_fail(err, TITAN_EINVAL, "at most %d addresses to listen on", CONFIG_LISTEN_MAX - 1);
+    memmove(c->listen[1], c->listen[0], (size_t)c->n_listen++ * sizeof(c->listen[0]));
+    (void)snprintf(c->listen[0], sizeof(c->listen[0]), "%s", path);
+    return TITAN_OK;
+}
+
+static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    if (c->role == ROLE_AGENT && !c->coordinator[0]) {
+        (void)titan_fail(err, TITAN_EINVAL, "an agent needs the address of its coordinator");
+        titan_error_hint(err, "give --coordinator HOST:PORT, or coordinator in [agent] of the config file");
+        return TITAN_EINVAL;
+    }
+    if (c->role == ROLE_DEV && !stop_given)
+        c->stop_workers = true;
+    TRY(check_listen(c, err));
+    if (!c->state_dir[0])
+        TRY(default_state_dir(c->state_dir, err));
+    TRY(dir_make(c->state_dir, err));
+    if (!realpath(c->state_dir, path))
+        return titan_fail_errno(err, "cannot use state directory '%s'", c->state_dir);
+    memcpy(c->state_dir, path, sizeof(path));
+    return default_listen(c, err);
+}
+
+titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err)
+{
+    struct daemon_config *c = ret;
+    bool stop_given = false;
+    *c = (struct daemon_config){.log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS};
+    if (argc < 2)
+        return titan_fail(err, TITAN_EINVAL, "no role given: dev, agent or coordinator (titand --help)");
+    c->help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    c->version = !strcmp(argv[1], "--version");
+    if (c->help || c->version)
+        return TITAN_OK;
+    TRY(role_parse(argv[1], &c->role, err));
+    TRY(flags_parse(argc - 1, argv + 1, c, true, &stop_given, err));
+    if (c->help || c->version)
+        return TITAN_OK;
+    if (c->file[0])
+        TRY(config_load(c, c->file, err));
+    TRY(flags_parse(argc - 1, argv + 1, c, false, &stop_given, err));
+    return resolve(c, stop_given, err);
+}

@@ -1,0 +1,45 @@
+/* config.h - what titand is told: defaults, then the config file (TOML), then flags. docs/man/titand.8 lists all. */
+#ifndef TITAN_DAEMON_CONFIG_H
+#define TITAN_DAEMON_CONFIG_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+#define CONFIG_LISTEN_MAX 16
+#define CONFIG_TEXT_MAX 256
+#define CONFIG_FILE_MAX (256 * 1024)
+
+enum daemon_role { ROLE_DEV, ROLE_AGENT, ROLE_COORDINATOR };
+
+struct daemon_config {
+    enum daemon_role role;
+    bool help, version; /* asked for; nothing else is checked then */
+    char file[PATH_MAX]; /* "" = none */
+    char state_dir[PATH_MAX];
+    enum log_level log_level;
+    bool insecure; /* TCP listeners that other hosts reach */
+    char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
+    int n_listen;
+    char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
+    char worker[PATH_MAX]; /* "" = beside titand */
+    uint32_t slots, lease_ms, grace_ms;
+    uint64_t log_bytes_max;
+    bool stop_workers; /* at SIGTERM; otherwise they are left to the next agent */
+};
+
+/* "dev", "agent", "coordinator". */
+const char *daemon_role_name(enum daemon_role role);
+/* Everything resolved and checked, state_dir made and absolute. TITAN_EINVAL for what a person got wrong. */
+titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Read a config file over what is in config. "path:line: ..." in err. */
+titan_status config_load(struct daemon_config *config, const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* May other hosts reach a TCP listener on this address? */
+bool config_address_off_host(const char *address);
+/* Usage text, for --help. */
+const char *config_usage(void);
+
+#endif

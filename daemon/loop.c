@@ -1,0 +1,312 @@
+/* loop.c - titand on one screen: everything that happens is a callback of one libuv loop.
+ *
+ *   start:  lock the state directory, open the store, bind listeners, open the agent, say READY
+ *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post
+ * here drain:  (SIGTERM, SIGINT; a second one does not wait)
+ *           1. the agent: workers write a checkpoint and end, or are left to the next agent
+ *           2. the server: no new calls, running ones get a moment
+ *           3. the coordinator: commits what it accepted, closes the store
+ *   SIGHUP: read the log level from the config file again */
+#include "daemon/loop.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/notify.h"
+#include "base/version.h"
+#include "daemon/agent/agent.h"
+#include "daemon/coordinator/coordinator.h"
+#include "proto/rpc/descriptors.h"
+#include "proto/rpc/server.h"
+
+#define SERVER_GRACE_MS 200
+#define READY_POLL_MS 1    /* dev: until its agent and its coordinator have met */
+#define READY_WAIT_MS 5000 /* ... but not for longer */
+#define STATUS_MS 1000     /* how often the status line for the service manager is looked at */
+
+static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
+enum { N_SIGNALS = ARRAY_SIZE(handled_signals) };
+
+struct titand {
+    const struct daemon_config *config;
+    uv_loop_t loop;
+    struct log log;
+    int lock;
+    struct coordinator *coordinator; /* NULL in role agent */
+    struct rpc_server *server;
+    struct agent *agent; /* NULL in role coordinator */
+    uv_signal_t signals[N_SIGNALS];
+    uv_timer_t ready_timer, status_timer, watchdog_timer;
+    uint64_t started_at;
+    bool serving;
+    int stopping; /* how often told to stop */
+    char status[CONFIG_TEXT_MAX + 64];
+};
+
+/* --- drain ----------------------------------------------------------------------------------------------------------
+ */
+
+static void close_handles(struct titand *d)
+{
+    for (int i = 0; i < N_SIGNALS; i++)
+        uv_close((uv_handle_t *)&d->signals[i], NULL);
+    uv_close((uv_handle_t *)&d->ready_timer, NULL);
+    uv_close((uv_handle_t *)&d->status_timer, NULL);
+    uv_close((uv_handle_t *)&d->watchdog_timer, NULL);
+}
+
+static void on_coordinator_closed(void *data)
+{
+    struct titand *d = data;
+    d->coordinator = NULL;
+    rpc_server_free(d->server);
+    d->server = NULL;
+    close_handles(d); /* nothing is left: the loop ends */
+}
+
+static void on_server_down(void *data)
+{
+    struct titand *d = data;
+    coordinator_close(d->coordinator, on_coordinator_closed, d);
+}
+
+static void on_agent_closed(void *data)
+{
+    struct titand *d = data;
+    d->agent = NULL;
+    if (d->server)
+        rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
+    else
+        close_handles(d);
+}
+
+static void stop(struct titand *d)
+{
+    d->stopping++;
+    (void)uv_timer_stop(&d->ready_timer);
+    if (d->stopping == 1) {
+        tlog_info(&d->log, "stopping", "workers=%u stop_workers=%d", d->agent ? agent_workers(d->agent) : 0,
+                  d->config->stop_workers);
+        (void)notify("STOPPING=1");
+        if (d->server)
+            rpc_server_set_serving(d->server, false);
+    }
+    if (d->agent)
+        agent_close(d->agent, d->config->stop_workers, d->stopping > 1 ? 0 : d->config->grace_ms, on_agent_closed, d);
+    else if (d->stopping == 1)
+        on_agent_closed(d);
+}
+
+/* --- tick -----------------------------------------------------------------------------------------------------------
+ */
+
+static void reload(struct titand *d)
+{
+    struct titan_error err = {0};
+    struct daemon_config fresh = *d->config;
+    (void)notify("RELOADING=1");
+    if (!d->config->file[0]) {
+        tlog_info(&d->log, "nothing to reload: there is no config file", "%s", "");
+    } else if (config_load(&fresh, d->config->file, &err) != TITAN_OK) {
+        tlog_error(&d->log, "config file not reloaded", "reason=\"%s\"", err.msg);
+    } else {
+        log_set_level(fresh.log_level);
+        tlog_info(&d->log, "config file reloaded", "log_level=%d", (int)fresh.log_level);
+    }
+    (void)notify("READY=1");
+}
+
+static void on_signal(uv_signal_t *handle, int signal)
+{
+    struct titand *d = handle->data;
+    if (signal == SIGHUP)
+        reload(d);
+    else
+        stop(d);
+}
+
+/* Only from the loop, and only while it and the store do real work: a stuck daemon is restarted. */
+static void on_watchdog(uv_timer_t *timer)
+{
+    struct titand *d = timer->data;
+    if (!d->coordinator || coordinator_healthy(d->coordinator))
+        (void)notify("WATCHDOG=1");
+    else
+        tlog_error(&d->log, "the store's writer does not answer, no sign of life for the watchdog", "%s", "");
+}
+
+static void on_status(uv_timer_t *timer)
+{
+    struct titand *d = timer->data;
+    char status[sizeof(d->status)];
+    if (d->agent)
+        (void)snprintf(status, sizeof(status), "%s: %u workers, coordinator %s", daemon_role_name(d->config->role),
+                       agent_workers(d->agent), agent_connected(d->agent) ? "connected" : "not reached");
+    else
+        (void)snprintf(status, sizeof(status), "coordinator: serving on %s", d->config->listen[0]);
+    if (strcmp(status, d->status) != 0)
+        (void)notify_printf("STATUS=%s", status);
+    memcpy(d->status, status, sizeof(status));
+}
+
+static void on_ready_poll(uv_timer_t *timer)
+{
+    struct titand *d = timer->data;
+    uint64_t waited = (uv_hrtime() - d->started_at) / 1000000;
+    bool dev = d->coordinator && d->agent;
+    if (dev && !agent_connected(d->agent) && waited < READY_WAIT_MS)
+        return;
+    (void)uv_timer_stop(timer);
+    on_status(&d->status_timer);
+    (void)notify_printf("READY=1\nMAINPID=%d", (int)getpid());
+    tlog_info(&d->log, "ready", "role=%s ms=%" PRIu64, daemon_role_name(d->config->role), waited);
+}
+
+/* --- start ----------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status listen_all(struct titand *d, struct titan_error *err)
+{
+    const struct daemon_config *c = d->config;
+    struct buf chosen = BUF_INIT;
+    titan_status status = TITAN_OK;
+    for (int i = 0; i < c->n_listen && status == TITAN_OK; i++) {
+        const char *address = c->listen[i];
+        bool local = !strncmp(address, "unix:", 5);
+        int port = 0;
+        /* Agents come in over TCP only where the coordinator has a process of its own. */
+        status = rpc_server_listen(d->server, address, local || c->role == ROLE_COORDINATOR, &port, err);
+        if (status != TITAN_OK)
+            break;
+        char real[CONFIG_TEXT_MAX + 16];
+        if (local)
+            (void)snprintf(real, sizeof(real), "%s", address);
+        else
+            (void)snprintf(real, sizeof(real), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
+        buf_printf(&chosen, "%s\n", real);
+        tlog_info(&d->log, "listening", "address=%s", real);
+    }
+    char path[PATH_MAX + 16];
+    if (status == TITAN_OK) {
+        (void)snprintf(path, sizeof(path), "%s/run/listen", c->state_dir);
+        status = file_replace(path, chosen.data, chosen.len, err);
+    }
+    buf_free(&chosen);
+    return status;
+}
+
+static titan_status open_coordinator(struct titand *d, struct titan_error *err)
+{
+    struct coordinator_options options = {.state_dir = d->config->state_dir};
+    size_t n = 0;
+    TRY(coordinator_open(&d->loop, &options, &d->coordinator, err));
+    const struct rpc_method *methods = api_methods(&n);
+    TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes, NULL,
+                        &d->server, err));
+    TRY(listen_all(d, err));
+    TRY(rpc_server_start(d->server, err));
+    d->serving = true;
+    rpc_server_set_serving(d->server, true);
+    return TITAN_OK;
+}
+
+static titan_status open_agent(struct titand *d, struct titan_error *err)
+{
+    const struct daemon_config *c = d->config;
+    bool dev = c->role == ROLE_DEV;
+    struct agent_options options = {.state_dir = c->state_dir,
+                                    .coordinator = dev ? c->listen[0] : c->coordinator,
+                                    .node = c->node[0] ? c->node : NULL,
+                                    .address = c->address[0] ? c->address : NULL,
+                                    .worker = c->worker[0] ? c->worker : NULL,
+                                    .device = c->device[0] ? c->device : NULL,
+                                    .slots = c->slots,
+                                    .lease_ms = c->lease_ms,
+                                    .log_bytes_max = c->log_bytes_max,
+                                    .quiet_stop = dev};
+    return agent_open(&d->loop, &options, &d->agent, err);
+}
+
+static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
+{
+    char run[PATH_MAX];
+    if (snprintf(run, sizeof(run), "%s/run", d->config->state_dir) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "state directory is too long");
+    TRY(lock_dir(d->config->state_dir, &d->lock, err));
+    return dir_make(run, err);
+}
+
+static void init_handles(struct titand *d)
+{
+    uv_timer_t *const timers[] = {&d->ready_timer, &d->status_timer, &d->watchdog_timer};
+    for (size_t i = 0; i < ARRAY_SIZE(timers); i++) {
+        (void)uv_timer_init(&d->loop, timers[i]);
+        timers[i]->data = d;
+    }
+    for (int i = 0; i < N_SIGNALS; i++) {
+        (void)uv_signal_init(&d->loop, &d->signals[i]);
+        d->signals[i].data = d;
+        (void)uv_signal_start(&d->signals[i], on_signal, handled_signals[i]);
+    }
+}
+
+static void start_timers(struct titand *d)
+{
+    uint64_t watchdog_ms = notify_watchdog_us() / 2000;
+    (void)uv_timer_start(&d->ready_timer, on_ready_poll, 0, READY_POLL_MS);
+    if (watchdog_ms)
+        (void)uv_timer_start(&d->watchdog_timer, on_watchdog, 0, watchdog_ms);
+    if (getenv("NOTIFY_SOCKET"))
+        (void)uv_timer_start(&d->status_timer, on_status, STATUS_MS, STATUS_MS);
+}
+
+/* A start that failed half way: close what is open, in the order of a drain. */
+static void abandon(struct titand *d)
+{
+    if (d->serving)
+        rpc_server_shutdown(d->server, 0, on_server_down, d);
+    else if (d->coordinator)
+        coordinator_close(d->coordinator, on_coordinator_closed, d);
+    else
+        close_handles(d);
+}
+
+titan_status daemon_run(const struct daemon_config *config, struct titan_error *err)
+{
+    struct titand d = {.config = config, .lock = -1, .started_at = uv_hrtime()};
+    log_init(&d.log, "titand", "%s", "");
+    titan_status status = claim_state_dir(&d, err);
+    if (status != TITAN_OK)
+        return status;
+    if (uv_loop_init(&d.loop) != 0) {
+        (void)close(d.lock);
+        return titan_fail(err, TITAN_EIO, "cannot create the event loop");
+    }
+    init_handles(&d);
+    tlog_info(&d.log, "starting", "version=%s role=%s state_dir=\"%s\"", TITAN_VERSION, daemon_role_name(config->role),
+              config->state_dir);
+    if (config->role != ROLE_AGENT)
+        status = open_coordinator(&d, err);
+    if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
+        status = open_agent(&d, err);
+    if (status == TITAN_OK)
+        start_timers(&d);
+    else
+        abandon(&d);
+    (void)uv_run(&d.loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&d.loop);
+    (void)close(d.lock);
+    if (status == TITAN_OK)
+        tlog_info(&d.log, "stopped", "%s", "");
+    return status;
+}

@@ -1,0 +1,28 @@
+/* main.c - titand; docs/man/titand.8. */
+#include <signal.h>
+#include <stdio.h>
+
+#include "base/version.h"
+#include "daemon/config.h"
+#include "daemon/loop.h"
+
+static int complain(const struct titan_error *err)
+{
+    (void)fprintf(stderr, "titand: %s%s%s%s\n", err->msg, err->hint[0] ? " (" : "", err->hint, err->hint[0] ? ")" : "");
+    return titan_status_exit(err->status);
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon_config config;
+    struct titan_error err = {0};
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (config_parse(argc, argv, &config, &err) != TITAN_OK)
+        return complain(&err);
+    if (config.help || config.version) {
+        (void)fputs(config.help ? config_usage() : "titand " TITAN_VERSION "\n", stdout);
+        return 0;
+    }
+    log_set_level(config.log_level);
+    return daemon_run(&config, &err) == TITAN_OK ? 0 : complain(&err);
+}
