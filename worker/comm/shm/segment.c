@@ -24,7 +24,7 @@
 #define SLOT_BYTES_WANTED ((size_t)512 << 10)
 #define CHANNEL_BYTES_WANTED ((size_t)256 << 10)
 #define SPINS 2000
-#define SLEEP_NS (50 * 1000 * 1000)
+#define SLEEP_NS (20 * 1000 * 1000)
 #define OPEN_SLEEP_NS (2 * 1000 * 1000)
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
 /* Bit of the generation that only ends sleeps; the rest counts. */
@@ -179,8 +179,9 @@ static bool process_ended(struct segment *seg, int r)
     return poll(&p, 1, 0) == 1;
 }
 
-/* The first member that can never arrive at this member's present barrier; -1 when there is none. */
-static int missing_member(struct segment *seg, bool look_at_processes)
+/* The first member that has gone without arriving at this member's present barrier; -1 when there is none. While the
+ * members still meet, one that has arrived and gone is missed as well: nothing could come of it. */
+static int missing_member(struct segment *seg, bool look_at_processes, bool meeting)
 {
     for (int r = 0; r < seg->world; r++) {
         const struct segment_rank *peer = &seg->ranks[r];
@@ -188,7 +189,7 @@ static int missing_member(struct segment *seg, bool look_at_processes)
         if (r == seg->rank || state < RANK_MEMBER)
             continue;
         bool gone = state == RANK_LEFT || (look_at_processes && process_ended(seg, r));
-        if (gone && (int32_t)(atomic_load(&peer->arrivals) - seg->arrivals) < 0)
+        if (gone && (meeting || (int32_t)(atomic_load(&peer->arrivals) - seg->arrivals) < 0))
             return r;
     }
     return -1;
@@ -254,7 +255,7 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err)
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();
         bool look = since > 0 && now - since >= SLEEP_NS;
-        int gone = missing_member(seg, look);
+        int gone = missing_member(seg, look, false);
         if (gone >= 0 && !passed(h, seen, &word))
             return member_gone(seg, gone, err);
         if (since == 0 || look)
@@ -378,7 +379,7 @@ static titan_status wait_for_members(struct segment *seg, const volatile int *ab
             return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();
-        int gone = missing_member(seg, now - looked >= SLEEP_NS);
+        int gone = missing_member(seg, now - looked >= SLEEP_NS, true);
         if (gone >= 0 && !passed(seg->header, seen, &word))
             return member_gone(seg, gone, err);
         if (now - looked >= SLEEP_NS)

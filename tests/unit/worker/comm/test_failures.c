@@ -1,0 +1,460 @@
+/* What happens to the others when a member dies, stops, leaves or is revoked: nobody waits for long. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "tests/support/ranks.h"
+
+#define BUFFER_BYTES ((size_t)8 << 20)
+/* A wait must end within this, on a loaded machine as well. */
+#define SOON_MS 1500.0
+
+/* What the members tell the test. */
+struct shared {
+    volatile int ready[RANKS_MAX];
+    volatile double ended_ms[RANKS_MAX];
+    volatile int status[RANKS_MAX];
+};
+
+static struct shared *make_shared(void)
+{
+    void *p = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    return p;
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+/* Wait until all members of the list have got so far. */
+static void await_ready(const struct shared *sh, int world, int value)
+{
+    for (int r = 0; r < world; r++)
+        for (int i = 0; sh->ready[r] < value; i++) {
+            assert_true(i < 10000);
+            pause_ms(1);
+        }
+}
+
+/* Collectives without end; leaves with the first failure. */
+static void run_until_failure(struct rank_context *ctx)
+{
+    struct shared *sh = ctx->arg;
+    unsigned char *a = calloc(1, BUFFER_BYTES), *b = calloc(1, BUFFER_BYTES);
+    size_t count = BUFFER_BYTES / sizeof(float) / (size_t)ctx->world;
+    RANK_CHECK(ctx, a && b);
+    titan_status status = TITAN_OK;
+    for (int i = 0; status == TITAN_OK; i++) {
+        (void)ctx->ops->all_gather(ctx->comm, a, b, count, DTYPE_F32, ctx->stream);
+        (void)ctx->ops->reduce_scatter(ctx->comm, b, a, count, DTYPE_F32, ctx->stream);
+        (void)ctx->ops->all_reduce(ctx->comm, a, 100, DTYPE_F32, ctx->stream);
+        status = rank_sync(ctx);
+        sh->ready[ctx->rank] = i + 1;
+    }
+    sh->ended_ms[ctx->rank] = rank_ms();
+    sh->status[ctx->rank] = status;
+    RANK_CHECK(ctx, ctx->ops->async_error(ctx->comm, NULL) != TITAN_OK);
+    RANK_CHECK(ctx, status == TITAN_EPEER || status == TITAN_EREVOKED);
+    free(a);
+    free(b);
+}
+
+/* One dies in the middle of things; nobody tells the others. */
+static void killed(const struct comm_ops *ops, int world, enum ranks_stream stream)
+{
+    struct ranks r;
+    struct shared *sh = make_shared();
+    ranks_init(&r, ops, world, stream);
+    ranks_start(&r, true, run_until_failure, sh);
+    await_ready(sh, world, 3);
+    double at = rank_ms();
+    assert_int_equal(kill(r.pids[1], SIGKILL), 0);
+    for (int i = 0; i < world; i++)
+        assert_int_equal(ranks_wait(&r, i), i == 1 ? 128 + SIGKILL : 0);
+    for (int i = 0; i < world; i++) {
+        if (i == 1)
+            continue;
+        printf("# %s: rank %d knew after %.1f ms (%s)\n", ops->name, i, sh->ended_ms[i] - at,
+               titan_status_name(sh->status[i]));
+        assert_true(sh->ended_ms[i] - at < SOON_MS);
+    }
+    ranks_free(&r);
+    (void)munmap(sh, sizeof(*sh));
+}
+
+static void test_killed_shm(void **state)
+{
+    (void)state;
+    killed(&comm_shm, 4, RANKS_THREAD);
+    killed(&comm_shm, 2, RANKS_INLINE);
+}
+
+static void test_killed_tcp(void **state)
+{
+    (void)state;
+    killed(&comm_tcp, 4, RANKS_THREAD);
+    killed(&comm_tcp, 2, RANKS_INLINE);
+}
+
+/* --- revoke while a member is stopped -------------------------------------------------------------------------------
+ */
+
+struct revoker {
+    struct rank_context *ctx;
+    const struct shared *sh;
+};
+
+static void *revoke_when_told(void *arg)
+{
+    struct revoker *v = arg;
+    while (!v->sh->ready[RANKS_MAX - 1])
+        pause_ms(1);
+    v->ctx->ops->revoke(v->ctx->comm);
+    v->ctx->ops->revoke(v->ctx->comm); /* again does nothing */
+    return NULL;
+}
+
+static void run_until_revoked(struct rank_context *ctx)
+{
+    struct revoker v = {.ctx = ctx, .sh = ctx->arg};
+    pthread_t thread;
+    RANK_CHECK(ctx, pthread_create(&thread, NULL, revoke_when_told, &v) == 0);
+    run_until_failure(ctx);
+    RANK_CHECK(ctx, pthread_join(thread, NULL) == 0);
+    float x = 0;
+    (void)ctx->ops->all_reduce(ctx->comm, &x, 1, DTYPE_F32, ctx->stream);
+    RANK_CHECK(ctx, rank_sync(ctx) != TITAN_OK);
+    RANK_CHECK(ctx, ctx->ops->async_error(ctx->comm, NULL) != TITAN_OK);
+}
+
+static void stopped(const struct comm_ops *ops, enum ranks_stream stream)
+{
+    enum { WORLD = 3 };
+    struct ranks r;
+    struct shared *sh = make_shared();
+    ranks_init(&r, ops, WORLD, stream);
+    ranks_start(&r, true, run_until_revoked, sh);
+    await_ready(sh, WORLD, 2);
+    assert_int_equal(kill(r.pids[0], SIGSTOP), 0);
+    pause_ms(150); /* the others are waiting for it now, and would for ever */
+    assert_true(sh->ended_ms[1] == 0 && sh->ended_ms[2] == 0);
+    double at = rank_ms();
+    sh->ready[RANKS_MAX - 1] = 1;
+    assert_int_equal(ranks_wait(&r, 1), 0);
+    assert_int_equal(ranks_wait(&r, 2), 0);
+    for (int i = 1; i < WORLD; i++) {
+        printf("# %s: rank %d out after %.1f ms (%s)\n", ops->name, i, sh->ended_ms[i] - at,
+               titan_status_name(sh->status[i]));
+        assert_true(sh->ended_ms[i] - at < SOON_MS);
+    }
+    assert_int_equal(kill(r.pids[0], SIGCONT), 0);
+    assert_int_equal(ranks_wait(&r, 0), 0);
+    ranks_free(&r);
+    (void)munmap(sh, sizeof(*sh));
+}
+
+static void test_stopped_and_revoked(void **state)
+{
+    (void)state;
+    stopped(&comm_shm, RANKS_THREAD);
+    stopped(&comm_shm, RANKS_INLINE);
+    stopped(&comm_tcp, RANKS_THREAD);
+    stopped(&comm_tcp, RANKS_INLINE);
+}
+
+/* --- point to point --------------------------------------------------------------------------------------------------
+ */
+
+static void wait_for_message(struct rank_context *ctx)
+{
+    struct shared *sh = ctx->arg;
+    unsigned char *x = malloc(BUFFER_BYTES);
+    RANK_CHECK(ctx, x);
+    if (ctx->rank == 1) {
+        sh->ready[1] = 1;
+        pause_ms(60000);
+    }
+    memset(x, 1, BUFFER_BYTES);
+    sh->ready[ctx->rank] = 1;
+    if (ctx->rank == 0)
+        (void)ctx->ops->recv(ctx->comm, x, 100, 1, ctx->stream);
+    else
+        (void)ctx->ops->send(ctx->comm, x, BUFFER_BYTES, 1, ctx->stream);
+    titan_status status = rank_sync(ctx);
+    RANK_CHECK(ctx, status == TITAN_EPEER || status == TITAN_EREVOKED);
+    free(x);
+}
+
+static void test_killed_peer_of_send_and_recv(void **state)
+{
+    (void)state;
+    const struct comm_ops *both[] = {&comm_shm, &comm_tcp};
+    for (int t = 0; t < 2; t++) {
+        struct ranks r;
+        struct shared *sh = make_shared();
+        ranks_init(&r, both[t], 3, RANKS_INLINE);
+        ranks_start(&r, true, wait_for_message, sh);
+        await_ready(sh, 3, 1);
+        pause_ms(20);
+        double at = rank_ms();
+        assert_int_equal(kill(r.pids[1], SIGKILL), 0);
+        assert_int_equal(ranks_wait(&r, 0), 0);
+        assert_int_equal(ranks_wait(&r, 2), 0);
+        assert_true(rank_ms() - at < SOON_MS);
+        (void)ranks_wait(&r, 1);
+        ranks_free(&r);
+        (void)munmap(sh, sizeof(*sh));
+    }
+}
+
+/* --- leaving
+ * ----------------------------------------------------------------------------------------------------------- */
+
+/* Rank 0 closes while the others still count on it. */
+static void close_early(struct rank_context *ctx)
+{
+    float x = 1;
+    (void)ctx->ops->all_reduce(ctx->comm, &x, 1, DTYPE_F32, ctx->stream);
+    RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+    RANK_CHECK(ctx, x == (float)ctx->world);
+    if (ctx->rank == 0) {
+        ctx->ops->close(ctx->comm);
+        ctx->comm = NULL;
+        return;
+    }
+    double at = rank_ms();
+    (void)ctx->ops->barrier(ctx->comm, ctx->stream);
+    titan_status status = rank_sync(ctx);
+    RANK_CHECK(ctx, status == TITAN_EPEER || status == TITAN_EREVOKED);
+    RANK_CHECK(ctx, rank_ms() - at < SOON_MS);
+}
+
+/* All close right after the last collective: it must have succeeded for everybody, every time. */
+static void close_at_the_end(struct rank_context *ctx)
+{
+    float x[64] = {1};
+    for (int i = 0; i < 3; i++)
+        (void)ctx->ops->all_reduce(ctx->comm, x, 64, DTYPE_F32, ctx->stream);
+    (void)ctx->ops->barrier(ctx->comm, ctx->stream);
+    RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+}
+
+/* Closing with operations in flight must not wait for peers. */
+static void close_in_flight(struct rank_context *ctx)
+{
+    static float x[100000];
+    if (ctx->rank == 1)
+        pause_ms(300); /* comes late, to find the others gone */
+    for (int i = 0; i < 5; i++)
+        (void)ctx->ops->all_reduce(ctx->comm, x, 100000, DTYPE_F32, ctx->stream);
+    double at = rank_ms();
+    ctx->ops->close(ctx->comm);
+    ctx->comm = NULL;
+    RANK_CHECK(ctx, rank_ms() - at < 250);
+}
+
+static void test_closing(void **state)
+{
+    (void)state;
+    const struct comm_ops *both[] = {&comm_shm, &comm_tcp};
+    static const rank_fn fns[] = {close_early, close_in_flight};
+    for (int t = 0; t < 2; t++) {
+        struct ranks r;
+        for (int i = 0; i < 2; i++) {
+            ranks_init(&r, both[t], 3, RANKS_THREAD);
+            ranks_start(&r, true, fns[i], NULL);
+            assert_int_equal(ranks_join(&r), 0);
+            ranks_free(&r);
+        }
+        for (int i = 0; i < 30; i++) {
+            ranks_init(&r, both[t], 4, i % 2 ? RANKS_THREAD : RANKS_INLINE);
+            ranks_start(&r, true, close_at_the_end, NULL);
+            assert_int_equal(ranks_join(&r), 0);
+            ranks_free(&r);
+        }
+    }
+}
+
+/* --- forming
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static volatile int abort_flag;
+
+static void *raise_abort(void *arg)
+{
+    (void)arg;
+    pause_ms(50);
+    abort_flag = 1;
+    return NULL;
+}
+
+/* Rank 1 never comes: rank 0 is aborted, rank 2 runs out of time. */
+static void open_without_one(struct rank_context *ctx)
+{
+    struct titan_error err = {0};
+    struct comm *comm = NULL;
+    pthread_t thread;
+    double at = rank_ms();
+    if (ctx->rank == 1)
+        return;
+    ctx->config.timeout_ms = ctx->rank == 2 ? 300 : 20000;
+    if (ctx->rank == 0)
+        RANK_CHECK(ctx, pthread_create(&thread, NULL, raise_abort, NULL) == 0);
+    titan_status status = ctx->ops->open(&ctx->config, &abort_flag, &comm, &err);
+    /* In shared memory the abort of one ends the forming for all. */
+    RANK_CHECK(ctx, ctx->rank == 0 ? status == TITAN_EREVOKED
+                                   : status == TITAN_ETIMEDOUT || status == TITAN_EREVOKED || status == TITAN_EPEER);
+    RANK_CHECK(ctx, rank_ms() - at < SOON_MS && err.msg[0]);
+    RANK_CHECK(ctx, !comm);
+    if (ctx->rank == 0)
+        RANK_CHECK(ctx, pthread_join(thread, NULL) == 0);
+}
+
+/* One dies while the others are still meeting it. */
+static void open_and_die(struct rank_context *ctx)
+{
+    struct shared *sh = ctx->arg;
+    struct comm *comm = NULL;
+    struct titan_error err = {0};
+    if (ctx->rank == 0) {
+        while (!sh->ready[0])
+            pause_ms(1);
+        return; /* never opens, and lives on until the others are done with it */
+    }
+    sh->ready[ctx->rank] = 1;
+    ctx->config.timeout_ms = 5000;
+    titan_status status = ctx->ops->open(&ctx->config, NULL, &comm, &err);
+    RANK_CHECK(ctx, status == TITAN_EPEER);
+}
+
+static void test_forming(void **state)
+{
+    (void)state;
+    struct ranks r;
+    const struct comm_ops *both[] = {&comm_shm, &comm_tcp};
+    for (int t = 0; t < 2; t++) {
+        ranks_init(&r, both[t], 3, RANKS_INLINE);
+        ranks_start(&r, false, open_without_one, NULL);
+        assert_int_equal(ranks_join(&r), 0);
+        ranks_free(&r);
+    }
+    struct shared *sh = make_shared();
+    ranks_init(&r, &comm_shm, 3, RANKS_INLINE);
+    ranks_start(&r, false, open_and_die, sh);
+    for (int i = 0; !(sh->ready[1] && sh->ready[2]); i++)
+        pause_ms(1);
+    pause_ms(100);
+    assert_int_equal(kill(r.pids[1], SIGKILL), 0);
+    assert_int_equal(ranks_wait(&r, 2), 0);
+    sh->ready[0] = 1;
+    assert_int_equal(ranks_wait(&r, 0), 0);
+    (void)ranks_wait(&r, 1);
+    ranks_free(&r);
+    (void)munmap(sh, sizeof(*sh));
+}
+
+/* An empty descriptor, as an agent hands it out: the first member gives it its size. */
+static void one_sum(struct rank_context *ctx)
+{
+    float x = (float)ctx->rank;
+    (void)ctx->ops->all_reduce(ctx->comm, &x, 1, DTYPE_F32, ctx->stream);
+    RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+    RANK_CHECK(ctx, x == (float)(ctx->world * (ctx->world - 1) / 2));
+}
+
+static void test_empty_segment(void **state)
+{
+    (void)state;
+    struct ranks r;
+    ranks_init(&r, &comm_shm, 4, RANKS_INLINE);
+    (void)close(r.config.memfd);
+    r.config.memfd = memfd_create("empty", MFD_CLOEXEC);
+    assert_true(r.config.memfd >= 0);
+    ranks_start(&r, true, one_sum, NULL);
+    assert_int_equal(ranks_join(&r), 0);
+    /* Used once, a segment belongs to its epoch. */
+    struct comm *comm = NULL;
+    struct titan_error err = {0};
+    struct comm_config again = r.config;
+    again.epoch++;
+    assert_int_equal(comm_shm.open(&again, NULL, &comm, &err), TITAN_ECONFLICT);
+    ranks_free(&r);
+    again.memfd = -1;
+    assert_int_equal(comm_shm.open(&again, NULL, &comm, &err), TITAN_EIO);
+}
+
+static int connect_to(const char *address)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    a.sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    return fd;
+}
+
+/* Before the members meet, others have knocked: silent, talking nonsense, of another epoch, closed again. */
+static void test_strangers(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    struct ranks r;
+    int fds[N];
+    unsigned char text[512];
+    ranks_init(&r, &comm_tcp, 4, RANKS_INLINE);
+    for (int i = 0; i < N; i++) {
+        fds[i] = connect_to(r.addresses[i % 3]);
+        memset(text, 'a' + i % 26, sizeof(text));
+        if (i % 5 == 1)
+            (void)!write(fds[i], "GET / HTTP/1.1\r\n\r\n", 18);
+        if (i % 5 == 2)
+            (void)!write(fds[i], text, sizeof(text));
+        if (i % 5 == 3) { /* a hello of another communicator */
+            memcpy(text, "TITANCM1", 8);
+            (void)!write(fds[i], text, 40);
+        }
+        if (i % 5 == 4) {
+            (void)close(fds[i]);
+            fds[i] = -1;
+        }
+    }
+    double at = rank_ms();
+    ranks_start(&r, true, one_sum, NULL);
+    assert_int_equal(ranks_join(&r), 0);
+    assert_true(rank_ms() - at < SOON_MS);
+    for (int i = 0; i < N; i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+    ranks_free(&r);
+}
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_shm),
+        cmocka_unit_test(test_killed_tcp),
+        cmocka_unit_test(test_stopped_and_revoked),
+        cmocka_unit_test(test_killed_peer_of_send_and_recv),
+        cmocka_unit_test(test_closing),
+        cmocka_unit_test(test_forming),
+        cmocka_unit_test(test_empty_segment),
+        cmocka_unit_test(test_strangers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
