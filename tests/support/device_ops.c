@@ -231,9 +231,12 @@ static bool near(struct checker *c, const double *got, const double *want, int64
         power += want[i] * want[i];
         worst = fmax(worst, d);
     }
-    double nmse = power > 0.0 ? err / power : err;
+    /* Where all terms cancel in exact arithmetic, rounding is measured against the inputs, which are about 1. */
+    if (power == 0.0)
+        power = (double)n;
+    double nmse = n > 0 ? err / power : 0.0;
     double rms = sqrt(power / (double)(n > 0 ? n : 1));
-    bool ok = nmse <= limit && worst <= 30.0 * sqrt(limit) * fmax(rms, 1e-30);
+    bool ok = nmse <= limit && worst <= 30.0 * sqrt(limit) * rms;
     if (!ok)
         fprintf(c->report, "# %s: nmse %.3g (limit %.3g), worst %.3g at rms %.3g\n", what, nmse, limit, worst, rms);
     return ok;
@@ -999,9 +1002,9 @@ static void check_streams(struct checker *c)
     count = 0;
     need(c, ops->stream_call(c->side, call_fail, NULL, &err), "stream_call");
     ops->stream_call(c->side, call_count, &count, NULL);
-    ops->zero(c->side, y.p, 400000);
     ops->event_record(e, c->side, NULL);
     bool ok = ops->stream_sync(c->side, &err) == TITAN_EPEER && count == 0 && strstr(err.msg, "peer 7");
+    ops->zero(c->side, y.p, 400000); /* the failure is known now; a GPU may run what was enqueued before that */
     ok = ok && ops->stream_sync(c->side, NULL) == TITAN_EPEER;
     result(c, ok, "a failed call sticks: later work is skipped, sync returns its status and message");
     result(c, ops->event_sync(e, &err) == TITAN_EPEER && strstr(err.msg, "peer 7"), "event_sync returns the failure");
