@@ -251,6 +251,8 @@ static titan_status feed_forward_forward(const struct layer_ctx *ctx, const stru
     TRY(linear(ctx, s->gu, s->xn2, param(ctx, u, params, LAYER_W1), z.n, 2 * z.f, z.c));
     /* act (N,F) */
     TRY(ops->swiglu(ctx->stream, s->act, gate, gate + (size_t)z.f * z.elem, 2 * z.f, ctx->dt, z.n, z.f));
+    if (!y)
+        return TITAN_OK;
     /* y (N,C) */
     TRY(linear(ctx, y, s->act, param(ctx, u, params, LAYER_W2), z.n, z.c, z.f));
     return ops->add(ctx->stream, y, y, s->h, ctx->dt, (size_t)(z.n * z.c));

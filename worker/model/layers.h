@@ -72,7 +72,7 @@ titan_status embedding_forward(const struct layer_ctx *ctx, void *x, const void 
 titan_status embedding_wgrad(const struct layer_ctx *ctx, float *grads, int64_t padded, bool first,
                              const int32_t *tokens, const void *dx);
 
-/* y (N,C) = layer(x). y may not alias x. */
+/* y (N,C) = layer(x). y may not alias x; NULL: only what backward needs (recomputation). */
 titan_status layer_forward(const struct layer_ctx *ctx, int layer, void *y, const struct layer_saved *saved,
                            const void *params, const void *x);
 /* dx (N,C) from dy; dx may not alias dy. */
