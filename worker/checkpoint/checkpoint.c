@@ -30,13 +30,12 @@ static titan_status join(char out[PATH_MAX], struct titan_error *err, const char
     return TITAN_OK;
 }
 
-/* DIR/.step-00000120.EPOCH */
-static titan_status unfinished_path(char out[PATH_MAX], const char *dir, const struct checkpoint_info *info,
-                                    struct titan_error *err)
+titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
+                                        struct titan_error *err)
 {
     char name[80];
     (void)snprintf(name, sizeof(name), "." STEP_FORMAT ".%" PRIu64, info->step, info->epoch);
-    return join(out, err, dir, name);
+    return join(ret_path, err, dir, name);
 }
 
 static bool parse_number(const char *text, char end, uint64_t *ret, const char **ret_rest)
@@ -118,7 +117,7 @@ titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_inf
         file.pieces[file.npieces++] =
             (struct manifest_piece){.tensor = p->tensor, .start = p->start, .count = p->count};
     }
-    TRY(unfinished_path(folder, dir, info, err));
+    TRY(checkpoint_unfinished_path(folder, dir, info, err));
     (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
     TRY(join(path, err, folder, file.name));
     TRY(dir_make(folder, err));
@@ -181,7 +180,7 @@ titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, co
                                struct titan_error *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], name[64];
-    TRY(unfinished_path(folder, dir, info, err));
+    TRY(checkpoint_unfinished_path(folder, dir, info, err));
     (void)snprintf(name, sizeof(name), STEP_FORMAT, info->step);
     TRY(join(path, err, dir, name));
     TRY(write_manifest(folder, info, specs, nspecs, entries, world, err));

@@ -46,6 +46,9 @@ struct checkpoint_info {
     char *recipe;        /* the resolved run file (TOML); owned after load, borrowed for write */
 };
 
+/* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
+titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
+                                        struct titan_error *err) TITAN_MUST_USE;
 /* Write this rank's shard file into the unfinished directory (made if missing) and append its manifest entry (JSON
  * text) to entry. Blocking; call it from the background writer. Pieces must not overlap between ranks. */
 titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_info *info, int rank,

@@ -28,6 +28,7 @@ struct builder {
     int *full;           /* per unit: buffer with its parameters now, NONE */
     int *shard, *state;  /* per unit: external buffers */
     int *grad;           /* [local microbatch][unit]: gradient buffers */
+    int *received;       /* per unit: slices of all subtrees (canonical) */
     int *grad_shard;     /* per unit: what the optimizer reads */
     int *x, *saved, *dx; /* of the microbatch at hand, per layer (x, dx: one more) */
     int tokens, head, report, reports;

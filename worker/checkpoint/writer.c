@@ -1,0 +1,233 @@
+/* writer.c - the background thread that writes a rank's shard and, on rank 0, commits. */
+#include "worker/checkpoint/writer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+
+#define ENTRY_BYTES_MAX ((size_t)64 << 20)
+#define WAIT_MS_DEFAULT 600000
+#define POLL_NS 5000000 /* peers may be on other hosts: only the file system is shared */
+
+struct checkpoint_writer {
+    struct writer_options opt;
+    struct tensor_spec *specs;
+    struct piece *pieces;
+    int n_specs, n_pieces;
+    float *host; /* masters, m, v of the snapshot */
+    pthread_t thread;
+    bool started; /* a thread is there to be joined */
+    bool told;    /* its result has been collected */
+    _Atomic bool done;
+    _Atomic bool cancelled;
+    /* the thread's while it runs */
+    struct checkpoint_info info;
+    struct written_checkpoint written;
+    struct titan_error error;
+    titan_status status;
+};
+
+static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
+{
+    const struct layout *l = w->opt.layout;
+
+    w->host = calloc(3, (size_t)l->total * sizeof(float));
+    if (!w->host)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
+                          3.0 * (double)l->total * sizeof(float) / 1048576.0);
+    TRY(layout_specs(l->model, &w->specs, &w->n_specs, err));
+    return layout_pieces(l, w->opt.rank, w->host, w->host + l->total, w->host + 2 * l->total, &w->pieces, &w->n_pieces,
+                         err);
+}
+
+titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
+                                    struct titan_error *err)
+{
+    struct checkpoint_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    w->opt = *options;
+    if (w->opt.wait_ms == 0)
+        w->opt.wait_ms = WAIT_MS_DEFAULT;
+    w->told = true;
+    const titan_status status = set_up(w, err);
+    if (status != TITAN_OK) {
+        checkpoint_writer_close(w);
+        return status;
+    }
+    *ret = w;
+    return TITAN_OK;
+}
+
+static void join_thread(struct checkpoint_writer *w)
+{
+    if (w->started)
+        (void)pthread_join(w->thread, NULL);
+    w->started = false;
+}
+
+void checkpoint_writer_close(struct checkpoint_writer *w)
+{
+    if (!w)
+        return;
+    checkpoint_writer_cancel(w);
+    join_thread(w);
+    free(w->info.recipe);
+    free(w->host);
+    free(w->specs);
+    free(w->pieces);
+    free(w);
+}
+
+void checkpoint_writer_cancel(struct checkpoint_writer *w)
+{
+    atomic_store(&w->cancelled, true);
+}
+
+/* --- the thread
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static titan_status entry_path(const struct checkpoint_writer *w, int rank, char path[PATH_MAX],
+                               struct titan_error *err)
+{
+    char folder[PATH_MAX];
+    TRY(checkpoint_unfinished_path(folder, w->opt.dir, &w->info, err));
+    if (snprintf(path, PATH_MAX, "%s/entry-%05d.json", folder, rank) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", w->opt.dir);
+    return TITAN_OK;
+}
+
+static titan_status write_shard(struct checkpoint_writer *w, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf entry = BUF_INIT;
+    char path[PATH_MAX];
+
+    TRY(checkpoint_write_shard(w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces, &entry,
+                               err));
+    TRY(entry_path(w, w->opt.rank, path, err));
+    return file_replace(path, entry.data, entry.len, err);
+}
+
+/* One rank's entry, as soon as it is there. */
+static titan_status await_entry(const struct checkpoint_writer *w, int rank, int64_t deadline, struct buf *out,
+                                struct titan_error *err)
+{
+    char path[PATH_MAX];
+
+    TRY(entry_path(w, rank, path, err));
+    while (access(path, F_OK) != 0) {
+        if (errno != ENOENT)
+            return titan_fail_errno(err, "cannot look for '%s'", path);
+        if (atomic_load(&w->cancelled))
+            return titan_fail(err, TITAN_ECANCELLED,
+                              "checkpoint of step %lu dropped: rank %d left before it was written",
+                              (unsigned long)w->info.step, rank);
+        if (clock_mono_ns() > deadline)
+            return titan_fail(err, TITAN_ETIMEDOUT, "checkpoint of step %lu dropped: rank %d has not written its part",
+                              (unsigned long)w->info.step, rank);
+        (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    return file_read(path, ENTRY_BYTES_MAX, out, err);
+}
+
+static titan_status commit(struct checkpoint_writer *w, struct buf *entries, struct titan_error *err)
+{
+    const int64_t deadline = clock_mono_ns() + (int64_t)w->opt.wait_ms * 1000000;
+    char path[PATH_MAX];
+
+    for (int r = 0; r < w->opt.world; r++)
+        TRY(await_entry(w, r, deadline, &entries[r], err));
+    for (int r = 0; r < w->opt.world; r++) { /* they are in the manifest from here on */
+        TRY(entry_path(w, r, path, err));
+        if (unlink(path) < 0)
+            return titan_fail_errno(err, "cannot remove '%s'", path);
+    }
+    TRY(checkpoint_commit(w->opt.dir, &w->info, w->specs, w->n_specs, entries, w->opt.world, w->written.path, err));
+    w->written.step = w->info.step;
+    w->written.bytes = w->info.bytes;
+    w->written.world = w->opt.world;
+    return w->opt.keep > 0 ? checkpoint_prune(w->opt.dir, w->opt.keep, err) : TITAN_OK;
+}
+
+static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_error *err)
+{
+    TRY(write_shard(w, err));
+    if (w->opt.rank != 0)
+        return TITAN_OK;
+    struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
+    if (!entries)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    const titan_status status = commit(w, entries, err);
+    for (int r = 0; r < w->opt.world; r++)
+        buf_free(&entries[r]);
+    free(entries);
+    return status;
+}
+
+static void *writer_main(void *arg)
+{
+    struct checkpoint_writer *w = arg;
+    w->status = write_checkpoint(w, &w->error);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* --- the caller's side
+ * ------------------------------------------------------------------------------------------------------- */
+
+static titan_status copy_info(struct checkpoint_writer *w, const struct checkpoint_info *info, struct titan_error *err)
+{
+    free(w->info.recipe);
+    w->info = *info;
+    w->info.recipe = info->recipe ? strdup(info->recipe) : NULL;
+    if (info->recipe && !w->info.recipe)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    return TITAN_OK;
+}
+
+titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
+                                     const struct checkpoint_info *info, struct stream *s, struct titan_error *err)
+{
+    sigset_t all, old;
+
+    join_thread(w);
+    TRY(copy_info(w, info, err));
+    TRY(state_snapshot(state, w->host, s, err));
+    w->written = (struct written_checkpoint){0};
+    w->error = (struct titan_error){0};
+    atomic_store(&w->done, false);
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
+    const int rc = pthread_create(&w->thread, NULL, writer_main, w);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: cannot start a thread: %s", strerror(rc));
+    w->started = true;
+    w->told = false;
+    return TITAN_OK;
+}
+
+titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, struct written_checkpoint *ret,
+                                       struct titan_error *err)
+{
+    if (w->told)
+        return TITAN_ENOTFOUND;
+    if (!wait && !atomic_load(&w->done))
+        return TITAN_EAGAIN;
+    join_thread(w);
+    w->told = true;
+    *ret = w->written;
+    if (w->status != TITAN_OK && err)
+        *err = w->error;
+    return w->status;
+}

@@ -1,0 +1,53 @@
+/* writer.h - checkpoints in the background.
+ *
+ * Training waits only for a copy of the rank's state in host memory; a thread of each rank writes it as a shard and
+ * leaves the shard's manifest entry as entry-RANK.json beside it. Rank 0's thread waits for all entries, then commits.
+ * Nobody waits for a peer in a collective, so a peer's death cannot block: cancelled, rank 0 takes what is complete
+ * already or drops the checkpoint.
+ *
+ * One thread calls; one checkpoint is under way at a time. */
+#ifndef TITAN_WORKER_CHECKPOINT_WRITER_H
+#define TITAN_WORKER_CHECKPOINT_WRITER_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/state.h"
+
+struct checkpoint_writer;
+
+struct writer_options {
+    const char *dir; /* of all checkpoints; borrowed */
+    int rank, world;
+    int keep;                    /* newest complete ones that stay, 0 = all */
+    const struct layout *layout; /* borrowed */
+    uint32_t wait_ms;            /* rank 0 waits for the others' entries; 0 = 10 minutes */
+};
+
+/* A checkpoint that is complete on disk. Rank 0 only. */
+struct written_checkpoint {
+    uint64_t step, bytes;
+    int world;
+    char path[PATH_MAX];
+};
+
+titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
+                                    struct titan_error *err) TITAN_MUST_USE;
+/* Waits for the write under way, cancelled. NULL is fine. */
+void checkpoint_writer_close(struct checkpoint_writer *w);
+
+/* Copy the state and start writing. Waits for an earlier write first; its failure is returned by collect. info: step,
+ * epoch, tokens, world, hash, skipped steps and recipe text (copied). */
+titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
+                                     const struct checkpoint_info *info, struct stream *s,
+                                     struct titan_error *err) TITAN_MUST_USE;
+/* What the last start came to: TITAN_EAGAIN while it is under way (wait: block until it is not), TITAN_ENOTFOUND when
+ * there is nothing new to tell, its failure, or TITAN_OK; *ret then holds the checkpoint on rank 0 (step 0 elsewhere).
+ * Each result is told once. */
+titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, struct written_checkpoint *ret,
+                                       struct titan_error *err) TITAN_MUST_USE;
+/* Stop waiting for peers: a write whose entries are all there is still committed. Any thread. */
+void checkpoint_writer_cancel(struct checkpoint_writer *w);
+
+#endif

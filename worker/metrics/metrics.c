@@ -1,0 +1,75 @@
+/* metrics.c - step lines. */
+#include "worker/metrics/metrics.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+
+titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
+                          struct titan_error *err)
+{
+    char path[PATH_MAX];
+
+    metrics_close(m);
+    m->log_freq = log_freq;
+    m->steps = steps;
+    if (rank != 0)
+        return TITAN_OK;
+    TRY(dir_make(job_dir, err));
+    if (snprintf(path, sizeof path, "%s/metrics.jsonl", job_dir) >= (int)sizeof path)
+        return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", job_dir);
+    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (m->fd < 0)
+        return titan_fail_errno(err, "cannot open '%s'", path);
+    return TITAN_OK;
+}
+
+void metrics_close(struct metrics *m)
+{
+    close_fd(&m->fd);
+    m->fd = -1;
+}
+
+static void append_json(const struct metrics *m, const struct step_report *r)
+{
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
+    struct json_writer w = {.out = &line};
+
+    json_begin_object(&w, NULL);
+    json_put_uint(&w, "step", r->step);
+    json_put_uint(&w, "epoch", r->epoch);
+    json_put_int(&w, "time_ms", clock_wall_ms());
+    json_put_real(&w, "loss", r->loss);
+    json_put_real(&w, "grad_norm", r->grad_norm);
+    json_put_real(&w, "learning_rate", r->learning_rate);
+    json_put_uint(&w, "tokens", r->tokens);
+    json_put_real(&w, "tokens_per_second", r->tokens_per_second);
+    json_put_real(&w, "mfu", r->mfu);
+    json_put_real(&w, "step_ms", r->step_ms);
+    json_put_int(&w, "world_size", r->world);
+    json_put_uint(&w, "memory_bytes", r->memory_bytes);
+    json_put_uint(&w, "skipped_steps", r->skipped_steps);
+    json_end_object(&w);
+    buf_puts(&line, "\n");
+    if (!buf_failed(&line))
+        (void)!write(m->fd, line.data, line.len); /* one write: lines of two writers do not mix */
+}
+
+void metrics_step(struct metrics *m, const struct log *log, const struct step_report *r)
+{
+    if (m->fd < 0)
+        return;
+    append_json(m, r);
+    if (r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps)
+        tlog_info(log, "step",
+                  "step=%lu loss=%.6f grad_norm=%.4f lr=%.3e tokens_per_second=%.0f mfu=%.2f%% memory_gib=%.2f "
+                  "workers=%d epoch=%lu",
+                  (unsigned long)r->step, r->loss, r->grad_norm, r->learning_rate, r->tokens_per_second, 100 * r->mfu,
+                  (double)r->memory_bytes / 1073741824.0, r->world, (unsigned long)r->epoch);
+}

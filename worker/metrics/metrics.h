@@ -1,0 +1,22 @@
+/* metrics.h - where a finished step is written down: a line in the log and a line of JSON in JOB_DIR/metrics.jsonl.
+ * Rank 0 writes. After a recovery steps may come again, with a higher epoch. */
+#ifndef TITAN_WORKER_METRICS_METRICS_H
+#define TITAN_WORKER_METRICS_METRICS_H
+
+#include "base/log.h"
+#include "worker/elastic/membership.h"
+
+struct metrics {
+    int fd; /* metrics.jsonl, -1: closed */
+    int64_t log_freq;
+    int64_t steps; /* of the run */
+};
+
+/* Opens for appending; nothing is written by ranks other than 0. */
+titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
+                          struct titan_error *err) TITAN_MUST_USE;
+void metrics_close(struct metrics *m);
+/* A full disk costs lines of metrics, not the run. */
+void metrics_step(struct metrics *m, const struct log *log, const struct step_report *report);
+
+#endif

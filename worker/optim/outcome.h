@@ -1,0 +1,24 @@
+/* outcome.h - what all ranks' reports (plan/program.h) say about a step: loss, tokens, gradient norm, orders.
+ *
+ * Every rank has the same reports and computes the same outcome. Sums run in one fixed tree over microbatches, and over
+ * blocks of parameters in their global order, so they do not depend on the number of ranks. */
+#ifndef TITAN_WORKER_OPTIM_OUTCOME_H
+#define TITAN_WORKER_OPTIM_OUTCOME_H
+
+#include "worker/plan/program.h"
+
+struct step_outcome {
+    double tokens;    /* counted in the global batch */
+    double loss;      /* mean over them */
+    double grad_norm; /* of the mean gradient, before clipping */
+    unsigned orders;  /* bits any rank was given */
+    bool finite;      /* loss and norm are */
+    int bad_unit;     /* first unit with a non-finite gradient; -1: none, the loss itself */
+};
+
+titan_status outcome_read(const struct program *program, const struct layout *layout, const double *reports,
+                          struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */
+double clip_factor(double grad_norm, double max_norm);
+
+#endif

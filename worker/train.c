@@ -1,0 +1,667 @@
+/* train.c - the training loop, top to bottom.
+ *
+ *   train            epochs until the last step
+ *     run_epoch      communicator, plan, state, steps
+ *       plan         mesh -> layout -> programs of all ranks -> check
+ *       load_state   init | checkpoint | the memory of the previous epoch
+ *       run_steps    batch, program, commit, report, checkpoint
+ *
+ * A step is committed when its update has been issued: everything that can fail because of a peer comes before. An
+ * epoch that is revoked in the middle of a step leaves the state of the last committed one. */
+#include "worker/train.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/comm/comm.h"
+#include "worker/data/dataset.h"
+#include "worker/elastic/transfer.h"
+#include "worker/exec/exec.h"
+#include "worker/metrics/metrics.h"
+#include "worker/optim/adamw.h"
+#include "worker/optim/outcome.h"
+#include "worker/optim/schedule.h"
+#include "worker/plan/build.h"
+#include "worker/plan/check.h"
+#include "worker/plan/mesh.h"
+#include "worker/plan/tree.h"
+
+enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4 };
+#define PREFETCH_VISITS 1
+
+/* What lives as long as the process. */
+struct trainer {
+    const struct recipe *recipe;
+    struct membership *members;
+    struct log log;
+    struct device_handle device;
+    struct stream *streams[STREAM_COUNT];
+    struct model *model;
+    struct dataset *data;
+    struct metrics metrics;
+    struct train_state *state; /* NULL until the first epoch has one */
+    enum dtype dt;
+    struct layer_ctx shape; /* of a microbatch */
+    int64_t microbatches;
+    struct buf recipe_text;
+    uint64_t recipe_hash;
+    char checkpoint_dir[PATH_MAX];
+};
+
+/* What lives as long as an epoch. */
+struct epoch {
+    struct trainer *t;
+    struct epoch_view view;
+    const struct comm_ops *comm_ops; /* NULL when alone */
+    _Atomic(struct comm *) comm;     /* the control thread revokes it */
+    struct layout *layout;
+    struct program *program; /* this rank's */
+    struct exec *exec;
+    struct checkpoint_writer *writer;
+    uint64_t writer_step; /* newest step handed to the writer */
+    int32_t *batch;
+    double *counts;
+    struct step_outcome outcome; /* of the step under way */
+    double learning_rate;
+    uint64_t skipped_in_a_row;
+};
+
+enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED };
+
+/* --- process set-up
+ * ----------------------------------------------------------------------------------------------------- */
+
+static enum reshard reshard_of(const struct recipe *r)
+{
+    if (strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
+        return RESHARD_NEVER;
+    return strcmp(r->parallelism.fsdp_reshard_after_forward, "always") == 0 ? RESHARD_ALWAYS : RESHARD_DEFAULT;
+}
+
+static enum dtype compute_dtype(const struct recipe *r, const struct device_info *info)
+{
+    if (strcmp(r->training.mixed_precision_param, "float32") == 0)
+        return DTYPE_F32;
+    if (strcmp(r->training.mixed_precision_param, "bfloat16") == 0)
+        return DTYPE_BF16;
+    return info->bf16_fast ? DTYPE_BF16 : DTYPE_F32;
+}
+
+static titan_status open_data(struct trainer *t, struct titan_error *err)
+{
+    const struct recipe *r = t->recipe;
+    const struct dataset_options options = {.path = r->training.dataset_path,
+                                            .tokenizer = r->model.tokenizer,
+                                            .seq_len = r->training.seq_len,
+                                            .seed = (uint64_t)r->training.seed};
+
+    TRY(dataset_open(&options, &t->data, err));
+    if (dataset_vocabulary(t->data) > r->model.dims.vocab_size)
+        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
+                          r->model.tokenizer, (long)dataset_vocabulary(t->data), (long)r->model.dims.vocab_size);
+    return TITAN_OK;
+}
+
+static titan_status checkpoint_folder(struct trainer *t, struct titan_error *err)
+{
+    const struct recipe *r = t->recipe;
+    const char *base = r->job.dump_folder[0] ? r->job.dump_folder : t->members->job_dir;
+    int n;
+
+    if (r->checkpoint.folder[0] == '/')
+        n = snprintf(t->checkpoint_dir, sizeof t->checkpoint_dir, "%s", r->checkpoint.folder);
+    else
+        n = snprintf(t->checkpoint_dir, sizeof t->checkpoint_dir, "%s/%s", base, r->checkpoint.folder);
+    if (n >= (int)sizeof t->checkpoint_dir)
+        return titan_fail(err, TITAN_EINVAL, "checkpoint.folder: the path is too long");
+    return TITAN_OK;
+}
+
+static titan_status open_trainer(struct trainer *t, const struct train_options *o, struct titan_error *err)
+{
+    const struct recipe *r = o->recipe;
+    const struct device_options device = {.threads = r->device.threads > 0 ? (int)r->device.threads : o->threads};
+
+    log_init(&t->log, "worker", "%s", "");
+    recipe_print(r, &t->recipe_text);
+    if (buf_failed(&t->recipe_text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    t->recipe_hash = recipe_hash(r);
+    t->microbatches = r->training.global_batch_size / r->training.local_batch_size;
+    TRY(checkpoint_folder(t, err));
+    TRY(open_data(t, err)); /* before the device: bad input shows at once */
+    TRY(model_open(&r->model.dims, &t->model, err));
+    TRY(device_open(r->device.name, &device, &t->device, err));
+    TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
+    TRY(t->device.ops->stream_open(t->device.dev, "comm", false, &t->streams[STREAM_COMM], err));
+    t->dt = compute_dtype(r, &t->device.info);
+    t->shape = (struct layer_ctx){.ops = t->device.ops,
+                                  .dev = t->device.dev,
+                                  .model = t->model,
+                                  .dt = t->dt,
+                                  .b = r->training.local_batch_size,
+                                  .t = r->training.seq_len};
+    return TITAN_OK;
+}
+
+static void close_trainer(struct trainer *t)
+{
+    state_close(t->state);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (t->streams[s])
+            t->device.ops->stream_close(t->streams[s]);
+    if (t->device.dev)
+        device_close(&t->device);
+    model_close(t->model);
+    dataset_close(t->data);
+    metrics_close(&t->metrics);
+    buf_free(&t->recipe_text);
+}
+
+/* --- an epoch: communicator
+ * ------------------------------------------------------------------------------------------------ */
+
+static void revoke_comm(void *arg)
+{
+    struct epoch *e = arg;
+    struct comm *comm = atomic_load(&e->comm);
+    if (comm)
+        e->comm_ops->revoke(comm);
+}
+
+static titan_status open_comm(struct epoch *e, struct titan_error *err)
+{
+    struct membership *m = e->t->members;
+    const struct device_plugin *plugin = e->t->device.plugin;
+    struct comm_config config = {.epoch = e->view.epoch,
+                                 .rank = e->view.rank,
+                                 .world = e->view.world,
+                                 .addresses = e->view.addresses,
+                                 .listener = m->listener,
+                                 .memfd = e->view.memfd,
+                                 .device = &e->t->device};
+    struct comm *comm = NULL;
+
+    if (e->view.world == 1)
+        return TITAN_OK;
+    memcpy(config.id, e->view.comm_id, sizeof config.id);
+    e->comm_ops = plugin->comm ? plugin->comm : e->view.memfd >= 0 ? &comm_shm : &comm_tcp;
+    m->ops->on_revoke(m, revoke_comm, e);
+    TRY(e->comm_ops->open(&config, m->ops->revoked(m), &comm, err));
+    atomic_store(&e->comm, comm);
+    if (*m->ops->revoked(m)) /* between open and store the callback found nothing to revoke */
+        return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
+    return TITAN_OK;
+}
+
+/* --- an epoch: plan
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Build and check every rank's program; keep that of `keep` (-1: none). Printed to out where it is not NULL. */
+static titan_status plan_all(const struct build_options *options, int keep, uint64_t memory_bytes, struct program **ret,
+                             struct buf *out, struct titan_error *err)
+{
+    struct program *previous = NULL;
+    titan_status status = TITAN_OK;
+
+    for (int rank = 0; status == TITAN_OK && rank < options->layout->world; rank++) {
+        struct program *p = NULL;
+        status = program_build(options, rank, &p, err);
+        if (status == TITAN_OK)
+            status = program_check(p, memory_bytes, err);
+        if (status == TITAN_OK && previous)
+            status = program_check_pair(previous, p, err);
+        if (status == TITAN_OK && out)
+            program_print(p, out);
+        if (previous && previous != *ret)
+            program_close(previous);
+        previous = p;
+        if (rank == keep)
+            *ret = p;
+    }
+    if (previous && previous != *ret)
+        program_close(previous);
+    return status;
+}
+
+static struct build_options build_options_of(const struct recipe *r, const struct layout *layout,
+                                             const struct layer_ctx *shape)
+{
+    return (struct build_options){.layout = layout,
+                                  .shape = shape,
+                                  .microbatches = r->training.global_batch_size / r->training.local_batch_size,
+                                  .reshard = reshard_of(r),
+                                  .prefetch = PREFETCH_VISITS,
+                                  .canonical = r->numerics.canonical,
+                                  .recompute = strcmp(r->activation_checkpoint.mode, "full") == 0};
+}
+
+static titan_status plan(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct mesh mesh;
+
+    TRY(recipe_check_world(t->recipe, e->view.world, err));
+    TRY(mesh_build(t->recipe, e->view.world, &mesh, err));
+    TRY(layout_open(t->model, mesh.size[AXIS_DP_SHARD], &e->layout, err));
+    const struct build_options options = build_options_of(t->recipe, e->layout, &t->shape);
+    return plan_all(&options, e->view.rank, t->device.info.memory_bytes, &e->program, NULL, err);
+}
+
+/* --- an epoch: state
+ * ------------------------------------------------------------------------------------------------------- */
+
+static titan_status fill_state(struct epoch *e, struct train_state *fresh, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct stream *const s = t->streams[STREAM_COMPUTE];
+    titan_status status;
+
+    switch (e->view.source) {
+    case STATE_FROM_INIT:
+        return state_init(fresh, (uint64_t)t->recipe->training.seed, s, err);
+    case STATE_FROM_CHECKPOINT:
+        return state_load(fresh, e->view.checkpoint_path, t->recipe_hash, s, err);
+    case STATE_FROM_MEMORY:
+        status =
+            state_transfer(&e->view, t->state, fresh, e->comm_ops, atomic_load(&e->comm), t->streams[STREAM_COMM], err);
+        if (status != TITAN_ECONFLICT || !e->view.checkpoint_path[0])
+            return status;
+        tlog_warn(&t->log, "state not in memory, taking the checkpoint", "reason=\"%s\"", err ? err->msg : "");
+        return state_load(fresh, e->view.checkpoint_path, t->recipe_hash, s, err);
+    }
+    return titan_fail(err, TITAN_EBUG, "unknown source of state %d", (int)e->view.source);
+}
+
+/* The old state stays until the new one is complete. */
+static titan_status load_state(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct train_state *fresh = NULL;
+
+    TRY(state_open(&t->device, t->model, e->view.rank, e->view.world, t->dt, &fresh, err));
+    const titan_status status = fill_state(e, fresh, err);
+    if (status != TITAN_OK) {
+        state_close(fresh);
+        return status;
+    }
+    fresh->epoch = e->view.epoch;
+    state_close(t->state);
+    t->state = fresh;
+    return TITAN_OK;
+}
+
+/* --- a step
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+/* Samples of this rank's microbatches: a function of step and position only. */
+static void load_batch(struct epoch *e, uint64_t step)
+{
+    const struct recipe *r = e->t->recipe;
+    const int64_t rows = r->training.local_batch_size, len = r->training.seq_len, n = rows * len;
+
+    for (int64_t mb = e->program->from; mb < e->program->to; mb++) {
+        int32_t *inputs = e->batch + (mb - e->program->from) * 2 * n, *targets = inputs + n;
+        int64_t counted = 0;
+        for (int64_t i = 0; i < rows; i++)
+            dataset_sample(e->t->data, (step - 1) * (uint64_t)r->training.global_batch_size + (uint64_t)(mb * rows + i),
+                           inputs + i * len, targets + i * len);
+        for (int64_t i = 0; i < n; i++)
+            counted += targets[i] >= 0;
+        e->counts[mb - e->program->from] = (double)counted;
+    }
+}
+
+/* Called by the executor between reduction and update, on every rank with the same reports. */
+static titan_status decide(void *arg, const double *reports, struct exec_decision *ret, struct titan_error *err)
+{
+    struct epoch *e = arg;
+    const struct recipe *r = e->t->recipe;
+    const struct train_state *st = e->t->state;
+    const uint64_t step = st->step + 1;
+
+    TRY(outcome_read(e->program, e->layout, reports, &e->outcome, err));
+    e->learning_rate = schedule_rate(r, (int64_t)step);
+    ret->skip = !e->outcome.finite;
+    ret->adamw = adamw_arguments(r, e->learning_rate, step - st->skipped,
+                                 clip_factor(e->outcome.grad_norm, r->training.max_norm) / e->outcome.tokens);
+    return TITAN_OK;
+}
+
+/* A step without an update: fine now and then, a sign of a sick run when they come in a row. */
+static titan_status note_skip(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const char *where = e->outcome.bad_unit >= 0 ? t->model->units[e->outcome.bad_unit].name : "loss";
+
+    if (e->outcome.finite) {
+        e->skipped_in_a_row = 0;
+        return TITAN_OK;
+    }
+    t->state->skipped++;
+    e->skipped_in_a_row++;
+    tlog_warn(&t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s",
+              (unsigned long)t->state->step, e->outcome.loss, e->outcome.grad_norm, where);
+    if (e->skipped_in_a_row > (uint64_t)t->recipe->fault_tolerance.max_skipped_steps)
+        return titan_fail(err, TITAN_EJOB,
+                          "step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped",
+                          (unsigned long)t->state->step, e->outcome.loss, e->outcome.grad_norm, where,
+                          (unsigned long)e->skipped_in_a_row);
+    return TITAN_OK;
+}
+
+static double mfu_of(const struct trainer *t, double tokens_per_second, int world)
+{
+    const double peak = t->dt == DTYPE_BF16 ? t->device.info.peak_flops_bf16 : t->device.info.peak_flops_f32;
+    return peak > 0 ? recipe_flops_per_token(t->recipe) * tokens_per_second / (peak * world) : 0;
+}
+
+static void report_step(struct epoch *e, int64_t started_ns)
+{
+    struct trainer *t = e->t;
+    const double seconds = (double)(clock_mono_ns() - started_ns) * 1e-9;
+    const double tps = e->outcome.tokens / seconds;
+    const struct step_report report = {.step = t->state->step,
+                                       .tokens = t->state->tokens,
+                                       .epoch = e->view.epoch,
+                                       .loss = e->outcome.loss,
+                                       .grad_norm = e->outcome.grad_norm,
+                                       .learning_rate = e->learning_rate,
+                                       .tokens_per_second = tps,
+                                       .mfu = mfu_of(t, tps, e->view.world),
+                                       .step_ms = seconds * 1e3,
+                                       .world = e->view.world,
+                                       .memory_bytes = e->program->arena_bytes + e->program->external_bytes,
+                                       .skipped_steps = (uint32_t)t->state->skipped};
+    metrics_step(&t->metrics, &t->log, &report);
+    t->members->ops->progress(t->members, &report);
+}
+
+static titan_status run_step(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const int64_t started = clock_mono_ns();
+    const struct exec_step step = {.batch = e->batch,
+                                   .counts = e->counts,
+                                   .orders = t->members->ops->orders(t->members),
+                                   .decide = decide,
+                                   .arg = e};
+
+    load_batch(e, t->state->step + 1);
+    TRY(exec_run(e->exec, &step, err));
+    t->state->step++;
+    t->state->tokens += (uint64_t)e->outcome.tokens;
+    const titan_status status = note_skip(e, err);
+    report_step(e, started);
+    return status;
+}
+
+/* --- checkpoints
+ * ------------------------------------------------------------------------------------------------------------ */
+
+/* Tell what the writer has finished. A failed background write costs a checkpoint, not the run; a final one is an
+ * error. */
+static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct written_checkpoint w;
+    struct titan_error fault = {0};
+    const titan_status status = checkpoint_writer_collect(e->writer, must, &w, &fault);
+
+    if (status == TITAN_EAGAIN || status == TITAN_ENOTFOUND)
+        return TITAN_OK;
+    if (status == TITAN_OK) {
+        if (w.step > 0)
+            t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
+        return TITAN_OK;
+    }
+    if (!must)
+        tlog_error(&t->log, "checkpoint not written", "reason=\"%s\"", fault.msg);
+    else if (err)
+        *err = fault;
+    return must ? status : TITAN_OK;
+}
+
+static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const struct train_state *st = t->state;
+    const struct checkpoint_info info = {.step = st->step,
+                                         .epoch = e->view.epoch,
+                                         .tokens = st->tokens,
+                                         .world = e->view.world,
+                                         .recipe_hash = t->recipe_hash,
+                                         .skipped_steps = st->skipped,
+                                         .recipe = t->recipe_text.data};
+    struct written_checkpoint unused;
+
+    if (e->writer_step == st->step)
+        return TITAN_OK;
+    (void)unused;
+    TRY(collect_checkpoint(e, false, err));
+    TRY(checkpoint_writer_start(e->writer, st, &info, t->streams[STREAM_COMPUTE], err));
+    e->writer_step = st->step;
+    return TITAN_OK;
+}
+
+/* Every rank takes the same decision from the same numbers. */
+static titan_status checkpoint_if_due(struct epoch *e, bool last, struct titan_error *err)
+{
+    const struct recipe *r = e->t->recipe;
+    const bool ordered = e->outcome.orders & ORDER_CHECKPOINT;
+    const bool due = e->t->state->step % (uint64_t)r->checkpoint.interval == 0;
+    const bool wait = last || ordered || strcmp(r->checkpoint.async_mode, "disabled") == 0;
+
+    if (!r->checkpoint.enable)
+        return TITAN_OK;
+    if (due || last || ordered) {
+        TRY(start_checkpoint(e, err));
+        if (wait)
+            return collect_checkpoint(e, true, err);
+    }
+    return collect_checkpoint(e, false, err);
+}
+
+/* --- an epoch
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const int64_t share = MAX(e->program->to - e->program->from, 1), n = t->shape.b * t->shape.t;
+    const struct exec_options exec = {.program = e->program,
+                                      .shape = &t->shape,
+                                      .device = &t->device,
+                                      .streams = {t->streams[STREAM_COMPUTE], t->streams[STREAM_COMM]},
+                                      .comm_ops = e->comm_ops,
+                                      .comm = atomic_load(&e->comm),
+                                      .state = t->state};
+    const struct writer_options writer = {.dir = t->checkpoint_dir,
+                                          .rank = e->view.rank,
+                                          .world = e->view.world,
+                                          .keep = (int)t->recipe->checkpoint.keep_latest_k,
+                                          .layout = t->state->layout};
+
+    e->batch = calloc((size_t)(share * 2 * n), sizeof *e->batch);
+    e->counts = calloc((size_t)share, sizeof *e->counts);
+    if (!e->batch || !e->counts)
+        return titan_fail(err, TITAN_ENOMEM, "batch: out of memory");
+    TRY(exec_open(&exec, &e->exec, err));
+    if (t->recipe->checkpoint.enable) {
+        if (e->view.rank == 0) /* nothing of this epoch can be there yet: no step has been agreed on */
+            checkpoint_sweep(t->checkpoint_dir, e->view.epoch + 1);
+        TRY(checkpoint_writer_open(&writer, &e->writer, err));
+    }
+    return metrics_open(&t->metrics, t->members->job_dir, e->view.rank, t->recipe->metrics.log_freq,
+                        t->recipe->training.steps, err);
+}
+
+static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const uint64_t steps = (uint64_t)t->recipe->training.steps;
+
+    while (t->state->step < steps) {
+        TRY(run_step(e, err));
+        const bool last = t->state->step == steps;
+        TRY(checkpoint_if_due(e, last, err));
+        if (last)
+            break;
+        if (e->outcome.orders & (ORDER_STOP | ORDER_PAUSE)) {
+            *ret = e->outcome.orders & ORDER_STOP ? VERDICT_STOPPED : VERDICT_PAUSED;
+            return TITAN_OK;
+        }
+    }
+    *ret = VERDICT_FINISHED;
+    return TITAN_OK;
+}
+
+static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+
+    TRY(open_comm(e, err));
+    TRY(plan(e, err));
+    TRY(load_state(e, err));
+    TRY(prepare_steps(e, err));
+    tlog_info(&t->log, "epoch begins", "epoch=%lu rank=%d workers=%d step=%lu device=\"%s\" dtype=%s",
+              (unsigned long)e->view.epoch, e->view.rank, e->view.world, (unsigned long)t->state->step,
+              t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
+    return run_steps(e, ret, err);
+}
+
+/* Leave no operation behind that touches what is freed here; never wait for a peer. */
+static void close_epoch(struct epoch *e)
+{
+    struct trainer *t = e->t;
+    struct membership *m = t->members;
+
+    if (e->comm_ops)
+        m->ops->on_revoke(m, NULL, NULL);
+    struct comm *comm = atomic_exchange(&e->comm, NULL);
+    if (comm)
+        e->comm_ops->revoke(comm);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
+            t->device.ops->stream_clear(t->streams[s]);
+    if (comm)
+        e->comm_ops->close(comm);
+    exec_close(e->exec);
+    checkpoint_writer_close(e->writer);
+    program_close(e->program);
+    layout_close(e->layout);
+    free(e->batch);
+    free(e->counts);
+}
+
+static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, enum verdict *ret,
+                              struct titan_error *err)
+{
+    struct epoch e = {.t = t, .view = *view};
+    struct titan_error ignored;
+
+    titan_status status = open_and_run(&e, ret, err);
+    if (e.writer && status == TITAN_OK && *ret == VERDICT_PAUSED)
+        status = collect_checkpoint(&e, true, &ignored) == TITAN_OK ? TITAN_OK : status;
+    close_epoch(&e);
+    return status;
+}
+
+/* --- epochs
+ * --------------------------------------------------------------------------------------------------------------------
+ */
+
+static bool epoch_is_over(titan_status status)
+{
+    return status == TITAN_EREVOKED || status == TITAN_EPEER;
+}
+
+static titan_status train_epochs(struct trainer *t, struct titan_error *err)
+{
+    struct membership *m = t->members;
+
+    for (;;) {
+        struct epoch_view view;
+        enum verdict verdict = VERDICT_FINISHED;
+        titan_status status = m->ops->next(m, &view, err);
+        if (status == TITAN_ECANCELLED)
+            return TITAN_OK;
+        if (status != TITAN_OK)
+            return status;
+
+        log_init(&t->log, "worker", "rank=%d", view.rank);
+        status = run_epoch(t, &view, &verdict, err);
+        const uint64_t held = t->state && t->state->epoch == view.epoch ? t->state->step : 0;
+        if (epoch_is_over(status)) {
+            tlog_info(&t->log, "epoch is over", "epoch=%lu step=%lu reason=\"%s\"", (unsigned long)view.epoch,
+                      (unsigned long)held, err->msg);
+            m->ops->quiesced(m, view.epoch, held, false);
+        } else if (status != TITAN_OK) {
+            return status;
+        } else if (verdict == VERDICT_FINISHED) {
+            m->ops->finished(m, held);
+            return TITAN_OK;
+        } else {
+            m->ops->quiesced(m, view.epoch, held, true);
+        }
+    }
+}
+
+titan_status train(const struct train_options *options, struct titan_error *err)
+{
+    struct titan_error local = {0};
+    struct titan_error *const e = err ? err : &local;
+    struct trainer t = {.recipe = options->recipe, .members = options->membership, .metrics = {.fd = -1}};
+
+    titan_status status = open_trainer(&t, options, e);
+    if (status == TITAN_OK)
+        status = train_epochs(&t, e);
+    if (status != TITAN_OK)
+        t.members->ops->failing(t.members, e);
+    close_trainer(&t);
+    return status;
+}
+
+/* --- without a device
+ * ------------------------------------------------------------------------------------------------------- */
+
+static size_t no_work(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d)
+{
+    (void)dev;
+    (void)dt;
+    return (size_t)(b * t * h * (kv + d));
+}
+
+titan_status train_check(const struct recipe *recipe, int world, struct buf *out, struct titan_error *err)
+{
+    static const struct device_ops sizes_only = {.attention_work_bytes = no_work};
+    struct model *model = NULL;
+    struct layout *layout = NULL;
+    struct program *none = NULL;
+    struct mesh mesh;
+
+    TRY(recipe_check_world(recipe, world, err));
+    TRY(mesh_build(recipe, world, &mesh, err));
+    TRY(model_open(&recipe->model.dims, &model, err));
+    titan_status status = layout_open(model, mesh.size[AXIS_DP_SHARD], &layout, err);
+    if (status == TITAN_OK) {
+        const struct layer_ctx shape = {
+            .ops = &sizes_only,
+            .model = model,
+            .dt = strcmp(recipe->training.mixed_precision_param, "float32") == 0 ? DTYPE_F32 : DTYPE_BF16,
+            .b = recipe->training.local_batch_size,
+            .t = recipe->training.seq_len};
+        const struct build_options options = build_options_of(recipe, layout, &shape);
+        status = plan_all(&options, -1, 0, &none, out, err);
+    }
+    layout_close(layout);
+    model_close(model);
+    return status;
+}
