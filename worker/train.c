@@ -422,9 +422,9 @@ static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_
             t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
         return TITAN_OK;
     }
-    if (!must)
+    if (!must || !err)
         tlog_error(&t->log, "checkpoint not written", "reason=\"%s\"", fault.msg);
-    else if (err)
+    else
         *err = fault;
     return must ? status : TITAN_OK;
 }
@@ -440,11 +440,9 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
                                          .recipe_hash = t->recipe_hash,
                                          .skipped_steps = st->skipped,
                                          .recipe = t->recipe_text.data};
-    struct written_checkpoint unused;
 
     if (e->writer_step == st->step)
         return TITAN_OK;
-    (void)unused;
     TRY(collect_checkpoint(e, false, err));
     TRY(checkpoint_writer_start(e->writer, st, &info, t->streams[STREAM_COMPUTE], err));
     e->writer_step = st->step;
@@ -565,11 +563,10 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
                               struct titan_error *err)
 {
     struct epoch e = {.t = t, .view = *view};
-    struct titan_error ignored;
 
-    titan_status status = open_and_run(&e, ret, err);
-    if (e.writer && status == TITAN_OK && *ret == VERDICT_PAUSED)
-        status = collect_checkpoint(&e, true, &ignored) == TITAN_OK ? TITAN_OK : status;
+    const titan_status status = open_and_run(&e, ret, err);
+    if (e.writer && status == TITAN_OK) /* all members are there to finish what has begun; a failure has been logged */
+        (void)!collect_checkpoint(&e, true, NULL);
     close_epoch(&e);
     return status;
 }
