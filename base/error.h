@@ -18,9 +18,20 @@ struct titan_error {
 };
 
 /* Fill err (may be NULL) and return status. */
-#define titan_fail(err, status, ...) titan_error_set((err), (status), 0, __FILE__, __LINE__, __VA_ARGS__)
+#define titan_fail(err, status, ...)                                                                                   \
+    ({                                                                                                                 \
+        titan_status failed_ = (status);                                                                               \
+        (void)titan_error_set((err), failed_, 0, __FILE__, __LINE__, __VA_ARGS__);                                     \
+        failed_; /* not the call's: compilers and checkers see which status comes back */                              \
+    })
 /* The same for a failed system call: status from errno, ": strerror" appended. Use directly after the call. */
-#define titan_fail_errno(err, ...) titan_error_set_errno((err), __FILE__, __LINE__, __VA_ARGS__)
+#define titan_fail_errno(err, ...)                                                                                     \
+    ({                                                                                                                 \
+        titan_status failed_ = titan_error_set_errno((err), __FILE__, __LINE__, __VA_ARGS__);                          \
+        if (failed_ == TITAN_OK) /* never: an errno of 0 is an EIO */                                                  \
+            __builtin_unreachable();                                                                                   \
+        failed_;                                                                                                       \
+    })
 
 titan_status titan_error_set(struct titan_error *err, titan_status status, int sys_errno, const char *file, int line,
                              const char *fmt, ...) __attribute__((format(printf, 6, 7)));
@@ -33,11 +44,11 @@ titan_status titan_error_wrap(struct titan_error *err, const char *fmt, ...) __a
 void titan_error_hint(struct titan_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Return from the enclosing function with the status of expr unless it is TITAN_OK. */
-#define TRY(expr)                         \
-    do {                                  \
-        titan_status try_status_ = (expr); \
-        if (try_status_ != TITAN_OK)      \
-            return try_status_;           \
+#define TRY(expr)                                                                                                      \
+    do {                                                                                                               \
+        titan_status try_status_ = (expr);                                                                             \
+        if (try_status_ != TITAN_OK)                                                                                   \
+            return try_status_;                                                                                        \
     } while (0)
 
 /* Always on: for what only a bug of ours can break. Never for input from network, disk or user. */

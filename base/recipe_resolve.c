@@ -194,7 +194,8 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double params = (double)recipe_params(r),
            tokens = (double)r->training.local_batch_size * (double)r->training.seq_len;
     double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
-    double kv = (double)(d->dim / d->n_heads * d->n_kv_heads), dim = (double)d->dim, ffn = (double)d->ffn_hidden;
+    int64_t kv_width = d->dim / d->n_heads * d->n_kv_heads;
+    double kv = (double)kv_width, dim = (double)d->dim, ffn = (double)d->ffn_hidden;
     double unit = (double)MAX(layer_params(d), d->vocab_size * d->dim + d->dim);
     double sharded = params / (double)MAX(world, 1) * (r->checkpoint.enable ? 28 : 16);
     double per_block = s * (5 * dim + 2 * dim + 4 * kv + 3 * ffn) + 4 * ((double)d->n_heads + 2);

@@ -75,6 +75,6 @@ char *format_real(double value, char text[UNITS_TEXT])
             break;
     }
     if (!strpbrk(text, ".einf"))
-        strcat(text, ".0");
+        memcpy(text + strlen(text), ".0", 3);
     return text;
 }
