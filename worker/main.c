@@ -17,13 +17,11 @@
 #include "base/log.h"
 #include "base/recipe.h"
 #include "base/version.h"
+#include "worker/checkpoint/convert.h"
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
+#include "worker/generate.h"
 #include "worker/train.h"
-
-/* worker/generate.c and worker/checkpoint/convert.c */
-int generate_main(int argc, char **argv) __attribute__((weak));
-int convert_main(int argc, char **argv) __attribute__((weak));
 
 static const char usage[] =
     "Usage: titan-worker COMMAND ...\n"

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/bf16.h"
 #include "base/cleanup.h"
 
 /* Blocks of the sum stay in the first-level cache while source after source is added. */
@@ -14,23 +15,6 @@
 #else
 #define VECTORISE
 #endif
-
-static inline float bf16_to_f32(uint16_t x)
-{
-    uint32_t bits = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
-static inline uint16_t bf16_from_f32(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof(bits));
-    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    uint32_t quiet_nan = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
-}
 
 VECTORISE
 static void add_f32(float *restrict acc, const float *restrict x, size_t n)

@@ -15,7 +15,7 @@
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/gemm.h"
 
-enum { BLOCK = 16, PAD_T = 32, PAD_D = GEMM_COLUMNS };
+enum { BLOCK = 32, PAD_T = 64, PAD_D = GEMM_COLUMNS };
 
 struct attention_args {
     void *out, *dq, *dk, *dv;
@@ -98,7 +98,7 @@ CPU_KERNEL static float softmax_row(float *s, int64_t n, int64_t padded, float *
         max = s[j] > max ? s[j] : max;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
-        float e = exp_neg_f32(s[j] - max);
+        float e = exp_f32(s[j] - max);
         s[j] = e;
         sum += e;
     }
@@ -114,7 +114,7 @@ CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64
 {
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        float e = exp_neg_f32(p[j] - lse);
+        float e = exp_f32(p[j] - lse);
         p[j] = e;
         dp[j] = e * (dp[j] - delta) * scale;
     }

@@ -27,15 +27,15 @@ CPU_INLINE float loss_row(void *dlogits, const void *logits, int32_t target, int
     }
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < v; j++)
-        sum += exp_neg_f32(load_as_f32(logits, j, dt) - max);
+        sum += exp_f32(load_as_f32(logits, j, dt) - max);
     float loss = logf(sum) - (load_as_f32(logits, target, dt) - max);
     if (!dlogits)
         return loss;
     float k = grad_scale / sum;
-    float p = exp_neg_f32(load_as_f32(logits, target, dt) - max) / sum;
+    float p = exp_f32(load_as_f32(logits, target, dt) - max) / sum;
 #pragma omp simd
     for (int64_t j = 0; j < v; j++)
-        store_f32_as(dlogits, j, dt, exp_neg_f32(load_as_f32(logits, j, dt) - max) * k);
+        store_f32_as(dlogits, j, dt, exp_f32(load_as_f32(logits, j, dt) - max) * k);
     store_f32_as(dlogits, target, dt, (p - 1.0f) * grad_scale);
     return loss;
 }

@@ -1,0 +1,66 @@
+#include "worker/checkpoint/trained.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "worker/checkpoint/manifest.h"
+
+/* The checkpoint at path or, if it is a folder of checkpoints, its newest. */
+static titan_status find_checkpoint(const char *path, char out[PATH_MAX], struct titan_error *err)
+{
+    char manifest[PATH_MAX];
+    uint64_t step;
+    if ((size_t)snprintf(manifest, sizeof(manifest), "%s/" MANIFEST_NAME, path) >= sizeof(manifest))
+        return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
+    if (access(manifest, F_OK) < 0 && checkpoint_latest(path, out, &step, NULL) == TITAN_OK)
+        return TITAN_OK;
+    (void)snprintf(out, PATH_MAX, "%s", path);
+    return TITAN_OK;
+}
+
+titan_status trained_open(const char *path, struct trained *ret, struct titan_error *err)
+{
+    *ret = (struct trained){0};
+    TRY(find_checkpoint(path, ret->path, err));
+    TRY(checkpoint_read_info(ret->path, &ret->info, err));
+    recipe_init(&ret->recipe);
+    titan_status status = recipe_parse(&ret->recipe, ret->info.recipe, "recipe", err);
+    if (status == TITAN_OK)
+        status = recipe_resolve(&ret->recipe, err);
+    if (status == TITAN_OK)
+        status = model_open(&ret->recipe.model.dims, &ret->model, err);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(err, "'%s'", ret->path);
+        trained_close(ret);
+    }
+    return status;
+}
+
+void trained_close(struct trained *t)
+{
+    checkpoint_info_clear(&t->info);
+    model_close(t->model);
+    t->model = NULL;
+}
+
+titan_status trained_load(const struct trained *t, int first, int n, float *out, struct titan_error *err)
+{
+    _cleanup_free_ struct tensor_spec *specs = calloc((size_t)n, sizeof(*specs));
+    _cleanup_free_ struct piece *pieces = calloc((size_t)n, sizeof(*pieces));
+    if (!specs || !pieces)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to load %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        const struct model_tensor *m = &t->model->tensors[first + i];
+        (void)snprintf(specs[i].name, sizeof(specs[i].name), "%s", m->name);
+        specs[i].ndim = m->ndim;
+        for (int d = 0; d < m->ndim; d++)
+            specs[i].shape[d] = m->shape[d];
+        specs[i].numel = m->numel;
+        pieces[i] = (struct piece){.tensor = i, .count = m->numel, .data = out};
+        out += m->numel;
+    }
+    return checkpoint_load(t->path, specs, n, pieces, n, err);
+}

@@ -1,0 +1,26 @@
+/* trained.h - the model of a checkpoint: which recipe made it, and its parameters without the optimizer's state. What
+ * generating, exporting and evaluating begin with. */
+#ifndef TITAN_WORKER_CHECKPOINT_TRAINED_H
+#define TITAN_WORKER_CHECKPOINT_TRAINED_H
+
+#include <limits.h>
+
+#include "base/recipe.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/model/llama.h"
+
+struct trained {
+    char path[PATH_MAX]; /* of the checkpoint itself */
+    struct checkpoint_info info;
+    struct recipe recipe; /* resolved */
+    struct model *model;
+};
+
+/* path: a checkpoint, or a folder of them (the newest is taken). */
+titan_status trained_open(const char *path, struct trained *ret, struct titan_error *err) TITAN_MUST_USE;
+void trained_close(struct trained *t);
+/* Parameters first, first+1, ... (n of them) of model->tensors, one after the other, into out (sum of their numel). */
+titan_status trained_load(const struct trained *t, int first, int n, float *out,
+                          struct titan_error *err) TITAN_MUST_USE;
+
+#endif
