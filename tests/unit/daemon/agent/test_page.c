@@ -1,4 +1,5 @@
-/* Worker pages: made, found again, and how soon a death shows, by the page's mutex and by the pidfd, at several sizes. */
+/* Worker pages: made, found again, and how soon a death shows, by the page's mutex and by the pidfd, at several sizes.
+ */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
