@@ -630,8 +630,6 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     return TITAN_OK;
 }
 
-static void on_handle_closed(uv_handle_t *handle);
-
 static void on_part_closed(void *data)
 {
     struct agent *a = data;
@@ -647,8 +645,7 @@ static void on_part_closed(void *data)
         free(s);
     }
     free(a);
-    if (done)
-        done(done_data);
+    done(done_data);
 }
 
 static void on_handle_closed(uv_handle_t *handle)
@@ -656,17 +653,26 @@ static void on_handle_closed(uv_handle_t *handle)
     on_part_closed(handle->data);
 }
 
-/* Workers are gone or let go: end the session last, so that their reports are in it. */
-static void close_parts(struct agent *a)
+static void on_session_closed(void *data)
 {
-    a->closing = true;
-    a->open_parts = 6;
+    struct agent *a = data;
+    a->open_parts = 5;
     uv_close((uv_handle_t *)&a->log_timer, on_handle_closed);
     uv_close((uv_handle_t *)&a->close_timer, on_handle_closed);
     uv_close((uv_handle_t *)&a->adoption_timer, on_handle_closed);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
-    session_close(a->session, on_part_closed, a);
+}
+
+/* Workers have ended, or will be let go: first the session, so that nothing more is asked of them. */
+static void close_parts(struct agent *a)
+{
+    a->closing = true;
+    (void)uv_timer_stop(&a->close_timer);
+    (void)uv_timer_stop(&a->log_timer);
+    (void)uv_timer_stop(&a->adoption_timer);
+    logs_forget(a->logs);
+    session_close(a->session, on_session_closed, a);
 }
 
 static void on_close_timer(uv_timer_t *timer)

@@ -143,6 +143,8 @@ static void on_stream_message(struct rpc_stream *stream, const ProtobufCMessage 
     struct session *s = data;
     const Titan__Internal__CoordinatorMessage *message = (const Titan__Internal__CoordinatorMessage *)base;
     (void)stream;
+    if (s->closing)
+        return;
     if (message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
         on_welcome(s, message->welcome);
     s->events.on_message(message, s->data);
