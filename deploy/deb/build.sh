@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Builds BUILD/titan_VERSION_ARCH.deb from the built tree.  deploy/deb/build.sh VERSION ARCH
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+: "${BUILD:=build}"
+version=$1 arch=$2
+stage=$(mktemp -d "$BUILD/deb.XXXXXX")
+trap 'rm -rf "$stage"' EXIT
+chmod 755 "$stage"
+
+DESTDIR=$stage PREFIX=/usr SYSCONFDIR=/etc deploy/install.sh
+find "$stage/usr/bin" "$stage/usr/lib/titan" -type f -exec strip --strip-unneeded {} +
+find "$stage/usr/share/man" -type f -exec gzip -9n {} + 2>/dev/null || true
+mkdir -p "$stage/usr/share/doc/titan"
+# The CUDA plug-in, where it was built, uses libraries that are not Debian's: it stays out of the dependencies and says
+# itself what it misses.
+depends=$(deploy/deb/depends.sh "$stage"/usr/bin/* "$stage"/usr/lib/titan/libtitan-cpu.so)
+
+mkdir "$stage/DEBIAN"
+cat >"$stage/DEBIAN/control" <<END
+Package: titan
+Version: $version
+Architecture: $arch
+Maintainer: Titan maintainers <titan@localhost>
+Section: science
+Priority: optional
+Installed-Size: $(du -sk --exclude=DEBIAN "$stage" | cut -f1)
+Depends: $depends
+Recommends: systemd
+Description: elastic pre-training of large language models
+ Queues, places and supervises training runs of Llama-class models on a set of
+ machines, and trains them. A run loses and gains workers without stopping.
+ .
+ This package holds titand (node agent and coordinator), titan-worker and
+ titanctl.
+END
+(cd "$stage" && find etc -type f 2>/dev/null | sed 's|^|/|' | sort) >"$stage/DEBIAN/conffiles"
+[ -s "$stage/DEBIAN/conffiles" ] || rm "$stage/DEBIAN/conffiles"
+install -m 755 deploy/deb/{postinst,prerm,postrm} "$stage/DEBIAN"
+(cd "$stage" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$stage/DEBIAN/md5sums"
+
+dpkg-deb --root-owner-group -Zxz --build "$stage" "$BUILD/titan_${version}_$arch.deb" >/dev/null
+echo "$BUILD/titan_${version}_$arch.deb"
