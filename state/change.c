@@ -11,7 +11,7 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
     case CHANGE_JOB_UPDATE:
         return job_update(db, c->job.id, &c->job.status, event, err);
     case CHANGE_RUN_ADD:
-        return run_add(db, c->run.job_id, c->run.number, c->event.at_ms, err);
+        return run_add(db, c->run.job_id, c->run.number, &c->event, err);
     case CHANGE_RUN_MOVE:
         return run_move(db, c->run.job_id, c->run.number, c->run.state, c->run.reason, &c->event, err);
     case CHANGE_EPOCH_ADD:
@@ -25,7 +25,7 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
     case CHANGE_WORKER_PID:
         return worker_set_pid(db, c->worker.id, c->worker.pid, &c->event, err);
     case CHANGE_CHECKPOINT_COMMIT:
-        return checkpoint_commit(db, &c->checkpoint, &c->event, err);
+        return checkpoint_add(db, &c->checkpoint, &c->event, err);
     case CHANGE_CHECKPOINT_EXPIRE:
         return checkpoint_expire(db, c->checkpoint.job_id, c->checkpoint.step, &c->event, err);
     case CHANGE_NODE_PUT:

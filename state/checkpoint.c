@@ -12,8 +12,8 @@ static const struct sm_state checkpoint_states[] = {
 const struct sm checkpoint_sm = {"checkpoint", checkpoint_states,
                                  sizeof(checkpoint_states) / sizeof(checkpoint_states[0])};
 
-titan_status checkpoint_commit(struct db *db, const struct checkpoint *c, const struct event *event,
-                               struct titan_error *err)
+titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const struct event *event,
+                            struct titan_error *err)
 {
     int64_t epoch = 0, before = 0, state = 0;
     TRY(db_int(db, 0, &epoch, err, "SELECT max(number) FROM epochs WHERE job_id = ?", "u", c->job_id));

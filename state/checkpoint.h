@@ -19,8 +19,8 @@ struct checkpoint {
 
 /* TITAN_EREVOKED when the job has a higher epoch already, or a later epoch committed this step. A step trained again
  * after a recovery replaces its row. */
-titan_status checkpoint_commit(struct db *db, const struct checkpoint *c, const struct event *event,
-                               struct titan_error *err) TITAN_MUST_USE;
+titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const struct event *event,
+                            struct titan_error *err) TITAN_MUST_USE;
 /* No longer listed: its files may go. */
 titan_status checkpoint_expire(struct db *db, uint64_t job_id, uint64_t step, const struct event *event,
                                struct titan_error *err) TITAN_MUST_USE;

@@ -14,11 +14,13 @@ static const struct sm_state run_states[] = {
 #undef TO
 const struct sm run_sm = {"run", run_states, sizeof(run_states) / sizeof(run_states[0])};
 
-titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, int64_t at_ms, struct titan_error *err)
+titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const struct event *event,
+                     struct titan_error *err)
 {
     TRY(state_check_move(&run_sm, job_id, RUN_NONE, RUN_ACTIVE, err));
-    return db_run(db, err, "INSERT INTO runs (job_id, number, state, started_at_ms) VALUES (?, ?, ?, ?)", "uiii",
-                  job_id, (int64_t)number, (int64_t)RUN_ACTIVE, at_ms);
+    TRY(db_run(db, err, "INSERT INTO runs (job_id, number, state, started_at_ms) VALUES (?, ?, ?, ?)", "uiii", job_id,
+               (int64_t)number, (int64_t)RUN_ACTIVE, event->at_ms));
+    return event_add(db, event, err);
 }
 
 titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,

@@ -9,7 +9,7 @@
 enum run_state { RUN_NONE, RUN_ACTIVE, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED, RUN_LOST };
 extern const struct sm run_sm;
 
-titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, int64_t at_ms,
+titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const struct event *event,
                      struct titan_error *err) TITAN_MUST_USE;
 titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,
                       const struct event *event, struct titan_error *err) TITAN_MUST_USE;

@@ -255,6 +255,18 @@ void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done don
     queue_write(s, true, fn, arg, done);
 }
 
+titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err)
+{
+    titan_assert(s->outstanding == 0); /* the writer thread waits and does not touch its connection */
+    TRY(db_run(s->writer, err, "BEGIN IMMEDIATE", ""));
+    titan_status status = fn(s->writer, arg, err);
+    if (status == TITAN_OK)
+        return db_run(s->writer, err, "COMMIT", "");
+    if (!sqlite3_get_autocommit(db_handle(s->writer)))
+        (void)!db_run(s->writer, NULL, "ROLLBACK", "");
+    return status;
+}
+
 struct db *store_reader(struct store *s)
 {
     return s->reader;

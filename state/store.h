@@ -30,6 +30,8 @@ void store_write(struct store *s, store_fn fn, void *arg, store_done done);
 /* The same into metrics.db (synchronous=NORMAL: survives a crash of the process, the last rows may be lost with power).
  */
 void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done);
+/* For start-up: runs fn at once, on this thread, as a transaction of its own. Only before the first store_write. */
+titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err) TITAN_MUST_USE;
 struct db *store_reader(struct store *s);
 struct db *store_metrics_reader(struct store *s);
 

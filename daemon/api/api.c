@@ -1,0 +1,62 @@
+#include "daemon/api/api.h"
+
+#include <string.h>
+
+static const struct rpc_method methods[] = {
+    {.path = "/titan.v1.Titan/Submit",
+     .request = &titan__v1__submit_request__descriptor,
+     .on_request = api_submit,
+     .on_close = api_submit_closed},
+    {.path = "/titan.v1.Titan/GetJob", .request = &titan__v1__get_job_request__descriptor, .on_request = api_get_job},
+    {.path = "/titan.v1.Titan/ListJobs",
+     .request = &titan__v1__list_jobs_request__descriptor,
+     .on_request = api_list_jobs},
+    {.path = "/titan.v1.Titan/CancelJob",
+     .request = &titan__v1__cancel_job_request__descriptor,
+     .on_request = api_cancel_job,
+     .on_close = api_cancel_closed},
+    {.path = "/titan.v1.Titan/WatchEvents",
+     .request = &titan__v1__watch_events_request__descriptor,
+     .on_request = api_watch_events,
+     .on_drain = api_watch_drain,
+     .on_close = api_watch_closed},
+    {.path = "/titan.v1.Titan/Logs",
+     .request = &titan__v1__logs_request__descriptor,
+     .on_request = api_logs,
+     .on_drain = api_logs_drain,
+     .on_close = api_logs_closed},
+    {.path = "/titan.v1.Titan/Metrics",
+     .request = &titan__v1__metrics_request__descriptor,
+     .on_request = api_metrics,
+     .on_drain = api_watch_drain,
+     .on_close = api_watch_closed},
+    {.path = "/titan.v1.Titan/ListCheckpoints",
+     .request = &titan__v1__list_checkpoints_request__descriptor,
+     .on_request = api_list_checkpoints},
+    {.path = "/titan.v1.Titan/ListNodes",
+     .request = &titan__v1__list_nodes_request__descriptor,
+     .on_request = api_list_nodes},
+    {.path = "/titan.v1.Titan/Version", .request = &titan__v1__version_request__descriptor, .on_request = api_version},
+    {.path = "/titan.internal.Coordinator/Session",
+     .request = &titan__internal__agent_message__descriptor,
+     .on_message = session_on_message,
+     .on_close = session_on_close,
+     .privileged = true},
+};
+
+const struct rpc_method *api_methods(size_t *ret_n)
+{
+    *ret_n = sizeof(methods) / sizeof(methods[0]);
+    return methods;
+}
+
+titan_status api_check_text(const char *field, const char *text, size_t max, struct titan_error *err)
+{
+    size_t n = strlen(text);
+    if (n > max)
+        return titan_fail(err, TITAN_EINVAL, "%s has %zu bytes; at most %zu are possible", field, n, max);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+            return titan_fail(err, TITAN_EINVAL, "%s has a control character at byte %zu", field, i);
+    return TITAN_OK;
+}

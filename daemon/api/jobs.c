@@ -1,0 +1,315 @@
+/* Questions about jobs, checkpoints, nodes; cancel. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/version.h"
+#include "daemon/api/api.h"
+#include "state/schema.h"
+
+/* Messages of a reply under construction; strings are in the arena. */
+struct reply {
+    struct coordinator *c;
+    struct batch memory;
+    void **items;
+    size_t n, cap;
+};
+
+static void reply_add(struct reply *r, void *item)
+{
+    if (r->n == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 16;
+        r->items = realloc(r->items, r->cap * sizeof(*r->items));
+        titan_assert(r->items);
+    }
+    r->items[r->n++] = item;
+}
+
+static void reply_free(struct reply *r)
+{
+    batch_free(&r->memory);
+    free(r->items);
+}
+
+/* The stored row, with the progress made since it was written. */
+static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
+{
+    struct job_status s = job->status, live;
+    if (core_job_status(r->c->core, job->id, &live) && live.epoch == s.epoch && !sm_final(&job_sm, (int)job->state)) {
+        s.step = live.step;
+        s.loss = live.loss;
+        s.tokens_per_second = live.tokens_per_second;
+        s.mfu = live.mfu;
+    }
+    Titan__V1__Job *m = batch_alloc(&r->memory, sizeof(*m));
+    titan__v1__job__init(m);
+    m->id = job->id;
+    m->name = batch_strdup(&r->memory, job->name);
+    m->state = (Titan__V1__JobState)job->state;
+    m->reason = batch_strdup(&r->memory, job->reason);
+    m->step = s.step;
+    m->steps = job->spec.steps;
+    m->loss = s.loss;
+    m->tokens_per_second = s.tokens_per_second;
+    m->mfu = s.mfu;
+    m->world_size = s.world_size;
+    m->epoch = s.epoch;
+    m->restarts = s.restarts;
+    m->submitted_at_ms = job->submitted_at_ms;
+    m->started_at_ms = s.started_at_ms;
+    m->finished_at_ms = s.finished_at_ms;
+    m->checkpoint = batch_strdup(&r->memory, s.checkpoint);
+    m->user = batch_strdup(&r->memory, job->user);
+    m->min_workers = job->spec.min_workers;
+    m->max_workers = job->spec.max_workers;
+    m->directory = batch_printf(&r->memory, "%s/%llu", r->c->jobs_dir, (unsigned long long)job->id);
+    return m;
+}
+
+static void with_job(const struct job *job, void *data)
+{
+    struct reply *r = data;
+    reply_add(r, job_message(r, job));
+}
+
+void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const Titan__V1__GetJobRequest *request = (const Titan__V1__GetJobRequest *)base;
+    _cleanup_(reply_free) struct reply r = {.c = data};
+    struct titan_error err = {0};
+    batch_init(&r.memory);
+    if (job_get(store_reader(r.c->store), request->job_id, with_job, &r, &err) != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    Titan__V1__GetJobResponse reply = TITAN__V1__GET_JOB_RESPONSE__INIT;
+    reply.job = r.items[0];
+    rpc_call_reply(call, &reply.base);
+}
+
+static bool each_job(const struct job *job, void *data)
+{
+    with_job(job, data);
+    return true;
+}
+
+static titan_status parse_page_token(const char *token, uint64_t *ret_before, struct titan_error *err)
+{
+    *ret_before = 0;
+    if (!*token)
+        return TITAN_OK;
+    char *end = NULL;
+    errno = 0;
+    *ret_before = strtoull(token, &end, 10);
+    if (errno || *end || token[0] < '0' || token[0] > '9' || *ret_before == 0)
+        return titan_fail(err, TITAN_EINVAL, "page_token '%.32s' is not one we gave", token);
+    return TITAN_OK;
+}
+
+static titan_status parse_states(const Titan__V1__ListJobsRequest *request, uint32_t *ret, struct titan_error *err)
+{
+    *ret = 0;
+    for (size_t i = 0; i < request->n_states; i++) {
+        int state = (int)request->states[i];
+        if (state < JOB_PENDING || state > JOB_CANCELLED)
+            return titan_fail(err, TITAN_EINVAL, "there is no job state %d", state);
+        *ret |= SM_BIT(state);
+    }
+    return TITAN_OK;
+}
+
+static titan_status list_jobs(struct reply *r, const Titan__V1__ListJobsRequest *request, uint32_t *ret_limit,
+                              struct titan_error *err)
+{
+    uint64_t before = 0;
+    uint32_t states = 0;
+    TRY(parse_page_token(request->page_token, &before, err));
+    TRY(parse_states(request, &states, err));
+    TRY(api_check_text("user", request->user, API_USER_MAX, err));
+    if (request->page_size > API_PAGE_MAX)
+        return titan_fail(err, TITAN_EINVAL, "page_size = %u; at most %d is possible", request->page_size,
+                          API_PAGE_MAX);
+    *ret_limit = request->page_size ? request->page_size : API_PAGE_DEFAULT;
+    return job_list(store_reader(r->c->store), before, states, request->user, (int)*ret_limit, each_job, r, err);
+}
+
+void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    _cleanup_(reply_free) struct reply r = {.c = data};
+    struct titan_error err = {0};
+    uint32_t limit = 0;
+    char token[24] = "";
+    batch_init(&r.memory);
+    if (list_jobs(&r, (const Titan__V1__ListJobsRequest *)base, &limit, &err) != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    Titan__V1__ListJobsResponse reply = TITAN__V1__LIST_JOBS_RESPONSE__INIT;
+    reply.n_jobs = r.n;
+    reply.jobs = (Titan__V1__Job **)r.items;
+    if (r.n == limit)
+        (void)snprintf(token, sizeof(token), "%llu", (unsigned long long)reply.jobs[r.n - 1]->id);
+    reply.next_page_token = token;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void with_state(const struct job *job, void *data)
+{
+    *(enum job_state *)data = job->state;
+}
+
+titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err)
+{
+    enum job_state state = JOB_NONE;
+    TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
+    *ret = sm_final(&job_sm, (int)state);
+    return TITAN_OK;
+}
+
+/* --- cancel ---------------------------------------------------------------------------------------------------- */
+
+struct cancel {
+    struct rpc_call *call;
+    enum job_state state;
+};
+
+static void cancel_stored(void *arg, const struct titan_error *err)
+{
+    struct cancel *k = arg;
+    if (k->call) {
+        rpc_call_set_data(k->call, NULL);
+        Titan__V1__CancelJobResponse reply = TITAN__V1__CANCEL_JOB_RESPONSE__INIT;
+        reply.state = (Titan__V1__JobState)k->state;
+        if (err->status == TITAN_OK)
+            rpc_call_reply(k->call, &reply.base);
+        else
+            rpc_call_fail(k->call, err);
+    }
+    free(k);
+}
+
+/* The core has no such job: it has ended, or there never was one. */
+static titan_status cancel_ended(struct coordinator *c, uint64_t job_id, struct titan_error *err)
+{
+    enum job_state state = JOB_NONE;
+    TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
+    return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
+                      sm_name(&job_sm, (int)state));
+}
+
+void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    const Titan__V1__CancelJobRequest *request = (const Titan__V1__CancelJobRequest *)base;
+    struct titan_error err = {0};
+    struct cancel *k = calloc(1, sizeof(*k));
+    struct batch batch;
+    batch_init(&batch);
+    titan_status status = k ? shell_accepts(c, &err) : titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    if (status == TITAN_OK)
+        status = api_check_text("reason", request->reason, API_REASON_MAX, &err);
+    if (status == TITAN_OK) {
+        uint32_t grace = request->grace_ms ? MIN(request->grace_ms, 3600000u) : 10000;
+        status = core_cancel(c->core, request->job_id, request->reason, grace, shell_now(), &batch, &k->state, &err);
+        if (status == TITAN_ENOTFOUND)
+            status = cancel_ended(c, request->job_id, &err);
+    }
+    if (status != TITAN_OK) {
+        free(k);
+        batch_free(&batch);
+        rpc_call_fail(call, &err);
+        return;
+    }
+    k->call = call;
+    rpc_call_set_data(call, k);
+    shell_commit(c, &batch, cancel_stored, k);
+}
+
+void api_cancel_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct cancel *k = rpc_call_data(call);
+    (void)cancelled;
+    (void)data;
+    if (k)
+        k->call = NULL;
+}
+
+/* --- checkpoints, nodes, version ------------------------------------------------------------------------------- */
+
+static bool each_checkpoint(const struct checkpoint *k, void *data)
+{
+    struct reply *r = data;
+    Titan__V1__Checkpoint *m = batch_alloc(&r->memory, sizeof(*m));
+    titan__v1__checkpoint__init(m);
+    m->step = k->step;
+    m->epoch = k->epoch;
+    m->path = batch_strdup(&r->memory, k->path);
+    m->bytes = k->bytes;
+    m->committed_at_ms = k->committed_at_ms;
+    m->world_size = k->world_size;
+    reply_add(r, m);
+    return true;
+}
+
+void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const Titan__V1__ListCheckpointsRequest *request = (const Titan__V1__ListCheckpointsRequest *)base;
+    _cleanup_(reply_free) struct reply r = {.c = data};
+    struct titan_error err = {0};
+    bool ended = false;
+    batch_init(&r.memory);
+    titan_status status = api_job_ended(r.c, request->job_id, &ended, &err);
+    if (status == TITAN_OK)
+        status = checkpoint_list(store_reader(r.c->store), request->job_id, each_checkpoint, &r, &err);
+    if (status != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    Titan__V1__ListCheckpointsResponse reply = TITAN__V1__LIST_CHECKPOINTS_RESPONSE__INIT;
+    reply.n_checkpoints = r.n;
+    reply.checkpoints = (Titan__V1__Checkpoint **)r.items;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void each_node(const struct core_node *n, void *data)
+{
+    struct reply *r = data;
+    Titan__V1__Node *m = batch_alloc(&r->memory, sizeof(*m));
+    titan__v1__node__init(m);
+    m->name = batch_strdup(&r->memory, n->name);
+    /* A node that has just dropped its stream is not lost yet, but neither can it be counted on. */
+    m->state = batch_strdup(&r->memory, n->state == NODE_READY && n->connected ? "ready" : "lost");
+    m->slots = n->slots;
+    m->slots_used = n->slots_used;
+    m->device = batch_strdup(&r->memory, n->device);
+    m->address = batch_strdup(&r->memory, n->address);
+    m->version = batch_strdup(&r->memory, n->version);
+    m->last_seen_ms = n->last_seen_ms;
+    reply_add(r, m);
+}
+
+void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    _cleanup_(reply_free) struct reply r = {.c = data};
+    (void)base;
+    batch_init(&r.memory);
+    core_nodes(r.c->core, each_node, &r);
+    Titan__V1__ListNodesResponse reply = TITAN__V1__LIST_NODES_RESPONSE__INIT;
+    reply.n_nodes = r.n;
+    reply.nodes = (Titan__V1__Node **)r.items;
+    rpc_call_reply(call, &reply.base);
+}
+
+void api_version(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const struct coordinator *c = data;
+    (void)base;
+    Titan__V1__VersionResponse reply = TITAN__V1__VERSION_RESPONSE__INIT;
+    reply.version = (char *)TITAN_VERSION;
+    reply.api = (char *)"titan.v1";
+    reply.schema = SCHEMA_VERSION;
+    reply.started_at_ms = c->started_wall_ms;
+    rpc_call_reply(call, &reply.base);
+}

@@ -1,0 +1,278 @@
+/* Logs: the request goes to the nodes that run, or ran, the job's workers; their pieces are passed on. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/api/api.h"
+
+#define NODES_MAX 256
+#define WAITING_BYTES_MAX ((size_t)64 << 20) /* for a client that reads slower than nodes send */
+#define LINGER_MS 1000                       /* for the last lines of a job that has ended */
+
+struct piece {
+    struct piece *next;
+    int32_t rank;
+    uint64_t worker_id;
+    size_t len;
+    uint8_t data[];
+};
+
+struct log_request {
+    struct log_request *prev, *next;
+    struct coordinator *owner;
+    struct rpc_call *call; /* NULL: over */
+    uint64_t id, job_id;
+    int32_t rank;
+    uint32_t tail_lines;
+    struct {
+        uint64_t session;
+        bool open;      /* more may come from it */
+    } nodes[NODES_MAX]; /* asked */
+    size_t n_nodes;
+    struct piece *waiting, **waiting_tail;
+    size_t waiting_bytes;
+    uv_timer_t linger;
+    bool follow, ended, lingering;
+};
+
+static void tell(struct log_request *r, uint64_t session, bool cancel)
+{
+    Titan__Internal__LogRequest body = TITAN__INTERNAL__LOG_REQUEST__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    body.request_id = r->id;
+    body.job_id = r->job_id;
+    body.rank = r->rank;
+    body.follow = r->follow;
+    body.tail_lines = r->tail_lines;
+    body.cancel = cancel;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG;
+    m.log = &body;
+    session_tell(r->owner, session, &m);
+}
+
+static void cancel_all(struct log_request *r)
+{
+    for (size_t i = 0; i < r->n_nodes; i++)
+        if (r->nodes[i].open)
+            tell(r, r->nodes[i].session, true);
+}
+
+static void finish(struct log_request *r, const struct titan_error *err)
+{
+    struct rpc_call *call = TAKE(r->call);
+    if (!call)
+        return;
+    cancel_all(r);
+    if (err)
+        rpc_call_fail(call, err);
+    else
+        rpc_call_finish(call, TITAN_OK, NULL);
+}
+
+static void finish_if_over(struct log_request *r)
+{
+    bool open = false;
+    for (size_t i = 0; i < r->n_nodes; i++)
+        open |= r->nodes[i].open;
+    if ((!open && (!r->follow || r->lingering)) || r->ended) {
+        if (!r->waiting)
+            finish(r, NULL);
+    }
+}
+
+static void drain(struct log_request *r)
+{
+    while (r->waiting && r->call) {
+        struct piece *p = r->waiting;
+        Titan__V1__LogChunk m = TITAN__V1__LOG_CHUNK__INIT;
+        m.rank = p->rank;
+        m.worker_id = p->worker_id;
+        m.data.len = p->len;
+        m.data.data = p->data;
+        titan_status status = rpc_call_send(r->call, &m.base);
+        if (status != TITAN_OK)
+            return; /* full: on_drain comes; over: on_close comes */
+        r->waiting = p->next;
+        if (!r->waiting)
+            r->waiting_tail = &r->waiting;
+        r->waiting_bytes -= p->len;
+        free(p);
+    }
+    finish_if_over(r);
+}
+
+static void take_piece(struct log_request *r, const Titan__Internal__AgentLogChunk *chunk)
+{
+    struct titan_error err = {0};
+    if (r->waiting_bytes + chunk->data.len > WAITING_BYTES_MAX) {
+        titan_fail(&err, TITAN_ELIMIT, "the logs come faster than they are read");
+        finish(r, &err);
+        return;
+    }
+    struct piece *p = malloc(sizeof(*p) + chunk->data.len);
+    if (!p) {
+        titan_fail(&err, TITAN_ENOMEM, "out of memory");
+        finish(r, &err);
+        return;
+    }
+    p->next = NULL;
+    p->rank = chunk->rank;
+    p->worker_id = chunk->worker_id;
+    p->len = chunk->data.len;
+    memcpy(p->data, chunk->data.data, p->len);
+    *r->waiting_tail = p;
+    r->waiting_tail = &p->next;
+    r->waiting_bytes += p->len;
+}
+
+void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk)
+{
+    struct log_request *r = c->log_requests;
+    while (r && r->id != chunk->request_id)
+        r = r->next;
+    if (!r || !r->call)
+        return;
+    if (chunk->data.len)
+        take_piece(r, chunk);
+    for (size_t i = 0; chunk->end && i < r->n_nodes; i++)
+        if (r->nodes[i].session == session)
+            r->nodes[i].open = false;
+    drain(r);
+}
+
+void api_session_gone(struct coordinator *c, uint64_t session)
+{
+    for (struct log_request *r = c->log_requests, *next; r; r = next) {
+        next = r->next;
+        for (size_t i = 0; i < r->n_nodes; i++)
+            if (r->nodes[i].session == session)
+                r->nodes[i].open = false;
+        if (r->call)
+            drain(r);
+    }
+}
+
+static void on_linger(uv_timer_t *timer)
+{
+    struct log_request *r = timer->data;
+    r->ended = true;
+    drain(r);
+}
+
+/* Ask the node of this worker, unless it has been asked. */
+static bool each_worker(const struct worker *w, void *data)
+{
+    struct log_request *r = data;
+    uint64_t session = core_node_session(r->owner->core, w->node);
+    for (size_t i = 0; session && i < r->n_nodes; i++)
+        if (r->nodes[i].session == session)
+            return true;
+    if (!session)
+        return true;
+    r->nodes[r->n_nodes].session = session;
+    r->nodes[r->n_nodes++].open = true;
+    tell(r, session, false);
+    return r->n_nodes < NODES_MAX;
+}
+
+void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
+{
+    bool ended = false;
+    if (!c->log_requests || api_job_ended(c, job_id, &ended, NULL) != TITAN_OK)
+        return;
+    for (struct log_request *r = c->log_requests; r; r = r->next) {
+        if (r->job_id != job_id || r->lingering || !r->follow || !r->call)
+            continue;
+        if (ended) {
+            r->lingering = true;
+            uv_timer_start(&r->linger, on_linger, LINGER_MS, 0);
+        } else if (r->n_nodes < NODES_MAX) {
+            (void)!worker_list(store_reader(c->store), job_id, true, each_worker, r, NULL);
+        }
+    }
+}
+
+static titan_status begin(struct coordinator *c, const Titan__V1__LogsRequest *request, bool *ret_ended,
+                          struct titan_error *err)
+{
+    size_t n = 0;
+    for (const struct log_request *r = c->log_requests; r; r = r->next)
+        n++;
+    if (c->closing)
+        return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    if (n >= API_LOG_REQUESTS_MAX)
+        return titan_fail(err, TITAN_ELIMIT, "%d log streams are open already", API_LOG_REQUESTS_MAX);
+    if (request->rank < -1)
+        return titan_fail(err, TITAN_EINVAL, "there is no rank %d; -1 means all", request->rank);
+    return api_job_ended(c, request->job_id, ret_ended, err);
+}
+
+void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    const Titan__V1__LogsRequest *request = (const Titan__V1__LogsRequest *)base;
+    struct titan_error err = {0};
+    bool ended = false;
+    titan_status status = begin(c, request, &ended, &err);
+    struct log_request *r = status == TITAN_OK ? calloc(1, sizeof(*r)) : NULL;
+    if (status == TITAN_OK && !r)
+        status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    if (status != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    r->owner = c;
+    r->call = call;
+    r->id = c->next_log_request++;
+    r->job_id = request->job_id;
+    r->follow = request->follow && !ended;
+    r->rank = request->rank;
+    r->tail_lines = request->tail_lines;
+    r->waiting_tail = &r->waiting;
+    uv_timer_init(c->loop, &r->linger);
+    r->linger.data = r;
+    r->next = c->log_requests;
+    if (r->next)
+        r->next->prev = r;
+    c->log_requests = r;
+    rpc_call_set_data(call, r);
+    if (worker_list(store_reader(c->store), r->job_id, false, each_worker, r, &err) != TITAN_OK) {
+        finish(r, &err);
+        return;
+    }
+    drain(r);
+}
+
+void api_logs_drain(struct rpc_call *call, void *data)
+{
+    struct log_request *r = rpc_call_data(call);
+    (void)data;
+    if (r && r->call)
+        drain(r);
+}
+
+static void on_linger_closed(uv_handle_t *handle)
+{
+    struct log_request *r = handle->data;
+    for (struct piece *p = r->waiting, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    free(r);
+}
+
+void api_logs_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct coordinator *c = data;
+    struct log_request *r = rpc_call_data(call);
+    (void)cancelled;
+    if (!r)
+        return;
+    if (r->call)
+        cancel_all(r);
+    r->call = NULL;
+    if (r->next)
+        r->next->prev = r->prev;
+    *(r->prev ? &r->prev->next : &c->log_requests) = r->next;
+    uv_close((uv_handle_t *)&r->linger, on_linger_closed);
+}

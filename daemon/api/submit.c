@@ -1,0 +1,213 @@
+/* Submit: check the recipe, store the job, tell the core, answer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/recipe.h"
+#include "daemon/api/api.h"
+
+struct submit {
+    struct coordinator *owner;
+    struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
+    struct job job;
+    struct buf recipe; /* resolved */
+    char *name, *user, *key;
+    uint64_t existing;
+};
+
+static void submit_free(struct submit *s)
+{
+    buf_free(&s->recipe);
+    free(s->name);
+    free(s->user);
+    free(s->key);
+    free(s);
+}
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    do { /* FNV-1a, the terminator included */
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    } while (*text++);
+    return hash;
+}
+
+/* A relative data path is meant from the folder of the recipe. */
+static titan_status make_data_path_absolute(struct recipe *r, const char *recipe_path, struct titan_error *err)
+{
+    char *path = r->training.dataset_path, full[sizeof(r->training.dataset_path)];
+    const char *slash = strrchr(recipe_path, '/');
+    if (!path[0] || path[0] == '/' || recipe_path[0] != '/' || !slash)
+        return TITAN_OK;
+    if (snprintf(full, sizeof(full), "%.*s/%s", (int)(slash - recipe_path), recipe_path, path) >= (int)sizeof(full))
+        return titan_fail(err, TITAN_EINVAL, "training.dataset_path: path is too long");
+    memcpy(path, full, sizeof(full));
+    return TITAN_OK;
+}
+
+struct memory_search {
+    const char *device;
+    uint64_t bytes_per_slot;
+};
+
+static void each_node_memory(const struct core_node *n, void *data)
+{
+    struct memory_search *search = data;
+    bool match = strcmp(search->device, "auto") == 0 || strcmp(search->device, n->device) == 0;
+    if (match && n->connected && n->slots && n->memory_bytes / n->slots > search->bytes_per_slot)
+        search->bytes_per_slot = n->memory_bytes / n->slots;
+}
+
+/* The numbers of workers the run may have. Its largest must be one of them. */
+static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec, struct titan_error *err)
+{
+    if (r->elastic.max_workers > JOB_WORKERS_MAX)
+        return titan_fail(err, TITAN_EINVAL, "elastic.max_workers = %lld; at most %d are possible",
+                          (long long)r->elastic.max_workers, JOB_WORKERS_MAX);
+    TRY(recipe_check_world(r, r->elastic.max_workers, err));
+    for (int64_t world = r->elastic.min_workers; world <= r->elastic.max_workers; world++)
+        if (recipe_check_world(r, world, NULL) == TITAN_OK)
+            world_set_add(&spec->worlds, (uint32_t)world);
+    return TITAN_OK;
+}
+
+static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct recipe *r,
+                                 struct job_spec *spec, struct titan_error *err)
+{
+    const char *path = request->recipe_path[0] ? request->recipe_path : "<recipe>";
+    size_t len = strlen(request->recipe);
+    if (len == 0)
+        return titan_fail(err, TITAN_EINVAL, "the recipe is empty");
+    if (len > RECIPE_TEXT_MAX)
+        return titan_fail(err, TITAN_EINVAL, "the recipe has %zu bytes; at most %d are possible", len, RECIPE_TEXT_MAX);
+    recipe_init(r);
+    TRY(recipe_parse(r, request->recipe, path, err));
+    TRY(make_data_path_absolute(r, request->recipe_path, err));
+    TRY(recipe_resolve(r, err));
+    TRY(collect_worlds(r, spec, err));
+    if (recipe_check_data(r, NULL, err) != TITAN_OK) {
+        err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
+        return TITAN_EINVAL;
+    }
+    struct memory_search search = {.device = r->device.name};
+    core_nodes(c->core, each_node_memory, &search);
+    TRY(recipe_check_memory(r, r->elastic.max_workers, search.bytes_per_slot, err));
+    (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
+    spec->steps = (uint64_t)r->training.steps;
+    spec->min_workers = (uint32_t)r->elastic.min_workers;
+    spec->max_workers = (uint32_t)r->elastic.max_workers;
+    spec->max_restarts = (uint32_t)r->fault_tolerance.max_restarts;
+    spec->backoff_ms = (uint32_t)r->fault_tolerance.backoff_ms;
+    spec->backoff_max_ms = (uint32_t)r->fault_tolerance.backoff_max_ms;
+    spec->keep_latest = (uint32_t)r->checkpoint.keep_latest_k;
+    return TITAN_OK;
+}
+
+static titan_status check_request(struct coordinator *c, const Titan__V1__SubmitRequest *request,
+                                  struct titan_error *err)
+{
+    TRY(shell_accepts(c, err));
+    TRY(api_check_text("name", request->name, API_NAME_MAX, err));
+    TRY(api_check_text("idempotency_key", request->idempotency_key, API_KEY_MAX, err));
+    TRY(api_check_text("user", request->user, API_USER_MAX, err));
+    TRY(api_check_text("recipe_path", request->recipe_path, PATH_MAX - 1, err));
+    if (core_pending(c->core) + c->submitting >= c->options.max_pending_jobs) {
+        titan_fail(err, TITAN_ELIMIT, "%u jobs are waiting already", c->options.max_pending_jobs);
+        titan_error_hint(err, "wait until some have run, or cancel some");
+        return TITAN_ELIMIT;
+    }
+    return TITAN_OK;
+}
+
+static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
+                            struct titan_error *err)
+{
+    struct recipe r;
+    TRY(check_request(c, request, err));
+    TRY(check_recipe(c, request, &r, &s->job.spec, err));
+    recipe_print(&r, &s->recipe);
+    const char *name = request->name[0] ? request->name : r.job.description[0] ? r.job.description : "run";
+    s->name = strdup(name);
+    s->user = strdup(request->user);
+    s->key = request->idempotency_key[0] ? strdup(request->idempotency_key) : NULL;
+    if (buf_failed(&s->recipe) || !s->name || !s->user || (request->idempotency_key[0] && !s->key))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    s->job.id = c->next_job_id++;
+    s->job.name = s->name;
+    s->job.user = s->user;
+    s->job.state = JOB_PENDING;
+    s->job.reason = "";
+    s->job.status.loss = __builtin_nan("");
+    s->job.submitted_at_ms = clock_wall_ms();
+    s->job.idempotency_key = s->key;
+    uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
+    hash = hash_text(hash, request->name);
+    hash = hash_text(hash, request->user);
+    s->job.request_hash = hash_text(hash, request->recipe_path);
+    return TITAN_OK;
+}
+
+static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
+{
+    struct submit *s = arg;
+    return job_submit(db, &s->job, s->recipe.data, &s->existing, err);
+}
+
+static void written(void *arg, const struct titan_error *err)
+{
+    struct submit *s = arg;
+    struct coordinator *c = s->owner;
+    c->submitting--;
+    if (s->call)
+        rpc_call_set_data(s->call, NULL);
+    if (err->status != TITAN_OK) {
+        if (s->call)
+            rpc_call_fail(s->call, err);
+        submit_free(s);
+        return;
+    }
+    if (s->call) {
+        Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
+        reply.job_id = s->existing ? s->existing : s->job.id;
+        reply.existed = s->existing != 0;
+        rpc_call_reply(s->call, &reply.base);
+    }
+    if (!s->existing && !c->closing) {
+        struct batch batch;
+        batch_init(&batch);
+        core_submitted(c->core, &s->job, shell_now(), &batch);
+        shell_commit(c, &batch, NULL, NULL);
+        watch_poke(c, s->job.id);
+    }
+    submit_free(s);
+}
+
+void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct submit *s = calloc(1, sizeof(*s));
+    titan_status status = s ? prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err)
+                            : titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    if (status != TITAN_OK) {
+        if (s)
+            submit_free(s);
+        rpc_call_fail(call, &err);
+        return;
+    }
+    s->owner = c;
+    s->call = call;
+    rpc_call_set_data(call, s);
+    c->submitting++;
+    store_write(c->store, write_job, s, written);
+}
+
+void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct submit *s = rpc_call_data(call);
+    (void)cancelled;
+    (void)data;
+    if (s)
+        s->call = NULL;
+}

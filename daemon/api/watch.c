@@ -1,0 +1,188 @@
+/* Streams out of the store: events, metrics. A watcher remembers how far it has sent; whenever something new is
+ * durable, or its stream has room again, it reads on from there. So what is sent is what is stored, in order, without
+ * gaps. */
+#include <stdlib.h>
+
+#include "daemon/api/api.h"
+
+#define READ_AT_ONCE 64 /* rows between two looks at the loop */
+
+struct watcher {
+    struct watcher *prev, *next;
+    struct coordinator *owner;
+    struct rpc_call *call;
+    bool metrics, follow;
+    bool full;  /* the stream's queue is full; on_drain will come */
+    bool again; /* there may be more than was read */
+    uint64_t job_id, after;
+    titan_status failed;
+};
+
+static bool send_row(struct watcher *w, const ProtobufCMessage *m, uint64_t at)
+{
+    titan_status status = rpc_call_send(w->call, m);
+    if (status == TITAN_OK)
+        w->after = at;
+    w->full = status == TITAN_EAGAIN;
+    if (status != TITAN_OK && status != TITAN_EAGAIN)
+        w->failed = status;
+    return status == TITAN_OK;
+}
+
+static bool each_event(const struct event *e, void *data)
+{
+    Titan__V1__Event m = TITAN__V1__EVENT__INIT;
+    m.id = e->id;
+    m.job_id = e->job_id;
+    m.at_ms = e->at_ms;
+    m.type = (char *)e->type;
+    m.message = (char *)e->message;
+    m.epoch = e->epoch;
+    m.step = e->step;
+    m.rank = e->rank;
+    m.node = (char *)e->node;
+    m.detail = (char *)e->detail;
+    ((struct watcher *)data)->again = true;
+    return send_row(data, &m.base, e->id);
+}
+
+static bool each_metric(const struct metric *x, void *data)
+{
+    Titan__V1__MetricPoint m = TITAN__V1__METRIC_POINT__INIT;
+    m.step = x->step;
+    m.at_ms = x->at_ms;
+    m.loss = x->loss;
+    m.grad_norm = x->grad_norm;
+    m.learning_rate = x->learning_rate;
+    m.tokens_per_second = x->tokens_per_second;
+    m.mfu = x->mfu;
+    m.step_ms = x->step_ms;
+    m.tokens = x->tokens;
+    m.epoch = x->epoch;
+    m.world_size = x->world_size;
+    m.memory_bytes = x->memory_bytes;
+    m.skipped_steps = x->skipped_steps;
+    ((struct watcher *)data)->again = true;
+    return send_row(data, &m.base, x->step);
+}
+
+/* Nothing more will come: asked before the rows are read, so that none can slip in between. */
+static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *err)
+{
+    struct coordinator *c = w->owner;
+    if (!w->follow) {
+        *ret = true;
+        return TITAN_OK;
+    }
+    *ret = false;
+    if (w->job_id == 0)
+        return TITAN_OK;
+    TRY(api_job_ended(c, w->job_id, ret, err));
+    if (w->metrics && (c->n_metrics > 0 || c->metrics_in_flight > 0))
+        *ret = false;
+    return TITAN_OK;
+}
+
+static void pump(struct watcher *w)
+{
+    struct coordinator *c = w->owner;
+    struct titan_error err = {0};
+    bool over = false;
+    titan_status status = TITAN_OK;
+    do {
+        w->again = false;
+        status = is_over(w, &over, &err);
+        if (status == TITAN_OK && w->metrics)
+            status =
+                metric_list(store_metrics_reader(c->store), w->job_id, w->after, READ_AT_ONCE, each_metric, w, &err);
+        else if (status == TITAN_OK)
+            status = event_list(store_reader(c->store), w->job_id, w->after, READ_AT_ONCE, each_event, w, &err);
+    } while (status == TITAN_OK && w->again && !w->full && !w->failed);
+    if (status != TITAN_OK)
+        rpc_call_fail(w->call, &err);
+    else if (over && !w->full && !w->failed)
+        rpc_call_finish(w->call, TITAN_OK, NULL);
+    else
+        return;
+    w->failed = TITAN_ECANCELLED; /* nothing more is sent; on_close frees it */
+}
+
+void watch_poke(struct coordinator *c, uint64_t job_id)
+{
+    for (struct watcher *w = c->watchers, *next; w; w = next) {
+        next = w->next;
+        if ((w->job_id == job_id || w->job_id == 0) && !w->full && !w->failed)
+            pump(w);
+    }
+    if (job_id)
+        api_logs_job_moved(c, job_id);
+}
+
+static void begin(struct coordinator *c, struct rpc_call *call, const struct watcher *wanted)
+{
+    struct titan_error err = {0};
+    bool ended = false;
+    titan_status status = TITAN_OK;
+    if (c->closing)
+        status = titan_fail(&err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    else if (c->n_watchers >= API_WATCHERS_MAX)
+        status = titan_fail(&err, TITAN_ELIMIT, "%d streams are open already", API_WATCHERS_MAX);
+    else if (wanted->job_id || wanted->metrics)
+        status = api_job_ended(c, wanted->job_id, &ended, &err);
+    struct watcher *w = status == TITAN_OK ? malloc(sizeof(*w)) : NULL;
+    if (status == TITAN_OK && !w)
+        status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    if (status != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    *w = *wanted;
+    w->owner = c;
+    w->call = call;
+    w->next = c->watchers;
+    if (w->next)
+        w->next->prev = w;
+    c->watchers = w;
+    c->n_watchers++;
+    rpc_call_set_data(call, w);
+    pump(w);
+}
+
+void api_watch_events(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const Titan__V1__WatchEventsRequest *request = (const Titan__V1__WatchEventsRequest *)base;
+    begin(data, call,
+          &(struct watcher){.job_id = request->job_id, .after = request->after_event_id, .follow = request->follow});
+}
+
+void api_metrics(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const Titan__V1__MetricsRequest *request = (const Titan__V1__MetricsRequest *)base;
+    begin(data, call,
+          &(struct watcher){
+              .metrics = true, .job_id = request->job_id, .after = request->after_step, .follow = request->follow});
+}
+
+void api_watch_drain(struct rpc_call *call, void *data)
+{
+    struct watcher *w = rpc_call_data(call);
+    (void)data;
+    if (!w || w->failed)
+        return;
+    w->full = false;
+    pump(w);
+}
+
+void api_watch_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct coordinator *c = data;
+    struct watcher *w = rpc_call_data(call);
+    (void)cancelled;
+    if (!w)
+        return;
+    if (w->next)
+        w->next->prev = w->prev;
+    *(w->prev ? &w->prev->next : &c->watchers) = w->next;
+    c->n_watchers--;
+    free(w);
+}

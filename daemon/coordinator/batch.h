@@ -1,0 +1,50 @@
+/* batch.h - what the core wants done after one input: changes for the store, messages for agents, metrics. Everything
+ * in a batch lives in its arena and dies with it. Messages may leave only after the changes are durable. */
+#ifndef TITAN_DAEMON_COORDINATOR_BATCH_H
+#define TITAN_DAEMON_COORDINATOR_BATCH_H
+
+#include "state/change.h"
+#include "state/metric.h"
+#include "titan/internal/agent.pb-c.h"
+
+struct batch_message {
+    struct batch_message *next;
+    uint64_t session;                             /* drop it when this session is over */
+    Titan__Internal__CoordinatorMessage *message; /* StartWorkers: recipe is left empty, the shell fills it in */
+};
+struct batch_metric {
+    struct batch_metric *next;
+    struct metric metric;
+};
+struct batch_drop {
+    struct batch_drop *next;
+    uint64_t session; /* to be ended: its node is lost or has opened another */
+};
+
+struct batch {
+    struct change *changes, **changes_tail;
+    struct batch_message *messages, **messages_tail;
+    struct batch_metric *metrics, **metrics_tail;
+    struct batch_drop *drops;
+    struct batch_chunk *chunks;
+};
+
+void batch_init(struct batch *b);
+void batch_free(struct batch *b); /* everything; ready for use again after batch_init */
+bool batch_empty(const struct batch *b);
+
+/* Zeroed memory of the batch. Running out of it ends the process: half a decision cannot be taken back, and the store
+ * is what the next start continues from. */
+void *batch_alloc(struct batch *b, size_t bytes);
+char *batch_strdup(struct batch *b, const char *text); /* NULL -> "" */
+char *batch_printf(struct batch *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Appended, to be filled in by the caller. */
+struct change *batch_change(struct batch *b, enum change_kind kind);
+/* Appended: body is the member of the oneof selected by kind, allocated with batch_alloc. */
+Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,
+                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
+struct metric *batch_metric(struct batch *b);
+void batch_drop(struct batch *b, uint64_t session);
+
+#endif

@@ -1,0 +1,422 @@
+#include "daemon/coordinator/shell.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "daemon/coordinator/restore.h"
+
+#define RETRY_MS 250         /* a store that refused is tried again */
+#define METRICS_FLUSH_MS 100 /* a step's metrics are stored, and seen by followers, within this */
+#define UNHEALTHY_MS 10000   /* a commit that takes longer */
+
+struct commit {
+    struct commit *next;
+    struct coordinator *owner;
+    struct batch batch;
+    uint64_t turn;
+    bool in_flight;
+    shell_done done;
+    void *arg;
+};
+
+struct core_time shell_now(void)
+{
+    return (struct core_time){.mono_ms = clock_mono_ns() / 1000000, .wall_ms = clock_wall_ms()};
+}
+
+/* --- metrics --------------------------------------------------------------------------------------------------- */
+
+struct metrics_write {
+    struct coordinator *owner;
+    size_t n;
+    struct metric metrics[];
+};
+
+static titan_status write_metrics(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct metrics_write *w = arg;
+    for (size_t i = 0; i < w->n; i++)
+        TRY(metric_put(db, &w->metrics[i], err));
+    return TITAN_OK;
+}
+
+static void metrics_written(void *arg, const struct titan_error *err)
+{
+    struct metrics_write *w = arg;
+    struct coordinator *c = w->owner;
+    c->metrics_in_flight--;
+    if (err->status != TITAN_OK && !c->metrics_failed)
+        tlog_warn(&c->log, "metrics are not stored", "reason=\"%s\"", err->msg);
+    c->metrics_failed = err->status != TITAN_OK;
+    uint64_t last = 0;
+    for (size_t i = 0; i < w->n && !c->closing; i++) {
+        if (w->metrics[i].job_id != last)
+            watch_poke(c, w->metrics[i].job_id);
+        last = w->metrics[i].job_id;
+    }
+    free(w);
+}
+
+static void flush_metrics(struct coordinator *c)
+{
+    size_t bytes = c->n_metrics * sizeof(*c->metrics);
+    struct metrics_write *w = c->n_metrics ? malloc(sizeof(*w) + bytes) : NULL;
+    if (w) {
+        w->owner = c;
+        w->n = c->n_metrics;
+        memcpy(w->metrics, c->metrics, bytes);
+        c->metrics_in_flight++;
+        store_write_metrics(c->store, write_metrics, w, metrics_written);
+    }
+    c->n_metrics = 0;
+}
+
+static void on_metrics_timer(uv_timer_t *timer)
+{
+    flush_metrics(timer->data);
+}
+
+static void take_metrics(struct coordinator *c, const struct batch *batch)
+{
+    for (const struct batch_metric *m = batch->metrics; m; m = m->next) {
+        if (c->n_metrics == METRICS_BUFFER)
+            flush_metrics(c);
+        if (c->n_metrics == 0 && !c->closing)
+            uv_timer_start(&c->metrics_timer, on_metrics_timer, METRICS_FLUSH_MS, 0);
+        c->metrics[c->n_metrics++] = m->metric;
+    }
+}
+
+/* --- commits --------------------------------------------------------------------------------------------------- */
+
+/* Runs on the writer thread. The turn is kept in the store, so it moves with the transaction. */
+static titan_status apply_commit(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct commit *k = arg;
+    TRY(db_run(db, err, "UPDATE meta SET value = ? WHERE key = 'turn' AND value = ?", "uu", k->turn, k->turn - 1));
+    if (db_changes(db) != 1)
+        return titan_fail(err, TITAN_EAGAIN, "job store: an earlier change is not in yet");
+    return change_apply(db, k->batch.changes, err);
+}
+
+static void commit_returned(void *arg, const struct titan_error *err);
+
+static void send_commit(struct coordinator *c, struct commit *k)
+{
+    k->in_flight = true;
+    c->in_flight++;
+    store_write(c->store, apply_commit, k, commit_returned);
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct coordinator *c = timer->data;
+    if (c->in_flight > 0)
+        return;
+    for (struct commit *k = c->commits, *next; k; k = next) {
+        next = k->next;
+        send_commit(c, k);
+    }
+}
+
+/* The recipe goes along, and the job's folder is made, when its first workers start. */
+static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char **ret_recipe)
+{
+    struct titan_error err = {0};
+    titan_status status = job_recipe(store_reader(c->store), start->job_id, ret_recipe, &err);
+    if (status == TITAN_OK) {
+        start->recipe = *ret_recipe;
+        status = dir_make(start->directory, &err);
+    }
+    char path[PATH_MAX];
+    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/recipe.toml", start->directory) < (int)sizeof(path) &&
+        access(path, F_OK) != 0) {
+        _cleanup_file_ FILE *f = fopen(path, "we");
+        if (!f || fputs(*ret_recipe, f) == EOF)
+            status = titan_fail_errno(&err, "'%s'", path);
+    }
+    if (status != TITAN_OK)
+        tlog_warn(&c->log, "job folder is incomplete", "job=%llu reason=\"%s\"", (unsigned long long)start->job_id,
+                  err.msg);
+}
+
+static void release_messages(struct coordinator *c, const struct batch *batch)
+{
+    for (const struct batch_message *m = batch->messages; m; m = m->next) {
+        _cleanup_free_ char *recipe = NULL;
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
+            complete_start(c, m->message->start, &recipe);
+        session_tell(c, m->session, m->message);
+    }
+    for (const struct batch_drop *d = batch->drops; d; d = d->next)
+        session_drop(c, d->session);
+}
+
+static void log_changes(struct coordinator *c, const struct batch *batch)
+{
+    for (const struct change *k = batch->changes; k; k = k->next) {
+        const struct event *e = &k->event;
+        if (k->has_event && k->kind != CHANGE_WORKER_PID)
+            tlog_info(&c->log, e->type, "job=%llu epoch=%llu%s%s text=\"%s\"", (unsigned long long)e->job_id,
+                      (unsigned long long)e->epoch, *e->node ? " node=" : "", e->node, e->message);
+    }
+}
+
+static void poke_watchers(struct coordinator *c, const struct batch *batch)
+{
+    uint64_t last = UINT64_MAX;
+    for (const struct change *k = batch->changes; k; k = k->next) {
+        if (!k->has_event || k->event.job_id == last)
+            continue;
+        last = k->event.job_id;
+        watch_poke(c, last);
+    }
+}
+
+static void stall(struct coordinator *c, const struct titan_error *err)
+{
+    if (!c->stalled)
+        tlog_error(&c->log, "the job store refuses writes; trying again", "reason=\"%s\"", err->msg);
+    if (!c->stalled || err->status != TITAN_EAGAIN)
+        c->stall = *err;
+    c->stalled = true;
+}
+
+static void finish_commit(struct coordinator *c, struct commit *k)
+{
+    titan_assert(c->commits == k);
+    c->commits = k->next;
+    if (!c->commits)
+        c->commits_tail = &c->commits;
+    if (c->stalled && !c->commits) {
+        c->stalled = false;
+        tlog_info(&c->log, "the job store takes writes again", "%s", "");
+    }
+    if (!c->closing) {
+        log_changes(c, &k->batch);
+        release_messages(c, &k->batch);
+        poke_watchers(c, &k->batch);
+    }
+    batch_free(&k->batch);
+    free(k);
+}
+
+static void commit_returned(void *arg, const struct titan_error *err)
+{
+    struct commit *k = arg;
+    struct coordinator *c = k->owner;
+    k->in_flight = false;
+    c->in_flight--;
+    if (k->done) {
+        shell_done done = TAKE(k->done);
+        done(k->arg, err);
+    }
+    if (err->status == TITAN_OK) {
+        finish_commit(c, k);
+        return;
+    }
+    bool refused = err->status != TITAN_ENOSPC && err->status != TITAN_EIO && err->status != TITAN_EAGAIN &&
+                   err->status != TITAN_ENOMEM && err->status != TITAN_ECANCELLED && err->status != TITAN_EPERM;
+    if (refused) {
+        /* The core has decided what the store knows to be impossible. Going on would act on it; a new process
+         * starts from what is stored. */
+        tlog_error(&c->log, "the job store contradicts the coordinator", "reason=\"%s\"", err->msg);
+        abort();
+    }
+    stall(c, err);
+    if (c->in_flight == 0 && !c->closing)
+        uv_timer_start(&c->retry_timer, on_retry, RETRY_MS, 0);
+}
+
+static void set_timer(struct coordinator *c);
+
+void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg)
+{
+    take_metrics(c, batch);
+    set_timer(c);
+    if (!batch->changes && !batch->messages && !batch->drops && !done) {
+        batch_free(batch);
+        return;
+    }
+    struct commit *k = calloc(1, sizeof(*k));
+    titan_assert(k); /* as in batch_alloc: a decision cannot be taken back */
+    k->owner = c;
+    k->batch = *batch;
+    /* The tails of empty lists point into the struct that was copied. */
+    if (!k->batch.changes)
+        k->batch.changes_tail = &k->batch.changes;
+    if (!k->batch.messages)
+        k->batch.messages_tail = &k->batch.messages;
+    if (!k->batch.metrics)
+        k->batch.metrics_tail = &k->batch.metrics;
+    batch_init(batch);
+    k->turn = c->next_turn++;
+    k->done = done;
+    k->arg = arg;
+    *c->commits_tail = k;
+    c->commits_tail = &k->next;
+    if (!c->stalled)
+        send_commit(c, k);
+    else if (done)
+        done(arg, &c->stall), k->done = NULL;
+}
+
+titan_status shell_accepts(const struct coordinator *c, struct titan_error *err)
+{
+    if (c->closing)
+        return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    if (c->stalled) {
+        if (err)
+            *err = c->stall;
+        return c->stall.status;
+    }
+    return TITAN_OK;
+}
+
+/* --- time ------------------------------------------------------------------------------------------------------ */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct coordinator *c = timer->data;
+    struct batch batch;
+    batch_init(&batch);
+    core_tick(c->core, shell_now(), &batch);
+    shell_commit(c, &batch, NULL, NULL);
+}
+
+static void set_timer(struct coordinator *c)
+{
+    if (c->closing)
+        return;
+    int64_t now = clock_mono_ns() / 1000000, at = core_deadline(c->core);
+    int64_t wait = at <= now ? 1 : MIN(at - now, (int64_t)c->options.beat_ms);
+    uint64_t due = uv_timer_get_due_in(&c->timer);
+    if (uv_is_active((uv_handle_t *)&c->timer) && due <= (uint64_t)wait)
+        return;
+    uv_timer_start(&c->timer, on_timer, (uint64_t)wait, 0);
+}
+
+/* --- open and close -------------------------------------------------------------------------------------------- */
+
+static titan_status init_turn(struct db *db, void *arg, struct titan_error *err)
+{
+    (void)arg;
+    return db_run(db, err, "INSERT INTO meta VALUES ('turn', 0) ON CONFLICT DO NOTHING", "");
+}
+
+static titan_status open_core(struct coordinator *c, struct titan_error *err)
+{
+    struct db *db = store_reader(c->store);
+    uint64_t last_worker = 0, last_job = 0;
+    int64_t turn = 0;
+    TRY(worker_last_id(db, &last_worker, err));
+    TRY(job_last_id(db, &last_job, err));
+    TRY(db_int(db, 0, &turn, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
+    c->next_job_id = last_job + 1;
+    c->next_turn = (uint64_t)turn + 1;
+    struct core_options options = {
+        .term = store_term(c->store),
+        .seed = (uint64_t)clock_wall_ms() ^ store_term(c->store) << 48,
+        .next_worker_id = last_worker + 1,
+        .jobs_dir = c->jobs_dir,
+        .beat_ms = c->options.beat_ms,
+        .node_timeout_ms = c->options.node_timeout_ms,
+    };
+    TRY(core_new(&options, &c->core, err));
+    return core_restore(c->core, db, shell_now(), err);
+}
+
+static void init_timer(struct coordinator *c, uv_timer_t *timer)
+{
+    uv_timer_init(c->loop, timer);
+    timer->data = c;
+    c->open_handles++;
+}
+
+titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
+                              struct titan_error *err)
+{
+    struct coordinator *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    c->loop = loop;
+    log_init(&c->log, "coordinator", "%s", "");
+    c->options = *options;
+    c->options.beat_ms = options->beat_ms ? options->beat_ms : 200;
+    c->options.node_timeout_ms = options->node_timeout_ms ? options->node_timeout_ms : 2000;
+    c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
+    c->started_wall_ms = clock_wall_ms();
+    c->commits_tail = &c->commits;
+    c->next_session = c->next_log_request = 1;
+    titan_status status = TITAN_OK;
+    if (!realpath(options->state_dir, c->state_dir))
+        status = titan_fail_errno(err, "state directory '%s'", options->state_dir);
+    else if (snprintf(c->jobs_dir, sizeof(c->jobs_dir), "%s/jobs", c->state_dir) >= (int)sizeof(c->jobs_dir))
+        status = titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    if (status == TITAN_OK)
+        status = dir_make(c->jobs_dir, err);
+    if (status == TITAN_OK)
+        status = store_open(loop, c->state_dir, &c->store, err);
+    if (status == TITAN_OK && (status = store_write_now(c->store, init_turn, NULL, err)) == TITAN_OK)
+        status = open_core(c, err);
+    if (status != TITAN_OK) {
+        if (c->store)
+            store_close(c->store, NULL, NULL);
+        core_free(c->core);
+        free(c);
+        return status;
+    }
+    init_timer(c, &c->timer);
+    init_timer(c, &c->retry_timer);
+    init_timer(c, &c->metrics_timer);
+    set_timer(c);
+    *ret = c;
+    return TITAN_OK;
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct coordinator *c = handle->data;
+    if (--c->open_handles > 0)
+        return;
+    for (struct commit *k = c->commits, *next; k; k = next) {
+        next = k->next;
+        batch_free(&k->batch);
+        free(k);
+    }
+    core_free(c->core);
+    void (*closed)(void *) = c->closed;
+    void *data = c->closed_data;
+    free(c);
+    if (closed)
+        closed(data);
+}
+
+static void on_store_closed(void *data)
+{
+    struct coordinator *c = data;
+    uv_close((uv_handle_t *)&c->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
+}
+
+void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
+{
+    c->closed = done;
+    c->closed_data = data;
+    flush_metrics(c);
+    c->closing = true;
+    uv_timer_stop(&c->timer);
+    uv_timer_stop(&c->retry_timer);
+    uv_timer_stop(&c->metrics_timer);
+    store_close(c->store, on_store_closed, c);
+}
+
+bool coordinator_healthy(const struct coordinator *c)
+{
+    return store_lag_ms(c->store) < UNHEALTHY_MS;
+}

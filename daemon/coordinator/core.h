@@ -1,0 +1,98 @@
+/* core.h - who trains what, where: the coordinator without clock, socket, file or thread.
+ *
+ * Every input carries the time and adds what it wants done to a batch (batch.h). The caller commits the batch's changes
+ * and only then lets its messages go, in the order of the batches. The core runs ahead of the store meanwhile; should
+ * the process die in between, the next one restores what is stored, and nothing that was not stored has been seen by
+ * anyone.
+ *
+ * A submit is the exception: it is stored first and then told to the core, so that a full disk refuses it.
+ *
+ * Rules (docs/architecture.md, "Membership"):
+ *  - A job's membership is numbered by epochs. What arrives with a number lower than the job's is dropped.
+ *  - Commands are state, not events: whatever is in force for a worker is sent again when its node comes back.
+ *  - A worker ends once, by its agent's report or its node's loss. Ends nobody asked for are counted against
+ *    the job's restart budget, unless the worker had finished or was never started.
+ *  - Queue: first in, first out; a job that needs more slots than all nodes have together is stepped over. Slots of
+ *    running jobs that wait for a replacement are theirs before they are the queue's; running jobs grow beyond what
+ * they started with only while nobody waits. */
+#ifndef TITAN_DAEMON_COORDINATOR_CORE_H
+#define TITAN_DAEMON_COORDINATOR_CORE_H
+
+#include "daemon/coordinator/batch.h"
+
+struct core;
+
+struct core_time {
+    int64_t mono_ms; /* for deadlines */
+    int64_t wall_ms; /* for people */
+};
+
+struct core_options {
+    uint64_t term;            /* of this coordinator */
+    uint64_t seed;            /* communicator ids are drawn from it */
+    uint64_t next_worker_id;  /* above every id in the store */
+    const char *jobs_dir;     /* jobs live in JOBS_DIR/ID; copied */
+    uint32_t beat_ms;         /* 0 = 200 */
+    uint32_t node_timeout_ms; /* silence after which a node is lost; 0 = 2000 */
+    uint32_t adopt_ms;        /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms */
+    uint32_t start_ms;        /* spawn to ready; 0 = 120000 */
+    uint32_t quiesce_ms;      /* revoke to quiet; 0 = 10000 */
+    uint32_t pause_ms;        /* pause to quiet, and 20 steps more; 0 = 60000 */
+    uint32_t form_ms;         /* form to first step, and 20 steps more; 0 = 180000 */
+    uint32_t stop_ms;         /* end of grace to exit, then it is killed again; 0 = 5000 */
+    uint32_t starve_ms;       /* a job below its minimum gives its slots back after; 0 = 30000 */
+};
+
+titan_status core_new(const struct core_options *options, struct core **ret, struct titan_error *err) TITAN_MUST_USE;
+void core_free(struct core *c);
+
+/* --- what the store says, before the first input --- */
+void core_restore_node(struct core *c, const struct node *n, struct core_time now);
+struct core_saved_job {
+    struct job job;
+    uint32_t run; /* number of the newest run; 0 = none */
+    bool run_active;
+    const struct worker *workers; /* live ones, in id order */
+    size_t n_workers;
+    const struct epoch *epoch; /* newest; NULL = none */
+    const uint64_t *holders;   /* members of epoch->source_epoch in rank order */
+    size_t n_holders;
+    const struct checkpoint *checkpoints; /* newest first */
+    size_t n_checkpoints;
+};
+void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now);
+
+/* --- inputs --- */
+/* A job is durable as PENDING. */
+void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out);
+/* *ret_state: the state after the request. TITAN_ENOTFOUND: the core has no such job (it ended long ago, or never was);
+ * TITAN_ECONFLICT: it has ended, *ret_state tells how. */
+titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,
+                         struct batch *out, enum job_state *ret_state, struct titan_error *err) TITAN_MUST_USE;
+/* Anything an agent says but log chunks. session: a number unique to the stream; its first message is the hello. An
+ * error means that the session is of no use and is to be ended with it. */
+titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
+                        struct batch *out, struct titan_error *err) TITAN_MUST_USE;
+void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out);
+/* Due at core_deadline() and at least every beat_ms. */
+void core_tick(struct core *c, struct core_time now, struct batch *out);
+/* mono_ms of the next tick that can change something; INT64_MAX = none. */
+int64_t core_deadline(const struct core *c);
+
+/* --- what can be asked --- */
+size_t core_pending(const struct core *c);
+/* Progress since the last stored status; false when the job is not active. */
+bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);
+/* Session of a node that is connected; 0 = none. */
+uint64_t core_node_session(const struct core *c, const char *node);
+struct core_node {
+    const char *name, *device, *address, *version;
+    bool connected;
+    enum node_state state;
+    uint32_t slots, slots_used;
+    uint64_t memory_bytes;
+    int64_t last_seen_ms; /* wall */
+};
+void core_nodes(const struct core *c, void (*each)(const struct core_node *n, void *data), void *data);
+
+#endif

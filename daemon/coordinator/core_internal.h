@@ -1,0 +1,182 @@
+/* core_internal.h - the core's records, shared by its files: core.c (inputs), core_job.c (what a job does next),
+ * core_place.c (slots and queue), core_say.c (events, changes, messages). */
+#ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
+#define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
+
+#include "daemon/coordinator/core.h"
+#include "titan/internal/worker.pb-c.h"
+
+struct jobrec;
+
+struct noderec {
+    struct noderec *next;
+    char *name, *device, *address, *version;
+    enum node_state state;
+    uint64_t session; /* 0 = not connected */
+    uint32_t slots, used;
+    uint64_t memory_bytes, incarnation;
+    int64_t seen_mono, seen_wall;
+};
+
+struct workrec {
+    uint64_t id;
+    struct jobrec *job;
+    struct noderec *node;
+    enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
+    char *address;
+    bool started;   /* it has been seen alive */
+    bool blamed;    /* stopped because it did not obey in time: its end counts */
+    bool quiesced;  /* out of the job's current epoch, holding the state of last_step */
+    bool mentioned; /* scratch: listed in the hello being handled */
+    uint64_t epoch; /* newest it knows of */
+    uint64_t last_step;
+    int64_t deadline; /* of starting or stopping */
+};
+
+/* A place in the current epoch. */
+struct seat {
+    uint64_t worker_id;
+    struct workrec *worker; /* NULL = ended */
+    bool finished;
+};
+
+struct ckptrec {
+    uint64_t step, epoch;
+    char *path;
+};
+
+struct jobrec {
+    struct jobrec *hash_next;
+    struct jobrec *prev, *next; /* in the queue or in the active list */
+    uint64_t id;
+    enum job_state state;
+    struct job_spec spec;
+    char device[16]; /* what it was placed on; "" before */
+    struct job_status status;
+
+    uint32_t run; /* number of the newest */
+    bool run_active;
+    struct workrec **workers; /* in id order */
+    size_t n_workers, cap_workers;
+    uint32_t target; /* workers it has a claim to */
+
+    enum epoch_state epoch_state; /* of status.epoch */
+    struct seat *seats;           /* in rank order */
+    uint32_t n_seats;
+    uint32_t source;
+    uint64_t source_epoch, resume_step;
+    char *epoch_checkpoint;
+    unsigned char comm_id[16];
+    uint64_t *holders;
+    size_t n_holders;
+    bool proven;  /* it has made a step: its members hold its state */
+    bool broken;  /* a member left the epoch by itself, or it did not form in time */
+    bool charged; /* the end of the current epoch has cost at least one restart */
+
+    struct ckptrec *ckpts; /* newest first */
+    size_t n_ckpts, cap_ckpts;
+
+    bool finishing;         /* all members are done; waiting for their exits */
+    int64_t epoch_deadline; /* to be quiet, or to make the first step; INT64_MAX = none */
+    int64_t replace_at;     /* earliest start of new workers */
+    int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
+    uint32_t losses;        /* since the job was last complete and moving */
+    int64_t lost_mono;      /* recovery began; 0 = none */
+    uint64_t lost_step;
+    int64_t resize_mono; /* resize began; 0 = none */
+    uint32_t grace_ms;
+    double step_ms;
+    int64_t saved_mono; /* status was last stored */
+    bool unsaved;       /* and has changed since */
+};
+
+#define CORE_BUCKETS 4096
+struct core {
+    struct core_options options;
+    char *jobs_dir;
+    struct core_time now;
+    struct batch *out;
+    struct noderec *nodes;
+    struct jobrec *buckets[CORE_BUCKETS];
+    struct jobrec *queue, *queue_last, *active, *active_last;
+    size_t pending;
+    uint64_t next_worker_id;
+    bool slots_changed;
+    int64_t last_input;
+};
+
+/* --- core.c --- */
+void *core_alloc(size_t bytes); /* zeroed; see batch_alloc about running out */
+char *core_strdup(const char *text);
+struct noderec *core_find_node(const struct core *c, const char *name);
+struct jobrec *core_find_job(const struct core *c, uint64_t id);
+void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec *j);
+void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j);
+void core_forget(struct core *c, struct jobrec *j); /* unlinks and frees */
+
+/* --- core_job.c --- */
+struct exit_report {
+    int32_t exit_code, signal;
+    const char *reason;
+};
+/* Do whatever the job's state calls for now. May free j when it is over. */
+void job_advance(struct core *c, struct jobrec *j);
+/* A worker is no more: report is NULL when its node cannot say. Frees w. Does not advance the job. */
+void job_worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
+/* The current epoch has made its first step (or was done at once). */
+void job_formed(struct core *c, struct jobrec *j);
+void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms);
+void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+/* Send again what is in force for the job's workers on this node. */
+void job_resend(struct core *c, struct jobrec *j, struct noderec *n);
+void job_tick(struct core *c, struct jobrec *j); /* deadlines; then job_advance */
+int64_t job_deadline(const struct jobrec *j, int64_t now);
+uint32_t job_staying(const struct jobrec *j); /* workers that are not told to stop */
+struct workrec *job_worker(const struct jobrec *j, uint64_t id);
+struct seat *job_seat(struct jobrec *j, const struct workrec *w);
+bool job_final(const struct jobrec *j);
+void job_add_worker(struct jobrec *j, struct workrec *w);
+void job_stop_worker(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason);
+
+/* --- core_place.c --- */
+/* Largest number of workers the job may run on, at most n; 0 = none. */
+uint32_t place_world(const struct jobrec *j, uint32_t n);
+/* Start the workers the job may have now. */
+void place_grow(struct core *c, struct jobrec *j);
+/* Slots have changed hands: let waiting jobs, then the queue, have them. */
+void place_settle(struct core *c);
+
+/* --- core_say.c --- */
+struct say {
+    const char *type, *message;   /* message may be batch memory */
+    const struct workrec *worker; /* rank and node are taken from it */
+    const struct noderec *node;
+    const char *detail; /* NULL = {} */
+};
+void say_event(struct core *c, struct jobrec *j, struct say say); /* without a change; j NULL = of no job */
+void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
+void say_job_update(struct core *c, struct jobrec *j);
+void say_run_add(struct core *c, struct jobrec *j);
+void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
+void say_epoch_add(struct core *c, struct jobrec *j);
+void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why);
+void say_worker_add(struct core *c, struct workrec *w);
+/* Moves w->state. */
+void say_worker_move(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *report,
+                     bool counted, const char *why);
+void say_worker_pid(struct core *c, struct workrec *w, int64_t pid);
+void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+void say_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
+void say_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
+
+void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count);
+void tell_form(struct core *c, struct jobrec *j, struct noderec *n);
+void tell_revoke(struct core *c, struct jobrec *j, struct noderec *n);
+void tell_pause(struct core *c, struct jobrec *j, struct noderec *n);
+void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
+               const char *reason);
+void tell_welcome(struct core *c, struct noderec *n);
+/* Call tell for every connected node with a seat of the current epoch, once each. */
+void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
+
+#endif

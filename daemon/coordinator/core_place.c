@@ -1,0 +1,191 @@
+/* Slots: who gets them. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define QUEUE_LOOK_AHEAD 256 /* queued jobs too large for the cluster that are stepped over */
+
+uint32_t place_world(const struct jobrec *j, uint32_t n)
+{
+    n = MIN(n, j->spec.max_workers);
+    for (; n >= j->spec.min_workers && n > 0; n--)
+        if (world_set_has(&j->spec.worlds, n))
+            return n;
+    return 0;
+}
+
+static bool usable(const struct noderec *n, const char *device)
+{
+    return n->state == NODE_READY && n->session && strcmp(n->device, device) == 0;
+}
+
+static uint32_t free_slots(const struct core *c, const char *device, uint32_t *ret_all)
+{
+    uint32_t spare = 0, all = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (!usable(n, device))
+            continue;
+        all += n->slots;
+        spare += n->slots > n->used ? n->slots - n->used : 0;
+    }
+    if (ret_all)
+        *ret_all = all;
+    return spare;
+}
+
+/* Slots of this device that running jobs wait for. */
+static uint32_t claimed(const struct core *c, const char *device)
+{
+    uint32_t sum = 0;
+    for (const struct jobrec *j = c->active; j; j = j->next)
+        if (!job_final(j) && j->state != JOB_CANCELLING && !j->finishing && strcmp(j->device, device) == 0 &&
+            job_staying(j) < j->target)
+            sum += j->target - job_staying(j);
+    return sum;
+}
+
+/* A node for one more worker of j: where it has most already, then where most is free. */
+static struct noderec *pick_node(const struct core *c, const struct jobrec *j)
+{
+    struct noderec *best = NULL;
+    uint64_t best_score = 0;
+    for (struct noderec *n = c->nodes; n; n = n->next) {
+        if (!usable(n, j->device) || n->used >= n->slots)
+            continue;
+        uint64_t mine = 0;
+        for (size_t i = 0; i < j->n_workers; i++)
+            mine += j->workers[i]->node == n;
+        uint64_t score = (mine << 32) + (n->slots - n->used);
+        if (score > best_score) {
+            best = n;
+            best_score = score;
+        }
+    }
+    return best;
+}
+
+static void start_workers(struct core *c, struct jobrec *j, uint32_t count)
+{
+    _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
+    size_t first = j->n_workers;
+    j->starve_at = INT64_MAX;
+    if (!j->run_active) {
+        j->run++;
+        j->run_active = true;
+        say_run_add(c, j);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct noderec *n = pick_node(c, j);
+        titan_assert(n);
+        struct workrec *w = core_alloc(sizeof(*w));
+        w->id = c->next_worker_id++;
+        w->job = j;
+        w->node = n;
+        w->state = WORKER_STARTING;
+        w->deadline = c->now.mono_ms + c->options.start_ms;
+        n->used++;
+        job_add_worker(j, w);
+        say_worker_add(c, w);
+    }
+    for (struct noderec *n = c->nodes; n; n = n->next) {
+        size_t k = 0;
+        for (size_t i = first; i < j->n_workers; i++)
+            if (j->workers[i]->node == n)
+                ids[k++] = j->workers[i]->id;
+        if (k)
+            tell_start(c, j, n, ids, k);
+    }
+}
+
+static const char *const devices[] = {"cuda", "cpu"}; /* in order of preference */
+
+/* The device on which the job can have at least its minimum now. */
+static bool choose_device(const struct core *c, struct jobrec *j, bool respect_claims)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(devices); i++) {
+        if (strcmp(j->spec.device, "auto") != 0 && strcmp(j->spec.device, devices[i]) != 0)
+            continue;
+        uint32_t spare = free_slots(c, devices[i], NULL), taken = respect_claims ? claimed(c, devices[i]) : 0;
+        if (place_world(j, spare > taken ? spare - taken : 0) > 0) {
+            strcpy(j->device, devices[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+void place_grow(struct core *c, struct jobrec *j)
+{
+    if (c->now.mono_ms < j->replace_at)
+        return;
+    uint32_t want = c->queue ? j->target : j->spec.max_workers;
+    uint32_t have = job_staying(j);
+    if (have >= want || (!j->device[0] && !choose_device(c, j, false)))
+        return;
+    uint32_t world = place_world(j, MIN(want, have + free_slots(c, j->device, NULL)));
+    if (world <= have)
+        return;
+    if (world > j->target)
+        j->target = world;
+    start_workers(c, j, world - have);
+}
+
+/* Could the cluster as it is hold the job if nothing else ran? */
+static bool fits_at_all(const struct core *c, const struct jobrec *j)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(devices); i++) {
+        uint32_t all = 0;
+        (void)free_slots(c, devices[i], &all);
+        if ((strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, devices[i]) == 0) && place_world(j, all))
+            return true;
+    }
+    return false;
+}
+
+static bool any_free(const struct core *c)
+{
+    return free_slots(c, "cpu", NULL) > 0 || free_slots(c, "cuda", NULL) > 0;
+}
+
+static void place_queue(struct core *c)
+{
+    int looked = 0;
+    for (struct jobrec *j = c->queue, *next; j && looked < QUEUE_LOOK_AHEAD && any_free(c); j = next) {
+        next = j->next;
+        if (!fits_at_all(c, j)) {
+            looked++;
+            continue;
+        }
+        if (!choose_device(c, j, true))
+            return;
+        uint32_t spare = free_slots(c, j->device, NULL), taken = claimed(c, j->device);
+        core_list_remove(&c->queue, &c->queue_last, j);
+        core_list_append(&c->active, &c->active_last, j);
+        c->pending--;
+        j->target = place_world(j, spare - taken);
+        say_job_move(c, j, JOB_FORMING, "");
+        start_workers(c, j, j->target);
+    }
+}
+
+static void grow_all(struct core *c)
+{
+    for (struct jobrec *j = c->active; j; j = j->next)
+        if (!job_final(j) && j->state != JOB_CANCELLING && !j->finishing)
+            place_grow(c, j);
+}
+
+void place_settle(struct core *c)
+{
+    if (!c->slots_changed)
+        return;
+    c->slots_changed = false;
+    grow_all(c);
+    bool waited = c->queue != NULL;
+    place_queue(c);
+    if (waited && !c->queue)
+        grow_all(c); /* nobody waits any more: what is left is for those who run */
+}

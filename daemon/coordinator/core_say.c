@@ -1,0 +1,450 @@
+/* The core's output: each change with the event that tells of it, and the messages to agents. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+
+static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
+{
+    for (uint32_t i = 0; w && i < j->n_seats; i++)
+        if (j->seats[i].worker_id == w->id)
+            return (int32_t)i;
+    return -1;
+}
+
+static void set_event(struct core *c, struct change *change, const struct jobrec *j, struct say say)
+{
+    const struct noderec *node = say.node ? say.node : say.worker ? say.worker->node : NULL;
+    change->has_event = true;
+    change->event = (struct event){
+        .job_id = j ? j->id : 0,
+        .at_ms = c->now.wall_ms,
+        .type = say.type,
+        .message = say.message,
+        .epoch = j ? j->status.epoch : 0,
+        .step = j ? j->status.step : 0,
+        .rank = j ? rank_of(j, say.worker) : -1,
+        .node = node ? batch_strdup(c->out, node->name) : "",
+        .detail = say.detail ? say.detail : "{}",
+    };
+}
+
+/* A JSON object under construction; its text ends up in the batch. */
+struct detail {
+    struct buf buf;
+    struct json_writer w;
+};
+
+static void detail_begin(struct detail *d)
+{
+    memset(d, 0, sizeof(*d));
+    d->buf.limit = 8192;
+    d->w.out = &d->buf;
+    json_begin_object(&d->w, NULL);
+}
+
+static const char *detail_end(struct core *c, struct detail *d)
+{
+    json_end_object(&d->w);
+    const char *text = buf_failed(&d->buf) ? "{}" : batch_strdup(c->out, d->buf.data);
+    buf_free(&d->buf);
+    return text;
+}
+
+void say_event(struct core *c, struct jobrec *j, struct say say)
+{
+    set_event(c, batch_change(c->out, CHANGE_EVENT), j, say);
+}
+
+static void set_status(struct core *c, struct change *change, struct jobrec *j)
+{
+    change->job.id = j->id;
+    change->job.state = j->state;
+    change->job.status = j->status;
+    change->job.status.checkpoint = j->n_ckpts ? batch_strdup(c->out, j->ckpts[0].path) : "";
+    j->saved_mono = c->now.mono_ms;
+    j->unsaved = false;
+}
+
+void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const char *reason)
+{
+    struct detail d;
+    enum job_state from = j->state;
+    detail_begin(&d);
+    json_put_string(&d.w, "from", sm_name(&job_sm, (int)from));
+    json_put_string(&d.w, "to", sm_name(&job_sm, (int)to));
+    if (reason && *reason)
+        json_put_string(&d.w, "reason", reason);
+    j->state = to;
+    struct change *change = batch_change(c->out, CHANGE_JOB_MOVE);
+    set_status(c, change, j);
+    change->job.reason = batch_strdup(c->out, reason);
+    set_event(c, change, j,
+              (struct say){.type = "job.state",
+                           .message = batch_printf(c->out, "%s%s%s", sm_name(&job_sm, (int)to),
+                                                   reason && *reason ? ": " : "", reason ? reason : ""),
+                           .detail = detail_end(c, &d)});
+}
+
+void say_job_update(struct core *c, struct jobrec *j)
+{
+    set_status(c, batch_change(c->out, CHANGE_JOB_UPDATE), j);
+}
+
+void say_run_add(struct core *c, struct jobrec *j)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "run", j->run);
+    struct change *change = batch_change(c->out, CHANGE_RUN_ADD);
+    change->run.job_id = j->id;
+    change->run.number = j->run;
+    set_event(c, change, j,
+              (struct say){.type = "run.started",
+                           .message = batch_printf(c->out, "run %u started", j->run),
+                           .detail = detail_end(c, &d)});
+}
+
+void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "run", j->run);
+    json_put_string(&d.w, "state", sm_name(&run_sm, (int)to));
+    struct change *change = batch_change(c->out, CHANGE_RUN_MOVE);
+    change->run.job_id = j->id;
+    change->run.number = j->run;
+    change->run.state = to;
+    change->run.reason = batch_strdup(c->out, reason);
+    set_event(c, change, j,
+              (struct say){.type = "run.ended",
+                           .message = batch_printf(c->out, "run %u %s", j->run, sm_name(&run_sm, (int)to)),
+                           .detail = detail_end(c, &d)});
+}
+
+static const char *source_name(uint32_t source)
+{
+    static const char *const names[] = {"init", "checkpoint", "memory"};
+    return source < 3 ? names[source] : "?";
+}
+
+void say_epoch_add(struct core *c, struct jobrec *j)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_string(&d.w, "source", source_name(j->source));
+    json_put_uint(&d.w, "resume_step", j->resume_step);
+    struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
+    uint64_t *ids = batch_alloc(c->out, j->n_seats * sizeof(*ids));
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        ids[i] = j->seats[i].worker_id;
+    change->epoch = (struct epoch){
+        .job_id = j->id,
+        .number = j->status.epoch,
+        .run = j->run,
+        .state = EPOCH_FORMING,
+        .source = j->source,
+        .source_epoch = j->source_epoch,
+        .resume_step = j->resume_step,
+        .checkpoint = batch_strdup(c->out, j->epoch_checkpoint),
+        .world_size = j->n_seats,
+        .workers = ids,
+        .created_at_ms = c->now.wall_ms,
+    };
+    memcpy(change->epoch.comm_id, j->comm_id, sizeof(j->comm_id));
+    set_event(
+        c, change, j,
+        (struct say){.type = "epoch.forming",
+                     .message = batch_printf(c->out, "epoch %llu forms with %u workers, state from %s",
+                                             (unsigned long long)j->status.epoch, j->n_seats, source_name(j->source)),
+                     .detail = detail_end(c, &d)});
+}
+
+void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why)
+{
+    static const char *const types[] = {
+        [EPOCH_RUNNING] = "epoch.formed", [EPOCH_REVOKED] = "epoch.revoked", [EPOCH_ENDED] = "epoch.ended"};
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "world", j->n_seats);
+    if (why)
+        json_put_string(&d.w, "reason", why);
+    struct change *change = batch_change(c->out, CHANGE_EPOCH_MOVE);
+    change->epoch.job_id = j->id;
+    change->epoch.number = j->status.epoch;
+    change->epoch.state = to;
+    j->epoch_state = to;
+    set_event(c, change, j,
+              (struct say){.type = types[to],
+                           .message = batch_printf(c->out, "epoch %llu %s%s%s", (unsigned long long)j->status.epoch,
+                                                   sm_name(&epoch_sm, (int)to), why ? ": " : "", why ? why : ""),
+                           .detail = detail_end(c, &d)});
+}
+
+static struct change *worker_change(struct core *c, enum change_kind kind, struct workrec *w)
+{
+    struct change *change = batch_change(c->out, kind);
+    change->worker = (struct worker){
+        .id = w->id,
+        .job_id = w->job->id,
+        .run = w->job->run,
+        .node = batch_strdup(c->out, w->node->name),
+        .state = w->state,
+        .address = batch_strdup(c->out, w->address),
+        .rank = -1,
+    };
+    return change;
+}
+
+void say_worker_add(struct core *c, struct workrec *w)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    set_event(c, worker_change(c, CHANGE_WORKER_ADD, w), w->job,
+              (struct say){
+                  .type = "worker.starting",
+                  .message = batch_printf(c->out, "worker %llu starts on %s", (unsigned long long)w->id, w->node->name),
+                  .worker = w,
+                  .detail = detail_end(c, &d)});
+}
+
+static const char *exit_text(struct core *c, const struct workrec *w, const struct exit_report *r, const char *why)
+{
+    unsigned long long id = w->id;
+    const char *words = r && r->reason && *r->reason ? r->reason : why ? why : "";
+    const char *colon = *words ? ": " : "";
+    if (!r)
+        return batch_printf(c->out, "worker %llu is lost%s%s", id, colon, words);
+    if (r->signal)
+        return batch_printf(c->out, "worker %llu was ended by signal %d (%s)%s%s", id, r->signal, strsignal(r->signal),
+                            colon, words);
+    return batch_printf(c->out, "worker %llu exited with status %d%s%s", id, r->exit_code, colon, words);
+}
+
+void say_worker_move(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *r, bool counted,
+                     const char *why)
+{
+    static const char *const types[] = {[WORKER_READY] = "worker.ready",
+                                        [WORKER_STOPPING] = "worker.stopping",
+                                        [WORKER_EXITED] = "worker.exited",
+                                        [WORKER_LOST] = "worker.lost"};
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    if (to == WORKER_READY && w->address)
+        json_put_string(&d.w, "address", w->address);
+    if (r) {
+        json_put_int(&d.w, "exit_code", r->exit_code);
+        json_put_int(&d.w, "signal", r->signal);
+    }
+    const char *words = r && r->reason && *r->reason ? r->reason : why;
+    if (words && *words)
+        json_put_string(&d.w, "reason", words);
+    if (to == WORKER_EXITED || to == WORKER_LOST)
+        json_put_bool(&d.w, "counted", counted);
+    w->state = to;
+    struct change *change = worker_change(c, CHANGE_WORKER_MOVE, w);
+    change->worker.exit_code = r ? r->exit_code : 0;
+    change->worker.signal = r ? r->signal : 0;
+    change->worker.counted = counted;
+    change->worker.reason = batch_strdup(c->out, words);
+    const char *message = to == WORKER_READY ? batch_printf(c->out, "worker %llu is ready", (unsigned long long)w->id)
+                          : to == WORKER_STOPPING ? batch_printf(c->out, "worker %llu is told to stop: %s",
+                                                                 (unsigned long long)w->id, why ? why : "")
+                                                  : exit_text(c, w, r, why);
+    set_event(c, change, w->job,
+              (struct say){.type = types[to], .message = message, .worker = w, .detail = detail_end(c, &d)});
+}
+
+void say_worker_pid(struct core *c, struct workrec *w, int64_t pid)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    json_put_int(&d.w, "pid", pid);
+    struct change *change = worker_change(c, CHANGE_WORKER_PID, w);
+    change->worker.pid = pid;
+    set_event(c, change, w->job,
+              (struct say){.type = "worker.started",
+                           .message = batch_printf(c->out, "worker %llu has started", (unsigned long long)w->id),
+                           .worker = w,
+                           .detail = detail_end(c, &d)});
+}
+
+void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "step", m->step);
+    json_put_string(&d.w, "path", m->path);
+    json_put_uint(&d.w, "bytes", m->bytes);
+    struct change *change = batch_change(c->out, CHANGE_CHECKPOINT_COMMIT);
+    change->checkpoint = (struct checkpoint){
+        .job_id = j->id,
+        .step = m->step,
+        .epoch = m->epoch,
+        .path = batch_strdup(c->out, m->path),
+        .bytes = m->bytes,
+        .world_size = m->world_size,
+        .committed_at_ms = c->now.wall_ms,
+    };
+    set_event(c, change, j,
+              (struct say){.type = "checkpoint.committed",
+                           .message = batch_printf(c->out, "checkpoint of step %llu", (unsigned long long)m->step),
+                           .detail = detail_end(c, &d)});
+    say_job_update(c, j);
+}
+
+void say_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "step", ckpt->step);
+    json_put_string(&d.w, "path", ckpt->path);
+    struct change *change = batch_change(c->out, CHANGE_CHECKPOINT_EXPIRE);
+    change->checkpoint.job_id = j->id;
+    change->checkpoint.step = ckpt->step;
+    set_event(
+        c, change, j,
+        (struct say){.type = "checkpoint.expired",
+                     .message = batch_printf(c->out, "checkpoint of step %llu goes", (unsigned long long)ckpt->step),
+                     .detail = detail_end(c, &d)});
+}
+
+void say_node(struct core *c, struct noderec *n, enum node_state to, const char *message)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "slots", n->slots);
+    json_put_string(&d.w, "device", n->device);
+    n->state = to;
+    struct change *change = batch_change(c->out, CHANGE_NODE_PUT);
+    change->node = (struct node){
+        .name = batch_strdup(c->out, n->name),
+        .state = to,
+        .slots = n->slots,
+        .device = batch_strdup(c->out, n->device),
+        .address = batch_strdup(c->out, n->address),
+        .version = batch_strdup(c->out, n->version),
+        .memory_bytes = n->memory_bytes,
+        .incarnation = n->incarnation,
+        .last_seen_ms = n->seen_wall,
+    };
+    set_event(c, change, NULL,
+              (struct say){.type = to == NODE_READY ? "node.ready" : "node.lost",
+                           .message = batch_printf(c->out, "node %s %s", n->name, message),
+                           .node = n,
+                           .detail = detail_end(c, &d)});
+}
+
+/* --- messages -------------------------------------------------------------------------------------------------- */
+
+void tell_welcome(struct core *c, struct noderec *n)
+{
+    Titan__Internal__Welcome *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__welcome__init(m);
+    m->term = c->options.term;
+    m->beat_ms = c->options.beat_ms;
+    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
+}
+
+void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count)
+{
+    if (!n->session)
+        return;
+    Titan__Internal__StartWorkers *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__start_workers__init(m);
+    m->job_id = j->id;
+    m->n_worker_ids = count;
+    m->worker_ids = batch_alloc(c->out, count * sizeof(*ids));
+    memcpy(m->worker_ids, ids, count * sizeof(*ids));
+    m->directory = batch_printf(c->out, "%s/%llu", c->jobs_dir, (unsigned long long)j->id);
+    m->device = batch_strdup(c->out, n->device);
+    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START, m);
+}
+
+void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
+{
+    if (!n->session)
+        return;
+    Titan__Internal__FormEpoch *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__form_epoch__init(m);
+    m->job_id = j->id;
+    m->epoch = j->status.epoch;
+    m->comm_id.len = sizeof(j->comm_id);
+    m->comm_id.data = batch_alloc(c->out, sizeof(j->comm_id));
+    memcpy(m->comm_id.data, j->comm_id, sizeof(j->comm_id));
+    m->n_members = j->n_seats;
+    m->members = batch_alloc(c->out, j->n_seats * sizeof(*m->members));
+    for (uint32_t i = 0; i < j->n_seats; i++) {
+        const struct workrec *w = j->seats[i].worker;
+        m->members[i] = batch_alloc(c->out, sizeof(**m->members));
+        titan__internal__member__init(m->members[i]);
+        m->members[i]->worker_id = j->seats[i].worker_id;
+        m->members[i]->node = batch_strdup(c->out, w ? w->node->name : "");
+        m->members[i]->address = batch_strdup(c->out, w ? w->address : "");
+    }
+    m->source = (Titan__Internal__StateSource)j->source;
+    m->resume_step = j->resume_step;
+    m->checkpoint_path = batch_strdup(c->out, j->epoch_checkpoint);
+    if (j->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY) {
+        m->n_state_holders = j->n_holders;
+        m->state_holders = batch_alloc(c->out, j->n_holders * sizeof(*m->state_holders));
+        memcpy(m->state_holders, j->holders, j->n_holders * sizeof(*m->state_holders));
+    }
+    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
+}
+
+void tell_revoke(struct core *c, struct jobrec *j, struct noderec *n)
+{
+    if (!n->session)
+        return;
+    Titan__Internal__RevokeEpoch *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__revoke_epoch__init(m);
+    m->job_id = j->id;
+    m->epoch = j->status.epoch;
+    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE, m);
+}
+
+void tell_pause(struct core *c, struct jobrec *j, struct noderec *n)
+{
+    if (!n->session)
+        return;
+    Titan__Internal__PauseJob *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__pause_job__init(m);
+    m->job_id = j->id;
+    m->epoch = j->status.epoch;
+    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
+}
+
+void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
+               const char *reason)
+{
+    if (!session)
+        return;
+    Titan__Internal__StopWorkers *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__stop_workers__init(m);
+    m->job_id = job_id;
+    m->n_worker_ids = 1;
+    m->worker_ids = batch_alloc(c->out, sizeof(worker_id));
+    m->worker_ids[0] = worker_id;
+    m->grace_ms = grace_ms;
+    m->reason = batch_strdup(c->out, reason);
+    batch_message(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP, m);
+}
+
+void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
+{
+    for (uint32_t i = 0; i < j->n_seats; i++) {
+        struct noderec *n = j->seats[i].worker ? j->seats[i].worker->node : NULL;
+        bool told = false;
+        for (uint32_t k = 0; n && k < i && !told; k++)
+            told = j->seats[k].worker && j->seats[k].worker->node == n;
+        if (n && !told)
+            tell(c, j, n);
+    }
+}

@@ -1,0 +1,118 @@
+#include "daemon/coordinator/restore.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What one job's queries gather; the strings live in the batch's arena until the core has copied them. */
+struct gather {
+    struct core *core;
+    struct db *db;
+    struct core_time now;
+    struct titan_error *err;
+    titan_status status;
+
+    struct batch memory;
+    struct core_saved_job saved;
+    struct worker *workers;
+    struct checkpoint *checkpoints;
+    struct epoch epoch;
+    uint64_t *holders;
+};
+
+static bool each_node(const struct node *n, void *data)
+{
+    struct gather *g = data;
+    core_restore_node(g->core, n, g->now);
+    return true;
+}
+
+static bool each_worker(const struct worker *w, void *data)
+{
+    struct gather *g = data;
+    struct worker *grown = realloc(g->workers, (g->saved.n_workers + 1) * sizeof(*grown));
+    titan_assert(grown);
+    g->workers = grown;
+    struct worker *copy = &g->workers[g->saved.n_workers++];
+    *copy = *w;
+    copy->node = batch_strdup(&g->memory, w->node);
+    copy->address = batch_strdup(&g->memory, w->address);
+    copy->reason = "";
+    return true;
+}
+
+static bool each_checkpoint(const struct checkpoint *k, void *data)
+{
+    struct gather *g = data;
+    struct checkpoint *grown = realloc(g->checkpoints, (g->saved.n_checkpoints + 1) * sizeof(*grown));
+    titan_assert(grown);
+    g->checkpoints = grown;
+    g->checkpoints[g->saved.n_checkpoints] = *k;
+    g->checkpoints[g->saved.n_checkpoints++].path = batch_strdup(&g->memory, k->path);
+    return true;
+}
+
+static uint64_t *copy_ids(struct gather *g, const struct epoch *e)
+{
+    uint64_t *ids = batch_alloc(&g->memory, (e->world_size + 1) * sizeof(*ids));
+    memcpy(ids, e->workers, e->world_size * sizeof(*ids));
+    return ids;
+}
+
+static void with_epoch(const struct epoch *e, void *data)
+{
+    struct gather *g = data;
+    g->epoch = *e;
+    g->epoch.checkpoint = batch_strdup(&g->memory, e->checkpoint);
+    g->epoch.workers = copy_ids(g, e);
+    g->saved.epoch = &g->epoch;
+}
+
+static void with_holders(const struct epoch *e, void *data)
+{
+    struct gather *g = data;
+    g->saved.holders = g->holders = copy_ids(g, e);
+    g->saved.n_holders = e->world_size;
+}
+
+static titan_status gather_job(struct gather *g, uint64_t id)
+{
+    enum run_state run = RUN_NONE;
+    TRY(run_last(g->db, id, &g->saved.run, &run, g->err));
+    g->saved.run_active = run == RUN_ACTIVE;
+    TRY(worker_list(g->db, id, true, each_worker, g, g->err));
+    TRY(checkpoint_list(g->db, id, each_checkpoint, g, g->err));
+    if (g->saved.job.status.epoch == 0)
+        return TITAN_OK;
+    TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
+    if (g->epoch.source_epoch)
+        TRY(epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err));
+    return TITAN_OK;
+}
+
+static bool each_job(const struct job *job, void *data)
+{
+    struct gather *g = data;
+    batch_init(&g->memory);
+    memset(&g->saved, 0, sizeof(g->saved));
+    g->saved.job = *job;
+    if (job->state != JOB_PENDING)
+        g->status = gather_job(g, job->id);
+    g->saved.workers = g->workers;
+    g->saved.checkpoints = g->checkpoints;
+    if (g->status == TITAN_OK)
+        core_restore_job(g->core, &g->saved, g->now);
+    batch_free(&g->memory);
+    free(g->workers);
+    free(g->checkpoints);
+    g->workers = NULL;
+    g->checkpoints = NULL;
+    return g->status == TITAN_OK;
+}
+
+titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
+{
+    struct gather g = {.core = c, .db = db, .now = now, .err = err};
+    TRY(node_list(db, each_node, &g, err));
+    TRY(job_list_open(db, each_job, &g, err));
+    return g.status;
+}

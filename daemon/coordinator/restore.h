@@ -1,0 +1,10 @@
+/* restore.h - from the store back into a core. */
+#ifndef TITAN_DAEMON_COORDINATOR_RESTORE_H
+#define TITAN_DAEMON_COORDINATOR_RESTORE_H
+
+#include "daemon/coordinator/core.h"
+
+/* Nodes and every job that has not ended; into a core that has had no input yet. */
+titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,117 @@
+/* Agents' streams: hello, reports in; commands out. */
+#include "daemon/coordinator/shell.h"
+
+#include <stdlib.h>
+
+struct agent_session {
+    struct agent_session *next;
+    uint64_t id;
+    struct rpc_call *call; /* NULL once it is over */
+};
+
+static struct agent_session *find(struct coordinator *c, uint64_t id)
+{
+    struct agent_session *s = c->sessions;
+    while (s && s->id != id)
+        s = s->next;
+    return s;
+}
+
+static struct agent_session *session_begin(struct coordinator *c, struct rpc_call *call)
+{
+    struct agent_session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return NULL;
+    s->id = c->next_session++;
+    s->call = call;
+    s->next = c->sessions;
+    c->sessions = s;
+    rpc_call_set_data(call, s);
+    return s;
+}
+
+/* End it from our side; on_close does the rest. */
+static void session_end(struct coordinator *c, struct agent_session *s, const struct titan_error *err)
+{
+    struct rpc_call *call = s->call;
+    s->call = NULL;
+    if (!call)
+        return;
+    if (err) {
+        tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
+        rpc_call_fail(call, err);
+    } else {
+        rpc_call_finish(call, TITAN_OK, NULL);
+    }
+}
+
+void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    struct coordinator *c = data;
+    struct agent_session *s = rpc_call_data(call);
+    struct titan_error err = {0};
+    if (c->closing || (!s && request && !(s = session_begin(c, call)))) {
+        rpc_call_finish(call, TITAN_EUNREACHABLE, "the coordinator is stopping");
+        return;
+    }
+    if (!s || !s->call)
+        return;
+    if (!request) {
+        session_end(c, s, NULL);
+        return;
+    }
+    const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG) {
+        api_log_chunk(c, s->id, m->log);
+        return;
+    }
+    struct batch batch;
+    batch_init(&batch);
+    titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
+    shell_commit(c, &batch, NULL, NULL);
+    if (status != TITAN_OK)
+        session_end(c, s, &err);
+}
+
+void session_on_close(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct coordinator *c = data;
+    struct agent_session *s = rpc_call_data(call);
+    (void)cancelled;
+    if (!s)
+        return;
+    struct agent_session **at = &c->sessions;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    if (!c->closing) {
+        struct batch batch;
+        batch_init(&batch);
+        core_session_closed(c->core, s->id, shell_now(), &batch);
+        shell_commit(c, &batch, NULL, NULL);
+        api_session_gone(c, s->id);
+    }
+    free(s);
+}
+
+void session_tell(struct coordinator *c, uint64_t session, Titan__Internal__CoordinatorMessage *m)
+{
+    struct agent_session *s = find(c, session);
+    if (!s || !s->call)
+        return;
+    if (rpc_call_send(s->call, &m->base) == TITAN_EAGAIN) {
+        /* It will open another and be told afresh what is in force. */
+        struct titan_error err = {0};
+        titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
+        session_end(c, s, &err);
+    }
+}
+
+void session_drop(struct coordinator *c, uint64_t session)
+{
+    struct agent_session *s = find(c, session);
+    struct titan_error err = {0};
+    titan_fail(&err, TITAN_ECONFLICT, "the node was given up or has opened another session");
+    if (s)
+        session_end(c, s, &err);
+}

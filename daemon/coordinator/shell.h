@@ -1,0 +1,79 @@
+/* shell.h - the coordinator's shell, as seen by its files: coordinator.c (store, core, time), session.c (agents),
+ * daemon/api (requests). Loop thread only. */
+#ifndef TITAN_DAEMON_COORDINATOR_SHELL_H
+#define TITAN_DAEMON_COORDINATOR_SHELL_H
+
+#include <limits.h>
+
+#include "base/log.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/core.h"
+#include "state/store.h"
+
+struct agent_session;
+struct commit;
+struct watcher;
+struct log_request;
+
+#define METRICS_BUFFER 1024
+
+struct coordinator {
+    uv_loop_t *loop;
+    struct log log;
+    struct coordinator_options options;
+    char state_dir[PATH_MAX], jobs_dir[PATH_MAX];
+    int64_t started_wall_ms;
+    struct store *store;
+    struct core *core;
+    uv_timer_t timer, retry_timer, metrics_timer;
+    int open_handles;
+    bool closing;
+
+    /* Batches on their way into the store, in order. Each carries the number of its turn; the store takes them in
+     * turn only, so one that fails (full disk) holds up those behind it until it goes in. */
+    struct commit *commits, **commits_tail;
+    uint64_t next_turn;
+    size_t in_flight;
+    bool stalled; /* the store refused; new work is refused until it is through */
+    struct titan_error stall;
+
+    uint64_t next_job_id;
+    size_t submitting; /* not durable yet */
+
+    struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
+    size_t n_metrics, metrics_in_flight;
+    bool metrics_failed; /* said once */
+
+    struct agent_session *sessions;
+    uint64_t next_session;
+    struct watcher *watchers;
+    size_t n_watchers;
+    struct log_request *log_requests;
+    uint64_t next_log_request;
+
+    void (*closed)(void *);
+    void *closed_data;
+};
+
+struct core_time shell_now(void);
+/* Called with the outcome once the batch is durable, or with the error while it is not (it will be tried again). */
+typedef void (*shell_done)(void *arg, const struct titan_error *err);
+/* Take over what the core has put into batch (left empty). done may be NULL. */
+void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);
+/* TITAN_OK, or why nothing that changes the store can be taken now. */
+titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
+
+/* --- session.c --- */
+void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void session_on_close(struct rpc_call *call, bool cancelled, void *data);
+/* Send to a session; nothing happens when it is over. */
+void session_tell(struct coordinator *c, uint64_t session, Titan__Internal__CoordinatorMessage *m);
+void session_drop(struct coordinator *c, uint64_t session);
+
+/* --- daemon/api --- */
+/* Something new for those who watch this job: events, metrics. */
+void watch_poke(struct coordinator *c, uint64_t job_id);
+void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
+void api_session_gone(struct coordinator *c, uint64_t session);
+
+#endif
