@@ -1,0 +1,73 @@
+/* cancel.c - titanctl cancel: ask jobs to stop. */
+#include "base/cleanup.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+static titan_status cancel_one(struct ctl *ctl, uint64_t id, const char *reason, uint32_t grace_ms,
+                               Titan__V1__JobState *ret_state, struct titan_error *err)
+{
+    Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
+    request.job_id = id;
+    request.reason = (char *)(uintptr_t)reason;
+    request.grace_ms = grace_ms;
+    _cleanup_message_ Titan__V1__CancelJobResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("CancelJob"), &request.base, &titan__v1__cancel_job_response__descriptor, &reply,
+                 err));
+    *ret_state = reply->state;
+    return TITAN_OK;
+}
+
+static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState state)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (ctl->json) {
+        struct json_writer w = {.out = &text};
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", id);
+        json_put_string(&w, "state", job_state_name(state));
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "job %llu %s", (unsigned long long)id, job_state_name(state));
+    }
+    (void)output_line(&text);
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    double grace_s;
+    TRY(args_real(args, "grace", 0.001, 3600, 0, &grace_s, err));
+    uint64_t id;
+    for (int i = 0; i < args->n; i++)
+        TRY(args_job(args, i, &id, err));
+    for (int i = 0; i < args->n; i++) {
+        Titan__V1__JobState state;
+        TRY(args_job(args, i, &id, err));
+        TRY(cancel_one(ctl, id, args_text(args, "reason", ""), (uint32_t)(grace_s * 1000), &state, err));
+        print_one(ctl, id, state);
+    }
+    return TITAN_OK;
+}
+
+const struct command command_cancel = {
+    .name = "cancel",
+    .summary = "stop jobs, with a last checkpoint if there is time for it",
+    .arguments = "JOB...",
+    .text =
+        "Returns when the server has taken note; `titanctl wait` waits for the end. A job that has ended already is "
+        "an\nerror (exit code 6), one that is being cancelled is not. With several jobs it stops at the first "
+        "error.",
+    .min_args = 1,
+    .max_args = ANY_NUMBER,
+    .word = WORD_JOB,
+    .options =
+        (const struct option_spec[]){
+            {"reason", 0, "TEXT", "why; shown with the job", WORD_NONE},
+            {"grace", 0, "SECONDS", "time for a last checkpoint before workers are killed (default 10)", WORD_NONE},
+            {NULL}},
+    .examples = (const struct example[]){{"titanctl cancel 12 13", "stop two jobs"},
+                                         {"titanctl cancel 12 --reason 'wrong data' && titanctl wait 12",
+                                          "stop a job and wait until it has"},
+                                         {NULL}},
+    .run = run,
+};

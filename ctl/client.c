@@ -1,0 +1,140 @@
+/* client.c - see client.h. */
+#include "ctl/client.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define SYSTEM_SOCKET "/run/titan/titan.sock"
+
+/* Where a titand that was told nothing else serves: as this user, under systemd, as root. */
+static const char *find_socket(char *own, size_t cap)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    *own = '\0';
+    if (geteuid() != 0 && state && *state == '/')
+        (void)snprintf(own, cap, "%s/titan/titan.sock", state);
+    else if (geteuid() != 0 && home && *home == '/')
+        (void)snprintf(own, cap, "%s/.local/state/titan/titan.sock", home);
+    const char *const places[] = {own, SYSTEM_SOCKET, "/var/lib/titan/titan.sock"};
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
+        if (*places[i] && access(places[i], F_OK) == 0)
+            return places[i];
+    return *own ? own : SYSTEM_SOCKET;
+}
+
+titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err)
+{
+    const char *from_env = getenv("TITAN_SERVER");
+    char own[256];
+    int n;
+    if (given || (from_env && *from_env))
+        n = snprintf(out, cap, "%s", given ? given : from_env);
+    else
+        n = snprintf(out, cap, "unix:%s", find_socket(own, sizeof(own)));
+    if (n < 0 || (size_t)n >= cap)
+        return titan_fail(err, TITAN_EINVAL, "the server's address is longer than %zu bytes", cap - 1);
+    return TITAN_OK;
+}
+
+titan_status ctl_channel(struct ctl *ctl, struct titan_error *err)
+{
+    return ctl->channel ? TITAN_OK : rpc_channel_open(ctl->server, &ctl->channel, err);
+}
+
+void ctl_unreachable_hint(struct titan_error *err)
+{
+    if (err->status == TITAN_EUNREACHABLE)
+        titan_error_hint(err, "start one with: titand dev --state-dir DIR; or name another with --server");
+}
+
+titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
+                      const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
+{
+    TRY(ctl_channel(ctl, err));
+    ProtobufCMessage *answer = NULL;
+    titan_status status = rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err);
+    if (status == TITAN_OK)
+        *(ProtobufCMessage **)ret = answer;
+    else
+        ctl_unreachable_hint(err);
+    return status;
+}
+
+titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
+                        const ProtobufCMessageDescriptor *reply,
+                        bool (*each)(const ProtobufCMessage *message, void *data), void *data, struct titan_error *err)
+{
+    TRY(ctl_channel(ctl, err));
+    ctl_catch_interrupt();
+    titan_status status =
+        rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err);
+    if (status != TITAN_OK)
+        ctl_unreachable_hint(err);
+    return status;
+}
+
+titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret, struct titan_error *err)
+{
+    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+    request.job_id = id;
+    Titan__V1__GetJobResponse *answer = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, &answer, err));
+    if (!answer->job) {
+        message_free(&answer);
+        return titan_fail(err, TITAN_EIO, "the server's answer about job %llu is empty", (unsigned long long)id);
+    }
+    *ret = answer;
+    return TITAN_OK;
+}
+
+void message_free(void *message_pointer)
+{
+    ProtobufCMessage *message = *(ProtobufCMessage **)message_pointer;
+    if (message)
+        protobuf_c_message_free_unpacked(message, NULL);
+}
+
+volatile int ctl_interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    if (ctl_interrupted)
+        _exit(130);
+    ctl_interrupted = 1;
+}
+
+void ctl_catch_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt};
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
+bool job_state_final(Titan__V1__JobState state)
+{
+    return state == TITAN__V1__JOB_STATE__COMPLETED || state == TITAN__V1__JOB_STATE__FAILED ||
+           state == TITAN__V1__JOB_STATE__CANCELLED;
+}
+
+const char *job_state_name(Titan__V1__JobState state)
+{
+    const ProtobufCEnumValue *value =
+        protobuf_c_enum_descriptor_get_value(&titan__v1__job_state__descriptor, (int)state);
+    return value ? value->name : "UNKNOWN";
+}
+
+int job_state_parse(const char *name)
+{
+    const ProtobufCEnumDescriptor *all = &titan__v1__job_state__descriptor;
+    for (unsigned i = 0; i < all->n_values; i++)
+        if (all->values[i].value != 0 && strcasecmp(all->values[i].name, name) == 0)
+            return all->values[i].value;
+    return -1;
+}

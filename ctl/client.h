@@ -1,0 +1,55 @@
+/* client.h - what a command needs of the outside: the server, the terminal, and the way results are printed. */
+#ifndef TITAN_CTL_CLIENT_H
+#define TITAN_CTL_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "proto/rpc/client.h"
+#include "titan/v1/titan.pb-c.h"
+
+#define TITAN_METHOD(name) "/titan.v1.Titan/" name
+
+struct ctl {
+    char server[512];
+    bool json;
+    bool color;                  /* on stdout */
+    bool online;                 /* stdout is a terminal */
+    struct rpc_channel *channel; /* opened by the first call */
+};
+
+enum { CALL_MS = 30000 };
+
+/* given, else $TITAN_SERVER, else the first socket that is there: of this user's titand, of the system's
+ * (/run/titan/titan.sock), of a titand that root started by hand. */
+titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
+
+titan_status ctl_channel(struct ctl *ctl, struct titan_error *err) TITAN_MUST_USE;
+/* One call; *ret is the caller's (protobuf_c_message_free_unpacked). The error of a server that is not there says how
+ * to start one. */
+titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
+                      const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
+                        const ProtobufCMessageDescriptor *reply,
+                        bool (*each)(const ProtobufCMessage *message, void *data), void *data,
+                        struct titan_error *err) TITAN_MUST_USE;
+void ctl_unreachable_hint(struct titan_error *err); /* does nothing for another status */
+
+titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret,
+                     struct titan_error *err) TITAN_MUST_USE;
+
+void message_free(void *message_pointer); /* for _cleanup_: a pointer to any protobuf-c message pointer */
+#define _cleanup_message_ _cleanup_(message_free)
+
+/* From the first SIGINT or SIGTERM on non-zero; a second one ends the process with 130. */
+extern volatile int ctl_interrupted;
+void ctl_catch_interrupt(void);
+
+bool job_state_final(Titan__V1__JobState state);
+const char *job_state_name(Titan__V1__JobState state); /* "RUNNING" */
+/* By name in any case; -1 for none. */
+int job_state_parse(const char *name);
+
+#endif

@@ -1,0 +1,49 @@
+/* command.c - the table of commands, in the order help lists them. */
+#include "ctl/command.h"
+
+#include <string.h>
+
+const struct command *const commands[] = {
+    &command_submit,
+    &command_run,
+    &command_status,
+    &command_list,
+    &command_cancel,
+    &command_wait,
+    &command_logs,
+    &command_events,
+    &command_metrics,
+    &command_nodes,
+    &command_checkpoints,
+    &command_generate,
+    &command_convert,
+    &command_version,
+    &command_help,
+    &command_completion,
+    NULL,
+};
+
+const struct option_spec global_options[] = {
+    {"server", 's', "TARGET", "server to talk to: unix:PATH or HOST:PORT (default: $TITAN_SERVER, see ENVIRONMENT)",
+     WORD_FILE},
+    {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
+    {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
+    {"version", 'V', NULL, "print titanctl's version", WORD_NONE},
+    {NULL, 0, NULL, NULL, WORD_NONE},
+};
+
+const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; commands[i]; i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+size_t command_names(const char **names, size_t cap)
+{
+    size_t n = 0;
+    for (; commands[n] && n < cap; n++)
+        names[n] = commands[n]->name;
+    return n;
+}

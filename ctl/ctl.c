@@ -1,0 +1,83 @@
+/* ctl.c - titanctl but for its process: parse, run the command, say what went wrong. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "ctl/client.h"
+#include "ctl/command.h"
+#include "ctl/help.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+static titan_status set_up(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    const char *output = args_text(args, "output", "table"), *no_color = getenv("NO_COLOR");
+    if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
+        return titan_fail(err, TITAN_EINVAL, "--output %.32s: there are table and json", output);
+    ctl->json = strcmp(output, "json") == 0;
+    ctl->online = isatty(STDOUT_FILENO);
+    ctl->color = ctl->online && !(no_color && *no_color);
+    return ctl_server(args_text(args, "server", NULL), ctl->server, sizeof(ctl->server), err);
+}
+
+static titan_status help(const struct args *args)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (args->command)
+        help_command(args->command, &text);
+    else
+        help_overview(&text);
+    (void)output_line(&text);
+    return TITAN_OK;
+}
+
+static titan_status dispatch(int argc, char **argv, struct titan_error *err)
+{
+    struct args args;
+    struct ctl ctl = {.channel = NULL};
+    TRY(args_parse(argc, argv, &args, err));
+    if (args_has(&args, "help"))
+        return help(&args);
+    if (args_has(&args, "version")) {
+        (void)puts("titanctl " TITAN_VERSION);
+        return TITAN_OK;
+    }
+    if (!args.command) {
+        titan_status status = titan_fail(err, TITAN_EINVAL, "no command was given");
+        titan_error_hint(err, "titanctl --help lists them");
+        return status;
+    }
+    TRY(set_up(&ctl, &args, err));
+    titan_status status = args.command->run(&ctl, &args, err);
+    rpc_channel_close(ctl.channel);
+    return status;
+}
+
+/* One line, whatever the server put into it. */
+static void complain(const struct titan_error *err)
+{
+    char line[sizeof(err->msg) + sizeof(err->hint) + 32];
+    (void)snprintf(line, sizeof(line), "titanctl: %s%s%s%s", err->msg, *err->hint ? " (" : "", err->hint,
+                   *err->hint ? ")" : "");
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = ' ';
+    (void)fprintf(stderr, "%s\n", line);
+}
+
+int ctl_main(int argc, char **argv)
+{
+    struct titan_error err = {.status = TITAN_OK};
+    log_set_level(LOG_LEVEL_ERROR);
+    titan_status status = dispatch(argc, argv, &err);
+    /* Ctrl-C is no news to the person who pressed it. */
+    if (status != TITAN_OK && !(status == TITAN_ECANCELLED && ctl_interrupted))
+        complain(&err);
+    if (status == TITAN_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        return 1; /* what was asked for has not been written */
+    return titan_status_exit(status);
+}

@@ -1,0 +1,205 @@
+/* dev_daemon.c - see dev_daemon.h. */
+#include "ctl/dev_daemon.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+
+enum { READY_MS = 20000, STOP_MS = 30000, LOG_TAIL = 4096 };
+
+/* --- folder ------------------------------------------------------------------------------------------------------- */
+
+static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, struct titan_error *err)
+{
+    if (state_dir) {
+        TRY(dir_make(state_dir, err));
+        if (!realpath(state_dir, d->state_dir))
+            return titan_fail_errno(err, "state directory %s", state_dir);
+        return TITAN_OK;
+    }
+    const char *tmp = getenv("TMPDIR");
+    char made[PATH_MAX];
+    (void)snprintf(made, sizeof(made), "%s/titan-run-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(made))
+        return titan_fail_errno(err, "cannot make the folder %s", made);
+    d->own_dir = true;
+    if (!realpath(made, d->state_dir))
+        return titan_fail_errno(err, "%s", made);
+    return TITAN_OK;
+}
+
+/* Everything but the jobs' own folders. */
+static void tidy(const struct dev_daemon *d)
+{
+    DIR *dir = opendir(d->state_dir);
+    if (!dir)
+        return;
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        char path[PATH_MAX + 256];
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || strcmp(entry->d_name, "jobs") == 0)
+            continue;
+        (void)snprintf(path, sizeof(path), "%s/%s", d->state_dir, entry->d_name);
+        if (unlink(path) != 0)
+            (void)!dir_remove(path, NULL);
+    }
+    (void)closedir(dir);
+    (void)rmdir(d->state_dir); /* when no job was accepted */
+}
+
+/* --- process ------------------------------------------------------------------------------------------------------ */
+
+static titan_status bind_notify(const struct dev_daemon *d, char *path, size_t cap, int *ret_fd,
+                                struct titan_error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if ((size_t)snprintf(path, cap, "%s/ready.sock", d->state_dir) >= sizeof(address.sun_path)) {
+        titan_status status =
+            titan_fail(err, TITAN_EINVAL, "state directory %.64s...: too long a path for a socket in it", d->state_dir);
+        titan_error_hint(err, "choose a shorter one with --state-dir");
+        return status;
+    }
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    (void)unlink(path);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+        return titan_fail_errno(err, "socket %s", path);
+    *ret_fd = TAKE_FD(fd);
+    return TITAN_OK;
+}
+
+/* In the child; async-signal-safe up to exec but for setenv, which is fine in a process of one thread. */
+static void become_titand(const struct dev_daemon *d, const char *titand, const char *notify, int log, pid_t parent,
+                          int64_t slots)
+{
+    char number[32], listen[PATH_MAX + 32];
+    (void)setpgid(0, 0); /* Ctrl-C is ours to handle */
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1);
+    int null = open("/dev/null", O_RDONLY);
+    if (null >= 0)
+        (void)dup2(null, STDIN_FILENO);
+    (void)dup2(log, STDOUT_FILENO);
+    (void)dup2(log, STDERR_FILENO);
+    (void)signal(SIGINT, SIG_DFL);
+    (void)signal(SIGPIPE, SIG_DFL);
+    (void)setenv("NOTIFY_SOCKET", notify, 1);
+    (void)unsetenv("RUNTIME_DIRECTORY");
+    /* A second Unix socket in the place of a TCP port: nobody else has to get in. */
+    (void)snprintf(listen, sizeof(listen), "unix:%s/api.sock", d->state_dir);
+    const char *argv[10] = {"titand", "dev", "--state-dir", d->state_dir, "--listen", listen};
+    int n = 6;
+    if (slots > 0) {
+        (void)snprintf(number, sizeof(number), "%lld", (long long)slots);
+        argv[n++] = "--slots";
+        argv[n++] = number;
+    }
+    (void)execv(titand, (char *const *)(uintptr_t)argv);
+    (void)dprintf(STDERR_FILENO, "titand: cannot start %s: %s\n", titand, strerror(errno));
+    _exit(127);
+}
+
+/* The last line of its log says why it ended. */
+static titan_status died(struct dev_daemon *d, const char *log_path, int wait_status, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf log = BUF_INIT;
+    int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -1;
+    titan_status status = code == 2 ? TITAN_EINVAL : code == 5 ? TITAN_EPERM : code == 6 ? TITAN_ECONFLICT : TITAN_EIO;
+    d->pid = 0;
+    if (file_read(log_path, 64 << 20, &log, NULL) != TITAN_OK || log.len == 0)
+        return titan_fail(err, status, "titand ended at its start");
+    while (log.len > 0 && log.data[log.len - 1] == '\n')
+        log.data[--log.len] = '\0';
+    const char *line = strrchr(log.data, '\n');
+    line = line ? line + 1 : log.data;
+    return titan_fail(err, status, "%s", line);
+}
+
+static titan_status await_ready(struct dev_daemon *d, int notify, const char *log_path, struct titan_error *err)
+{
+    for (;;) {
+        struct pollfd fds[] = {{.fd = notify, .events = POLLIN}, {.fd = d->pidfd, .events = POLLIN}};
+        int rc = poll(fds, 2, READY_MS);
+        if (rc < 0 && errno == EINTR)
+            return titan_fail(err, TITAN_ECANCELLED, "interrupted");
+        if (rc <= 0)
+            return titan_fail(err, TITAN_ETIMEDOUT, "titand is not ready after %d s; its log is %s", READY_MS / 1000,
+                              log_path);
+        if (fds[0].revents) {
+            char text[1024];
+            ssize_t n = recv(notify, text, sizeof(text) - 1, 0);
+            text[MAX(n, 0)] = '\0';
+            if (strstr(text, "READY=1"))
+                return TITAN_OK;
+        }
+        if (fds[1].revents) {
+            int wait_status = 0;
+            (void)waitpid(d->pid, &wait_status, 0);
+            return died(d, log_path, wait_status, err);
+        }
+    }
+}
+
+titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, int64_t slots, struct titan_error *err)
+{
+    char dir[PATH_MAX], titand[PATH_MAX + 16], notify[PATH_MAX], log_path[PATH_MAX + 16];
+    memset(d, 0, sizeof(*d));
+    d->pidfd = -1;
+    TRY(self_dir(dir, sizeof(dir), err));
+    (void)snprintf(titand, sizeof(titand), "%s/titand", dir);
+    TRY(choose_dir(d, state_dir, err));
+    (void)snprintf(d->server, sizeof(d->server), "unix:%s/titan.sock", d->state_dir);
+    (void)snprintf(log_path, sizeof(log_path), "%s/titand.log", d->state_dir);
+
+    _cleanup_fd_ int ready = -1;
+    TRY(bind_notify(d, notify, sizeof(notify), &ready, err));
+    _cleanup_fd_ int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (log < 0)
+        return titan_fail_errno(err, "%s", log_path);
+    pid_t self = getpid();
+    d->pid = fork();
+    if (d->pid < 0) {
+        d->pid = 0;
+        return titan_fail_errno(err, "cannot start titand");
+    }
+    if (d->pid == 0)
+        become_titand(d, titand, notify, log, self, slots);
+    d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
+    if (d->pidfd < 0)
+        return titan_fail_errno(err, "cannot watch titand");
+    titan_status status = await_ready(d, ready, log_path, err);
+    (void)unlink(notify);
+    return status;
+}
+
+void dev_daemon_stop(struct dev_daemon *d)
+{
+    if (d->pid > 0) {
+        struct pollfd gone = {.fd = d->pidfd, .events = POLLIN};
+        (void)kill(d->pid, SIGTERM);
+        if (d->pidfd < 0 || poll(&gone, 1, STOP_MS) <= 0)
+            (void)kill(d->pid, SIGKILL);
+        while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        d->pid = 0;
+    }
+    if (d->pidfd >= 0)
+        (void)close(d->pidfd);
+    d->pidfd = -1;
+    if (d->own_dir)
+        tidy(d);
+}

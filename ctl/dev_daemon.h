@@ -1,0 +1,28 @@
+/* dev_daemon.h - a titand of our own, for as long as one run takes. */
+#ifndef TITAN_CTL_DEV_DAEMON_H
+#define TITAN_CTL_DEV_DAEMON_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+struct dev_daemon {
+    char state_dir[PATH_MAX]; /* absolute */
+    bool own_dir;             /* made by us: only the jobs' folders are left in it afterwards */
+    char server[PATH_MAX + 32];
+    pid_t pid; /* 0: not running */
+    int pidfd;
+};
+
+/* `titand dev` (from titanctl's folder) over state_dir, or over a new folder in $TMPDIR when that is NULL; returns when
+ * it serves. It dies with this process. Must come before the first call of gRPC: it forks. Its log is titand.log in the
+ * state directory. */
+titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, int64_t slots,
+                              struct titan_error *err) TITAN_MUST_USE;
+/* SIGTERM, wait (at most half a minute, then SIGKILL), tidy up. Works on what start left behind when it failed. */
+void dev_daemon_stop(struct dev_daemon *d);
+
+#endif

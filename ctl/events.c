@@ -1,0 +1,57 @@
+/* events.c - titanctl events: what happened to a job, in order. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+static bool each(const ProtobufCMessage *message, void *data)
+{
+    const struct ctl *ctl = data;
+    const Titan__V1__Event *event = (const Titan__V1__Event *)message;
+    if (ctl->json)
+        return output_json(message, false);
+    char at[32];
+    (void)printf("%s  %-22s ", clock_format(event->at_ms, at), event->type);
+    if (event->epoch)
+        (void)printf("epoch %llu  ", (unsigned long long)event->epoch);
+    if (event->rank >= 0)
+        (void)printf("rank %d  ", event->rank);
+    (void)printf("%s\n", event->message);
+    return fflush(stdout) == 0;
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    int64_t after;
+    uint64_t id;
+    TRY(args_job(args, 0, &id, err));
+    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+    request.job_id = id;
+    request.after_event_id = (uint64_t)after;
+    request.follow = args_has(args, "follow");
+    return ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, each, ctl, err);
+}
+
+const struct command command_events = {
+    .name = "events",
+    .summary = "print what happened to a job, in order",
+    .arguments = "JOB",
+    .text =
+        "With -o json each line is one event, with the event's own fields under \"detail\" (docs/api.md lists them).",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .options = (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
+                                            {"after", 0, "ID", "only events behind this number", WORD_NONE},
+                                            {NULL}},
+    .examples = (const struct example[]){{"titanctl events 12 -f", "watch a job live"},
+                                         {"titanctl -o json events 12 | jq 'select(.type == \"epoch.formed\")'",
+                                          "when membership changed"},
+                                         {NULL}},
+    .run = run,
+};

@@ -1,0 +1,371 @@
+/* follow.c - see follow.h.
+ *
+ * Two streams feed it: events, whose end means that the job has ended, and metrics. When the server goes away both are
+ * opened again behind what was seen last, so a restart of titand shows as a pause. */
+#include "ctl/follow.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uv.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "ctl/client.h"
+#include "ctl/output.h"
+#include "ctl/progress.h"
+#include "proto/rpc/client.h"
+
+enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, GONE_MS = 30000 };
+
+struct follow {
+    const struct follow_options *options;
+    uv_loop_t loop;
+    struct rpc_client *client;
+    struct rpc_stream *events, *metrics;
+    uv_timer_t tick, retry, timeout;
+    uv_signal_t interrupt, terminate;
+    struct progress progress;
+    uint64_t last_event, last_step;
+    int64_t gone_ms; /* since when the server does not answer; 0 = it does */
+    bool polling, asking_end, over, client_down;
+    int interrupts;
+    Titan__V1__GetJobResponse *final;
+    titan_status status;
+    struct titan_error *err;
+};
+
+static void open_streams(struct follow *f);
+static void ask_job(struct follow *f);
+
+/* --- end ---------------------------------------------------------------------------------------------------------- */
+
+static void client_closed(void *data)
+{
+    ((struct follow *)data)->client_down = true;
+}
+
+static void finish(struct follow *f, titan_status status)
+{
+    if (f->over)
+        return;
+    f->over = true;
+    f->status = status;
+    uv_handle_t *handles[] = {(uv_handle_t *)&f->tick, (uv_handle_t *)&f->retry, (uv_handle_t *)&f->timeout,
+                              (uv_handle_t *)&f->interrupt, (uv_handle_t *)&f->terminate};
+    for (size_t i = 0; i < ARRAY_SIZE(handles); i++)
+        uv_close(handles[i], NULL);
+    rpc_client_close(f->client, client_closed, f);
+}
+
+static void fail(struct follow *f, const struct titan_error *err)
+{
+    if (f->over)
+        return;
+    if (f->err)
+        *f->err = *err;
+    if (f->err)
+        ctl_unreachable_hint(f->err);
+    finish(f, err->status);
+}
+
+/* The job is known to have ended; what is left of the metrics may still come. */
+static void maybe_done(struct follow *f)
+{
+    if (f->final && !f->metrics)
+        finish(f, TITAN_OK);
+}
+
+/* --- the server is gone for a while ------------------------------------------------------------------------------- */
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct follow *f = timer->data;
+    open_streams(f);
+    ask_job(f);
+}
+
+/* True when err is worth waiting for. */
+static bool wait_for_server(struct follow *f, const struct titan_error *err)
+{
+    if (err->status != TITAN_EUNREACHABLE || f->over)
+        return false;
+    int64_t now_ms = clock_wall_ms();
+    uint32_t patience_ms = f->options->patience_ms ? f->options->patience_ms : GONE_MS;
+    if (f->gone_ms == 0) {
+        f->gone_ms = now_ms;
+        if (f->options->progress)
+            progress_print(&f->progress, "the server does not answer; waiting for it");
+    }
+    if (now_ms - f->gone_ms > patience_ms)
+        return false;
+    (void)uv_timer_start(&f->retry, on_retry, RETRY_MS, 0);
+    return true;
+}
+
+static void server_is_back(struct follow *f)
+{
+    if (f->gone_ms && f->options->progress)
+        progress_print(&f->progress, "the server is back");
+    f->gone_ms = 0;
+}
+
+/* --- what comes in ------------------------------------------------------------------------------------------------ */
+
+/* Events that the progress line shows anyway, or that come by the dozen. */
+static bool event_of_note(const Titan__V1__Event *event)
+{
+    static const char *const quiet[] = {"job.submitted", "job.state", "worker.started", "worker.ready"};
+    for (size_t i = 0; i < ARRAY_SIZE(quiet); i++)
+        if (strcmp(event->type, quiet[i]) == 0)
+            return false;
+    return true;
+}
+
+static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+{
+    (void)stream;
+    struct follow *f = data;
+    const Titan__V1__Event *event = (const Titan__V1__Event *)message;
+    server_is_back(f);
+    f->last_event = MAX(f->last_event, event->id);
+    if (!f->options->progress || !event_of_note(event))
+        return;
+    char at[16], line[512];
+    (void)snprintf(line, sizeof(line), "%s  %s", format_clock(event->at_ms, at),
+                   *event->message ? event->message : event->type);
+    progress_print(&f->progress, line);
+}
+
+static void on_events_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
+{
+    (void)stream;
+    struct follow *f = data;
+    f->events = NULL;
+    if (f->over || f->final)
+        return;
+    if (err->status == TITAN_OK) {
+        f->asking_end = true;
+        ask_job(f);
+    } else if (!wait_for_server(f, err)) {
+        fail(f, err);
+    }
+}
+
+static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+{
+    (void)stream;
+    struct follow *f = data;
+    const Titan__V1__MetricPoint *point = (const Titan__V1__MetricPoint *)message;
+    f->last_step = point->step;
+    progress_point(&f->progress, point);
+    if (f->options->progress && !f->progress.live)
+        progress_show(&f->progress, clock_wall_ms(), false);
+}
+
+static void on_metrics_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
+{
+    (void)stream;
+    (void)err; /* the events' stream decides */
+    struct follow *f = data;
+    f->metrics = NULL;
+    if (!f->over)
+        maybe_done(f);
+}
+
+static void end_metrics(uv_timer_t *timer)
+{
+    struct follow *f = timer->data;
+    if (f->metrics)
+        rpc_stream_cancel(f->metrics);
+}
+
+static void on_job(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    struct follow *f = data;
+    f->polling = false;
+    if (f->over || f->final)
+        return;
+    if (err->status != TITAN_OK) {
+        if (f->asking_end && !wait_for_server(f, err))
+            fail(f, err);
+        return; /* otherwise the events' stream says so too */
+    }
+    const Titan__V1__Job *job = ((const Titan__V1__GetJobResponse *)reply)->job;
+    if (!job)
+        return;
+    progress_job(&f->progress, job);
+    if (!f->asking_end)
+        return;
+    f->asking_end = false;
+    if (!job_state_final(job->state)) {
+        /* The stream ended and the job has not: the server is about to stop. Look again. */
+        (void)uv_timer_start(&f->retry, on_retry, RETRY_MS, 0);
+        return;
+    }
+    size_t size = protobuf_c_message_get_packed_size(reply);
+    uint8_t *bytes = malloc(size + 1);
+    if (bytes) {
+        (void)protobuf_c_message_pack(reply, bytes);
+        f->final = titan__v1__get_job_response__unpack(NULL, size, bytes);
+        free(bytes);
+    }
+    if (!f->final) {
+        struct titan_error oom;
+        (void)titan_fail(&oom, TITAN_ENOMEM, "no memory for the answer");
+        fail(f, &oom);
+        return;
+    }
+    (void)uv_timer_start(&f->retry, end_metrics, METRICS_GRACE_MS, 0);
+    maybe_done(f);
+}
+
+/* --- what goes out ------------------------------------------------------------------------------------------------ */
+
+static void ask_job(struct follow *f)
+{
+    if (f->polling || f->over)
+        return;
+    f->polling = true;
+    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+    request.job_id = f->options->job_id;
+    rpc_client_call(f->client, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, CALL_MS,
+                    on_job, f);
+}
+
+static void open_streams(struct follow *f)
+{
+    struct titan_error err;
+    if (!f->events && !f->asking_end) {
+        static const struct rpc_stream_events events = {on_event, on_events_end};
+        Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+        request.job_id = f->options->job_id;
+        request.after_event_id = f->last_event;
+        request.follow = true;
+        if (rpc_client_stream(f->client, TITAN_METHOD("WatchEvents"), &request.base, true,
+                              &titan__v1__event__descriptor, &events, f, &f->events, &err) != TITAN_OK) {
+            fail(f, &err);
+            return;
+        }
+    }
+    if (!f->metrics && f->options->progress) {
+        static const struct rpc_stream_events events = {on_point, on_metrics_end};
+        Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
+        request.job_id = f->options->job_id;
+        request.after_step = f->last_step;
+        request.follow = true;
+        if (rpc_client_stream(f->client, TITAN_METHOD("Metrics"), &request.base, true,
+                              &titan__v1__metric_point__descriptor, &events, f, &f->metrics, &err) != TITAN_OK)
+            fail(f, &err);
+    }
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct follow *f = timer->data;
+    if (f->options->progress) {
+        if (f->progress.live)
+            progress_show(&f->progress, clock_wall_ms(), false);
+        ask_job(f);
+    }
+}
+
+static void on_timeout(uv_timer_t *timer)
+{
+    struct follow *f = timer->data;
+    struct titan_error err;
+    (void)titan_fail(&err, TITAN_ETIMEDOUT, "job %llu has not ended within %u s",
+                     (unsigned long long)f->options->job_id, f->options->timeout_ms / 1000);
+    fail(f, &err);
+}
+
+static void on_cancelled(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    (void)reply;
+    struct follow *f = data;
+    /* TITAN_ECONFLICT: it ended in between, which the events say too. */
+    if (!f->over && err->status != TITAN_OK && err->status != TITAN_ECONFLICT)
+        fail(f, err);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    (void)number;
+    struct follow *f = handle->data;
+    f->interrupts++;
+    if (f->options->cancel_on_interrupt && f->interrupts == 1) {
+        if (f->options->progress)
+            progress_print(&f->progress, "stopping the run; once more to leave without waiting");
+        Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
+        request.job_id = f->options->job_id;
+        request.reason = (char *)(uintptr_t) "interrupted";
+        rpc_client_call(f->client, TITAN_METHOD("CancelJob"), &request.base,
+                        &titan__v1__cancel_job_response__descriptor, CALL_MS, on_cancelled, f);
+        return;
+    }
+    struct titan_error err;
+    (void)titan_fail(&err, TITAN_ECANCELLED, "interrupted");
+    if (!f->options->cancel_on_interrupt)
+        titan_error_hint(&err, "job %llu goes on", (unsigned long long)f->options->job_id);
+    fail(f, &err);
+}
+
+static void signal_start(struct follow *f, uv_signal_t *handle, int number)
+{
+    (void)uv_signal_init(&f->loop, handle);
+    handle->data = f;
+    (void)uv_signal_start(handle, on_signal, number);
+}
+
+static void timer_init(struct follow *f, uv_timer_t *timer)
+{
+    (void)uv_timer_init(&f->loop, timer);
+    timer->data = f;
+}
+
+titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobResponse **ret_job,
+                        struct titan_error *err)
+{
+    struct follow f = {.options = options, .err = err};
+    int rc = uv_loop_init(&f.loop);
+    if (rc != 0)
+        return titan_fail(err, titan_status_from_errno(-rc), "cannot start a loop: %s", uv_strerror(rc));
+    titan_status status = rpc_client_open(&f.loop, options->server, &f.client, err);
+    if (status != TITAN_OK) {
+        (void)uv_loop_close(&f.loop);
+        return status;
+    }
+    progress_init(&f.progress, stderr);
+    timer_init(&f, &f.tick);
+    timer_init(&f, &f.retry);
+    timer_init(&f, &f.timeout);
+    signal_start(&f, &f.interrupt, SIGINT);
+    signal_start(&f, &f.terminate, SIGTERM);
+    (void)uv_timer_start(&f.tick, on_tick, 0, POLL_MS);
+    if (options->timeout_ms)
+        (void)uv_timer_start(&f.timeout, on_timeout, options->timeout_ms, 0);
+    open_streams(&f);
+
+    (void)uv_run(&f.loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&f.loop);
+    if (options->progress) {
+        if (f.status == TITAN_OK)
+            progress_show(&f.progress, clock_wall_ms(), true);
+        else
+            progress_clear(&f.progress);
+    }
+    if (f.status == TITAN_OK)
+        *ret_job = TAKE(f.final);
+    message_free(&f.final);
+    return f.status;
+}
+
+titan_status follow_outcome(const Titan__V1__Job *job, struct titan_error *err)
+{
+    if (job->state == TITAN__V1__JOB_STATE__COMPLETED)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EJOB, "job %llu %s%s%s", (unsigned long long)job->id,
+                      job->state == TITAN__V1__JOB_STATE__CANCELLED ? "was cancelled" : "failed",
+                      *job->reason ? ": " : "", job->reason);
+}

@@ -1,0 +1,28 @@
+/* follow.h - watch a job until it has ended: its events and metrics as they come, over lost connections. */
+#ifndef TITAN_CTL_FOLLOW_H
+#define TITAN_CTL_FOLLOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "titan/v1/titan.pb-c.h"
+
+struct follow_options {
+    const char *server;
+    uint64_t job_id;
+    bool progress;            /* show progress and events of note on stderr */
+    bool cancel_on_interrupt; /* Ctrl-C cancels the job, a second one leaves at once; otherwise the first one leaves */
+    uint32_t timeout_ms;      /* 0 = none */
+    uint32_t patience_ms;     /* how long the server may be gone; 0 = 30000 */
+};
+
+/* TITAN_OK: the job has ended and *ret_job (the caller's, message_free) says how. TITAN_ETIMEDOUT, TITAN_ECANCELLED
+ * (interrupted), or what the server said. */
+titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobResponse **ret_job,
+                        struct titan_error *err) TITAN_MUST_USE;
+
+/* How a command ends after a job of this state: TITAN_OK for COMPLETED, else TITAN_EJOB with the reason. */
+titan_status follow_outcome(const Titan__V1__Job *job, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,57 @@
+/* generate.c - titanctl generate: text from a trained model. */
+#include <stdio.h>
+
+#include "base/cleanup.h"
+#include "ctl/worker_tool.h"
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    static const char *const passed[] = {"prompt", "max-tokens", "temperature", "top-k", "seed"};
+    char path[PATH_MAX], flags[ARRAY_SIZE(passed)][16];
+    int64_t whole;
+    double real;
+    TRY(args_int(args, "max-tokens", 1, 1000000, 1, &whole, err));
+    TRY(args_real(args, "temperature", 0, 100, 0, &real, err));
+    TRY(args_int(args, "top-k", 0, 1000000, 0, &whole, err));
+    TRY(args_int(args, "seed", 0, INT64_MAX, 0, &whole, err));
+    if (!args_has(args, "prompt"))
+        return titan_fail(err, TITAN_EINVAL, "generate: --prompt TEXT is missing");
+    TRY(checkpoint_resolve(ctl, args, path, err));
+
+    char *argv[3 + 2 * ARRAY_SIZE(passed) + 1] = {"titan-worker", "generate", path};
+    size_t n = 3;
+    for (size_t i = 0; i < ARRAY_SIZE(passed); i++) {
+        if (!args_has(args, passed[i]))
+            continue;
+        (void)snprintf(flags[i], sizeof(flags[i]), "--%s", passed[i]);
+        argv[n++] = flags[i];
+        argv[n++] = (char *)(uintptr_t)args_text(args, passed[i], "");
+    }
+    return worker_become(argv, err);
+}
+
+const struct command command_generate = {
+    .name = "generate",
+    .summary = "let a trained model go on with a text",
+    .arguments = "JOB|PATH",
+    .text = "Takes the newest checkpoint of a job, or a checkpoint's folder. The model runs in this process, on this "
+            "machine.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .options =
+        (const struct option_spec[]){
+            {"prompt", 'p', "TEXT", "the text to go on from", WORD_NONE},
+            {"max-tokens", 'n', "N", "how many tokens to add", WORD_NONE},
+            {"temperature", 't', "T", "0 takes the likeliest token every time", WORD_NONE},
+            {"top-k", 0, "K", "draw among the K likeliest; 0 = all", WORD_NONE},
+            {"seed", 0, "N", "the same seed gives the same text", WORD_NONE},
+            {"step", 0, "STEP", "the job's checkpoint of this step, not the newest", WORD_NONE},
+            {NULL}},
+    .examples =
+        (const struct example[]){
+            {"titanctl generate 12 --prompt '#include <' --max-tokens 200", "from a job's newest checkpoint"},
+            {"titanctl generate ./step-300 --prompt 'int main' --temperature 0", "from a folder, no chance involved"},
+            {NULL}},
+    .run = run,
+};

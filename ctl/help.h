@@ -1,0 +1,13 @@
+/* help.h - what people read about the commands, made from their tables. */
+#ifndef TITAN_CTL_HELP_H
+#define TITAN_CTL_HELP_H
+
+#include "base/buf.h"
+#include "ctl/command.h"
+
+void help_overview(struct buf *out);                         /* titanctl --help */
+void help_command(const struct command *c, struct buf *out); /* titanctl COMMAND --help */
+void help_man(struct buf *out);                              /* titanctl(1), roff */
+void help_bash(struct buf *out);                             /* bash completion */
+
+#endif

@@ -1,0 +1,77 @@
+/* logs.c - titanctl logs: what the workers wrote. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+struct printing {
+    struct ctl *ctl;
+    bool prefix; /* several ranks: say whose line it is */
+    bool gone;   /* nobody reads any more */
+};
+
+static void print_lines(struct printing *p, const Titan__V1__LogChunk *chunk)
+{
+    const char *at = (const char *)chunk->data.data, *end = at + chunk->data.len;
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t len = newline ? (size_t)(newline - at) : (size_t)(end - at);
+        if (p->prefix)
+            (void)printf("[%d] ", chunk->rank);
+        (void)fwrite(at, 1, len, stdout);
+        (void)fputc('\n', stdout);
+        at += len + 1;
+    }
+}
+
+static bool each(const ProtobufCMessage *message, void *data)
+{
+    struct printing *p = data;
+    const Titan__V1__LogChunk *chunk = (const Titan__V1__LogChunk *)message;
+    if (p->ctl->json)
+        (void)output_json(message, false);
+    else
+        print_lines(p, chunk);
+    p->gone = fflush(stdout) != 0;
+    return !p->gone;
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    uint64_t id;
+    int64_t rank, tail;
+    TRY(args_job(args, 0, &id, err));
+    TRY(args_int(args, "rank", 0, 1000000, -1, &rank, err));
+    TRY(args_int(args, "tail", 1, 1000000, 0, &tail, err));
+    Titan__V1__LogsRequest request = TITAN__V1__LOGS_REQUEST__INIT;
+    request.job_id = id;
+    request.rank = (int32_t)rank;
+    request.tail_lines = (uint32_t)tail;
+    request.follow = args_has(args, "follow");
+    struct printing printing = {.ctl = ctl, .prefix = rank < 0};
+    return ctl_stream(ctl, TITAN_METHOD("Logs"), &request.base, &titan__v1__log_chunk__descriptor, each, &printing,
+                      err);
+}
+
+const struct command command_logs = {
+    .name = "logs",
+    .summary = "print what the workers of a job wrote",
+    .arguments = "JOB",
+    .text =
+        "Lines of several ranks have the rank in front, as in [2]. Each worker's log is kept up to a size; the oldest\n"
+        "lines go first.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .options = (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
+                                            {"rank", 'r', "RANK", "only this rank (default: all)", WORD_NONE},
+                                            {"tail", 'n', "N", "only the last N lines of each rank", WORD_NONE},
+                                            {NULL}},
+    .examples = (const struct example[]){{"titanctl logs 12 --rank 0 -f", "follow rank 0"},
+                                         {"titanctl logs 12 --tail 20", "the last 20 lines of each rank"},
+                                         {NULL}},
+    .run = run,
+};

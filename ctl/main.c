@@ -1,0 +1,10 @@
+/* main.c - titanctl; docs/man/titanctl.1. */
+#include <signal.h>
+
+#include "ctl/command.h"
+
+int main(int argc, char **argv)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    return ctl_main(argc, argv);
+}

@@ -1,0 +1,144 @@
+/* metrics.c - titanctl metrics: the steps of a job as numbers or as a curve. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "ctl/plot.h"
+
+enum { POINTS_MAX = 10000000, REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };
+
+struct series {
+    struct ctl *ctl;
+    bool plot, live; /* live: draw again as points come */
+    double *x, *y;
+    size_t n, cap;
+    double tokens_per_second;
+    int drawn_lines;
+    int64_t drawn_ns;
+};
+
+static bool add_point(struct series *s, const Titan__V1__MetricPoint *point)
+{
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? 2 * s->cap : 1024;
+        if (cap > POINTS_MAX)
+            return false;
+        double *x = realloc(s->x, cap * sizeof(*x));
+        if (x)
+            s->x = x;
+        double *y = realloc(s->y, cap * sizeof(*y));
+        if (y)
+            s->y = y;
+        if (!x || !y)
+            return false;
+        s->cap = cap;
+    }
+    s->x[s->n] = (double)point->step;
+    s->y[s->n++] = point->loss;
+    s->tokens_per_second = point->tokens_per_second;
+    return true;
+}
+
+static void draw(struct series *s)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    char title[160] = "loss", count[UNITS_TEXT];
+    struct winsize size = {0};
+    int width = PLOT_WIDTH;
+    if (s->ctl->online && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        width = MIN(size.ws_col - 1, 2 * PLOT_WIDTH);
+    if (s->n > 0)
+        (void)snprintf(title, sizeof(title), "loss %.4f -> %.4f, %s tokens/s", s->y[0], s->y[s->n - 1],
+                       format_count(s->tokens_per_second, count));
+    const struct plot plot = {.x = s->x,
+                              .y = s->y,
+                              .n = s->n,
+                              .width = width,
+                              .height = size.ws_row > 4 ? MIN(PLOT_HEIGHT, size.ws_row - 2) : PLOT_HEIGHT,
+                              .unicode = plot_unicode(),
+                              .title = title,
+                              .x_name = "step"};
+    if (s->drawn_lines)
+        buf_printf(&text, "\033[%dA\033[J", s->drawn_lines);
+    plot_draw(&plot, &text);
+    s->drawn_lines = 0;
+    for (size_t i = 0; i < text.len; i++)
+        s->drawn_lines += text.data[i] == '\n';
+    s->drawn_ns = clock_mono_ns();
+    (void)output_line(&text);
+}
+
+static bool print_point(const struct series *s, const Titan__V1__MetricPoint *p)
+{
+    if (s->ctl->json)
+        return output_json(&p->base, false);
+    char rate[UNITS_TEXT];
+    (void)printf("%8llu %10.4f %10.4f %10.3g %10s %7.1f %9.1f %8u %6llu\n", (unsigned long long)p->step, p->loss,
+                 p->grad_norm, p->learning_rate, format_count(p->tokens_per_second, rate), 100 * p->mfu, p->step_ms,
+                 p->world_size, (unsigned long long)p->epoch);
+    return fflush(stdout) == 0;
+}
+
+static bool each(const ProtobufCMessage *message, void *data)
+{
+    struct series *s = data;
+    const Titan__V1__MetricPoint *point = (const Titan__V1__MetricPoint *)message;
+    if (!s->plot)
+        return print_point(s, point);
+    if (!add_point(s, point))
+        return false;
+    if (s->live && clock_mono_ns() - s->drawn_ns > REDRAW_MS * INT64_C(1000000))
+        draw(s);
+    return true;
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    int64_t after;
+    uint64_t id;
+    TRY(args_job(args, 0, &id, err));
+    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
+    request.job_id = id;
+    request.after_step = (uint64_t)after;
+    request.follow = args_has(args, "follow");
+    struct series series = {.ctl = ctl, .plot = args_has(args, "plot") && !ctl->json};
+    series.live = series.plot && request.follow && ctl->online;
+    if (!series.plot && !ctl->json)
+        (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s\n", "step", "loss", "grad norm", "rate", "tokens/s",
+                     "mfu %", "step ms", "workers", "epoch");
+    titan_status status = ctl_stream(ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor,
+                                     each, &series, err);
+    if (series.plot && (status == TITAN_OK || status == TITAN_ECANCELLED))
+        draw(&series);
+    free(series.x);
+    free(series.y);
+    return status;
+}
+
+const struct command command_metrics = {
+    .name = "metrics",
+    .summary = "print a job's steps: loss, gradient norm, speed; or draw the loss",
+    .arguments = "JOB",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .options =
+        (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
+                                     {"plot", 'p', NULL, "draw the loss curve instead of printing numbers", WORD_NONE},
+                                     {"after", 0, "STEP", "only steps behind this one", WORD_NONE},
+                                     {NULL}},
+    .examples = (const struct example[]){{"titanctl metrics 12 --plot", "the loss curve so far"},
+                                         {"titanctl metrics 12 -f --plot", "the loss curve as it grows"},
+                                         {"titanctl -o json metrics 12 > steps.jsonl", "for another program"},
+                                         {NULL}},
+    .run = run,
+};

@@ -1,0 +1,47 @@
+/* nodes.c - titanctl nodes: where workers can run. */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    (void)args;
+    Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor, &reply,
+                 err));
+    if (ctl->json) {
+        (void)output_json(&reply->base, true);
+        return TITAN_OK;
+    }
+    struct table_out table;
+    table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "DEVICE", "ADDRESS", "VERSION",
+                                              "LAST SEEN", NULL});
+    int64_t now_ms = clock_wall_ms();
+    for (size_t i = 0; i < reply->n_nodes; i++) {
+        const Titan__V1__Node *node = reply->nodes[i];
+        char ago[48];
+        table_cell(&table, "%s", node->name);
+        table_cell(&table, "%s", node->state);
+        table_cell(&table, "%u", node->slots_used);
+        table_cell(&table, "%u", node->slots);
+        table_cell(&table, "%s", node->device);
+        table_cell(&table, "%s", node->address);
+        table_cell(&table, "%s", node->version);
+        table_cell(&table, "%s", format_ago(node->last_seen_ms, now_ms, ago));
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    table_end(&table, &text, -1, false);
+    (void)output_line(&text);
+    return TITAN_OK;
+}
+
+const struct command command_nodes = {
+    .name = "nodes",
+    .summary = "list the nodes and their slots",
+    .arguments = "",
+    .examples = (const struct example[]){{"titanctl nodes", "which nodes are there and what is free"}, {NULL}},
+    .run = run,
+};

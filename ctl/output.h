@@ -1,0 +1,48 @@
+/* output.h - results on stdout: any message of the API as JSON, tables and times for people. */
+#ifndef TITAN_CTL_OUTPUT_H
+#define TITAN_CTL_OUTPUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "titan/v1/titan.pb-c.h"
+
+/* A message as a JSON object with the names of its .proto. An int64 NAME_ms is a point in time: it becomes NAME, an
+ * RFC 3339 string in UTC, or null when it has not come. Null is also what an empty string and a non-finite number
+ * become. Enum values are their names, bytes are text, a string called "detail" holds JSON and goes in as such. */
+void output_message(struct json_writer *w, const char *key, const ProtobufCMessage *message);
+/* The same for the named fields only, in the descriptor's order, inside an object the caller has begun. */
+void output_fields(struct json_writer *w, const ProtobufCMessage *message);
+
+/* Append the text to stdout with a newline and flush. False when nobody reads any more. */
+bool output_line(const struct buf *text);
+bool output_json(const ProtobufCMessage *message, bool pretty);
+
+/* --- tables --- */
+enum { TABLE_COLUMNS = 16 };
+struct table_out {
+    struct buf cells; /* NUL-terminated cells, one after the other */
+    int columns, rows;
+    int width[TABLE_COLUMNS];
+    bool right[TABLE_COLUMNS]; /* numbers */
+};
+/* headings: "ID>" is right-aligned; NULL ends it. */
+void table_begin(struct table_out *t, const char *const *headings);
+void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Write the whole table into out; the last column is not padded. Frees t. state_column >= 0: that column is coloured by
+ * job state when color. */
+void table_end(struct table_out *t, struct buf *out, int state_column, bool color);
+
+const char *state_color(const char *state_name); /* escape sequence; "" for none */
+#define COLOR_OFF "\033[0m"
+
+/* "2h 3m ago"; "-" for 0. */
+char *format_ago(int64_t at_ms, int64_t now_ms, char text[48]);
+/* Local "14:03:22". */
+char *format_clock(int64_t at_ms, char text[16]);
+
+#endif

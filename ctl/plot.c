@@ -1,0 +1,147 @@
+/* plot.c - see plot.h. */
+#include "ctl/plot.h"
+
+#include <langinfo.h>
+#include <locale.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "base/utf8.h"
+
+enum { LABEL = 9, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
+
+/* Dots: a cell is 2 wide and 4 high in braille, 1 by 1 in ASCII. */
+struct canvas {
+    int cells_x, cells_y, dots_x, dots_y, per_x, per_y;
+    uint8_t *cells; /* braille pattern, or 1 for a mark */
+};
+
+static void dot(struct canvas *c, int x, int y)
+{
+    /* Bits of a braille cell by column and row: dots 1-2-3-7 and 4-5-6-8 (Unicode chapter 21.1). */
+    static const uint8_t bits[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
+    if (x < 0 || x >= c->dots_x || y < 0 || y >= c->dots_y)
+        return;
+    uint8_t *cell = &c->cells[(y / c->per_y) * c->cells_x + x / c->per_x];
+    *cell |= c->per_x == 2 ? bits[x % 2][y % 4] : 1;
+}
+
+/* A straight line of dots, ends included. */
+static void line(struct canvas *c, double x0, double y0, double x1, double y1)
+{
+    int steps = (int)fmax(fabs(x1 - x0), fabs(y1 - y0)) + 1;
+    for (int i = 0; i <= steps; i++) {
+        double t = (double)i / steps;
+        dot(c, (int)lround(x0 + t * (x1 - x0)), (int)lround(y0 + t * (y1 - y0)));
+    }
+}
+
+struct range {
+    double min, max;
+};
+
+static struct range range_of(const double *values, const double *check, size_t n)
+{
+    struct range r = {INFINITY, -INFINITY};
+    for (size_t i = 0; i < n; i++) {
+        if (isfinite(check[i])) {
+            r.min = fmin(r.min, values[i]);
+            r.max = fmax(r.max, values[i]);
+        }
+    }
+    return r;
+}
+
+static double scale(double value, struct range r, int dots)
+{
+    return r.max > r.min ? (value - r.min) / (r.max - r.min) * (dots - 1) : (dots - 1) / 2.0;
+}
+
+static void curve(struct canvas *c, const struct plot *p, struct range rx, struct range ry)
+{
+    bool have = false;
+    double last_x = 0, last_y = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        if (!isfinite(p->y[i]))
+            continue;
+        double x = scale(p->x[i], rx, c->dots_x), y = c->dots_y - 1 - scale(p->y[i], ry, c->dots_y);
+        line(c, have ? last_x : x, have ? last_y : y, x, y);
+        last_x = x;
+        last_y = y;
+        have = true;
+    }
+}
+
+static void put_cell(const struct canvas *c, int x, int y, struct buf *out)
+{
+    uint8_t cell = c->cells[y * c->cells_x + x];
+    char text[4];
+    if (c->per_x == 1 || !cell)
+        buf_puts(out, cell ? "*" : " ");
+    else
+        (void)!buf_append(out, text, utf8_encode(0x2800u + cell, text));
+}
+
+static void put_rows(const struct canvas *c, struct range ry, struct buf *out, bool unicode)
+{
+    for (int y = 0; y < c->cells_y; y++) {
+        bool labelled = y == 0 || y == c->cells_y - 1 || y == (c->cells_y - 1) / 2;
+        double value = ry.max - (ry.max - ry.min) * y / (c->cells_y - 1);
+        if (labelled)
+            buf_printf(out, "%*.4g %s", LABEL - 2, value, unicode ? "┤" : "+");
+        else
+            buf_printf(out, "%*s%s", LABEL - 1, "", unicode ? "│" : "|");
+        int used = c->cells_x;
+        while (used > 0 && !c->cells[y * c->cells_x + used - 1])
+            used--;
+        for (int x = 0; x < used; x++)
+            put_cell(c, x, y, out);
+        buf_puts(out, "\n");
+    }
+}
+
+static void put_x_axis(const struct canvas *c, struct range rx, const char *name, struct buf *out, bool unicode)
+{
+    char from[32], to[64];
+    buf_printf(out, "%*s%s", LABEL - 1, "", unicode ? "└" : "+");
+    for (int x = 0; x < c->cells_x; x++)
+        buf_puts(out, unicode ? "─" : "-");
+    (void)snprintf(from, sizeof(from), "%.10g", rx.min);
+    (void)snprintf(to, sizeof(to), "%s%s%.10g", name ? name : "", name ? " " : "", rx.max);
+    int gap = c->cells_x - (int)strlen(from) - (int)strlen(to);
+    buf_printf(out, "\n%*s%s%*s%s\n", LABEL, "", from, MAX(gap, 1), "", to);
+}
+
+void plot_draw(const struct plot *p, struct buf *out)
+{
+    struct range rx = range_of(p->x, p->y, p->n), ry = range_of(p->y, p->y, p->n);
+    if (p->title)
+        buf_printf(out, "%s\n", p->title);
+    if (!(rx.min <= rx.max)) {
+        buf_puts(out, "(no points yet)\n");
+        return;
+    }
+    int width = MIN(MAX(p->width, WIDTH_MIN), 1000), height = MIN(MAX(p->height, HEIGHT_MIN), 1000);
+    struct canvas c = {
+        .cells_x = width - LABEL, .cells_y = height - 3, .per_x = p->unicode ? 2 : 1, .per_y = p->unicode ? 4 : 1};
+    c.dots_x = c.cells_x * c.per_x;
+    c.dots_y = c.cells_y * c.per_y;
+    c.cells = calloc((size_t)c.cells_x * (size_t)c.cells_y, 1);
+    if (!c.cells)
+        return;
+    curve(&c, p, rx, ry);
+    put_rows(&c, ry, out, p->unicode);
+    put_x_axis(&c, rx, p->x_name, out, p->unicode);
+    free(c.cells);
+}
+
+bool plot_unicode(void)
+{
+    (void)setlocale(LC_CTYPE, "");
+    return strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+}

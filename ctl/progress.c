@@ -1,0 +1,155 @@
+/* progress.c - see progress.h. */
+#include "ctl/progress.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "ctl/client.h"
+#include "ctl/output.h"
+#include "ctl/plot.h"
+
+enum {
+    PLAIN_EVERY_MS = 2000,
+    BAR = 20,
+    BAR_FROM_WIDTH = 100,
+};
+
+void progress_init(struct progress *p, FILE *out)
+{
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    *p = (struct progress){.out = out, .loss = NAN, .width = 80};
+    p->live = isatty(fileno(out)) && term && strcmp(term, "dumb") != 0;
+    p->color = p->live && !(no_color && *no_color);
+    p->unicode = p->live && plot_unicode();
+}
+
+void progress_job(struct progress *p, const Titan__V1__Job *job)
+{
+    p->state = job->state;
+    p->steps = job->steps;
+    p->workers = job->world_size;
+    if (job->step >= p->step) {
+        p->step = job->step;
+        if (isfinite(job->loss) && job->step > 0)
+            p->loss = job->loss;
+        p->tokens_per_second = job->tokens_per_second;
+        p->mfu = job->mfu;
+    }
+}
+
+void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
+{
+    p->step = point->step;
+    p->loss = point->loss;
+    p->tokens_per_second = point->tokens_per_second;
+    p->mfu = point->mfu;
+    p->workers = point->world_size;
+    if (isfinite(point->step_ms) && point->step_ms > 0)
+        p->step_ms = p->step_ms > 0 ? 0.9 * p->step_ms + 0.1 * point->step_ms : point->step_ms;
+}
+
+static void put_bar(const struct progress *p, struct buf *out)
+{
+    double part = p->steps ? fmin((double)p->step / (double)p->steps, 1) : 0;
+    int full = (int)(part * BAR);
+    for (int i = 0; i < BAR; i++)
+        buf_puts(out, p->unicode ? (i < full ? "█" : "░") : (i < full ? "#" : "."));
+    buf_puts(out, "  ");
+}
+
+static void put_state(const struct progress *p, struct buf *out)
+{
+    char name[32];
+    (void)snprintf(name, sizeof(name), "%s", job_state_name(p->state));
+    const char *paint = p->color ? state_color(name) : "";
+    for (char *c = name; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    buf_printf(out, "%s%s%s", paint, name, *paint ? COLOR_OFF : "");
+}
+
+/* The fields from the most to the least telling; what does not fit is left out from the end. */
+void progress_text(const struct progress *p, int width, struct buf *out)
+{
+    char count[UNITS_TEXT], duration[UNITS_TEXT], fields[6][64];
+    int n = 0;
+    (void)snprintf(fields[n++], 64, "step %llu/%llu", (unsigned long long)p->step, (unsigned long long)p->steps);
+    if (isfinite(p->loss))
+        (void)snprintf(fields[n++], 64, "loss %.4f", p->loss);
+    if (p->tokens_per_second > 0)
+        (void)snprintf(fields[n++], 64, "%s tok/s", format_count(p->tokens_per_second, count));
+    if (p->mfu > 0)
+        (void)snprintf(fields[n++], 64, "mfu %.1f%%", 100 * p->mfu);
+    if (p->workers > 0)
+        (void)snprintf(fields[n++], 64, "%u worker%s", p->workers, p->workers == 1 ? "" : "s");
+    if (p->step_ms > 0 && p->steps > p->step && !job_state_final(p->state))
+        (void)snprintf(fields[n++], 64, "eta %s",
+                       format_duration((double)(p->steps - p->step) * p->step_ms / 1000, duration));
+
+    int used = (int)strlen(job_state_name(p->state));
+    put_state(p, out);
+    buf_puts(out, "  ");
+    used += 2;
+    if (p->live && width >= BAR_FROM_WIDTH) {
+        put_bar(p, out);
+        used += BAR + 2;
+    }
+    for (int i = 0; i < n; i++) {
+        int more = (int)strlen(fields[i]) + (i ? 2 : 0);
+        if (width > 0 && used + more > width)
+            break;
+        buf_printf(out, "%s%s", i ? "  " : "", fields[i]);
+        used += more;
+    }
+}
+
+static void draw(struct progress *p, const char *end)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct winsize size;
+    if (p->live && ioctl(fileno(p->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        p->width = size.ws_col;
+    progress_text(p, p->live ? p->width - 1 : 0, &text);
+    (void)fprintf(p->out, "%s%s%s", p->live ? "\r\033[K" : "", text.data ? text.data : "", end);
+    (void)fflush(p->out);
+}
+
+void progress_show(struct progress *p, int64_t now_ms, bool last)
+{
+    if (p->live) {
+        draw(p, last ? "\n" : "");
+        p->shown = !last;
+        return;
+    }
+    bool news = p->step != p->last_step || p->last_line_ms == 0;
+    if (!last && (!news || p->step == 0 || now_ms - p->last_line_ms < PLAIN_EVERY_MS))
+        return;
+    draw(p, "\n");
+    p->last_step = p->step;
+    p->last_line_ms = now_ms;
+}
+
+void progress_clear(struct progress *p)
+{
+    if (p->shown)
+        (void)fputs("\r\033[K", p->out);
+    p->shown = false;
+    (void)fflush(p->out);
+}
+
+void progress_print(struct progress *p, const char *text)
+{
+    bool again = p->shown;
+    progress_clear(p);
+    (void)fprintf(p->out, "%s\n", text);
+    if (again) {
+        draw(p, "");
+        p->shown = true;
+    }
+    (void)fflush(p->out);
+}

@@ -1,0 +1,86 @@
+/* run.c - titanctl run: one run in the foreground, with a titand of its own. */
+#include <stdio.h>
+
+#include "base/cleanup.h"
+#include "ctl/client.h"
+#include "ctl/dev_daemon.h"
+#include "ctl/follow.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "ctl/run_file.h"
+#include "ctl/submit.h"
+
+static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, const struct run_file *file,
+                                      Titan__V1__GetJobResponse **ret_end, struct titan_error *err)
+{
+    uint64_t id;
+    bool existed;
+    TRY(submit_run(ctl, file, args, &id, &existed, err));
+    const struct follow_options options = {
+        .server = ctl->server, .job_id = id, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
+    return follow_job(&options, ret_end, err);
+}
+
+static titan_status outcome(const Titan__V1__Job *job, struct titan_error *err)
+{
+    if (job->state == TITAN__V1__JOB_STATE__CANCELLED) {
+        titan_status status =
+            titan_fail(err, TITAN_ECANCELLED, "the run was stopped at step %llu", (unsigned long long)job->step);
+        if (*job->checkpoint)
+            titan_error_hint(err, "its last checkpoint is %s", job->checkpoint);
+        return status;
+    }
+    return follow_outcome(job, err);
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
+    int64_t workers;
+    TRY(args_int(args, "workers", 1, 1024, 0, &workers, err));
+    TRY(run_file_load(&file, args->words[0], args, workers, true, err));
+
+    struct dev_daemon daemon;
+    _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
+    titan_status status = dev_daemon_start(&daemon, args_text(args, "state-dir", NULL), workers, err);
+    if (status == TITAN_OK)
+        status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
+    if (status == TITAN_OK)
+        status = submit_and_follow(ctl, args, &file, &end, err);
+    rpc_channel_close(TAKE(ctl->channel));
+    dev_daemon_stop(&daemon);
+    TRY(status);
+    if (ctl->json)
+        (void)output_json(&end->job->base, true);
+    else
+        (void)printf("%s\n", end->job->directory);
+    (void)fflush(stdout);
+    return outcome(end->job, err);
+}
+
+const struct command command_run = {
+    .name = "run",
+    .summary = "train in the foreground, with a titand of its own",
+    .arguments = "FILE",
+    .text =
+        "Starts `titand dev` over a folder, submits the run, shows progress, and ends with the run's exit code. The "
+        "job's\nfolder (logs, metrics, checkpoints) stays and is printed; the rest is removed, unless --state-dir says "
+        "where it is\nto be kept. Ctrl-C stops the run with a last checkpoint (exit code 130), a second one does not "
+        "wait for it.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_FILE,
+    .options =
+        (const struct option_spec[]){
+            {"workers", 'n', "N", "workers to train with (default: what the run file and the machine allow)",
+             WORD_NONE},
+            RUN_FILE_OPTIONS,
+            {"state-dir", 0, "DIR", "where titand keeps its state (default: a new folder in $TMPDIR)", WORD_FILE},
+            {NULL}},
+    .examples =
+        (const struct example[]){
+            {"titanctl run recipes/debug.toml --set training.dataset_path=/usr/include", "try a run file"},
+            {"titanctl run run.toml -n 2 --state-dir ./state", "two workers; keep the job store"},
+            {NULL}},
+    .run = run,
+};

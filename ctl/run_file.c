@@ -1,0 +1,111 @@
+/* run_file.c - see run_file.h. */
+#include "ctl/run_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+
+#define DATA_KEY "training.dataset_path="
+
+static titan_status read_stdin(struct buf *text, struct titan_error *err)
+{
+    char chunk[16384];
+    ssize_t n;
+    while ((n = read(STDIN_FILENO, chunk, sizeof(chunk))) > 0) {
+        if (text->len + (size_t)n > RECIPE_TEXT_MAX)
+            return titan_fail(err, TITAN_ELIMIT, "<stdin>: more than %d bytes", RECIPE_TEXT_MAX);
+        TRY(buf_append(text, chunk, (size_t)n));
+    }
+    return n < 0 ? titan_fail_errno(err, "<stdin>") : TITAN_OK;
+}
+
+static titan_status read_text(struct run_file *f, const char *path, struct titan_error *err)
+{
+    titan_status status;
+    if (strcmp(path, "-") == 0) {
+        (void)snprintf(f->path, sizeof(f->path), "<stdin>");
+        status = read_stdin(&f->text, err);
+    } else {
+        if (!realpath(path, f->path))
+            return titan_fail_errno(err, "run file %s", path);
+        status = file_read(path, RECIPE_TEXT_MAX, &f->text, err);
+    }
+    if (status == TITAN_ELIMIT)
+        return titan_fail(err, TITAN_EINVAL, "%s: larger than the %d KiB a run file may have", path,
+                          RECIPE_TEXT_MAX / 1024);
+    TRY(status);
+    if (f->text.len && memchr(f->text.data, '\0', f->text.len))
+        return titan_fail(err, TITAN_EINVAL, "%s: NUL byte: not a run file", path);
+    return TITAN_OK;
+}
+
+/* Make the data path absolute; *changed when it was not. */
+static titan_status place_data(struct run_file *f, bool from_set, bool *changed, struct titan_error *err)
+{
+    char *path = f->recipe.training.dataset_path;
+    char base[PATH_MAX], full[2 * PATH_MAX];
+    if (*path == '\0' || *path == '/')
+        return TITAN_OK;
+    if (from_set || strcmp(f->path, "<stdin>") == 0) {
+        if (!getcwd(base, sizeof(base)))
+            return titan_fail_errno(err, "current folder");
+    } else {
+        (void)snprintf(base, sizeof(base), "%s", f->path);
+        *strrchr(base, '/') = '\0';
+    }
+    if ((size_t)snprintf(full, sizeof(full), "%s/%s", base, path) >= sizeof(f->recipe.training.dataset_path))
+        return titan_fail(err, TITAN_EINVAL, "training.dataset_path: '%.64s...' is too long", full);
+    memcpy(path, full, strlen(full) + 1);
+    *changed = true;
+    return TITAN_OK;
+}
+
+static titan_status check(struct run_file *f, bool local, struct titan_error *err)
+{
+    TRY(recipe_resolve(&f->recipe, err));
+    if (!local)
+        return TITAN_OK;
+    titan_status status = recipe_check_data(&f->recipe, NULL, err);
+    if (status == TITAN_ENOTFOUND && err)
+        err->status = status = TITAN_EINVAL; /* the run file is wrong, not the command's argument missing */
+    return status;
+}
+
+titan_status run_file_load(struct run_file *f, const char *path, const struct args *args, int64_t workers, bool local,
+                           struct titan_error *err)
+{
+    memset(f, 0, sizeof(*f));
+    recipe_init(&f->recipe);
+    TRY(read_text(f, path, err));
+    TRY(recipe_parse(&f->recipe, f->text.len ? f->text.data : "", strcmp(path, "-") == 0 ? f->path : path, err));
+
+    bool changed = false, data_set = false;
+    const char *assignment;
+    for (int i = 0; (assignment = args_each(args, "set", i)); i++) {
+        TRY(recipe_set(&f->recipe, assignment, err));
+        changed = true;
+        data_set = data_set || strncmp(assignment, DATA_KEY, strlen(DATA_KEY)) == 0;
+    }
+    if (workers > 0) {
+        f->recipe.elastic.max_workers = workers;
+        f->recipe.elastic.min_workers = MIN(f->recipe.elastic.min_workers, workers);
+        changed = true;
+    }
+    TRY(place_data(f, data_set, &changed, err));
+    if (changed) {
+        buf_clear(&f->text);
+        recipe_print(&f->recipe, &f->text);
+        if (buf_failed(&f->text))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for the run file");
+    }
+    return check(f, local, err);
+}
+
+void run_file_clear(struct run_file *f)
+{
+    buf_free(&f->text);
+}

@@ -1,0 +1,75 @@
+/* status.c - titanctl status: one job in full. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t now_ms)
+{
+    char at[32], ago[48];
+    if (at_ms > 0)
+        buf_printf(out, "  %-12s %s (%s)\n", what, clock_format(at_ms, at), format_ago(at_ms, now_ms, ago));
+}
+
+static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
+{
+    char count[UNITS_TEXT];
+    const char *state = job_state_name(job->state), *paint = color ? state_color(state) : "";
+    int64_t now_ms = clock_wall_ms();
+    buf_printf(out, "job %llu  %s  %s%s%s\n", (unsigned long long)job->id, job->name, paint, state,
+               *paint ? COLOR_OFF : "");
+    if (*job->reason)
+        buf_printf(out, "  %-12s %s\n", "reason", job->reason);
+    buf_printf(out, "  %-12s %llu of %llu\n", "step", (unsigned long long)job->step, (unsigned long long)job->steps);
+    if (isfinite(job->loss) && job->step > 0)
+        buf_printf(out, "  %-12s %.4f\n", "loss", job->loss);
+    if (job->tokens_per_second > 0)
+        buf_printf(out, "  %-12s %s tokens/s\n", "speed", format_count(job->tokens_per_second, count));
+    if (job->mfu > 0)
+        buf_printf(out, "  %-12s %.1f %%\n", "mfu", 100 * job->mfu);
+    buf_printf(out, "  %-12s %u (from %u to %u)\n", "workers", job->world_size, job->min_workers, job->max_workers);
+    buf_printf(out, "  %-12s %llu\n", "epoch", (unsigned long long)job->epoch);
+    buf_printf(out, "  %-12s %u\n", "restarts", job->restarts);
+    if (*job->user)
+        buf_printf(out, "  %-12s %s\n", "user", job->user);
+    put_time(out, "submitted", job->submitted_at_ms, now_ms);
+    put_time(out, "started", job->started_at_ms, now_ms);
+    put_time(out, "finished", job->finished_at_ms, now_ms);
+    if (*job->checkpoint)
+        buf_printf(out, "  %-12s %s\n", "checkpoint", job->checkpoint);
+    if (*job->directory)
+        buf_printf(out, "  %-12s %s\n", "directory", job->directory);
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    uint64_t id;
+    TRY(args_job(args, 0, &id, err));
+    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
+    TRY(ctl_job(ctl, id, &reply, err));
+    if (ctl->json) {
+        (void)output_json(&reply->job->base, true);
+        return TITAN_OK;
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    put_job(&text, reply->job, ctl->color);
+    (void)output_line(&text);
+    return TITAN_OK;
+}
+
+const struct command command_status = {
+    .name = "status",
+    .summary = "show one job in full",
+    .arguments = "JOB",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .examples = (const struct example[]){{"titanctl status 12", "how job 12 is doing"},
+                                         {"titanctl -o json status 12 | jq -r .state", "one field, in a script"},
+                                         {NULL}},
+    .run = run,
+};

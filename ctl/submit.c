@@ -1,0 +1,91 @@
+/* submit.c - titanctl submit: hand a run to the server. */
+#include <pwd.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "ctl/client.h"
+#include "ctl/follow.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "ctl/run_file.h"
+#include "ctl/submit.h"
+
+titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args, uint64_t *ret_job,
+                        bool *ret_existed, struct titan_error *err)
+{
+    const struct passwd *who = getpwuid(geteuid());
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    request.recipe = file->text.data;
+    request.recipe_path = (char *)(uintptr_t)file->path;
+    request.name = (char *)(uintptr_t)args_text(args, "name", "");
+    request.idempotency_key = (char *)(uintptr_t)args_text(args, "idempotency-key", "");
+    request.user = who ? who->pw_name : (char *)(uintptr_t) "";
+    _cleanup_message_ Titan__V1__SubmitResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("Submit"), &request.base, &titan__v1__submit_response__descriptor, &reply, err));
+    *ret_job = reply->job_id;
+    *ret_existed = reply->existed;
+    return TITAN_OK;
+}
+
+static void print_id(const struct ctl *ctl, uint64_t id, bool existed)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (ctl->json) {
+        struct json_writer w = {.out = &text};
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", id);
+        json_put_bool(&w, "existed", existed);
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "%llu", (unsigned long long)id);
+    }
+    (void)output_line(&text);
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
+    bool local = strncmp(ctl->server, "unix:", 5) == 0;
+    TRY(run_file_load(&file, args->words[0], args, 0, local, err));
+    uint64_t id;
+    bool existed;
+    TRY(submit_run(ctl, &file, args, &id, &existed, err));
+    print_id(ctl, id, existed);
+    if (!args_has(args, "follow"))
+        return TITAN_OK;
+
+    const struct follow_options options = {.server = ctl->server, .job_id = id, .progress = true};
+    _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
+    TRY(follow_job(&options, &end, err));
+    if (ctl->json)
+        (void)output_json(&end->job->base, false);
+    return follow_outcome(end->job, err);
+}
+
+const struct command command_submit = {
+    .name = "submit",
+    .summary = "queue a run and print its number",
+    .arguments = "FILE",
+    .text = "FILE is a run file (TOML, see docs/recipes.md), or - for standard input. It is checked before it is sent. "
+            "The\nnumber is printed when the job is on the server's disk. With an idempotency key a repeated submit "
+            "gives the first\none's number instead of a second job.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_FILE,
+    .options =
+        (const struct option_spec[]){
+            RUN_FILE_OPTIONS,
+            {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},
+            {"follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",
+             WORD_NONE},
+            {NULL}},
+    .examples =
+        (const struct example[]){
+            {"titanctl submit recipes/debug.toml --set training.dataset_path=/usr/include", "queue a small run"},
+            {"titanctl submit run.toml --idempotency-key nightly-2026-11-20 --follow", "at most once, and watch it"},
+            {"job=$(titanctl submit run.toml) && titanctl wait $job", "in a script"},
+            {NULL}},
+    .run = run,
+};

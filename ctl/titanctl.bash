@@ -1,0 +1,201 @@
+# bash completion for titanctl; written by `titanctl completion bash`.
+# Load it with: source <(titanctl completion bash)
+
+_titanctl_jobs() {
+    titanctl ${server:+--server "$server"} list --limit 50 2>/dev/null | awk 'NR > 1 {print $1}'
+}
+
+_titanctl() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+    local commands='submit run status list cancel wait logs events metrics nodes checkpoints generate convert version help completion' command='' server='' i
+    COMPREPLY=()
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        -s | --server) server=${COMP_WORDS[++i]} ;;
+        -o | --output) ((++i)) ;;
+        -*) ;;
+        *) [ -n "$command" ] || command=${COMP_WORDS[i]} ;;
+        esac
+    done
+    case $command:$prev in
+    *:--server | *:-s)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    *:--output | *:-o)
+        COMPREPLY=($(compgen -W 'table json' -- "$cur"))
+        return
+        ;;
+    submit:--set)
+        COMPREPLY=()
+        return
+        ;;
+    submit:--name)
+        COMPREPLY=()
+        return
+        ;;
+    submit:--idempotency-key)
+        COMPREPLY=()
+        return
+        ;;
+    run:--workers | run:-n)
+        COMPREPLY=()
+        return
+        ;;
+    run:--set)
+        COMPREPLY=()
+        return
+        ;;
+    run:--name)
+        COMPREPLY=()
+        return
+        ;;
+    run:--state-dir)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    list:--state)
+        COMPREPLY=($(compgen -W 'PENDING FORMING RUNNING RECOVERING RESIZING CANCELLING COMPLETED FAILED CANCELLED' -- "$cur"))
+        return
+        ;;
+    list:--user | list:-u)
+        COMPREPLY=()
+        return
+        ;;
+    list:--limit | list:-n)
+        COMPREPLY=()
+        return
+        ;;
+    cancel:--reason)
+        COMPREPLY=()
+        return
+        ;;
+    cancel:--grace)
+        COMPREPLY=()
+        return
+        ;;
+    wait:--timeout | wait:-t)
+        COMPREPLY=()
+        return
+        ;;
+    logs:--rank | logs:-r)
+        COMPREPLY=()
+        return
+        ;;
+    logs:--tail | logs:-n)
+        COMPREPLY=()
+        return
+        ;;
+    events:--after)
+        COMPREPLY=()
+        return
+        ;;
+    metrics:--after)
+        COMPREPLY=()
+        return
+        ;;
+    generate:--prompt | generate:-p)
+        COMPREPLY=()
+        return
+        ;;
+    generate:--max-tokens | generate:-n)
+        COMPREPLY=()
+        return
+        ;;
+    generate:--temperature | generate:-t)
+        COMPREPLY=()
+        return
+        ;;
+    generate:--top-k)
+        COMPREPLY=()
+        return
+        ;;
+    generate:--seed)
+        COMPREPLY=()
+        return
+        ;;
+    generate:--step)
+        COMPREPLY=()
+        return
+        ;;
+    convert:--step)
+        COMPREPLY=()
+        return
+        ;;
+    esac
+    local options='--server -s --output -o --help -h --version -V'
+    case $command in
+    '')
+        COMPREPLY=($(compgen -W "$commands $options" -- "$cur"))
+        return
+        ;;
+    submit)
+        options+=' --set --name --idempotency-key --follow -f'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
+        ;;
+    run)
+        options+=' --workers -n --set --name --state-dir'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
+        ;;
+    status)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    list)
+        options+=' --state --user -u --limit -n'
+        [[ $cur == -* ]] || COMPREPLY=()
+        ;;
+    cancel)
+        options+=' --reason --grace'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    wait)
+        options+=' --timeout -t --follow -f'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    logs)
+        options+=' --follow -f --rank -r --tail -n'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    events)
+        options+=' --follow -f --after'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    metrics)
+        options+=' --follow -f --plot -p --after'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    nodes)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=()
+        ;;
+    checkpoints)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    generate)
+        options+=' --prompt -p --max-tokens -n --temperature -t --top-k --seed --step'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    convert)
+        options+=' --step'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    version)
+        options+=' --client'
+        [[ $cur == -* ]] || COMPREPLY=()
+        ;;
+    help)
+        options+=' --man'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$commands" -- "$cur"))
+        ;;
+    completion)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W 'bash' -- "$cur"))
+        ;;
+    esac
+    [[ $cur == -* ]] && COMPREPLY=($(compgen -W "$options" -- "$cur"))
+    return 0
+}
+
+complete -o filenames -F _titanctl titanctl

@@ -1,0 +1,16 @@
+/* worker_tool.h - commands that are titan-worker's work on a checkpoint. */
+#ifndef TITAN_CTL_WORKER_TOOL_H
+#define TITAN_CTL_WORKER_TOOL_H
+
+#include <limits.h>
+
+#include "ctl/client.h"
+#include "ctl/options.h"
+
+/* Folder of the checkpoint that a word names: a job's number (its newest one, or that of --step), or a path. */
+titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX],
+                                struct titan_error *err) TITAN_MUST_USE;
+/* Become `titan-worker argv[1]...` (argv[0] is filled in; NULL ends it). Returns only when that fails. */
+titan_status worker_become(char *const *argv, struct titan_error *err) TITAN_MUST_USE;
+
+#endif
