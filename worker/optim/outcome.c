@@ -36,7 +36,7 @@ static titan_status read_losses(const struct program *p, const double *reports, 
 static titan_status read_norm(const struct program *p, const struct layout *l, const double *reports,
                               struct step_outcome *out, struct titan_error *err)
 {
-    const int units = MAX(p->n_units, 0); /* never negative; the compiler cannot know */
+    const int units = p->n_units;
     int64_t most = 0;
     for (int u = 0; u < units; u++)
         most = MAX(most, layout_unit_blocks(l, u));

@@ -1,0 +1,237 @@
+/* Seeded fuzzing of what a checkpoint is read from: safetensors headers and manifests. Whatever the bytes, the answer
+ * is a status with a message; what is accepted keeps the promises of the headers. FUZZ_SEED and FUZZ_ROUNDS repeat or
+ * lengthen a run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/rng.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/safetensors.h"
+
+static struct rng_key key;
+static uint64_t drawn;
+static long rounds;
+
+static uint32_t draw(uint32_t below)
+{
+    uint32_t words[4];
+    rng_philox(key, drawn++, 0, words);
+    return (uint32_t)((uint64_t)words[0] * below >> 32);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    const char *seed_text = getenv("FUZZ_SEED"), *rounds_text = getenv("FUZZ_ROUNDS");
+    uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : (uint64_t)clock_wall_ms();
+    rounds = rounds_text ? strtol(rounds_text, NULL, 10) : 8000;
+    key = rng_key(seed, "checkpoint fuzz");
+    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
+    return 0;
+}
+
+/* A few bytes of text changed, taken out or put in, mostly for others that mean something. */
+static void mutate(struct buf *b)
+{
+    static const char *const words[] = {"0",
+                                        "1",
+                                        "-1",
+                                        "4",
+                                        "8",
+                                        "9223372036854775807",
+                                        "18446744073709551616",
+                                        "[",
+                                        "]",
+                                        "{",
+                                        "}",
+                                        ",",
+                                        ":",
+                                        "\"",
+                                        "null",
+                                        "1e3",
+                                        "F32",
+                                        "BF16",
+                                        "\\u0000",
+                                        "data_offsets",
+                                        "shape",
+                                        "a"};
+    for (uint32_t n = draw(4); n > 0 && b->len > 0; n--) {
+        size_t at = draw((uint32_t)b->len), cut = draw(6);
+        cut = MIN(cut, b->len - at);
+        const char *word = words[draw(ARRAY_SIZE(words))], byte = (char)draw(256);
+        struct buf out = BUF_INIT;
+        assert_int_equal(buf_append(&out, b->data, at), TITAN_OK);
+        if (draw(3))
+            assert_int_equal(buf_append(&out, word, strlen(word)), TITAN_OK);
+        else
+            assert_int_equal(buf_append(&out, &byte, 1), TITAN_OK);
+        assert_int_equal(buf_append(&out, b->data + at + cut, b->len - at - cut), TITAN_OK);
+        buf_free(b);
+        *b = out;
+    }
+}
+
+/* --- safetensors
+ * ------------------------------------------------------------------------------------------------------ */
+
+static const char *const headers[] = {
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[4],"
+    "\"data_offsets\":[24,32]}}",
+    "{\"__metadata__\":{\"format\":\"pt\"},\"x\":{\"dtype\":\"U8\",\"shape\":[32],\"data_offsets\":[0,32]}}",
+    "{\"s\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"e\":{\"dtype\":\"I64\",\"shape\":[0,7],"
+    "\"data_offsets\":[8,8]},\"t\":{\"dtype\":\"F16\",\"shape\":[2,2,3],\"data_offsets\":[8,32]}}",
+};
+
+/* Length, header and 32 bytes of data; sometimes the length lies, or the file ends early. */
+static void put_file(const char *path, const struct buf *header)
+{
+    unsigned char data[32] = {0}, length[8] = {0};
+    uint64_t n = header->len;
+    if (draw(10) == 0)
+        n = draw(2) ? draw(1000) : ((uint64_t)draw(UINT32_MAX) << 32 | draw(UINT32_MAX));
+    for (int i = 0; i < 8; i++)
+        length[i] = (unsigned char)(n >> (8 * i));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, length, 8), 8);
+    assert_int_equal(write(fd, header->data ? header->data : "", header->len), header->len);
+    assert_int_equal(write(fd, data, sizeof(data)), sizeof(data));
+    if (draw(10) == 0)
+        assert_int_equal(ftruncate(fd, draw((uint32_t)header->len + 40)), 0);
+    (void)close(fd);
+}
+
+static void check_open_file(const struct safetensors *st)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < st->ntensors; i++) {
+        const struct safetensors_tensor *t = &st->tensors[i];
+        uint64_t elements = 1;
+        for (int d = 0; d < t->ndim; d++)
+            elements *= (uint64_t)t->shape[d];
+        assert_int_equal(elements * safetensors_dtype_bytes(t->dtype), t->bytes);
+        assert_true(t->offset + t->bytes <= st->file_bytes && (i == 0 || t->offset == at));
+        at = t->offset + t->bytes;
+        assert_ptr_equal(safetensors_find(st, t->name), t);
+        unsigned char data[32];
+        assert_true(t->bytes <= sizeof(data));
+        assert_int_equal(safetensors_read(st, t, 0, data, t->bytes, NULL), TITAN_OK);
+        assert_int_equal(safetensors_read(st, t, 1, data, t->bytes, NULL), TITAN_EINVAL);
+    }
+    assert_null(safetensors_find(st, "not there"));
+}
+
+static void test_safetensors(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/titan-fuzz-XXXXXX";
+    int fd = mkstemp(path);
+    long accepted = 0;
+    assert_true(fd >= 0);
+    (void)close(fd);
+    for (long i = 0; i < rounds / 4; i++) {
+        struct buf header = BUF_INIT;
+        struct safetensors *st = NULL;
+        struct titan_error err = {0};
+        const char *text = headers[draw(ARRAY_SIZE(headers))];
+        assert_int_equal(buf_append(&header, text, strlen(text)), TITAN_OK);
+        mutate(&header);
+        put_file(path, &header);
+        if (safetensors_open(path, &st, &err) == TITAN_OK) {
+            accepted++;
+            check_open_file(st);
+            safetensors_close(st);
+        } else {
+            assert_true(err.msg[0] && !strchr(err.msg, '\n'));
+        }
+        buf_free(&header);
+    }
+    printf("# %ld of %ld accepted\n", accepted, rounds / 4);
+    assert_true(accepted > rounds / 40);
+    (void)unlink(path);
+}
+
+/* --- manifests
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void make_manifest(struct buf *out)
+{
+    struct tensor_spec tensors[2] = {{.name = "a", .shape = {4, 3}, .ndim = 2, .numel = 12},
+                                     {.name = "b", .shape = {5}, .ndim = 1, .numel = 5}};
+    struct manifest_piece first[2] = {{0, 0, 7}, {1, 0, 5}}, second[1] = {{0, 7, 5}};
+    struct manifest_file files[2] = {
+        {.name = "rank-00000.safetensors", .bytes = 100, .crc = 1, .pieces = first, .npieces = 2},
+        {.name = "rank-00001.safetensors", .bytes = 50, .pieces = second, .npieces = 1}};
+    char recipe[] = "steps = 1\n";
+    struct manifest m = {.info = {.step = 3, .epoch = 2, .tokens = 9, .world = 2, .recipe = recipe},
+                         .tensors = tensors,
+                         .ntensors = 2,
+                         .files = files,
+                         .nfiles = 2};
+    assert_int_equal(manifest_print(&m, out, NULL), TITAN_OK);
+}
+
+/* Make the checksum right again, so that what stands before it is looked at. */
+static void sign(struct buf *text)
+{
+    static const char tail[] = ",\"manifest_crc32c\":\"00000000\"}\n";
+    if (text->len < sizeof(tail) - 1)
+        return;
+    size_t body = text->len - (sizeof(tail) - 1);
+    char fixed[sizeof(tail)];
+    (void)snprintf(fixed, sizeof(fixed), ",\"manifest_crc32c\":\"%08x\"}\n", crc32c(0, text->data, body));
+    memcpy(text->data + body, fixed, sizeof(tail) - 1);
+}
+
+static void test_manifest(void **state)
+{
+    (void)state;
+    long accepted = 0;
+    struct buf original = BUF_INIT;
+    make_manifest(&original);
+    for (long i = 0; i < rounds; i++) {
+        struct buf text = BUF_INIT, again = BUF_INIT;
+        struct titan_error err = {0};
+        struct manifest m = {0};
+        assert_int_equal(buf_append(&text, original.data, original.len), TITAN_OK);
+        mutate(&text);
+        if (draw(10))
+            sign(&text);
+        if (manifest_parse(text.data ? text.data : "", text.len, &m, &err) == TITAN_OK) {
+            struct manifest back = {0};
+            accepted++;
+            assert_int_equal(manifest_check_cover(&m, NULL), TITAN_OK);
+            assert_int_equal(manifest_print(&m, &again, NULL), TITAN_OK);
+            assert_int_equal(manifest_parse(again.data, again.len, &back, NULL), TITAN_OK);
+            assert_int_equal(back.nfiles, m.nfiles);
+            assert_int_equal(back.info.bytes, m.info.bytes);
+            manifest_clear(&back);
+        } else {
+            assert_true(err.msg[0] && !strchr(err.msg, '\n'));
+        }
+        manifest_clear(&m);
+        buf_free(&text);
+        buf_free(&again);
+    }
+    printf("# %ld of %ld accepted\n", accepted, rounds);
+    assert_true(accepted > rounds / 20);
+    buf_free(&original);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_safetensors), cmocka_unit_test(test_manifest)};
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

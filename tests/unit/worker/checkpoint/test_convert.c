@@ -1,0 +1,227 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/trained.h"
+#include "worker/generate.h"
+
+/* Two heads of four rows of one column: written out by hand. */
+static void test_rows_move(void **state)
+{
+    (void)state;
+    const float pairs[8] = {0, 1, 2, 3, 10, 11, 12, 13}, halves[8] = {0, 2, 1, 3, 10, 12, 11, 13};
+    float out[8];
+    convert_pairs_to_halves(out, pairs, 2, 4, 1);
+    assert_memory_equal(out, halves, sizeof(out));
+    convert_halves_to_pairs(out, halves, 2, 4, 1);
+    assert_memory_equal(out, pairs, sizeof(out));
+}
+
+static void test_rows_move_back(void **state)
+{
+    (void)state;
+    for (int64_t d = 2; d <= 64; d += 2) {
+        enum { HEADS = 3, COLS = 5 };
+        float in[HEADS * 64 * COLS], there[HEADS * 64 * COLS], back[HEADS * 64 * COLS];
+        size_t n = (size_t)(HEADS * d * COLS);
+        for (size_t i = 0; i < n; i++)
+            in[i] = (float)i;
+        convert_pairs_to_halves(there, in, HEADS, d, COLS);
+        convert_halves_to_pairs(back, there, HEADS, d, COLS);
+        assert_memory_equal(in, back, n * sizeof(*in));
+    }
+}
+
+/* What the two layouts are for: a rotary score q.k computed either way is the same. */
+static void test_scores_are_kept(void **state)
+{
+    (void)state;
+    enum { D = 16 };
+    float w[2][D], h[2][D];
+    double ours = 0, theirs = 0, x[2][D], y[2][D];
+    for (int i = 0; i < D; i++) {
+        w[0][i] = (float)sin(i * 1.7);
+        w[1][i] = (float)cos(i * 0.9);
+    }
+    for (int side = 0; side < 2; side++) {
+        convert_pairs_to_halves(h[side], w[side], 1, D, 1);
+        for (int i = 0; i < D / 2; i++) {
+            double angle = (side ? 3 : 11) * pow(10000.0, -2.0 * i / D), c = cos(angle), s = sin(angle);
+            x[side][2 * i] = w[side][2 * i] * c - w[side][2 * i + 1] * s;
+            x[side][2 * i + 1] = w[side][2 * i] * s + w[side][2 * i + 1] * c;
+            y[side][i] = h[side][i] * c - h[side][i + D / 2] * s; /* rotate_half */
+            y[side][i + D / 2] = h[side][i + D / 2] * c + h[side][i] * s;
+        }
+    }
+    for (int i = 0; i < D; i++) {
+        ours += x[0][i] * x[1][i];
+        theirs += y[0][i] * y[1][i];
+    }
+    assert_true(fabs(ours - theirs) < 1e-12);
+}
+
+/* --- a whole checkpoint ------------------------------------------------------------------------------------------- */
+
+static char root[64];
+
+static int make_root(void **state)
+{
+    (void)state;
+    (void)snprintf(root, sizeof(root), "/tmp/titan-convert-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
+}
+
+/* A checkpoint of the tiny model with its initial parameters. */
+static void write_tiny(struct model **ret)
+{
+    struct recipe r;
+    struct titan_error err = {0};
+    char path[PATH_MAX];
+    _cleanup_(buf_free) struct buf text = BUF_INIT, entry = BUF_INIT;
+    recipe_init(&r);
+    assert_int_equal(recipe_load(&r, TITAN_SOURCE_DIR "/recipes/tiny.toml", &err), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "model.rope_scaling=true", &err), TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, &err), TITAN_OK);
+    recipe_print(&r, &text);
+    struct model *m;
+    assert_int_equal(model_open(&r.model.dims, &m, &err), TITAN_OK);
+    struct tensor_spec *specs = calloc((size_t)m->n_tensors, sizeof(*specs));
+    struct piece *pieces = calloc((size_t)m->n_tensors, sizeof(*pieces));
+    for (int i = 0; i < m->n_tensors; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        (void)snprintf(specs[i].name, sizeof(specs[i].name), "%s", t->name);
+        specs[i].ndim = t->ndim;
+        specs[i].shape[0] = t->shape[0];
+        specs[i].shape[1] = t->ndim == 2 ? t->shape[1] : 0;
+        specs[i].numel = t->numel;
+        pieces[i] = (struct piece){.tensor = i, .count = t->numel};
+        pieces[i].data = malloc((size_t)t->numel * sizeof(float));
+        model_init_range(m, 5, t->unit, t->offset, t->numel, pieces[i].data);
+    }
+    struct checkpoint_info info = {.step = 3, .epoch = 1, .world = 1, .recipe = text.data};
+    assert_int_equal(checkpoint_write_shard(root, &info, 0, specs, m->n_tensors, pieces, m->n_tensors, &entry, &err),
+                     TITAN_OK);
+    assert_int_equal(checkpoint_commit(root, &info, specs, m->n_tensors, &entry, 1, path, &err), TITAN_OK);
+    for (int i = 0; i < m->n_tensors; i++)
+        free(pieces[i].data);
+    free(pieces);
+    free(specs);
+    *ret = m;
+}
+
+static void check_tensor(const struct safetensors *st, const struct model *m, const char *ours, const char *theirs,
+                         int64_t heads)
+{
+    const struct model_tensor *t = NULL;
+    for (int i = 0; i < m->n_tensors; i++)
+        if (strcmp(m->tensors[i].name, ours) == 0)
+            t = &m->tensors[i];
+    const struct safetensors_tensor *s = safetensors_find(st, theirs);
+    assert_non_null(t);
+    assert_non_null(s);
+    assert_string_equal(s->dtype, "BF16");
+    size_t n = (size_t)t->numel;
+    _cleanup_free_ float *x = malloc(n * sizeof(*x)), *y = malloc(n * sizeof(*y));
+    _cleanup_free_ uint16_t *got = malloc(n * sizeof(*got));
+    model_init_range(m, 5, t->unit, t->offset, t->numel, x);
+    if (heads)
+        convert_pairs_to_halves(y, x, heads, m->head_dim, t->shape[1]);
+    else
+        memcpy(y, x, n * sizeof(*y));
+    assert_int_equal(safetensors_read(st, s, 0, got, n * sizeof(*got), NULL), TITAN_OK);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(got[i], bf16_from_f32(y[i]));
+}
+
+static void test_checkpoint(void **state)
+{
+    (void)state;
+    struct model *m = NULL;
+    struct titan_error err = {0};
+    char out[128], file[192];
+    struct safetensors *st = NULL;
+    struct json *config = NULL;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    write_tiny(&m);
+    (void)snprintf(out, sizeof(out), "%s/hf/model", root);
+    if (convert_checkpoint(root, out, "bf16", &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    (void)snprintf(file, sizeof(file), "%s/model.safetensors", out);
+    assert_int_equal(safetensors_open(file, &st, &err), TITAN_OK);
+    assert_int_equal(st->ntensors, m->n_tensors);
+    check_tensor(st, m, "tok_embeddings.weight", "model.embed_tokens.weight", 0);
+    check_tensor(st, m, "layers.1.attention.wq.weight", "model.layers.1.self_attn.q_proj.weight", m->dims.n_heads);
+    check_tensor(st, m, "layers.0.attention.wk.weight", "model.layers.0.self_attn.k_proj.weight", m->dims.n_kv_heads);
+    check_tensor(st, m, "layers.0.attention.wv.weight", "model.layers.0.self_attn.v_proj.weight", 0);
+    check_tensor(st, m, "layers.0.feed_forward.w2.weight", "model.layers.0.mlp.down_proj.weight", 0);
+    check_tensor(st, m, "output.weight", "lm_head.weight", 0);
+    safetensors_close(st);
+    (void)snprintf(file, sizeof(file), "%s/config.json", out);
+    assert_int_equal(file_read(file, 1 << 20, &text, &err), TITAN_OK);
+    assert_int_equal(json_parse(text.data, text.len, &config, &err), TITAN_OK);
+    assert_int_equal(json_int(config, "hidden_size", 0), m->dims.dim);
+    assert_int_equal(json_int(config, "head_dim", 0), m->head_dim);
+    assert_string_equal(json_string(json_get(config, "rope_scaling"), "rope_type", ""), "llama3");
+    json_free(config);
+    model_close(m);
+    assert_int_equal(convert_checkpoint(root, out, "fp8", &err), TITAN_EINVAL);
+    assert_int_equal(convert_checkpoint("/nonexistent", out, "bf16", &err), TITAN_ENOTFOUND);
+}
+
+/* --- drawing
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void test_draw(void **state)
+{
+    (void)state;
+    int32_t work[4];
+    const float logits[4] = {(float)log(0.1), (float)log(0.4), (float)log(0.2), (float)log(0.3)};
+    assert_int_equal(generate_draw(logits, 4, 0, 0, 0.99, work), 1);
+    /* In order of likelihood: 1 up to 0.4, 3 up to 0.7, 2 up to 0.9, 0. */
+    assert_int_equal(generate_draw(logits, 4, 1, 0, 0.39, work), 1);
+    assert_int_equal(generate_draw(logits, 4, 1, 0, 0.41, work), 3);
+    assert_int_equal(generate_draw(logits, 4, 1, 0, 0.71, work), 2);
+    assert_int_equal(generate_draw(logits, 4, 1, 0, 0.91, work), 0);
+    /* The likeliest two alone: 4/7 and 3/7. */
+    assert_int_equal(generate_draw(logits, 4, 1, 2, 0.56, work), 1);
+    assert_int_equal(generate_draw(logits, 4, 1, 2, 0.58, work), 3);
+    assert_int_equal(generate_draw(logits, 4, 1, 2, 0.9999999, work), 3);
+    assert_int_equal(generate_draw(logits, 4, 1, 1, 0.9999999, work), 1);
+    /* Half the temperature squares the odds: 16/30, 9/30, 4/30, 1/30. */
+    assert_int_equal(generate_draw(logits, 4, 0.5, 0, 0.53, work), 1);
+    assert_int_equal(generate_draw(logits, 4, 0.5, 0, 0.54, work), 3);
+    const float equal[4] = {1, 1, 1, 1};
+    assert_int_equal(generate_draw(equal, 4, 0, 0, 0, work), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_move),
+        cmocka_unit_test(test_rows_move_back),
+        cmocka_unit_test(test_scores_are_kept),
+        cmocka_unit_test_setup_teardown(test_checkpoint, make_root, remove_root),
+        cmocka_unit_test(test_draw),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
