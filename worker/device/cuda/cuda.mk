@@ -26,7 +26,7 @@ cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) 
 cuda_inc   := $(foreach d,$(sort $(NCCL) $(CUBLAS) $(CUDA)),-isystem $(d)/include)
 NVCCFLAGS  ?= -O3
 
-.PHONY: cuda
+.PHONY: cuda gpu-programs
 cuda: ## build the CUDA plug-in (needs a CUDA toolkit; CUDA=/usr/local/cuda, CUDA_ARCH="80 90a 100")
 	@test -x $(NVCC) || { echo "make cuda: no CUDA toolkit: $(NVCC) is missing; say where it is: make cuda CUDA=/path" >&2; exit 1; }
 	@test -n "$(wildcard $(addsuffix /include/nccl.h,$(NCCL) $(CUDA)))" || { echo "make cuda: nccl.h is not in $(NCCL)/include; say where NCCL is: make cuda NCCL=/path" >&2; exit 1; }
@@ -42,7 +42,36 @@ $(BUILD)/obj/cuda/%.cu.o: %.cu
 		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow,-Werror$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) -c -o $@ $<
 $(plugin_cuda): $(cuda_o)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -Wl,-z,defs -o $@ $^ $(cuda_rpath) \
+	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -Wl,-z,defs,-z,nodelete -o $@ $^ $(cuda_rpath) \
 		$(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,nccl,$(NCCL)) \
 		$(or $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a)),$(call cuda_lib,cudart,$(CUDA))) \
 		-lstdc++ -ldl -lrt -lpthread -lm
+
+# The same plug-in on the host, for tests: kernels by an emulator, the CUDA runtime, cuBLASLt and NCCL by plain stand-ins
+# (tests/cuda). Needs the toolkit's headers, no nvcc.
+emulated_dir := $(BUILD)/cuda-emulated
+emulated_o   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(basename $(cuda_cu) $(wildcard tests/cuda/*.cpp)))
+emulated     := $(emulated_dir)/libtitan-cuda.so
+CXX := g++
+$(BUILD)/obj/emulated/%.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(CXX) -x c++ -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Werror -fPIC -DTITAN_EMULATE -I. $(cuda_inc) -MMD -MP -c -o $@ $<
+$(BUILD)/obj/emulated/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Werror -fPIC -I. $(cuda_inc) -MMD -MP -c -o $@ $<
+# Stands where the driver would: opening libcuda.so.1 succeeds.
+$(emulated_dir)/libcuda.so.1:
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ -x c /dev/null
+$(emulated): $(emulated_o) $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(emulated_dir)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CXX) -shared -Wl,-z,defs,-z,nodelete -Wl,--no-as-needed -o $@ $^ '-Wl,-rpath,$$ORIGIN' -ldl -lpthread
+
+# --- tests/gpu: programs that need nothing but the worker's sources ---
+gpu_programs := $(patsubst tests/gpu/%.c,$(BUILD)/gpu/%,$(wildcard tests/gpu/*.c))
+gpu_support  := $(addprefix $(BUILD)/obj/cuda/,tests/support/device_ops.o worker/device/device.o base/error.o base/status.o base/clock.o)
+$(BUILD)/obj/cuda/tests/%.o: CPPFLAGS += -Itests
+$(gpu_programs): $(BUILD)/gpu/%: $(BUILD)/obj/cuda/tests/gpu/%.o $(gpu_support)
+	@mkdir -p $(@D)
+	$(link) $^ -ldl -lpthread -lm
+gpu-programs: $(gpu_programs)

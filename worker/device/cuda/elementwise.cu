@@ -1,19 +1,20 @@
 /* elementwise.cu - casts, sums of two tensors, scaling. */
 #include "worker/device/cuda/kernel.cuh"
 
-__device__ static inline double wide_load(const double *x)
-{
-    return *x;
-}
+/* fp64 holds every value of every type. */
 template <class T> __device__ static inline double wide_load(const T *x)
+{
+    return (double)*x;
+}
+__device__ static inline double wide_load(const bf16 *x)
 {
     return num_load(x);
 }
-__device__ static inline void wide_store(double *x, double value)
-{
-    *x = value;
-}
 template <class T> __device__ static inline void wide_store(T *x, double value)
+{
+    *x = (T)value;
+}
+__device__ static inline void wide_store(bf16 *x, double value)
 {
     num_store(x, (float)value);
 }
@@ -32,22 +33,36 @@ template <class To, class From> static int launch_cast(void *stream, void *dst, 
 
 template <class To> static int launch_cast_to(void *stream, void *dst, const void *src, enum num from, size_t n)
 {
-    if (from == NUM_F64)
+    switch (from) {
+    case NUM_F64:
         return launch_cast<To, double>(stream, dst, src, n);
-    if (from == NUM_BF16)
+    case NUM_BF16:
         return launch_cast<To, bf16>(stream, dst, src, n);
-    return launch_cast<To, float>(stream, dst, src, n);
+    case NUM_I32:
+        return launch_cast<To, int32_t>(stream, dst, src, n);
+    case NUM_U8:
+        return launch_cast<To, uint8_t>(stream, dst, src, n);
+    default:
+        return launch_cast<To, float>(stream, dst, src, n);
+    }
 }
 
 int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num from, size_t n)
 {
     if (n == 0)
         return 0;
-    if (to == NUM_F64)
+    switch (to) {
+    case NUM_F64:
         return launch_cast_to<double>(stream, dst, src, from, n);
-    if (to == NUM_BF16)
+    case NUM_BF16:
         return launch_cast_to<bf16>(stream, dst, src, from, n);
-    return launch_cast_to<float>(stream, dst, src, from, n);
+    case NUM_I32:
+        return launch_cast_to<int32_t>(stream, dst, src, from, n);
+    case NUM_U8:
+        return launch_cast_to<uint8_t>(stream, dst, src, from, n);
+    default:
+        return launch_cast_to<float>(stream, dst, src, from, n);
+    }
 }
 
 template <class T> __global__ static void add(T *out, const T *a, const T *b, size_t n)

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Element types, numbered as enum dtype. */
-enum num { NUM_F32, NUM_BF16, NUM_F64 };
+enum num { NUM_F32, NUM_BF16, NUM_F64, NUM_I32, NUM_U8 };
 
 /* --- failure.cu: see struct stream in cuda.h ---- */
 /* In stream order: take on what was raised on this stream by now, and what `from` (may be NULL) had taken on. */

@@ -2,7 +2,8 @@
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/kernels.h"
 
-_Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64,
+_Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64 &&
+                   (int)NUM_I32 == (int)DTYPE_I32 && (int)NUM_U8 == (int)DTYPE_U8,
                "kernels.h numbers element types as device.h does");
 
 #define GRID_MAX 0x7fffffffL /* blocks in a launch's first dimension */
@@ -32,7 +33,7 @@ static titan_status zero(struct stream *s, void *dst, size_t bytes)
 
 static titan_status cast(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
 {
-    if (to > DTYPE_F64 || from > DTYPE_F64)
+    if (to > DTYPE_U8 || from > DTYPE_U8)
         return TITAN_EINVAL;
     return ENQUEUE(s, "a cast", cuda_cast(s->native, dst, (enum num)to, src, (enum num)from, n));
 }

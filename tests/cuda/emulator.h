@@ -1,0 +1,106 @@
+/* emulator.h - runs the CUDA kernels on the host, a block's threads as coroutines.
+ *
+ * For testing without a GPU: index arithmetic, barriers, reduction order and memory bounds are the kernels' own; speed,
+ * memory ordering between warps and everything the hardware adds are not shown. Blocks run one after another, on the
+ * stream's thread. Between two barriers a block's threads run one after another, in ascending order, or in
+ * descending order with TITAN_EMULATE_ORDER=down: a missing barrier gives other bits in the two orders. A barrier that
+ * some threads never reach, and a warp operation that not all lanes take part in, end the program with a message.
+ * Dynamic shared memory ends at a guard page and is filled with NaN before each block. */
+#ifndef TITAN_TESTS_CUDA_EMULATOR_H
+#define TITAN_TESTS_CUDA_EMULATOR_H
+
+#include <cuda_runtime_api.h>
+#include <functional>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Blocks run one at a time, so a block's shared memory may be static. */
+#undef __shared__
+#define __shared__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+#define EMULATE_THREADS_MAX 1024
+
+struct emulated_thread {
+    uint3 at;
+    unsigned linear;
+};
+extern struct emulated_thread *emulated_self;
+extern uint3 emulated_block_at;
+extern dim3 emulated_block_dim, emulated_grid_dim;
+#define threadIdx (emulated_self->at)
+#define blockIdx (emulated_block_at)
+#define blockDim (emulated_block_dim)
+#define gridDim (emulated_grid_dim)
+
+enum emulated_wait { EMULATED_RUNS, EMULATED_AT_WARP, EMULATED_AT_BLOCK, EMULATED_DONE };
+/* Suspend this thread until all of its warp or block are there. */
+void emulated_wait_for(enum emulated_wait what);
+/* 8 bytes of one lane of this warp. */
+void *emulated_lane(unsigned lane);
+/* A word of the block for votes. */
+extern int emulated_vote;
+
+/* Enqueue on a stream of fake_cuda.h. */
+int emulated_launch(void *stream, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel);
+float *emulated_shared(void);
+
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
+    emulated_launch(stream, dim3(grid), dim3(block), (size_t)(shared_bytes), [=]() { kernel(__VA_ARGS__); })
+#define DYNAMIC_SHARED(name) float *name = emulated_shared()
+
+static inline void __syncthreads(void)
+{
+    emulated_wait_for(EMULATED_AT_BLOCK);
+}
+
+static inline int __syncthreads_or(int x)
+{
+    if (x)
+        emulated_vote = 1;
+    emulated_wait_for(EMULATED_AT_BLOCK);
+    int result = emulated_vote;
+    emulated_wait_for(EMULATED_AT_BLOCK);
+    emulated_vote = 0;
+    emulated_wait_for(EMULATED_AT_BLOCK);
+    return result;
+}
+
+template <class V> static inline V __shfl_xor_sync(unsigned, V x, int offset)
+{
+    const unsigned lane = emulated_self->linear % 32;
+    memcpy(emulated_lane(lane), &x, sizeof x);
+    emulated_wait_for(EMULATED_AT_WARP);
+    V result;
+    memcpy(&result, emulated_lane(lane ^ (unsigned)offset), sizeof result);
+    emulated_wait_for(EMULATED_AT_WARP);
+    return result;
+}
+
+static inline unsigned __ballot_sync(unsigned, int x)
+{
+    int bit = x != 0;
+    memcpy(emulated_lane(emulated_self->linear % 32), &bit, sizeof bit);
+    emulated_wait_for(EMULATED_AT_WARP);
+    unsigned result = 0;
+    for (unsigned lane = 0; lane < 32; lane++) {
+        memcpy(&bit, emulated_lane(lane), sizeof bit);
+        result |= (unsigned)bit << lane;
+    }
+    emulated_wait_for(EMULATED_AT_WARP);
+    return result;
+}
+
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+
+static inline void __threadfence_system(void)
+{
+    __sync_synchronize();
+}
+
+#endif

@@ -1,0 +1,403 @@
+/* fake_nccl.cpp - the parts of NCCL the plug-in calls, between processes of this host, for the emulator.
+ *
+ * A communicator is a file in /dev/shm that all its ranks map: a count of arrivals and a slot for each rank. Operations
+ * run on the stream's thread and wait for their peers until the abort flag of their own rank is set, as NCCL's kernels
+ * do: a dead peer is waited for. Where NCCL may answer "in progress", this does at least once. Uses that NCCL forbids
+ * (a call while one is in progress, a second revoke, a collective on a revoked communicator) are refused. */
+#include <atomic>
+#include <condition_variable>
+#include <fcntl.h>
+#include <memory>
+#include <mutex>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+#include "tests/cuda/fake_cuda.h"
+
+#define SLOT ((size_t)64 << 10)
+#define RANKS_MAX 64
+
+struct segment {
+    std::atomic<uint64_t> arrivals; /* of all barriers so far */
+    std::atomic<int> attached;
+    char slots[][SLOT];
+};
+
+struct fake_comm {
+    std::string name;
+    int rank, world;
+    segment *shared = nullptr;
+    uint64_t barriers = 0; /* passed by this rank */
+    std::atomic<bool> abort{false};
+    std::atomic<int> in_flight{0};
+    std::atomic<int> busy_looks{0}; /* GetAsyncError answers "in progress" this often */
+    bool revoked = false, finalized = false, forming = true;
+    int operations = 0;
+};
+typedef std::shared_ptr<fake_comm> ref;
+
+static std::mutex comms_lock;
+static std::vector<ref> comms;
+
+static ref find(ncclComm_t c)
+{
+    std::lock_guard<std::mutex> held(comms_lock);
+    for (const ref &r : comms)
+        if (r.get() == (fake_comm *)c)
+            return r;
+    fprintf(stderr, "fake nccl: a communicator that does not exist was used\n");
+    abort();
+}
+
+static size_t segment_bytes(int world)
+{
+    return sizeof(segment) + (size_t)world * SLOT;
+}
+
+static ncclResult_t attach(const ref &c)
+{
+    const std::string path = "/dev/shm/" + c->name;
+    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, (off_t)segment_bytes(c->world)) != 0)
+        return ncclSystemError;
+    void *p = mmap(NULL, segment_bytes(c->world), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        return ncclSystemError;
+    c->shared = (segment *)p;
+    if (c->shared->attached.fetch_add(1) + 1 == c->world)
+        unlink(path.c_str());
+    return ncclSuccess;
+}
+
+/* False when aborted. */
+static bool meet(fake_comm *c)
+{
+    const uint64_t want = ++c->barriers * (uint64_t)c->world;
+    c->shared->arrivals.fetch_add(1);
+    while (c->shared->arrivals.load() < want) {
+        if (c->abort.load())
+            return false;
+        usleep(20);
+    }
+    return !c->abort.load();
+}
+
+static ncclResult_t create(ncclComm_t *ret, const std::string &name, int rank, int world)
+{
+    ref c = std::make_shared<fake_comm>();
+    c->name = name;
+    c->rank = rank;
+    c->world = world;
+    c->busy_looks = 2;
+    ncclResult_t r = attach(c);
+    if (r != ncclSuccess)
+        return r;
+    std::lock_guard<std::mutex> held(comms_lock);
+    comms.push_back(c);
+    *ret = (ncclComm_t)c.get();
+    return ncclInProgress;
+}
+
+static size_t type_bytes(ncclDataType_t type)
+{
+    return type == ncclFloat64 ? 8 : type == ncclBfloat16 ? 2 : type == ncclUint8 ? 1 : 4;
+}
+
+static double value(const char *p, size_t i, ncclDataType_t type)
+{
+    if (type == ncclFloat64)
+        return ((const double *)p)[i];
+    if (type == ncclFloat32)
+        return ((const float *)p)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static void set_value(char *p, size_t i, ncclDataType_t type, double x)
+{
+    if (type == ncclFloat64) {
+        ((double *)p)[i] = x;
+        return;
+    }
+    float f = (float)x;
+    if (type == ncclFloat32) {
+        ((float *)p)[i] = f;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/* Everybody shows `bytes` of send through the slots, a slot at a time; take() looks at all of them. */
+template <class Take> static bool show(fake_comm *c, const char *send, size_t bytes, Take take)
+{
+    for (size_t at = 0; at < bytes; at += SLOT) {
+        const size_t part = bytes - at < SLOT ? bytes - at : SLOT;
+        memcpy(c->shared->slots[c->rank], send + at, part);
+        if (!meet(c))
+            return false;
+        take(at, part);
+        if (!meet(c))
+            return false;
+    }
+    return true;
+}
+
+/* Hand an operation to the stream. */
+template <class Run> static ncclResult_t enqueue(ncclComm_t nccl, cudaStream_t stream, Run run)
+{
+    ref c = find(nccl);
+    if (c->busy_looks.load() > 0 || c->forming)
+        return ncclInvalidUsage;
+    if (c->revoked || c->finalized || c->abort)
+        return ncclInvalidUsage;
+    c->in_flight++;
+    fake_stream_enqueue(stream, [c, run] {
+        if (!c->abort.load())
+            run(c.get());
+        c->in_flight--;
+    });
+    if (c->operations++ == 0) { /* the first one connects */
+        c->busy_looks = 2;
+        return ncclInProgress;
+    }
+    return ncclSuccess;
+}
+
+/* Point to point within a group: kept until the group ends. */
+struct pending {
+    bool send;
+    char *data;
+    size_t bytes;
+    int peer;
+    ncclComm_t comm;
+    cudaStream_t stream;
+};
+static thread_local bool in_group;
+static thread_local std::vector<pending> group;
+
+static ncclResult_t all_pairs(const std::vector<pending> &calls)
+{
+    const std::vector<pending> mine = calls;
+    return enqueue(mine[0].comm, mine[0].stream, [mine](fake_comm *c) {
+        size_t bytes = mine[0].bytes;
+        for (int to = 0; to < c->world; to++) { /* everybody's slice for `to`, in turn */
+            const char *slice = nullptr;
+            for (const pending &p : mine)
+                if (p.send && p.peer == to)
+                    slice = p.data;
+            bool ok = show(c, slice, bytes, [&](size_t at, size_t part) {
+                for (const pending &p : mine)
+                    if (!p.send && c->rank == to)
+                        memcpy(p.data + at, c->shared->slots[p.peer], part);
+            });
+            if (!ok)
+                return;
+        }
+    });
+}
+
+extern "C" {
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    static std::atomic<int> count{0};
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "titan-fake-nccl-%d-%d", (int)getpid(), count++);
+    return ncclSuccess;
+}
+const char *ncclGetErrorString(ncclResult_t r)
+{
+    return r == ncclInvalidUsage ? "invalid usage" : r == ncclInvalidArgument ? "invalid argument" : "emulated error";
+}
+const char *ncclGetLastError(ncclComm_t)
+{
+    return "";
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int world, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    if (config->blocking != 0 || world > RANKS_MAX || rank < 0 || rank >= world)
+        return ncclInvalidArgument;
+    return create(ret, id.internal, rank, world);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t nccl, ncclResult_t *state)
+{
+    ref c = find(nccl);
+    *state = ncclInProgress;
+    if (c->forming) {
+        if (c->shared->attached.load() < c->world)
+            return ncclSuccess;
+        c->forming = false;
+    }
+    if (c->busy_looks.load() > 0)
+        c->busy_looks--;
+    else if ((c->revoked || c->finalized) && c->in_flight.load() > 0)
+        return ncclSuccess;
+    else
+        *state = ncclSuccess;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommUserRank(ncclComm_t nccl, int *rank)
+{
+    *rank = find(nccl)->rank;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommCount(ncclComm_t nccl, int *count)
+{
+    *count = find(nccl)->world;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommRevoke(ncclComm_t nccl, int flags)
+{
+    ref c = find(nccl);
+    if (flags != 0 || c->revoked || c->finalized)
+        return ncclInvalidArgument;
+    c->revoked = true;
+    c->busy_looks = 2;
+    c->abort = true;
+    return ncclInProgress;
+}
+static ncclResult_t end(ncclComm_t nccl)
+{
+    ref c = find(nccl);
+    c->abort = true;
+    while (c->in_flight.load() > 0)
+        usleep(20);
+    munmap(c->shared, segment_bytes(c->world));
+    std::lock_guard<std::mutex> held(comms_lock);
+    for (size_t i = 0; i < comms.size(); i++)
+        if (comms[i] == c)
+            comms.erase(comms.begin() + (long)i--);
+    return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t nccl)
+{
+    return end(nccl);
+}
+ncclResult_t ncclCommDestroy(ncclComm_t nccl)
+{
+    return find(nccl)->in_flight.load() > 0 ? ncclInvalidUsage : end(nccl);
+}
+ncclResult_t ncclCommFinalize(ncclComm_t nccl)
+{
+    ref c = find(nccl);
+    if (c->revoked || c->finalized)
+        return ncclInvalidArgument;
+    c->finalized = true;
+    c->busy_looks = 1;
+    return ncclInProgress;
+}
+ncclResult_t ncclCommShrink(ncclComm_t nccl, int *excluded, int n, ncclComm_t *ret, ncclConfig_t *config, int flags)
+{
+    ref c = find(nccl);
+    if (flags != NCCL_SHRINK_ABORT || config->blocking != 0 || n < 1 || c->busy_looks.load() > 0)
+        return ncclInvalidArgument;
+    std::string name = c->name + "-without";
+    int rank = c->rank;
+    for (int i = 0; i < n; i++) {
+        if (excluded[i] == c->rank)
+            return ncclInvalidArgument;
+        rank -= excluded[i] < c->rank;
+        name += "-" + std::to_string(excluded[i]);
+    }
+    return create(ret, name, rank, c->world - n);
+}
+ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t s)
+{
+    const size_t bytes = count * type_bytes(type);
+    return enqueue(comm, s, [=](fake_comm *c) {
+        show(c, (const char *)send, bytes, [&](size_t at, size_t part) {
+            for (int r = 0; r < c->world; r++)
+                memmove((char *)recv + (size_t)r * bytes + at, c->shared->slots[r], part);
+        });
+    });
+}
+ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t s)
+{
+    return enqueue(comm, s, [=](fake_comm *c) {
+        const size_t width = type_bytes(type), bytes = count * width;
+        std::vector<char> mine(bytes);
+        for (int to = 0; to < c->world; to++) {
+            bool ok = show(c, (const char *)send + (size_t)to * bytes, bytes, [&](size_t at, size_t part) {
+                for (size_t i = 0; c->rank == to && i < part / width; i++) {
+                    double sum = 0;
+                    for (int r = 0; r < c->world; r++)
+                        sum += value(c->shared->slots[r], i, type);
+                    set_value(mine.data() + at, i, type, sum);
+                }
+            });
+            if (!ok)
+                return;
+        }
+        memcpy(recv, mine.data(), bytes);
+    });
+}
+ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t,
+                           ncclComm_t comm, cudaStream_t s)
+{
+    return enqueue(comm, s, [=](fake_comm *c) {
+        const size_t width = type_bytes(type);
+        show(c, (const char *)send, count * width, [&](size_t at, size_t part) {
+            for (size_t i = 0; i < part / width; i++) {
+                double sum = 0;
+                for (int r = 0; r < c->world; r++)
+                    sum += value(c->shared->slots[r], i, type);
+                set_value((char *)recv + at, i, type, sum);
+            }
+        });
+    });
+}
+ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t s)
+{
+    return enqueue(comm, s, [=](fake_comm *c) {
+        show(c, (const char *)send, count * type_bytes(type),
+             [&](size_t at, size_t part) { memmove((char *)recv + at, c->shared->slots[root], part); });
+    });
+}
+static ncclResult_t point_to_point(const pending &p)
+{
+    if (in_group) {
+        group.push_back(p);
+        return ncclSuccess;
+    }
+    /* Alone: only between two ranks, where both take part in every step. */
+    return enqueue(p.comm, p.stream, [p](fake_comm *c) {
+        std::vector<char> nothing(p.send ? 0 : p.bytes);
+        show(c, p.send ? p.data : nothing.data(), p.bytes, [&](size_t at, size_t part) {
+            if (!p.send)
+                memcpy(p.data + at, c->shared->slots[p.peer], part);
+        });
+    });
+}
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
+{
+    return point_to_point({true, (char *)data, count * type_bytes(type), peer, comm, s});
+}
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
+{
+    return point_to_point({false, (char *)data, count * type_bytes(type), peer, comm, s});
+}
+ncclResult_t ncclGroupStart(void)
+{
+    in_group = true;
+    group.clear();
+    return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd(void)
+{
+    in_group = false;
+    return group.empty() ? ncclSuccess : all_pairs(group);
+}
+}

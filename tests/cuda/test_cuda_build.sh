@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The CUDA plug-in compiles, links and loads where there is a toolkit; where there is no driver, that is one clear line.
+# For one architecture, in a folder of its own: the other tests must not find the plug-in.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+CUDA=${CUDA:-/usr/local/cuda}
+own=$BUILD/cuda-test
+n=0 bad=0
+check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
+    local what=$1
+    shift
+    n=$((n + 1))
+    if "$@"; then echo "ok $n - $what"; else echo "not ok $n - $what"; bad=1; fi
+}
+skip() { echo "ok $((n += 1)) # skip $1"; }
+
+for need in "$CUDA/bin/nvcc:no CUDA toolkit in $CUDA" "$(command -v g++ || echo /missing):no C++ compiler for nvcc" \
+    "$CUDA/include/nccl.h:no NCCL in $CUDA"; do
+    [ -e "${need%%:*}" ] || { skip "${need#*:}"; exit 0; }
+done
+
+mkdir -p "$own"
+make --no-print-directory -j2 cuda gpu-programs BUILD="$own" CUDA="$CUDA" CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v" \
+    >"$own/build.log" 2>&1
+built=$?
+[ $built -eq 0 ] || tail -n 30 "$own/build.log"
+check "make cuda compiles and links, warnings as errors" [ $built -eq 0 ]
+[ $built -eq 0 ] || exit 1
+check "no kernel spills registers" sh -c "! grep -E '[1-9][0-9]* bytes spill' '$own/build.log'"
+
+"$own/gpu/check_ops" >"$own/ops.log" 2>"$own/ops.err"
+rc=$?
+if [ $rc -eq 2 ]; then
+    sed 's/^/# /' "$own/ops.err"
+    check "without a driver the plug-in loads and says so" grep -q "NVIDIA" "$own/ops.err"
+    check "in one line" [ "$(wc -l <"$own/ops.err")" -eq 1 ]
+else
+    check "every operation agrees with the reference on this GPU" [ $rc -eq 0 ]
+fi
+
+if [ $rc -ne 2 ]; then
+    skip "this machine has a GPU"
+elif [ ! -x "$BUILD/bin/titan-worker" ]; then
+    skip "no worker in $BUILD/bin"
+else
+    TITAN_PLUGIN_DIR=$own/lib/titan timeout 60 "$BUILD/bin/titan-worker" run recipes/debug.toml --set device.name=cuda \
+        >"$own/worker.out" 2>"$own/worker.err" </dev/null
+    code=$?
+    sed 's/^/# /' "$own/worker.err"
+    check "a run with device = \"cuda\" ends with exit code 2 (got $code)" [ $code -eq 2 ]
+    check "and one line that names the driver" sh -c "[ \$(wc -l <'$own/worker.err') -eq 1 ] && grep -q NVIDIA '$own/worker.err'"
+fi
+
+make --no-print-directory cuda BUILD="$own/none" CUDA=/nonexistent >"$own/none.out" 2>"$own/none.err"
+check "without a toolkit 'make cuda' says what is missing" grep -q "no CUDA toolkit: /nonexistent/bin/nvcc is missing" "$own/none.err"
+echo "1..$n"
+exit $bad

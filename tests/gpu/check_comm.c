@@ -1,0 +1,459 @@
+/* check_comm [RANKS] - the NCCL communicator among processes of this machine: every collective, then the death of a
+ * rank: revoke, an update that must not happen, shrink, a new communicator. All ranks use GPU 0 unless there are
+ * enough GPUs. TAP; figures in $OUT/comm.json. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "worker/comm/comm.h"
+
+#define RANKS_MAX 16
+#define COUNT ((size_t)10007) /* odd, so that nothing is a round number */
+
+extern char **environ;
+
+/* --- a rank ---------------------------------------------------------------------------------------------------------
+ */
+
+struct rank {
+    struct device_handle h;
+    const struct device_ops *ops;
+    const struct comm_ops *comm_ops;
+    struct stream *s;
+    struct comm *comm;
+    int rank, world;
+    bool bad;
+};
+
+static void verdict(struct rank *r, bool ok, const char *what)
+{
+    if (!ok || r->rank == 0)
+        printf("%sok - %d ranks: %s%s\n", ok ? "" : "not ", r->world, what, r->rank ? " (not on rank 0)" : "");
+    (void)fflush(stdout);
+    r->bad = r->bad || !ok;
+}
+
+static void must(titan_status st, const struct titan_error *err, const char *what)
+{
+    if (st == TITAN_OK)
+        return;
+    printf("not ok - %s: %s: %s\n", what, titan_status_name(st), err->msg);
+    (void)fflush(stdout);
+    _exit(1);
+}
+
+static float *device_floats(struct rank *r, size_t n)
+{
+    void *p = NULL;
+    struct titan_error err = {0};
+    must(r->ops->alloc(r->h.dev, n * sizeof(float), &p, &err), &err, "alloc");
+    return p;
+}
+
+/* Element i of rank `rank`: small whole numbers, so that every order of a sum gives the same bits, in bf16 as well. */
+static double element(int rank, size_t i)
+{
+    return (double)((i * 7 + (size_t)rank * 3) % 5) - 1.0;
+}
+
+static void fill(struct rank *r, void *p, enum dtype dt, int rank, size_t first, size_t n)
+{
+    struct titan_error err = {0};
+    float *host = malloc(n * sizeof *host), *wide = device_floats(r, n);
+    for (size_t i = 0; i < n; i++)
+        host[i] = (float)element(rank, first + i);
+    titan_status st = r->ops->copy(r->s, wide, host, n * sizeof *host);
+    if (st == TITAN_OK)
+        st = r->ops->cast(r->s, p, dt, wide, DTYPE_F32, n);
+    if (st == TITAN_OK)
+        st = r->ops->stream_sync(r->s, &err);
+    must(st, &err, "fill");
+    r->ops->release(r->h.dev, wide);
+    free(host);
+}
+
+static double *fetch(struct rank *r, const void *p, enum dtype dt, size_t n)
+{
+    struct titan_error err = {0};
+    double *host = malloc(n * sizeof *host);
+    void *wide = NULL;
+    must(r->ops->alloc(r->h.dev, n * sizeof *host, &wide, &err), &err, "alloc");
+    titan_status st = r->ops->cast(r->s, wide, DTYPE_F64, p, dt, n);
+    if (st == TITAN_OK)
+        st = r->ops->copy(r->s, host, wide, n * sizeof *host);
+    if (st == TITAN_OK)
+        st = r->ops->stream_sync(r->s, &err);
+    must(st, &err, "fetch");
+    r->ops->release(r->h.dev, wide);
+    return host;
+}
+
+static double sum_at(const struct rank *r, size_t i)
+{
+    double sum = 0;
+    for (int rank = 0; rank < r->world; rank++)
+        sum += element(rank, i);
+    return sum;
+}
+
+static void check_sums(struct rank *r, enum dtype dt, const char *name)
+{
+    struct titan_error err = {0};
+    char what[64];
+    const size_t all = COUNT * (size_t)r->world, bytes = dtype_bytes(dt);
+    void *data = NULL;
+    must(r->ops->alloc(r->h.dev, all * bytes, &data, &err), &err, "alloc");
+
+    fill(r, data, dt, r->rank, 0, all);
+    bool ok = r->comm_ops->all_reduce(r->comm, data, all, dt, r->s) == TITAN_OK;
+    double *got = fetch(r, data, dt, all);
+    for (size_t i = 0; i < all; i++)
+        ok = ok && got[i] == sum_at(r, i);
+    free(got);
+    (void)snprintf(what, sizeof what, "all-reduce %s", name);
+    verdict(r, ok, what);
+
+    fill(r, data, dt, r->rank, 0, all);
+    char *own = (char *)data + (size_t)r->rank * COUNT * bytes;
+    ok = r->comm_ops->reduce_scatter(r->comm, own, data, COUNT, dt, r->s) == TITAN_OK;
+    got = fetch(r, own, dt, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        ok = ok && got[i] == sum_at(r, (size_t)r->rank * COUNT + i);
+    free(got);
+    (void)snprintf(what, sizeof what, "reduce-scatter %s in place", name);
+    verdict(r, ok, what);
+
+    fill(r, own, dt, r->rank, 0, COUNT);
+    ok = r->comm_ops->all_gather(r->comm, data, own, COUNT, dt, r->s) == TITAN_OK;
+    got = fetch(r, data, dt, all);
+    for (size_t i = 0; i < all; i++)
+        ok = ok && got[i] == element((int)(i / COUNT), i % COUNT);
+    free(got);
+    (void)snprintf(what, sizeof what, "all-gather %s in place", name);
+    verdict(r, ok, what);
+    r->ops->release(r->h.dev, data);
+}
+
+static void check_moves(struct rank *r)
+{
+    const size_t all = COUNT * (size_t)r->world, bytes = COUNT * sizeof(float);
+    float *from = device_floats(r, all), *to = device_floats(r, all);
+    fill(r, from, DTYPE_F32, r->rank, 0, all);
+    bool ok = r->comm_ops->all_to_all(r->comm, to, from, bytes, r->s) == TITAN_OK;
+    double *got = fetch(r, to, DTYPE_F32, all);
+    for (size_t i = 0; i < all; i++)
+        ok = ok && got[i] == element((int)(i / COUNT), (size_t)r->rank * COUNT + i % COUNT);
+    free(got);
+    verdict(r, ok, "all-to-all");
+
+    ok = r->comm_ops->broadcast(r->comm, from, all * sizeof(float), r->world - 1, r->s) == TITAN_OK;
+    got = fetch(r, from, DTYPE_F32, all);
+    for (size_t i = 0; i < all; i++)
+        ok = ok && got[i] == element(r->world - 1, i);
+    free(got);
+    verdict(r, ok, "broadcast");
+
+    /* Neighbours in pairs: the even one sends first. */
+    const int peer = r->rank ^ 1;
+    if (r->world % 2 == 0) {
+        fill(r, from, DTYPE_F32, r->rank, 0, COUNT);
+        for (int turn = 0; turn < 2; turn++) {
+            titan_status st = (r->rank + turn) % 2 == 0 ? r->comm_ops->send(r->comm, from, bytes, peer, r->s)
+                                                        : r->comm_ops->recv(r->comm, to, bytes, peer, r->s);
+            ok = ok && st == TITAN_OK;
+        }
+        got = fetch(r, to, DTYPE_F32, COUNT);
+        for (size_t i = 0; i < COUNT; i++)
+            ok = ok && got[i] == element(peer, i);
+        free(got);
+        verdict(r, ok, "send and receive");
+    }
+    struct titan_error err = {0};
+    ok = r->comm_ops->barrier(r->comm, r->s) == TITAN_OK && r->ops->stream_sync(r->s, &err) == TITAN_OK;
+    verdict(r, ok, "barrier");
+    r->ops->release(r->h.dev, from);
+    r->ops->release(r->h.dev, to);
+}
+
+/* Median milliseconds of an all-reduce of 16 MiB. */
+static double time_all_reduce(struct rank *r)
+{
+    enum { ROUNDS = 9 };
+    const size_t n = (size_t)4 << 20;
+    double ms[ROUNDS];
+    float *data = device_floats(r, n);
+    struct titan_error err = {0};
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t begin = clock_mono_ns();
+        titan_status st = r->comm_ops->all_reduce(r->comm, data, n, DTYPE_F32, r->s);
+        if (st == TITAN_OK)
+            st = r->ops->stream_sync(r->s, &err);
+        must(st, &err, "timed all-reduce");
+        ms[i] = (double)(clock_mono_ns() - begin) * 1e-6;
+        for (int j = i; j > 0 && ms[j] < ms[j - 1]; j--) {
+            double swap = ms[j];
+            ms[j] = ms[j - 1];
+            ms[j - 1] = swap;
+        }
+    }
+    r->ops->release(r->h.dev, data);
+    return ms[ROUNDS / 2];
+}
+
+/* The control thread: revokes when the parent says so. */
+static void *wait_for_word(void *arg)
+{
+    struct rank *r = arg;
+    char word;
+    if (read(STDIN_FILENO, &word, 1) == 1)
+        r->comm_ops->revoke(r->comm);
+    return NULL;
+}
+
+/* An update enqueued behind a collective that is aborted must not change the weights. */
+static void check_death(struct rank *r, const struct comm_config *config)
+{
+    struct titan_error err = {0};
+    const struct adamw_args args = {
+        .lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .bias1 = 0.1f, .bias2 = 0.05f};
+    float *grad = device_floats(r, COUNT), *master = device_floats(r, COUNT), *m = device_floats(r, COUNT),
+          *v = device_floats(r, COUNT);
+    struct stream *compute = NULL;
+    struct event *e = NULL;
+    pthread_t control;
+    fill(r, master, DTYPE_F32, 0, 0, COUNT);
+    fill(r, grad, DTYPE_F32, 1, 0, COUNT);
+    must(r->ops->stream_open(r->h.dev, "compute", true, &compute, &err), &err, "stream");
+    must(r->ops->event_open(r->h.dev, &e, &err), &err, "event");
+    must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
+    must(r->ops->stream_sync(r->s, &err), &err, "barrier");
+    if (pthread_create(&control, NULL, wait_for_word, r) != 0)
+        _exit(1);
+    printf("ready\n");
+    (void)fflush(stdout);
+    if (r->rank == r->world - 1)
+        for (;;)
+            (void)pause(); /* to be killed */
+
+    titan_status st = r->comm_ops->all_reduce(r->comm, grad, COUNT, DTYPE_F32, r->s);
+    if (st == TITAN_OK)
+        st = r->ops->event_record(e, r->s, &err);
+    if (st == TITAN_OK)
+        st = r->ops->event_wait(e, compute, &err);
+    if (st == TITAN_OK)
+        st = r->ops->adamw(compute, master, m, v, grad, NULL, COUNT, &args);
+    verdict(r, st == TITAN_OK || st == TITAN_EREVOKED || st == TITAN_EPEER, "collective with a dead peer is enqueued");
+    titan_status comm_st = r->ops->stream_sync(r->s, &err);
+    verdict(r, comm_st == TITAN_EREVOKED || comm_st == TITAN_EPEER, "its stream ends with the failure");
+    titan_status compute_st = r->ops->stream_sync(compute, &err);
+    verdict(r, compute_st != TITAN_OK, "the stream that waited for it fails, too");
+    (void)pthread_join(control, NULL);
+    int64_t revoked_ns = clock_mono_ns();
+    verdict(r, r->comm_ops->async_error(r->comm, &err) != TITAN_OK, "async_error tells");
+    r->ops->stream_clear(r->s);
+    r->ops->stream_clear(compute);
+    double *got = fetch(r, master, DTYPE_F32, COUNT);
+    bool ok = true;
+    for (size_t i = 0; i < COUNT; i++)
+        ok = ok && got[i] == element(0, i);
+    free(got);
+    verdict(r, ok, "the update behind it did not happen");
+
+    /* The survivors go on, first in what is left of the old communicator, then in a new one. */
+    struct comm_config next = *config;
+    struct comm *child = NULL;
+    const int dead = r->world - 1;
+    next.epoch++;
+    next.id[0] ^= 0x80;
+    next.world--;
+    next.timeout_ms = 10000;
+    st = r->comm_ops->shrink(r->comm, &dead, 1, &next, NULL, &child, &err);
+    double shrink_ms = (double)(clock_mono_ns() - revoked_ns) * 1e-6;
+    if (st != TITAN_OK)
+        printf("# shrink: %s\n", err.msg);
+    verdict(r, st == TITAN_OK, "shrink without the dead one");
+    r->comm_ops->close(r->comm);
+    r->comm = child;
+    r->world--;
+    if (child) {
+        check_sums(r, DTYPE_F32, "fp32, shrunk");
+        r->comm_ops->close(r->comm);
+    }
+    next.epoch++;
+    next.id[0] ^= 0x40;
+    int64_t begin = clock_mono_ns();
+    must(r->comm_ops->open(&next, NULL, &r->comm, &err), &err, "a new communicator");
+    double open_ms = (double)(clock_mono_ns() - begin) * 1e-6;
+    check_sums(r, DTYPE_F32, "fp32, new");
+    if (r->rank == 0)
+        printf("figure shrink_ms %.3f\nfigure open_ms %.3f\n", shrink_ms, open_ms);
+    r->ops->event_close(e);
+    r->ops->stream_close(compute);
+}
+
+static int rank_main(int rank, int world, bool die, const char *address, int listener)
+{
+    struct titan_error err = {0};
+    struct rank r = {.rank = rank, .world = world};
+    const char *gpus = getenv("TITAN_TEST_GPUS");
+    const struct device_options options = {.index = gpus && atoi(gpus) >= world ? rank : 0};
+    must(device_open("cuda", &options, &r.h, &err), &err, "opening the GPU");
+    r.ops = r.h.ops;
+    r.comm_ops = r.h.plugin->comm;
+    must(r.ops->stream_open(r.h.dev, "communication", false, &r.s, &err), &err, "stream");
+    const char *addresses[RANKS_MAX] = {address};
+    struct comm_config config = {.id = "gpu check_comm",
+                                 .epoch = die ? 2 : 1,
+                                 .rank = rank,
+                                 .world = world,
+                                 .addresses = address[0] ? addresses : NULL,
+                                 .listener = rank == 0 ? listener : -1,
+                                 .memfd = listener,
+                                 .device = &r.h,
+                                 .timeout_ms = 60000};
+    must(r.comm_ops->open(&config, NULL, &r.comm, &err), &err, "forming the communicator");
+    if (die) {
+        check_death(&r, &config);
+    } else {
+        check_sums(&r, DTYPE_F32, "fp32");
+        check_sums(&r, DTYPE_BF16, "bf16");
+        check_sums(&r, DTYPE_F64, "fp64");
+        check_moves(&r);
+        double ms = time_all_reduce(&r);
+        if (rank == 0)
+            printf("figure all_reduce_16MiB_ms %.3f\n", ms);
+    }
+    r.comm_ops->close(r.comm);
+    r.ops->stream_close(r.s);
+    device_close(&r.h);
+    return r.bad;
+}
+
+/* --- the parent -----------------------------------------------------------------------------------------------------
+ */
+
+static int listen_local(char address[32])
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof name;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&name, len) != 0 || listen(fd, 64) != 0 ||
+        getsockname(fd, (struct sockaddr *)&name, &len) != 0)
+        return -1;
+    (void)snprintf(address, 32, "127.0.0.1:%d", ntohs(name.sin_port));
+    return fd;
+}
+
+struct run {
+    pid_t pids[RANKS_MAX];
+    int words;   /* what we write, every rank reads */
+    FILE *lines; /* what every rank prints */
+};
+
+static bool start(const char *self, int world, bool die, const char *address, int listener, struct run *ret)
+{
+    int words[2], lines[2];
+    if (pipe(words) != 0 || pipe(lines) != 0)
+        return false;
+    for (int rank = 0; rank < world; rank++) {
+        char texts[3][16];
+        (void)snprintf(texts[0], 16, "%d", rank);
+        (void)snprintf(texts[1], 16, "%d", world);
+        (void)snprintf(texts[2], 16, "%d", listener);
+        char *argv[] = {(char *)self,         "rank",          texts[0], texts[1],
+                        die ? "die" : "live", (char *)address, texts[2], NULL};
+        posix_spawn_file_actions_t fa;
+        (void)posix_spawn_file_actions_init(&fa);
+        (void)posix_spawn_file_actions_adddup2(&fa, words[0], STDIN_FILENO);
+        (void)posix_spawn_file_actions_adddup2(&fa, lines[1], STDOUT_FILENO);
+        (void)posix_spawn_file_actions_addclose(&fa, words[1]);
+        (void)posix_spawn_file_actions_addclose(&fa, lines[0]);
+        int e = posix_spawn(&ret->pids[rank], self, &fa, NULL, argv, environ);
+        (void)posix_spawn_file_actions_destroy(&fa);
+        if (e != 0)
+            return false;
+    }
+    (void)close(words[0]);
+    (void)close(lines[1]);
+    ret->words = words[1];
+    ret->lines = fdopen(lines[0], "r");
+    return ret->lines != NULL;
+}
+
+static bool run(const char *self, int world, bool die, bool by_address, FILE *figures)
+{
+    struct run r;
+    char address[32] = "", line[512];
+    int listener = listen_local(address), ready = 0;
+    bool ok = true;
+    if (!by_address)
+        address[0] = '\0';
+    if (listener < 0 || !start(self, world, die, address, listener, &r))
+        return false;
+    while (fgets(line, sizeof line, r.lines)) {
+        char name[64];
+        double value;
+        if (sscanf(line, "figure %63s %lf", name, &value) == 2) {
+            if (figures)
+                (void)fprintf(figures, "%s\"%s_%d_ranks\": %.3f", ftell(figures) > 1 ? ", " : "", name, world, value);
+        } else if (strcmp(line, "ready\n") == 0) {
+            if (++ready == world) { /* all formed: one dies, then the others are told, as their agents would */
+                (void)kill(r.pids[world - 1], SIGKILL);
+                (void)waitpid(r.pids[world - 1], NULL, 0);
+                for (int i = 0; i < world - 1; i++)
+                    ok = write(r.words, "r", 1) == 1 && ok;
+            }
+        } else {
+            (void)fputs(line, stdout);
+            (void)fflush(stdout);
+        }
+    }
+    for (int rank = 0; rank < (die ? world - 1 : world); rank++) {
+        int status = 0;
+        ok = waitpid(r.pids[rank], &status, 0) == r.pids[rank] && WIFEXITED(status) && WEXITSTATUS(status) == 0 && ok;
+    }
+    (void)fclose(r.lines);
+    (void)close(r.words);
+    (void)close(listener);
+    printf("%sok - %d ranks: all processes %s\n", ok ? "" : "not ", world, die ? "survived a death" : "ended well");
+    (void)fflush(stdout);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (argc == 7 && strcmp(argv[1], "rank") == 0)
+        return rank_main(atoi(argv[2]), atoi(argv[3]), strcmp(argv[4], "die") == 0, argv[5], atoi(argv[6]));
+    const int world = argc > 1 ? atoi(argv[1]) : 4;
+    if (world < 2 || world > RANKS_MAX) {
+        (void)fprintf(stderr, "usage: check_comm [2..%d]\n", RANKS_MAX);
+        return 2;
+    }
+    (void)setenv("TITAN_NCCL_SHARED_GPU", "1", 0);
+    const char *out = getenv("OUT");
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/comm.json", out ? out : ".");
+    FILE *figures = out ? fopen(path, "w") : NULL;
+    if (figures)
+        (void)fputs("{", figures);
+    bool ok = run(argv[0], world, false, true, figures);
+    ok = run(argv[0], world, false, false, NULL) && ok;
+    ok = (world > 2 ? run(argv[0], world, true, false, figures) : true) && ok;
+    if (figures) {
+        (void)fputs("}\n", figures);
+        (void)fclose(figures);
+    }
+    return !ok;
+}
