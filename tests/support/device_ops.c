@@ -578,8 +578,32 @@ static void matmul_case(struct checker *c, enum dtype ab, enum dtype cd, bool ta
     sweep(c);
 }
 
+/* Operands in the middle of a buffer, where only the alignment of an element is left. */
+static void check_matmul_unaligned(struct checker *c)
+{
+    enum { M = 24, N = 40, K = 56 };
+    struct tensor a = noise(c, M * K + 1, DTYPE_BF16, 1.0), b = noise(c, N * K + 1, DTYPE_BF16, 1.0);
+    struct tensor o = noise(c, M * N + 1, DTYPE_F32, 1.0);
+    double *want = values(c, M * N + 1);
+    want[0] = o.x[0];
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < N; j++) {
+            want[1 + i * N + j] = o.x[1 + i * N + j];
+            for (int64_t k = 0; k < K; k++)
+                want[1 + i * N + j] += a.x[1 + i * K + k] * b.x[1 + j * K + k];
+        }
+    need(c,
+         c->ops->matmul(c->s, (float *)o.p + 1, DTYPE_F32, N, (uint16_t *)a.p + 1, false, K, (uint16_t *)b.p + 1, true,
+                        K, DTYPE_BF16, M, N, K, 1.0f),
+         "matmul");
+    result(c, near(c, download(c, &o), want, M * N + 1, limit_of(DTYPE_F32), "product"),
+           "matmul of operands aligned to an element only");
+    sweep(c);
+}
+
 static void check_matmul(struct checker *c)
 {
+    check_matmul_unaligned(c);
     static const struct {
         int64_t m, n, k, pad;
     } shapes[] = {{1, 1, 1, 0}, {3, 5, 7, 0}, {17, 33, 1, 3}, {64, 48, 96, 8}, {128, 257, 65, 0}, {1, 130, 300, 16}};
@@ -613,7 +637,7 @@ static void check_embed(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
         enum dtype dt = both[i];
-        int64_t n = 200, w = i ? 40 : 33, v = 11;
+        int64_t n = i ? 200 : 4500, w = i ? 40 : 33, v = 11;
         struct tensor tokens = integers(c, n, 0, v), table = noise(c, v * w, dt, 1.0), out = empty(c, n * w, dt);
         struct tensor dout = noise(c, n * w, dt, 1.0), dtable = noise(c, v * w, DTYPE_F32, 1.0);
         double *want = values(c, n * w), *dwant = values(c, v * w);
