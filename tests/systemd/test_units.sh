@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The units are clean for systemd-analyze, and as locked up as we say: exposure at most 3.5 for the agent (it opens GPUs and
+# runs workers), 1.5 for the coordinator.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+if ! command -v systemd-analyze >/dev/null; then
+    echo "1..0 # skip systemd-analyze is not installed"
+    echo "ok 1 - units # skip systemd-analyze is not installed"
+    exit 0
+fi
+# verify wants the programs to exist and the unit to be found by name.
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+n=0 failed=0
+result() { # status name
+    n=$((n + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; failed=1; fi
+}
+for unit in titand titan-coordinator; do
+    # The program need not be installed here for the unit to be checked.
+    sed 's|/usr/bin/titand|/bin/true|' systemd/$unit.service >"$root/$unit.service"
+done
+for unit in titand titan-coordinator; do
+    out=$(systemd-analyze verify --man=no "$root/$unit.service" 2>&1)
+    rc=$?
+    # Only what is said about our units counts, not about others of this machine.
+    said=$(grep -F "$unit.service" <<<"$out" || true)
+    [ -n "$said" ] && sed 's/^/# /' <<<"$said"
+    [ $rc -eq 0 ] && [ -z "$said" ]
+    result $? "systemd-analyze verify $unit.service"
+done
+exposure() { # unit, highest allowed in tenths
+    local line score
+    line=$(systemd-analyze security --offline=true --no-pager "systemd/$1.service" 2>&1 | grep 'Overall exposure level')
+    score=$(grep -oE '[0-9]+\.[0-9]+' <<<"$line" | head -n 1)
+    echo "# $1: ${score:-no score}, allowed $2"
+    awk -v s="${score:-99}" -v m="$2" 'BEGIN { exit !(s <= m) }'
+    result $? "exposure of $1.service at most $2"
+}
+exposure titand 3.5
+exposure titan-coordinator 1.5
+grep -q '^u titan ' systemd/titan.sysusers
+result $? "sysusers makes the user of the units"
+if command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev/null; then
+    mkdir -p "$root/tree/etc" && systemd-sysusers --root="$root/tree" "$PWD/systemd/titan.sysusers" >/dev/null 2>&1 &&
+        grep -q '^titan:' "$root/tree/etc/passwd" &&
+        systemd-tmpfiles --root="$root/tree" --create "$PWD/systemd/titan.tmpfiles" >/dev/null 2>&1 &&
+        [ -d "$root/tree/var/lib/titan-coordinator" ]
+    result $? "sysusers and tmpfiles apply to an empty tree"
+fi
+echo "1..$n"
+exit $failed

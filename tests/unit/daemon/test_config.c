@@ -1,0 +1,231 @@
+/* titand's settings: file, flags, defaults, and what a person gets wrong. */
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "daemon/config.h"
+
+static char folder[64], file[128];
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof(folder), "/tmp/titan-config-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(file, sizeof(file), "%s/titand.toml", folder);
+    (void)unsetenv("STATE_DIRECTORY");
+    (void)unsetenv("RUNTIME_DIRECTORY");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dir_remove(folder, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static void write_file(const char *text)
+{
+    assert_int_equal(file_replace(file, text, strlen(text), NULL), TITAN_OK);
+}
+
+/* config_parse of the words, with --state-dir in the test's folder added. */
+static titan_status parse(struct daemon_config *c, struct titan_error *err, const char *const *words)
+{
+    char *argv[32] = {(char *)"titand"}, state[128];
+    int argc = 1;
+    for (; *words; words++)
+        argv[argc++] = (char *)*words;
+    (void)snprintf(state, sizeof(state), "%s/state", folder);
+    argv[argc++] = (char *)"--state-dir";
+    argv[argc++] = state;
+    *err = (struct titan_error){0};
+    return config_parse(argc, argv, c, err);
+}
+#define PARSE(c, err, ...) parse((c), (err), (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    char expected[256];
+    assert_int_equal(PARSE(&c, &err, "dev"), TITAN_OK);
+    assert_int_equal(c.role, ROLE_DEV);
+    assert_true(c.stop_workers);
+    assert_int_equal(c.n_listen, 2);
+    (void)snprintf(expected, sizeof(expected), "unix:%s/state/titan.sock", folder);
+    assert_string_equal(c.listen[0], expected);
+    assert_string_equal(c.listen[1], "127.0.0.1:7070");
+    assert_int_equal(c.log_level, LOG_LEVEL_INFO);
+    assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "h:1"), TITAN_OK);
+    assert_false(c.stop_workers);
+    assert_int_equal(c.n_listen, 0);
+}
+
+static void test_systemd_directories(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err = {0};
+    char dirs[256], *argv[] = {(char *)"titand", (char *)"coordinator", NULL};
+    (void)snprintf(dirs, sizeof(dirs), "%s/a:%s/b", folder, folder);
+    (void)setenv("STATE_DIRECTORY", dirs, 1);
+    (void)setenv("RUNTIME_DIRECTORY", "/run/titan", 1);
+    assert_int_equal(config_parse(2, argv, &c, &err), TITAN_OK);
+    assert_string_equal(c.listen[0], "unix:/run/titan/titan.sock");
+    assert_string_equal(c.state_dir + strlen(c.state_dir) - 2, "/a");
+    (void)unsetenv("STATE_DIRECTORY");
+    (void)unsetenv("RUNTIME_DIRECTORY");
+}
+
+static void test_file_and_flags(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    write_file("[titand]\nlog_level = \"debug\"\n[coordinator]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\n"
+               "[agent]\nslots = 3\nnode = \"n1\"\nlease_ms = 5000\nlog_bytes_max = 1000000\nstop_workers = false\n"
+               "coordinator = \"10.0.0.1:7070\"\n");
+    /* Flags win, wherever they stand. */
+    assert_int_equal(PARSE(&c, &err, "dev", "--slots", "5", "--config", file, "--stop-workers"), TITAN_OK);
+    assert_int_equal(c.slots, 5);
+    assert_int_equal(c.lease_ms, 5000);
+    assert_int_equal(c.log_bytes_max, 1000000);
+    assert_string_equal(c.node, "n1");
+    assert_string_equal(c.coordinator, "10.0.0.1:7070");
+    assert_int_equal(c.log_level, LOG_LEVEL_DEBUG);
+    assert_int_equal(c.n_listen, 3);
+    assert_string_equal(c.listen[1], "127.0.0.1:1");
+    assert_true(c.stop_workers);
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file, "--listen", "127.0.0.1:0", "--listen", "[::1]:0"),
+                     TITAN_OK);
+    assert_int_equal(c.n_listen, 3);
+    assert_string_equal(c.listen[1], "127.0.0.1:0");
+}
+
+static void expect_file(const char *text, const char *message, const char *hint)
+{
+    struct daemon_config c;
+    struct titan_error err;
+    write_file(text);
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_EINVAL);
+    if (!strstr(err.msg, message) || !strstr(err.hint, hint))
+        fail_msg("got \"%s\" (%s), expected \"%s\" (%s)", err.msg, err.hint, message, hint);
+    assert_int_equal(titan_status_exit(err.status), 2);
+}
+
+static void test_bad_files(void **state)
+{
+    (void)state;
+    expect_file("[agent]\n\nslotz = 3\n", "titand.toml:3: unknown key 'agent.slotz'", "slots");
+    expect_file("[agnet]\nslots = 3\n", "titand.toml:1: unknown section 'agnet'", "agent");
+    expect_file("agent = 3\n", "titand.toml:1: 'agent' must be a section", "");
+    expect_file("[agent]\nslots = \"3\"\n", "titand.toml:2: agent.slots: expected an integer, found string", "");
+    expect_file("[agent]\nslots = 0\n", "titand.toml:2: agent.slots: 0 is not between 1 and 1024", "");
+    expect_file("[agent]\nnode = 1\n", "titand.toml:2: agent.node: expected a string, found integer", "");
+    expect_file("[agent]\nstop_workers = 1\n", "expected true or false", "");
+    expect_file("[titand]\nlog_level = \"loud\"\n", "'loud' is not one of error, warn, info, debug", "");
+    expect_file("[coordinator]\nlisten = \"127.0.0.1:1\"\n", "expected an array of strings", "");
+    expect_file("[coordinator]\nlisten = [\"nowhere\"]\n", "'nowhere' is not an address", "HOST:PORT");
+    expect_file("this is not TOML\n", "titand.toml:1:", "");
+    struct daemon_config c;
+    struct titan_error err;
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", "/nowhere/x.toml"), TITAN_ENOTFOUND);
+}
+
+static void expect_flags(const char *message, const char *hint, const char *const *words)
+{
+    struct daemon_config c;
+    struct titan_error err;
+    assert_int_equal(parse(&c, &err, words), TITAN_EINVAL);
+    if (!strstr(err.msg, message) || !strstr(err.hint, hint))
+        fail_msg("got \"%s\" (%s), expected \"%s\" (%s)", err.msg, err.hint, message, hint);
+}
+#define EXPECT(message, hint, ...) expect_flags((message), (hint), (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_bad_flags(void **state)
+{
+    (void)state;
+    EXPECT("unknown role 'agnet'", "agent", "agnet");
+    EXPECT("unknown option '--slosts'", "--slots", "dev", "--slosts", "3");
+    EXPECT("--slots: 'many' is not a number", "", "dev", "--slots", "many");
+    EXPECT("--slots: 5000 is not between", "", "dev", "--slots", "5000");
+    EXPECT("--slots: '3x' is not a number", "", "dev", "--slots", "3x");
+    EXPECT("--log-level: 'loud'", "", "dev", "--log-level", "loud");
+    EXPECT("--listen: '127.0.0.1' is not an address", "", "dev", "--listen", "127.0.0.1");
+    EXPECT("--listen: '127.0.0.1:99999' is not an address", "", "dev", "--listen", "127.0.0.1:99999");
+    EXPECT("unexpected argument 'extra'", "", "dev", "extra");
+    EXPECT("an agent needs the address", "--coordinator", "agent");
+    EXPECT("an agent does not listen", "", "agent", "--coordinator", "a:1", "--listen", "127.0.0.1:1");
+    char *argv[] = {(char *)"titand", NULL};
+    struct daemon_config c;
+    struct titan_error err = {0};
+    assert_int_equal(config_parse(1, argv, &c, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "no role given"));
+}
+
+static void test_off_host(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    static const char *const reachable[] = {"0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "example.org:7070"};
+    for (size_t i = 0; i < ARRAY_SIZE(reachable); i++) {
+        EXPECT("refusing to listen on", "--insecure", "coordinator", "--listen", reachable[i]);
+        assert_int_equal(PARSE(&c, &err, "coordinator", "--insecure", "--listen", reachable[i]), TITAN_OK);
+    }
+    assert_int_equal(PARSE(&c, &err, "coordinator", "--listen", "localhost:0", "--listen", "[::1]:0"), TITAN_OK);
+}
+
+static void test_help(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    assert_int_equal(PARSE(&c, &err, "--help"), TITAN_OK);
+    assert_true(c.help);
+    assert_int_equal(PARSE(&c, &err, "agent", "--help"), TITAN_OK);
+    assert_true(c.help);
+    assert_int_equal(PARSE(&c, &err, "--version"), TITAN_OK);
+    assert_true(c.version);
+}
+
+static void test_bad_state_dir(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err = {0};
+    char *argv[] = {(char *)"titand", (char *)"dev", (char *)"--state-dir", (char *)"/proc/titan", NULL};
+    assert_int_not_equal(config_parse(4, argv, &c, &err), TITAN_OK);
+    assert_non_null(strstr(err.msg, "/proc/titan"));
+    char deep[200], *deep_argv[] = {(char *)"titand", (char *)"dev", (char *)"--state-dir", deep, NULL};
+    (void)snprintf(deep, sizeof(deep), "%s/%0100d", folder, 1);
+    assert_int_equal(config_parse(4, deep_argv, &c, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "too long for a socket"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_defaults, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_systemd_directories, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_off_host, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_help, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_state_dir, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
