@@ -40,12 +40,18 @@ static const char usage[] =
     "  titan-worker run recipes/tiny.toml -n 4 --set training.dataset_path=/usr/include --dir /tmp/tiny\n"
     "  titan-worker check recipes/llama3_8b.toml -n 8 --print\n";
 
+/* What a command is given and is not there is bad input (2); "not found" (3) is for jobs. */
+static titan_status input_status(titan_status status)
+{
+    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
+}
+
 static int fail(const struct titan_error *err)
 {
     (void)fprintf(stderr, "titan-worker: %s\n", err->msg[0] ? err->msg : titan_status_text(err->status));
     if (err->hint[0])
         (void)fprintf(stderr, "  %s\n", err->hint);
-    return titan_status_exit(err->status);
+    return titan_status_exit(input_status(err->status));
 }
 
 static int usage_error(const char *what)

@@ -38,6 +38,7 @@ static titan_status read_norm(const struct program *p, const struct layout *l, c
 {
     const int units = p->n_units;
     int64_t most = 0;
+    titan_assert(units > 0);
     for (int u = 0; u < units; u++)
         most = MAX(most, layout_unit_blocks(l, u));
     _cleanup_free_ double *sums = calloc((size_t)most + (size_t)units, sizeof *sums);

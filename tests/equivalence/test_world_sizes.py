@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""`titan-worker run` on 1, 2, 3 and 4 ranks: the same losses. fp32 to 1e-5, canonical mode bit for bit; a run resumed on
+another number of ranks continues an uninterrupted one; failures end all ranks with the right code."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("BUILD", "build"))
+BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
+WORKER = BUILD / "bin" / "titan-worker"
+RECIPE = SOURCE / "recipes" / "tiny.toml"
+WORK = Path(tempfile.mkdtemp(prefix="titan-equivalence-"))
+STEPS = 50
+count = failed = 0
+
+
+def ok(condition, what, detail=""):
+    global count, failed
+    count += 1
+    failed += not condition
+    print(f"{'ok' if condition else 'not ok'} {count} - {what}{'' if condition else ': ' + str(detail)}", flush=True)
+
+
+def command(world, directory, *sets):
+    args = [WORKER, "run", RECIPE, "-n", world, "--dir", directory, "--device", "cpu"]
+    for s in ("device.threads=1", f"training.dataset_path={SOURCE / 'worker'}", *sets):
+        args += ["--set", s]
+    return [str(a) for a in args]
+
+
+def run(world, name, *sets, steps=STEPS):
+    """Losses and gradient norms by step."""
+    directory = WORK / name
+    done = subprocess.run(command(world, directory, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=120)
+    lines = [json.loads(line) for line in open(directory / "metrics.jsonl")] if done.returncode == 0 else []
+    return done, {line["step"]: (line["loss"], line["grad_norm"]) for line in lines}
+
+
+def worst(a, b):
+    if sorted(a) != list(range(1, STEPS + 1)) or sorted(b) != sorted(a):
+        return float("inf")
+    return max(abs(a[s][i] - b[s][i]) / abs(a[s][i]) for s in a for i in (0, 1))
+
+
+off = ("checkpoint.enable=false",)
+for precision, canonical, limit in (("float32", "false", 1e-5), ("float32", "true", 0), ("bfloat16", "true", 0)):
+    sets = off + (f"training.mixed_precision_param={precision}", f"numerics.canonical={canonical}")
+    one = run(1, f"one-{precision}-{canonical}", *sets)[1]
+    for world in (2, 3, 4):
+        other = run(world, f"{world}-{precision}-{canonical}", *sets)[1]
+        difference = worst(one, other)
+        ok(difference <= limit, f"{precision}, canonical {canonical}: 1 and {world} ranks, {difference:.2g}", difference)
+    ok(one[STEPS][0] < 0.8 * one[1][0], f"{precision}: the loss falls", one[STEPS])
+    if canonical == "true" and precision == "float32":
+        reference = one
+
+# When parameters are gathered changes nothing.
+sets = off + ("training.mixed_precision_param=float32", "numerics.canonical=true")
+again = run(3, "always", *sets, "parallelism.fsdp_reshard_after_forward=always")[1]
+ok(worst(reference, again) == 0, "parameters gathered again for every use: the same bits")
+
+# Stop at step 20 on 3 ranks, go on with 2, then with 4. The schedule is that of 50 steps throughout.
+sets = ("training.mixed_precision_param=float32", "numerics.canonical=true", "checkpoint.interval=10")
+stopped = WORK / "resumed"
+process = subprocess.Popen(command(3, stopped, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+for line in process.stdout:
+    if "checkpoint written" in line and "step=20" in line:
+        process.send_signal(signal.SIGTERM)
+        break
+rest = process.stdout.read()
+ok(process.wait(30) == 128 + signal.SIGTERM, "SIGTERM ends all ranks", (process.returncode, rest))
+done, resumed = run(2, "resumed", *sets)
+ok(worst(reference, resumed) == 0, "resumed on 2 ranks after 3: the same bits as never interrupted", done.stdout[-500:])
+ok("epoch begins" in done.stdout and "step=0" not in done.stdout, "and not from the beginning")
+
+# A worker that is killed ends the run at once, and the next run continues.
+killed = WORK / "killed"
+process = subprocess.Popen(command(4, killed, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+for line in process.stdout:
+    if "checkpoint written" in line and "step=10" in line:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[2]), signal.SIGKILL)
+        break
+started = time.monotonic()
+rest = process.stdout.read()
+ok(process.wait(30) == 128 + signal.SIGKILL and time.monotonic() - started < 5, "a killed rank ends the others",
+   (process.returncode, rest[-500:]))
+done, resumed = run(4, "killed", *sets)
+ok(worst(reference, resumed) == 0, "the run after it continues to the same bits", done.stdout[-500:])
+
+# A checkpoint of another recipe is refused.
+done, _ = run(4, "killed", *sets, "training.seed=7")
+ok(done.returncode == 6 and "another recipe" in done.stdout, "a checkpoint of another recipe is refused",
+   (done.returncode, done.stdout[-500:]))
+
+# A rate beyond reason: steps are skipped, counted, and end the run with the unit's name.
+done, _ = run(2, "diverging", "optimizer.lr=1000", "training.max_norm=0", "fault_tolerance.max_skipped_steps=3", *off,
+              "training.mixed_precision_param=float32", "lr_scheduler.warmup_steps=0", "model.norm_eps=1e-30",
+              "optimizer.weight_decay=10")
+lines = [json.loads(line) for line in open(WORK / "diverging" / "metrics.jsonl")]
+ok(done.returncode == 1 and "first unit at fault" in done.stdout, "a run that diverges stops, naming the unit",
+   (done.returncode, done.stdout[-500:]))
+ok(lines[-1]["skipped_steps"] == 4 and None in (lines[-1]["loss"], lines[-1]["grad_norm"]), "after four skipped steps in a row", lines[-3:])
+
+# Bad input.
+for sets, code, text in ((("training.dataset_path=/nonexistent",), 2, "/nonexistent"),
+                         (("model.dmi=3",), 2, "did you mean"),
+                         (("training.global_batch_size=2",), 2, "microbatches")):
+    done = subprocess.run(command(4, WORK / "bad", *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=60)
+    ok(done.returncode == code and text in done.stdout, f"{sets[0]}: exit code {code}", (done.returncode, done.stdout))
+
+print(f"1..{count}")
+subprocess.run(["rm", "-rf", str(WORK)])
+sys.exit(failed > 0)

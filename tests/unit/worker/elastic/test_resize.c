@@ -1,0 +1,358 @@
+/* The training loop under a scripted membership: real processes, real communicators, epochs that grow, shrink, pause
+ * and lose a worker. In canonical mode the losses of every step must be those of one rank that was never disturbed, bit
+ * for bit; that includes state handed over in memory, state from a checkpoint, and samples neither lost nor seen twice.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/comm/comm.h"
+#include "worker/elastic/membership.h"
+#include "worker/train.h"
+
+#define PROCESSES_MAX 5
+#define EPOCHS_MAX 6
+#define STEPS 24
+
+struct script_epoch {
+    int world, process[PROCESSES_MAX]; /* of each rank */
+    enum state_source source;
+    uint64_t pause_after;     /* 0: to the end */
+    int victim;               /* process that is killed, 0: none (process 0 writes the metrics) */
+    uint64_t kill_before;     /* the step it does not live to see */
+    uint64_t from_checkpoint; /* step */
+    int holders, holder_ranks[PROCESSES_MAX];
+    int memfd;
+};
+
+struct scripted {
+    struct membership base;
+    const struct script_epoch *epochs;
+    int n_epochs, process, at; /* at: index of the current epoch, -1 before the first */
+    uint64_t step;             /* last reported */
+    int revoked;
+    const char *no_addresses[PROCESSES_MAX];
+};
+
+static titan_status scripted_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
+{
+    struct scripted *s = (struct scripted *)m;
+    for (s->at++; s->at < s->n_epochs; s->at++) {
+        const struct script_epoch *e = &s->epochs[s->at];
+        for (int rank = 0; rank < e->world; rank++) {
+            if (e->process[rank] != s->process)
+                continue;
+            *ret = (struct epoch_view){.epoch = (uint64_t)s->at + 1,
+                                       .comm_id = {(unsigned char)(s->at + 1)},
+                                       .rank = rank,
+                                       .world = e->world,
+                                       .addresses = s->no_addresses,
+                                       .memfd = e->memfd,
+                                       .source = e->source,
+                                       .holders = e->holders,
+                                       .holder_ranks = e->holder_ranks};
+            (void)snprintf(ret->checkpoint_path, sizeof ret->checkpoint_path, "%.512s/checkpoint/step-%08lu",
+                           m->job_dir, (unsigned long)e->from_checkpoint);
+            if (e->source != STATE_FROM_CHECKPOINT)
+                ret->checkpoint_path[0] = '\0';
+            return TITAN_OK;
+        }
+    }
+    return titan_fail(err, TITAN_ECANCELLED, "the script is over");
+}
+
+static unsigned scripted_orders(struct membership *m)
+{
+    struct scripted *s = (struct scripted *)m;
+    const struct script_epoch *e = &s->epochs[s->at];
+    if (e->victim == s->process && e->victim != 0 && s->step + 1 == e->kill_before)
+        (void)raise(SIGKILL);
+    /* One rank alone is told: the others learn of it in the step. */
+    return e->pause_after == s->step + 1 && e->process[e->world - 1] == s->process ? 1 : 0;
+}
+
+static void scripted_progress(struct membership *m, const struct step_report *r)
+{
+    ((struct scripted *)m)->step = r->step;
+}
+
+static void scripted_quiesced(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused)
+{
+    struct scripted *s = (struct scripted *)m;
+    const struct script_epoch *e = &s->epochs[s->at];
+    if (epoch != (uint64_t)s->at + 1 || paused != (e->pause_after > 0) || (paused && last_step != e->pause_after))
+        _exit(90);
+    if (s->at + 1 < s->n_epochs && s->epochs[s->at + 1].source == STATE_FROM_CHECKPOINT)
+        s->step = s->epochs[s->at + 1].from_checkpoint;
+}
+
+static void scripted_failing(struct membership *m, const struct titan_error *err)
+{
+    (void)fprintf(stderr, "# process %d: %s\n", ((struct scripted *)m)->process, err->msg);
+}
+
+static const volatile int *scripted_revoked(struct membership *m)
+{
+    return &((struct scripted *)m)->revoked;
+}
+
+static void ignore_revoke(struct membership *m, void (*fn)(void *arg), void *arg)
+{
+    (void)m;
+    (void)fn;
+    (void)arg;
+}
+
+static void ignore_checkpoint(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
+{
+    (void)m;
+    (void)step;
+    (void)path;
+    (void)bytes;
+    (void)world;
+}
+
+static void ignore_finished(struct membership *m, uint64_t step)
+{
+    (void)m;
+    (void)step;
+}
+
+static const struct membership_ops scripted_ops = {.next = scripted_next,
+                                                   .on_revoke = ignore_revoke,
+                                                   .revoked = scripted_revoked,
+                                                   .orders = scripted_orders,
+                                                   .quiesced = scripted_quiesced,
+                                                   .progress = scripted_progress,
+                                                   .checkpoint_written = ignore_checkpoint,
+                                                   .finished = ignore_finished,
+                                                   .failing = scripted_failing};
+
+/* --- running a script
+ * ------------------------------------------------------------------------------------------------------- */
+
+static void make_recipe(struct recipe *r, const char *checkpoints)
+{
+    struct titan_error err = {0};
+    const char *const sets[] = {"training.steps=24",
+                                "training.dataset_path=" TITAN_SOURCE_DIR "/worker",
+                                "numerics.canonical=true",
+                                "device.threads=1",
+                                "device.name=cpu",
+                                "checkpoint.interval=5",
+                                "elastic.max_workers=5",
+                                "training.global_batch_size=14",
+                                "checkpoint.async_mode=disabled"};
+    recipe_init(r);
+    assert_int_equal(recipe_load(r, TITAN_SOURCE_DIR "/recipes/tiny.toml", &err), TITAN_OK);
+    for (size_t i = 0; i < ARRAY_SIZE(sets); i++)
+        if (recipe_set(r, sets[i], &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+    assert_int_equal(recipe_set(r, checkpoints, &err), TITAN_OK);
+    assert_int_equal(recipe_resolve(r, &err), TITAN_OK);
+}
+
+static int run_process(const struct recipe *r, const struct script_epoch *epochs, int n, int process, const char *dir)
+{
+    struct titan_error err = {0};
+    struct scripted s = {
+        .base = {.ops = &scripted_ops, .listener = -1}, .epochs = epochs, .n_epochs = n, .process = process, .at = -1};
+    const struct train_options options = {.recipe = r, .membership = &s.base};
+    (void)snprintf(s.base.job_dir, sizeof s.base.job_dir, "%s", dir);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)alarm(60);
+    return train(&options, &err) == TITAN_OK ? 0 : 1;
+}
+
+struct losses {
+    double loss[STEPS + 1], grad_norm[STEPS + 1];
+    int lines;
+};
+
+static void read_losses(const char *dir, struct losses *ret)
+{
+    char path[256];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    memset(ret, 0, sizeof *ret);
+    for (char *line = strtok(text.data, "\n"); line; line = strtok(NULL, "\n")) {
+        struct json *j = NULL;
+        assert_int_equal(json_parse(line, strlen(line), &j, NULL), TITAN_OK);
+        const int64_t step = json_int(j, "step", 0);
+        assert_in_range(step, 1, STEPS);
+        ret->loss[step] = json_real(j, "loss", NAN);
+        ret->grad_norm[step] = json_real(j, "grad_norm", NAN);
+        ret->lines++;
+        json_free(j);
+    }
+}
+
+static void run_script(struct script_epoch *epochs, int n, bool checkpoints, struct losses *ret)
+{
+    char dir[] = "/tmp/titan-resize-XXXXXX";
+    struct recipe r;
+    pid_t pids[PROCESSES_MAX] = {0};
+
+    assert_non_null(mkdtemp(dir));
+    make_recipe(&r, checkpoints ? "checkpoint.enable=true" : "checkpoint.enable=false");
+    for (int i = 0; i < n; i++) {
+        epochs[i].memfd = -1;
+        if (epochs[i].world > 1)
+            assert_int_equal(comm_shm_segment(epochs[i].world, &epochs[i].memfd, NULL), TITAN_OK);
+    }
+    (void)fflush(stdout);
+    for (int p = 0; p < PROCESSES_MAX; p++) {
+        bool used = false;
+        for (int i = 0; i < n; i++)
+            for (int rank = 0; rank < epochs[i].world; rank++)
+                used = used || epochs[i].process[rank] == p;
+        if (!used)
+            continue;
+        pids[p] = fork();
+        assert_true(pids[p] >= 0);
+        if (pids[p] == 0)
+            exit(run_process(&r, epochs, n, p, dir));
+    }
+    for (int p = 0; p < PROCESSES_MAX; p++) {
+        int status, expected = 0;
+        if (pids[p] == 0)
+            continue;
+        assert_int_equal(waitpid(pids[p], &status, 0), pids[p]);
+        for (int i = 0; i < n; i++)
+            if (epochs[i].victim == p && p != 0)
+                expected = SIGKILL;
+        if (status != expected)
+            fail_msg("process %d ended with wait status %#x", p, (unsigned)status);
+    }
+    for (int i = 0; i < n; i++)
+        if (epochs[i].memfd >= 0)
+            (void)close(epochs[i].memfd);
+    read_losses(dir, ret);
+    assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
+}
+
+static struct losses reference;
+
+static void check_against_reference(const struct losses *l)
+{
+    for (int s = 1; s <= STEPS; s++)
+        if (l->loss[s] != reference.loss[s] || l->grad_norm[s] != reference.grad_norm[s])
+            fail_msg("step %d: loss %.17g and norm %.17g, undisturbed %.17g and %.17g", s, l->loss[s], l->grad_norm[s],
+                     reference.loss[s], reference.grad_norm[s]);
+}
+
+static int one_rank(void **state)
+{
+    (void)state;
+    struct script_epoch whole[] = {{.world = 1, .process = {0}}};
+    (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
+    log_set_level(LOG_LEVEL_ERROR);
+    run_script(whole, 1, false, &reference);
+    assert_int_equal(reference.lines, STEPS);
+    assert_true(reference.loss[STEPS] < reference.loss[1]);
+    return 0;
+}
+
+/* 2 -> 3 -> 5 workers, then the same five in other places; state in memory throughout. */
+static void test_pause_and_resize(void **state)
+{
+    (void)state;
+    struct losses l;
+    struct script_epoch e[] = {
+        {.world = 2, .process = {0, 1}, .pause_after = 4},
+        {.world = 3,
+         .process = {0, 1, 2},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 8,
+         .holders = 2,
+         .holder_ranks = {0, 1}},
+        {.world = 5,
+         .process = {3, 0, 4, 2, 1},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 11,
+         .holders = 3,
+         .holder_ranks = {1, 4, 3}},
+        {.world = 5,
+         .process = {0, 1, 2, 3, 4},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 12,
+         .holders = 5,
+         .holder_ranks = {3, 0, 4, 2, 1}},
+        {.world = 5,
+         .process = {4, 3, 2, 1, 0},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 16,
+         .holders = 5,
+         .holder_ranks = {4, 3, 2, 1, 0}},
+        {.world = 5,
+         .process = {0, 4, 3, 1, 2},
+         .source = STATE_FROM_MEMORY,
+         .holders = 5,
+         .holder_ranks = {1, 2, 4, 3, 0}},
+    };
+    run_script(e, (int)ARRAY_SIZE(e), false, &l);
+    assert_int_equal(l.lines, STEPS);
+    check_against_reference(&l);
+}
+
+/* A worker dies: the others drop the step, go back to the checkpoint and on without it; later one joins, from memory.
+ */
+static void test_kill_and_regrow(void **state)
+{
+    (void)state;
+    struct losses l;
+    struct script_epoch e[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .victim = 2, .kill_before = 13},
+        {.world = 3, .process = {0, 1, 3}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 10, .pause_after = 17},
+        {.world = 4, .process = {0, 1, 3, 4}, .source = STATE_FROM_MEMORY, .holders = 3, .holder_ranks = {0, 1, 2}},
+    };
+    run_script(e, (int)ARRAY_SIZE(e), true, &l);
+    assert_true(l.lines >= STEPS + 1); /* steps 11 and on came twice */
+    check_against_reference(&l);
+}
+
+/* Down to one rank, which has nobody to talk to, and up again, each through a checkpoint. */
+static void test_checkpoint_any_size(void **state)
+{
+    (void)state;
+    struct losses l;
+    struct script_epoch e[] = {
+        {.world = 3, .process = {0, 1, 2}, .pause_after = 7},
+        {.world = 1, .process = {0}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 5, .pause_after = 15},
+        {.world = 4,
+         .process = {0, 1, 2, 3},
+         .source = STATE_FROM_CHECKPOINT,
+         .from_checkpoint = 15,
+         .pause_after = 20},
+        {.world = 2, .process = {3, 0}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 20},
+    };
+    run_script(e, (int)ARRAY_SIZE(e), true, &l);
+    check_against_reference(&l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pause_and_resize),
+        cmocka_unit_test(test_kill_and_regrow),
+        cmocka_unit_test(test_checkpoint_any_size),
+    };
+    return cmocka_run_group_tests(tests, one_rank, NULL);
+}
