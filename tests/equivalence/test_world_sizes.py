@@ -67,7 +67,10 @@ again = run(3, "always", *sets, "parallelism.fsdp_reshard_after_forward=always")
 ok(worst(reference, again) == 0, "parameters gathered again for every use: the same bits")
 
 # Stop at step 20 on 3 ranks, go on with 2, then with 4. The schedule is that of 50 steps throughout.
-sets = ("training.mixed_precision_param=float32", "numerics.canonical=true", "checkpoint.interval=10")
+# Large batches, so that 30 steps take longer than a signal.
+sets = ("training.mixed_precision_param=float32", "numerics.canonical=true", "checkpoint.interval=10",
+        "training.global_batch_size=64")
+reference = run(1, "large", *sets)[1]
 stopped = WORK / "resumed"
 process = subprocess.Popen(command(3, stopped, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 for line in process.stdout:
