@@ -38,19 +38,15 @@ put 755 "$PREFIX/bin" "$BUILD"/bin/{titand,titan-worker,titanctl}
 put 644 "$PREFIX/lib/titan" "$BUILD"/lib/titan/*.so
 put_paths 644 "$PREFIX/lib/systemd/system" systemd/*.{service,socket,target,slice,timer,path}
 for kind in sysusers tmpfiles; do
-    # systemd/titan.sysusers.conf, systemd/sysusers.d/titan.conf, ...: by the last part of the folder or name
-    for file in systemd/*"$kind"*.conf systemd/"$kind".d/*.conf; do
-        name=$(basename "$file" .conf)
-        name=${name//$kind/}
-        name=${name//[^a-z]/}
-        put_paths 644 "$PREFIX/lib/$kind.d" "$file"
-        [ "${name:-titan}.conf" = "$(basename "$file")" ] ||
-            mv "$root$PREFIX/lib/$kind.d/$(basename "$file")" "$root$PREFIX/lib/$kind.d/${name:-titan}.conf"
-    done
+    if [ -f systemd/titan.$kind ]; then
+        put_paths 644 "$PREFIX/lib/$kind.d" systemd/titan.$kind
+        mv "$root$PREFIX/lib/$kind.d/titan."{$kind,conf}
+    fi
 done
-for file in deploy/config/*.toml; do
-    put_paths 644 "$PREFIX/share/doc/titan/examples" "$file"
-    [ -e "$root$SYSCONFDIR/titan/$(basename "$file")" ] || put_paths 644 "$SYSCONFDIR/titan" "$file"
+for file in deploy/titand.toml deploy/coordinator.toml; do
+    [ -f $file ] || continue
+    put_paths 644 "$PREFIX/share/doc/titan/examples" $file
+    [ -e "$root$SYSCONFDIR/titan/$(basename $file)" ] || put_paths 644 "$SYSCONFDIR/titan" $file
 done
 for section in 1 5 8; do
     put 644 "$PREFIX/share/man/man$section" docs/man/*."$section"

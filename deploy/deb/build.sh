@@ -34,8 +34,9 @@ Description: elastic pre-training of large language models
  This package holds titand (node agent and coordinator), titan-worker and
  titanctl.
 END
-(cd "$stage" && find etc -type f 2>/dev/null | sed 's|^|/|' | sort) >"$stage/DEBIAN/conffiles"
-[ -s "$stage/DEBIAN/conffiles" ] || rm "$stage/DEBIAN/conffiles"
+if [ -d "$stage/etc" ]; then
+    (cd "$stage" && find etc -type f | sed 's|^|/|' | sort) >"$stage/DEBIAN/conffiles"
+fi
 install -m 755 deploy/deb/{postinst,prerm,postrm} "$stage/DEBIAN"
 (cd "$stage" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$stage/DEBIAN/md5sums"
 

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# make install and make deb: everything at its place, paths put right, the programs run from there.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+: "${BUILD:=build}"
+export BUILD
+unset MAKEFLAGS MFLAGS MAKELEVEL
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+n=0
+check() { # check NAME COMMAND...
+    local name=$1
+    shift
+    n=$((n + 1))
+    if "$@" >"$tmp/out" 2>&1; then
+        echo "ok $n - $name"
+    else
+        echo "not ok $n - $name"
+        sed 's/^/# /' "$tmp/out" | tail -n 20
+    fi
+}
+make_() { make --no-print-directory BUILD="$BUILD" ${SAN:+SAN="$SAN"} "$@"; }
+not() { ! "$@"; }
+
+check "make install with PREFIX" make_ install DESTDIR="$tmp/a" PREFIX=/opt/titan
+for f in bin/titand bin/titan-worker bin/titanctl lib/titan/libtitan-cpu.so share/titan/recipes/demo.toml \
+    share/titan/proto/titan/v1/titan.proto share/man/man1/titanctl.1 share/bash-completion/completions/titanctl; do
+    check "installed: $f" test -s "$tmp/a/opt/titan/$f"
+done
+version=$(sed -n 's/.*TITAN_VERSION "\(.*\)"/\1/p' base/version.h)
+check "titand runs" grep -qF "$version" <("$tmp/a/opt/titan/bin/titand" --version 2>&1)
+check "titanctl runs" grep -qF "$version" <("$tmp/a/opt/titan/bin/titanctl" version 2>&1)
+check "the worker finds its plug-in beside it" "$tmp/a/opt/titan/bin/titan-worker" run recipes/tiny.toml \
+    --set training.steps=1 --set training.global_batch_size=2 --set training.dataset_path="$PWD/docs" \
+    --set checkpoint.enable=false --dir "$tmp/job"
+if [ -f systemd/titand.service ]; then
+    check "units have the prefix" grep -q '^ExecStart=/opt/titan/bin/titand' "$tmp/a/opt/titan/lib/systemd/system/titand.service"
+    check "nothing points to /usr/bin" not grep -rq '/usr/bin/titan' "$tmp/a/opt/titan/lib"
+    check "configuration" test -s "$tmp/a/opt/titan/etc/titan/titand.toml"
+    echo "# mine" >"$tmp/a/opt/titan/etc/titan/titand.toml"
+    check "second install" make_ install DESTDIR="$tmp/a" PREFIX=/opt/titan
+    check "configuration is left alone" grep -qx "# mine" "$tmp/a/opt/titan/etc/titan/titand.toml"
+fi
+
+if command -v dpkg-deb >/dev/null; then
+    check "make deb" make_ deb
+    deb=$BUILD/titan_${version}_$(dpkg --print-architecture).deb
+    check "package can be read" dpkg-deb -I "$deb"
+    for package in $(dpkg-deb -f "$deb" Depends | sed 's/([^)]*)//g; s/,/ /g'); do
+        check "depends on something installed here: $package" dpkg-query -W "$package"
+    done
+    check "nothing it needs is left out" test "$(dpkg-deb -f "$deb" Depends | tr ',' '\n' | wc -l)" -ge 6
+    check "unpacks" dpkg-deb -x "$deb" "$tmp/b"
+    check "files belong to root" not grep -v ' root/root ' <(dpkg-deb -c "$deb")
+    check "titanctl runs" grep -qF "$version" <("$tmp/b/usr/bin/titanctl" version 2>&1)
+    check "titand runs" grep -qF "$version" <("$tmp/b/usr/bin/titand" --version 2>&1)
+    check "sums are right" bash -c "cd '$tmp/b' && md5sum --quiet -c <(dpkg-deb --ctrl-tarfile '$PWD/$deb' | tar -xO ./md5sums)"
+    check "configuration files are known as such" bash -c \
+        "[ ! -d '$tmp/b/etc' ] || diff <(cd '$tmp/b' && find etc -type f | sed 's|^|/|' | sort) <(dpkg-deb --ctrl-tarfile '$deb' | tar -xO ./conffiles)"
+    for script in postinst prerm postrm; do
+        check "$script is sound" bash -c "dpkg-deb --ctrl-tarfile '$deb' | tar -xO ./$script | sh -n"
+    done
+fi
+echo "1..$n"
