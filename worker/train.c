@@ -521,6 +521,18 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     return TITAN_OK;
 }
 
+/* No rank leaves a finished run before rank 0 has committed the last checkpoint: should it die at that, the others are
+ * still there to go on. */
+static titan_status leave_together(struct epoch *e, struct titan_error *err)
+{
+    struct stream *const s = e->t->streams[STREAM_COMM];
+
+    if (e->view.world == 1)
+        return TITAN_OK;
+    TRY(e->comm_ops->barrier(atomic_load(&e->comm), s));
+    return e->t->device.ops->stream_sync(s, err);
+}
+
 static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -532,7 +544,8 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     tlog_info(&t->log, "epoch begins", "epoch=%lu workers=%d step=%lu device=\"%s\" dtype=%s",
               (unsigned long)e->view.epoch, e->view.world, (unsigned long)t->state->step,
               t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
-    return run_steps(e, ret, err);
+    TRY(run_steps(e, ret, err));
+    return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
 }
 
 /* Leave no operation behind that touches what is freed here; never wait for a peer. */
