@@ -140,9 +140,11 @@ static void on_worker_message(struct worker *w, const Titan__Internal__WorkerToA
     default:
         return;
     }
-    if (own)
+    /* A quiet stop is not a change of membership: the coordinator hears of the last checkpoint and nothing else. */
+    bool quiet = a->draining && a->quiet_stop && out.kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED;
+    if (own && !quiet)
         (void)session_send(a->session, &out, keep);
-    else
+    else if (!own)
         tlog_warn(&a->log, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
 }
 

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""titand is killed with SIGKILL during a run and started again, ten times: the run goes on, nothing submitted is lost, no
+process is left over."""
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import Daemon, headers_text, tap, until, worker_pids  # noqa: E402
+
+ROUNDS = 10
+KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 50, "training.global_batch_size": 4,
+        "training.local_batch_size": 1, "device.threads": 1, "fault_tolerance.max_restarts": 100,
+        "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50}
+SEED = 20261120
+
+
+def training(d, job, beyond):
+    def check():
+        s = d.status(job)
+        assert s["state"] not in ("FAILED", "CANCELLED", "COMPLETED"), s
+        return s["state"] == "RUNNING" and s["step"] > beyond and s
+    return check
+
+
+def ten_rounds():
+    """SIGKILL of titand in ten rounds: workers train on, are adopted, and no job is lost"""
+    rng = random.Random(SEED)
+    print(f"# seed {SEED}")
+    with Daemon(None, "--slots", 2) as d:
+        keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "training.steps": 1000000}
+        job = d.submit("tiny", keys)
+        submitted, step, same, back_ms = {job}, 0, 0, []
+        for n in range(ROUNDS):
+            s = until(f"round {n}: it trains", training(d, job, step), 30)
+            before = set(worker_pids(d.state))
+            # Accepted right before the end: must be there afterwards.
+            submitted.add(d.submit("tiny", {**keys, "training.steps": 1}, "--idempotency-key", f"round-{n}"))
+            time.sleep(rng.uniform(0, 0.05))
+            d.kill()
+            time.sleep(rng.uniform(0, 0.3))
+            begin = time.monotonic()
+            d.start()
+            assert {j["id"] for j in d.jobs()} == {int(j) for j in submitted}, "a job is lost"
+            again = d.submit("tiny", {**keys, "training.steps": 1}, "--idempotency-key", f"round-{n}")
+            assert again in submitted, "the same key made another job"
+            until(f"round {n}: it goes on", training(d, job, s["step"]), 30)
+            back_ms.append(round(1000 * (time.monotonic() - begin)))
+            same += set(worker_pids(d.state)) == before
+            step = d.status(job)["step"]
+        print(f"# {same} of {ROUNDS} rounds with the same worker processes; from start to a further step, in ms: {back_ms}")
+        s = d.status(job)
+        assert same >= ROUNDS - 2, f"the workers survived {same} of {ROUNDS} rounds only"
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED", seconds=30)
+        for other in submitted - {job}:
+            d.wait_state(other, "COMPLETED", seconds=60)
+        until("no worker is left", lambda: not worker_pids(d.state), 10)
+
+
+def killed_with_its_workers():
+    """titand and all workers killed at once: the run is resumed from its checkpoint"""
+    with Daemon(None, "--slots", 2) as d:
+        keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "training.steps": 400}
+        job = d.submit("tiny", keys)
+        until("it has a checkpoint", lambda: d.status(job)["checkpoint"], 30)
+        pids = worker_pids(d.state)
+        d.kill()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        d.start()
+        s = d.wait_state(job, "COMPLETED", seconds=60)
+        assert s["step"] == 400 and s["epoch"] > 1, s
+        sources = [e["detail"].get("source") for e in d.lines("events", job) if e["type"] == "epoch.formed"]
+        print(f"# epochs formed from {sources}")
+        until("no worker is left", lambda: not worker_pids(d.state), 10)
+
+
+def never_started_again():
+    """without a titand, workers stop by themselves when their lease is over"""
+    with Daemon(None, "--slots", 2, "--lease-ms", 1000) as d:
+        keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "training.steps": 1000000}
+        job = d.submit("tiny", keys)
+        until("it trains", training(d, job, 5), 30)
+        d.kill()
+        begin = time.monotonic()
+        assert len(worker_pids(d.state)) == 2
+        until("workers are gone", lambda: not worker_pids(d.state), 15)
+        print(f"# lease 1000 ms: gone after {1000 * (time.monotonic() - begin):.0f} ms")
+        d.start()
+        until("it is resumed", training(d, job, 5), 30)
+
+
+def stopped_and_started():
+    """SIGTERM stops workers with a checkpoint; the next titand resumes the run there"""
+    with Daemon(None, "--slots", 2) as d:
+        keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "training.steps": 1000000,
+                "checkpoint.interval": 1000000}
+        job = d.submit("tiny", keys)
+        s = until("it trains", training(d, job, 20), 30)
+        d.stop()
+        assert d.process.returncode == 0, d.log()
+        assert not worker_pids(d.state), "workers outlived an orderly stop"
+        d.start()
+        after = until("it goes on", training(d, job, 20), 30)
+        points = lambda: [m["step"] for m in d.lines("metrics", job) if m["epoch"] >= after["epoch"]]
+        first = min(until("its first steps are stored", points, 10))
+        assert first > s["step"], f"resumed at step {first}, had done {s['step']}"
+
+
+tap(ten_rounds, killed_with_its_workers, never_started_again, stopped_and_started)
