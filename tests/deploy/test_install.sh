@@ -60,5 +60,33 @@ if command -v dpkg-deb >/dev/null; then
     for script in postinst prerm postrm; do
         check "$script is sound" bash -c "dpkg-deb --ctrl-tarfile '$deb' | tar -xO ./$script | sh -n"
     done
+
+    # A real installation, in an overlay of this machine that is gone afterwards.
+    cat >"$tmp/install.sh" <<'END'
+set -e
+mount -t tmpfs none "$1/overlay"
+mkdir "$1/overlay/"{upper,work,root}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/overlay/upper,workdir=$1/overlay/work" "$1/overlay/root"
+[ "$3" = probe ] && exit
+mount --bind /proc "$1/overlay/root/proc"
+mount --bind /dev "$1/overlay/root/dev"
+cp "$2" "$1/overlay/root/tmp/titan.deb"
+chroot "$1/overlay/root" sh -ec '
+    dpkg -i /tmp/titan.deb
+    [ -z "$(command -v systemd-sysusers)" ] || id titan
+    titand --version
+    titanctl --help >/dev/null
+    titan-worker run /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/usr/share/doc/titan \
+        --set training.steps=1 --dir /tmp/run
+    dpkg -P titan
+    test ! -e /usr/bin/titand -a ! -e /etc/titan'
+END
+    mkdir "$tmp/overlay"
+    if [ "$(id -u)" = 0 ] && unshare -m bash "$tmp/install.sh" "$tmp" "$PWD/$deb" probe 2>/dev/null; then
+        check "installs, runs and goes again" unshare -m bash "$tmp/install.sh" "$tmp" "$PWD/$deb" run
+    else
+        n=$((n + 1))
+        echo "ok $n - installs, runs and goes again # SKIP needs root and overlay mounts"
+    fi
 fi
 echo "1..$n"
