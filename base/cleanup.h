@@ -10,18 +10,18 @@
 #define _cleanup_(fn) __attribute__((cleanup(fn)))
 
 /* The pointer's value; the variable is NULL afterwards, so its cleanup does nothing. */
-#define TAKE(ptr)                        \
-    ({                                   \
-        __typeof__(ptr) take_ = (ptr);   \
-        (ptr) = NULL;                    \
-        take_;                           \
+#define TAKE(ptr)                                                                                                      \
+    ({                                                                                                                 \
+        __typeof__(ptr) take_ = (ptr);                                                                                 \
+        (ptr) = NULL;                                                                                                  \
+        take_;                                                                                                         \
     })
 /* The same for a file descriptor. */
-#define TAKE_FD(fd)        \
-    ({                     \
-        int take_ = (fd);  \
-        (fd) = -1;         \
-        take_;             \
+#define TAKE_FD(fd)                                                                                                    \
+    ({                                                                                                                 \
+        int take_ = (fd);                                                                                              \
+        (fd) = -1;                                                                                                     \
+        take_;                                                                                                         \
     })
 
 static inline void free_ptr(void *p)

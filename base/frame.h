@@ -39,8 +39,8 @@ struct frame_writer {
 };
 
 /* Queue a copy of a message; fd (-1 = none) is duplicated. TITAN_ELIMIT when too much is waiting. */
-titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int fd, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int fd,
+                       struct titan_error *err) TITAN_MUST_USE;
 /* Send what the socket takes. TITAN_OK: all sent; TITAN_EAGAIN: wait until it is writable; TITAN_EPEER: the peer is
  * gone, the frames stay queued. */
 titan_status frame_flush(struct frame_writer *w, int socket, struct titan_error *err) TITAN_MUST_USE;

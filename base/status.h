@@ -12,29 +12,29 @@
  * Exit codes are a contract with scripts (docs/operations.md): 1 operation or job failed, 2 usage or bad input,
  * 3 not found, 4 server unreachable, 5 not permitted, 6 conflict or version, 7 cannot be placed, 124 timed out,
  * 130 interrupted. */
-#define TITAN_STATUS_MAP(X)                                                        \
-    X(OK, 0, "ok", false, 0, 0)                                                    \
-    X(EINVAL, -1, "invalid input", false, 3, 2)                                    \
-    X(ENOTFOUND, -2, "not found", false, 5, 3)                                     \
-    X(EEXIST, -3, "already exists", false, 6, 6)                                   \
-    X(ECONFLICT, -4, "conflicts with the current state", false, 9, 6)              \
-    X(EVERSION, -5, "version not supported", false, 9, 6)                          \
-    X(EUNREACHABLE, -6, "server unreachable", true, 14, 4)                         \
-    X(EPERM, -7, "not permitted", false, 7, 5)                                     \
-    X(EUNPLACEABLE, -8, "cannot be placed", false, 9, 7)                           \
-    X(ENOMEM, -9, "out of memory", false, 8, 1)                                    \
-    X(ENOSPC, -10, "no space left", false, 8, 1)                                   \
-    X(ELIMIT, -11, "limit exceeded", true, 8, 1)                                   \
-    X(EIO, -12, "input/output error", false, 13, 1)                                \
-    X(ECORRUPT, -13, "data is damaged", false, 15, 1)                              \
-    X(EREVOKED, -14, "epoch revoked", true, 10, 1)                                 \
-    X(EPEER, -15, "peer vanished", true, 10, 1)                                    \
-    X(ETIMEDOUT, -16, "timed out", true, 4, 124)                                   \
-    X(ECANCELLED, -17, "cancelled", false, 1, 130)                                 \
-    X(EAGAIN, -18, "try again", true, 14, 1)                                       \
-    X(EUNSUPPORTED, -19, "not supported", false, 12, 2)                            \
-    X(EDEVICE, -20, "device error", false, 13, 1)                                  \
-    X(EJOB, -21, "job failed", false, 9, 1)                                        \
+#define TITAN_STATUS_MAP(X)                                                                                            \
+    X(OK, 0, "ok", false, 0, 0)                                                                                        \
+    X(EINVAL, -1, "invalid input", false, 3, 2)                                                                        \
+    X(ENOTFOUND, -2, "not found", false, 5, 3)                                                                         \
+    X(EEXIST, -3, "already exists", false, 6, 6)                                                                       \
+    X(ECONFLICT, -4, "conflicts with the current state", false, 9, 6)                                                  \
+    X(EVERSION, -5, "version not supported", false, 9, 6)                                                              \
+    X(EUNREACHABLE, -6, "server unreachable", true, 14, 4)                                                             \
+    X(EPERM, -7, "not permitted", false, 7, 5)                                                                         \
+    X(EUNPLACEABLE, -8, "cannot be placed", false, 9, 7)                                                               \
+    X(ENOMEM, -9, "out of memory", false, 8, 1)                                                                        \
+    X(ENOSPC, -10, "no space left", false, 8, 1)                                                                       \
+    X(ELIMIT, -11, "limit exceeded", true, 8, 1)                                                                       \
+    X(EIO, -12, "input/output error", false, 13, 1)                                                                    \
+    X(ECORRUPT, -13, "data is damaged", false, 15, 1)                                                                  \
+    X(EREVOKED, -14, "epoch revoked", true, 10, 1)                                                                     \
+    X(EPEER, -15, "peer vanished", true, 10, 1)                                                                        \
+    X(ETIMEDOUT, -16, "timed out", true, 4, 124)                                                                       \
+    X(ECANCELLED, -17, "cancelled", false, 1, 130)                                                                     \
+    X(EAGAIN, -18, "try again", true, 14, 1)                                                                           \
+    X(EUNSUPPORTED, -19, "not supported", false, 12, 2)                                                                \
+    X(EDEVICE, -20, "device error", false, 13, 1)                                                                      \
+    X(EJOB, -21, "job failed", false, 9, 1)                                                                            \
     X(EBUG, -22, "internal error", false, 13, 1)
 
 typedef enum {

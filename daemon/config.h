@@ -17,7 +17,7 @@ enum daemon_role { ROLE_DEV, ROLE_AGENT, ROLE_COORDINATOR };
 
 struct daemon_config {
     enum daemon_role role;
-    bool help, version; /* asked for; nothing else is checked then */
+    bool help, version;  /* asked for; nothing else is checked then */
     char file[PATH_MAX]; /* "" = none */
     char state_dir[PATH_MAX];
     enum log_level log_level;

@@ -18,14 +18,14 @@ struct worker_page {
     int64_t pid;
     uint32_t slot; /* which of the node's slots it takes */
     unsigned char token[16];
-    pthread_mutex_t alive;    /* robust, process-shared; set up by the agent, locked by the worker */
-    _Atomic uint32_t locked;  /* 1 once the worker holds it */
-    _Atomic uint32_t phase;   /* WorkerPhase */
+    pthread_mutex_t alive;   /* robust, process-shared; set up by the agent, locked by the worker */
+    _Atomic uint32_t locked; /* 1 once the worker holds it */
+    _Atomic uint32_t phase;  /* WorkerPhase */
     _Atomic uint64_t epoch;
-    _Atomic uint64_t step;    /* last committed */
-    _Atomic uint64_t actions; /* program actions begun: does not move = hung */
+    _Atomic uint64_t step;     /* last committed */
+    _Atomic uint64_t actions;  /* program actions begun: does not move = hung */
     _Atomic int32_t exit_code; /* -1 until the worker leaves in order */
-    char last_words[600];     /* reason of a failing exit, NUL-terminated */
+    char last_words[600];      /* reason of a failing exit, NUL-terminated */
 };
 static_assert(sizeof(struct worker_page) <= 4096, "one page");
 

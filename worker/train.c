@@ -542,8 +542,8 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     TRY(load_state(e, err));
     TRY(prepare_steps(e, err));
     tlog_info(&t->log, "epoch begins", "epoch=%lu workers=%d step=%lu device=\"%s\" dtype=%s",
-              (unsigned long)e->view.epoch, e->view.world, (unsigned long)t->state->step,
-              t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
+              (unsigned long)e->view.epoch, e->view.world, (unsigned long)t->state->step, t->device.info.name,
+              t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
     TRY(run_steps(e, ret, err));
     return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
 }

@@ -13,8 +13,8 @@
 #include "proto/worker_page.h"
 
 /* Create path (0600, replaced if there) with a fresh token and the mutex set up; mapped into *ret. */
-titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, uint32_t slot,
-                         struct worker_page **ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, uint32_t slot, struct worker_page **ret,
+                         struct titan_error *err) TITAN_MUST_USE;
 /* Map what an earlier agent made. TITAN_ECORRUPT when it is not a page. */
 titan_status page_open(const char *path, struct worker_page **ret, struct titan_error *err) TITAN_MUST_USE;
 void page_close(struct worker_page *page);

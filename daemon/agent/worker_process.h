@@ -26,8 +26,8 @@ struct worker_command {
 
 struct worker_process {
     pid_t pid;
-    int pidfd;  /* readable once it is gone; -1 = none */
-    bool child; /* ours to reap; false when adopted */
+    int pidfd;             /* readable once it is gone; -1 = none */
+    bool child;            /* ours to reap; false when adopted */
     char cgroup[PATH_MAX]; /* "" = none */
 };
 

@@ -59,15 +59,14 @@ struct workers_events {
 };
 
 struct workers_options {
-    const char *run_dir;  /* socket, pages, jobs/ */
+    const char *run_dir; /* socket, pages, jobs/ */
     const char *program, *host, *device;
     uint32_t slots, lease_ms;
 };
 
 /* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left. */
-titan_status workers_open(uv_loop_t *loop, const struct workers_options *options,
-                          const struct workers_events *events, void *data, struct workers **ret,
-                          struct titan_error *err) TITAN_MUST_USE;
+titan_status workers_open(uv_loop_t *loop, const struct workers_options *options, const struct workers_events *events,
+                          void *data, struct workers **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Lets go of them: they live on for their lease. done on the loop, when everything is freed. */
 void workers_close(struct workers *set, void (*done)(void *), void *data);
 

@@ -79,8 +79,8 @@ static void probe(uv_timer_t *timer)
     request.job_id = l->first_job;
     l->probing = true;
     l->probe_ns = clock_mono_ns();
-    rpc_client_call(l->prober, "/titan.v1.Titan/GetJob", &request.base, &titan__v1__get_job_response__descriptor,
-                    10000, on_probed, l);
+    rpc_client_call(l->prober, "/titan.v1.Titan/GetJob", &request.base, &titan__v1__get_job_response__descriptor, 10000,
+                    on_probed, l);
 }
 
 static int by_value(const void *a, const void *b)

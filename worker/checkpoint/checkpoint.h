@@ -6,8 +6,8 @@
  * "NAME@START"; the manifest lists, per global tensor, shape, dtype and pieces (file, start, count), per file its size
  * and crc32c, and step, epoch, tokens, world size and the recipe's hash.
  *
- * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from all
- * ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
+ * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
+ * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
  * rank asks for its pieces; whatever cut they were written in, the overlapping ranges are read (checksum of each file
  * used is verified first). One intersection routine (piece_overlap) serves this, live resharding and export. */
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
@@ -27,9 +27,9 @@ struct tensor_spec {
 };
 /* What one rank holds. */
 struct piece {
-    int tensor;          /* index into the list of specs */
+    int tensor;           /* index into the list of specs */
     int64_t start, count; /* elements of the flattened tensor */
-    float *data;         /* host memory, count elements; not owned */
+    float *data;          /* host memory, count elements; not owned */
 };
 /* The common range of two pieces of the same tensor; count 0 when there is none. */
 struct piece_range {
@@ -42,8 +42,8 @@ struct checkpoint_info {
     int world;
     uint64_t recipe_hash;
     uint64_t skipped_steps;
-    uint64_t bytes;      /* of all files; filled by load and commit */
-    char *recipe;        /* the resolved run file (TOML); owned after load, borrowed for write */
+    uint64_t bytes; /* of all files; filled by load and commit */
+    char *recipe;   /* the resolved run file (TOML); owned after load, borrowed for write */
 };
 
 /* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
@@ -54,24 +54,24 @@ titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const s
 titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_info *info, int rank,
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err) TITAN_MUST_USE;
-/* Rank 0, after all ranks' shards are durable: manifest from the entries, fsync, rename. path: char[PATH_MAX]. Fails with
- * TITAN_ECORRUPT when the pieces of all entries do not cover every tensor exactly once. */
+/* Rank 0, after all ranks' shards are durable: manifest from the entries, fsync, rename. path: char[PATH_MAX]. Fails
+ * with TITAN_ECORRUPT when the pieces of all entries do not cover every tensor exactly once. */
 titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Remove unfinished directories of epochs below this one. */
 void checkpoint_sweep(const char *dir, uint64_t epoch);
 /* Newest complete checkpoint in dir whose manifest parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
-titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step,
+                               struct titan_error *err) TITAN_MUST_USE;
 /* Read and check the manifest only. */
-titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_info_clear(struct checkpoint_info *info);
 /* Fill the pieces. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that
  * is not). TITAN_ECORRUPT names the damaged file. */
-titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
-                             const struct piece *pieces, int npieces, struct titan_error *err) TITAN_MUST_USE;
+titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
+                             int npieces, struct titan_error *err) TITAN_MUST_USE;
 /* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */
 titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* keep the newest `keep` complete checkpoints of dir, remove the rest; 0 keeps all. */

@@ -9,8 +9,8 @@
  *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits.
  * - revoke() and async_error() may be called from any thread at any time; everything else from the thread that owns
  *   the communicator.
- * - Sums are done in rank order for every element (rank 0 + rank 1 + ...), in fp32 for bf16 input and in the type itself
- *   for fp32 and fp64, so the result is the same on every run and every member. (NCCL: its own order.) */
+ * - Sums are done in rank order for every element (rank 0 + rank 1 + ...), in fp32 for bf16 input and in the type
+ * itself for fp32 and fp64, so the result is the same on every run and every member. (NCCL: its own order.) */
 #ifndef TITAN_WORKER_COMM_COMM_H
 #define TITAN_WORKER_COMM_COMM_H
 

@@ -1,10 +1,10 @@
 /* dataset.h - training samples as a pure function of (seed, step, position).
  *
  * The corpus is the bytes of one file or of every regular file below a folder (in path order), tokenised; documents are
- * separated by one end-of-text token. It is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are the
- * first seq_len, targets the last). Sample number g = step*global_batch + i of a run reads window
- * permute(seed, epoch g/windows)(g % windows): a stateless permutation per pass over the data (base/rng.h), so that
- * there is no loader state and every sample is seen exactly once a pass, whatever the world size.
+ * separated by one end-of-text token. It is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are
+ * the first seq_len, targets the last). Sample number g = step*global_batch + i of a run reads window permute(seed,
+ * epoch g/windows)(g % windows): a stateless permutation per pass over the data (base/rng.h), so that there is no
+ * loader state and every sample is seen exactly once a pass, whatever the world size.
  *
  * Thread: any one thread at a time. Files are mapped read-only; a file that is truncated while mapped is an error at
  * open only. */
@@ -26,8 +26,8 @@ struct dataset_options {
 };
 
 /* TITAN_ENOTFOUND: no such path; TITAN_EINVAL: fewer than one window of data, with both numbers in the message. */
-titan_status dataset_open(const struct dataset_options *options, struct dataset **ret, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status dataset_open(const struct dataset_options *options, struct dataset **ret,
+                          struct titan_error *err) TITAN_MUST_USE;
 void dataset_close(struct dataset *ds);
 int64_t dataset_vocabulary(const struct dataset *ds);
 uint64_t dataset_tokens(const struct dataset *ds);

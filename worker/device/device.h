@@ -56,8 +56,8 @@ struct device_info {
 
 struct adamw_args {
     float lr, beta1, beta2, eps, weight_decay;
-    float grad_scale;     /* multiplies the gradient first: clip factor and mean over tokens */
-    float bias1, bias2;   /* 1 - beta1^t, 1 - beta2^t */
+    float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
+    float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
 };
 
 struct device_ops {
@@ -92,7 +92,7 @@ struct device_ops {
     titan_status (*event_sync)(struct event *e, struct titan_error *err);                   /* host waits */
 
     /* --- movement ---------------------------------------------------------------------------------------------- */
-    titan_status (*copy)(struct stream *s, void *dst, const void *src, size_t bytes);  /* any of host and device */
+    titan_status (*copy)(struct stream *s, void *dst, const void *src, size_t bytes); /* any of host and device */
     titan_status (*zero)(struct stream *s, void *dst, size_t bytes);
     titan_status (*cast)(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n);
 
@@ -102,17 +102,17 @@ struct device_ops {
      *   forward  y (N,out) = x (N,in) W^T         ta=0 tb=1
      *   dgrad    dx (N,in) = dy (N,out) W         ta=0 tb=0
      *   wgrad    dW (out,in) += dy^T x            ta=1 tb=0 beta=1 c_dt=fp32 */
-    titan_status (*matmul)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                           int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
-                           int64_t k, float beta);
+    titan_status (*matmul)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                           const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
+                           float beta);
 
     /* --- embedding --------------------------------------------------------------------------------------------- */
     /* out (N,C) = table[tokens]; table (V,C) dt; tokens (N) int32 in [0,V). */
     titan_status (*embed)(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
                           int64_t n, int64_t c, int64_t v);
     /* dtable (V,C) fp32 += rows of dout (N,C) dt, in token order (deterministic). */
-    titan_status (*embed_wgrad)(struct stream *s, float *dtable, const int32_t *tokens, const void *dout,
-                                enum dtype dt, int64_t n, int64_t c, int64_t v);
+    titan_status (*embed_wgrad)(struct stream *s, float *dtable, const int32_t *tokens, const void *dout, enum dtype dt,
+                                int64_t n, int64_t c, int64_t v);
 
     /* --- RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) ----------------------------------------------------- */
     /* out (N,C) = x * rstd * gain; rstd (N) fp32 = 1/sqrt(mean(x^2)+eps), kept for backward. gain (C) dt. */
@@ -132,25 +132,24 @@ struct device_ops {
     titan_status (*rope)(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
                          const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
     /* Causal grouped-query attention within each of B sequences of T rows, scale 1/sqrt(D). q (N,H,D) with row stride
-     * ldq, k and v (N,K,D) with row stride ldkv, out (N,H,D) with row stride ldo. lse (H,N) fp32: log-sum-exp of each row's scaled
-     * scores, kept for backward. */
+     * ldq, k and v (N,K,D) with row stride ldkv, out (N,H,D) with row stride ldo. lse (H,N) fp32: log-sum-exp of each
+     * row's scaled scores, kept for backward. */
     titan_status (*attention)(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
                               const void *k, const void *v, int64_t ldkv, enum dtype dt, int64_t b, int64_t t,
                               int64_t h, int64_t kv, int64_t d);
-    /* dq, dk, dv with the strides of q, k, v (dldq, dldkv). work: attention_work_bytes() of scratch. Formulas: Dao 2023,
-     * arXiv:2307.08691, algorithm 2. */
+    /* dq, dk, dv with the strides of q, k, v (dldq, dldkv). work: attention_work_bytes() of scratch. Formulas: Dao
+     * 2023, arXiv:2307.08691, algorithm 2. */
     titan_status (*attention_dgrad)(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
                                     const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
                                     const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv,
-                                    enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d,
-                                    void *work);
+                                    enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d, void *work);
     size_t (*attention_work_bytes)(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
                                    int64_t d);
 
     /* --- feed-forward and residual ------------------------------------------------------------------------------- */
     /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). */
-    titan_status (*swiglu)(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu,
-                           enum dtype dt, int64_t n, int64_t f);
+    titan_status (*swiglu)(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
+                           int64_t n, int64_t f);
     titan_status (*swiglu_dgrad)(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
                                  const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f);
     /* out (n) = a + b; out may alias a or b. */

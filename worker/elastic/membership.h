@@ -61,8 +61,8 @@ struct membership_ops {
 struct membership {
     const struct membership_ops *ops;
     char job_dir[PATH_MAX];
-    int listener;     /* comm_listen socket of this worker; -1 = none */
-    int solo_world;   /* solo only */
+    int listener;   /* comm_listen socket of this worker; -1 = none */
+    int solo_world; /* solo only */
 };
 
 /* worker/elastic/link.c: over the agent's socket. fds and names come from the agent (docs/architecture.md, "agent and
