@@ -12,12 +12,13 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "ctl/client.h"
 #include "ctl/output.h"
 #include "ctl/progress.h"
 #include "proto/rpc/client.h"
 
-enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, GONE_MS = 30000 };
+enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, GONE_MS = 30000, CHECKPOINT_EVERY_MS = 5000 };
 
 struct follow {
     const struct follow_options *options;
@@ -28,7 +29,8 @@ struct follow {
     uv_signal_t interrupt, terminate;
     struct progress progress;
     uint64_t last_event, last_step;
-    int64_t gone_ms; /* since when the server does not answer; 0 = it does */
+    int64_t checkpoint_ms; /* when the last one was told of */
+    int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
     bool polling, asking_end, over, client_down;
     int interrupts;
     Titan__V1__GetJobResponse *final;
@@ -113,14 +115,18 @@ static void server_is_back(struct follow *f)
 
 /* --- what comes in ------------------------------------------------------------------------------------------------ */
 
-/* Events that the progress line shows anyway, or that come by the dozen. */
-static bool event_of_note(const Titan__V1__Event *event)
+/* What people want to know while they watch: changes of membership, losses, checkpoints, and states with a reason. */
+static bool event_of_note(const Titan__V1__Event *event, const struct json *detail)
 {
-    static const char *const quiet[] = {"job.submitted", "job.state", "worker.started", "worker.ready"};
-    for (size_t i = 0; i < ARRAY_SIZE(quiet); i++)
-        if (strcmp(event->type, quiet[i]) == 0)
-            return false;
-    return true;
+    static const char *const always[] = {"epoch.forming", "epoch.failed", "recovery.finished",   "resize.finished",
+                                         "worker.lost",   "node.lost",    "checkpoint.committed"};
+    for (size_t i = 0; i < ARRAY_SIZE(always); i++)
+        if (strcmp(event->type, always[i]) == 0)
+            return true;
+    if (strcmp(event->type, "worker.exited") == 0)
+        return json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0;
+    return strcmp(event->type, "job.state") == 0 && json_string(detail, "reason", NULL) &&
+           !job_state_final((Titan__V1__JobState)job_state_parse(json_string(detail, "to", "")));
 }
 
 static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
@@ -130,12 +136,25 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
     server_is_back(f);
     f->last_event = MAX(f->last_event, event->id);
-    if (!f->options->progress || !event_of_note(event))
+    if (!f->options->progress)
         return;
-    char at[16], line[512];
-    (void)snprintf(line, sizeof(line), "%s  %s", format_clock(event->at_ms, at),
-                   *event->message ? event->message : event->type);
-    progress_print(&f->progress, line);
+    struct json *detail = NULL;
+    (void)!json_parse(event->detail, strlen(event->detail), &detail, NULL);
+    int to = strcmp(event->type, "job.state") == 0 ? job_state_parse(json_string(detail, "to", "")) : -1;
+    if (to >= 0)
+        f->progress.state = (Titan__V1__JobState)to;
+    /* A small model writes checkpoints many times a second. */
+    bool crowd =
+        strcmp(event->type, "checkpoint.committed") == 0 && event->at_ms - f->checkpoint_ms < CHECKPOINT_EVERY_MS;
+    if (event_of_note(event, detail) && !crowd) {
+        if (strcmp(event->type, "checkpoint.committed") == 0)
+            f->checkpoint_ms = event->at_ms;
+        char at[16], line[512];
+        (void)snprintf(line, sizeof(line), "%s  %s", format_clock(event->at_ms, at),
+                       *event->message ? event->message : event->type);
+        progress_print(&f->progress, line);
+    }
+    json_free(detail);
 }
 
 static void on_events_end(struct rpc_stream *stream, const struct titan_error *err, void *data)

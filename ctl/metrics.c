@@ -76,11 +76,14 @@ static void draw(struct series *s)
     (void)output_line(&text);
 }
 
-static bool print_point(const struct series *s, const Titan__V1__MetricPoint *p)
+static bool print_point(struct series *s, const Titan__V1__MetricPoint *p)
 {
     if (s->ctl->json)
         return output_json(&p->base, false);
     char rate[UNITS_TEXT];
+    if (s->n++ == 0)
+        (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s\n", "step", "loss", "grad norm", "rate", "tokens/s",
+                     "mfu %", "step ms", "workers", "epoch");
     (void)printf("%8llu %10.4f %10.4f %10.3g %10s %7.1f %9.1f %8u %6llu\n", (unsigned long long)p->step, p->loss,
                  p->grad_norm, p->learning_rate, format_count(p->tokens_per_second, rate), 100 * p->mfu, p->step_ms,
                  p->world_size, (unsigned long long)p->epoch);
@@ -112,9 +115,6 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     request.follow = args_has(args, "follow");
     struct series series = {.ctl = ctl, .plot = args_has(args, "plot") && !ctl->json};
     series.live = series.plot && request.follow && ctl->online;
-    if (!series.plot && !ctl->json)
-        (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s\n", "step", "loss", "grad norm", "rate", "tokens/s",
-                     "mfu %", "step ms", "workers", "epoch");
     titan_status status = ctl_stream(ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor,
                                      each, &series, err);
     if (series.plot && (status == TITAN_OK || status == TITAN_ECANCELLED))

@@ -45,13 +45,16 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
 
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
 {
+    if (p->state < TITAN__V1__JOB_STATE__RUNNING)
+        p->state = TITAN__V1__JOB_STATE__RUNNING; /* a step is done, whatever was heard last */
     p->step = point->step;
     p->loss = point->loss;
     p->tokens_per_second = point->tokens_per_second;
     p->mfu = point->mfu;
     p->workers = point->world_size;
-    if (isfinite(point->step_ms) && point->step_ms > 0)
-        p->step_ms = p->step_ms > 0 ? 0.9 * p->step_ms + 0.1 * point->step_ms : point->step_ms;
+    /* The first step of all also warms things up; it would spoil the estimate for long. */
+    if (isfinite(point->step_ms) && point->step_ms > 0 && p->points++ > 0)
+        p->step_ms += (point->step_ms - p->step_ms) * fmax(0.1, 1.0 / (double)(p->points - 1));
 }
 
 static void put_bar(const struct progress *p, struct buf *out)

@@ -16,8 +16,9 @@ struct progress {
     int width; /* columns of the terminal */
     Titan__V1__JobState state;
     uint64_t step, steps;
-    double loss; /* NaN before the first step */
-    double tokens_per_second, mfu, step_ms;
+    double loss;                            /* NaN before the first step */
+    double tokens_per_second, mfu, step_ms; /* step_ms is smoothed; 0 = not known yet */
+    uint64_t points;                        /* metric points seen */
     uint32_t workers;
     bool shown;           /* a live line is on the screen */
     uint64_t last_step;   /* of the last plain line */

@@ -43,20 +43,15 @@ static titan_status read_text(struct run_file *f, const char *path, struct titan
     return TITAN_OK;
 }
 
-/* Make the data path absolute; *changed when it was not. */
-static titan_status place_data(struct run_file *f, bool from_set, bool *changed, struct titan_error *err)
+/* A data path given by --set, or with a recipe from standard input, is meant from the current folder. */
+static titan_status place_data(struct run_file *f, bool *changed, struct titan_error *err)
 {
     char *path = f->recipe.training.dataset_path;
     char base[PATH_MAX], full[2 * PATH_MAX];
     if (*path == '\0' || *path == '/')
         return TITAN_OK;
-    if (from_set || strcmp(f->path, "<stdin>") == 0) {
-        if (!getcwd(base, sizeof(base)))
-            return titan_fail_errno(err, "current folder");
-    } else {
-        (void)snprintf(base, sizeof(base), "%s", f->path);
-        *strrchr(base, '/') = '\0';
-    }
+    if (!getcwd(base, sizeof(base)))
+        return titan_fail_errno(err, "current folder");
     if ((size_t)snprintf(full, sizeof(full), "%s/%s", base, path) >= sizeof(f->recipe.training.dataset_path))
         return titan_fail(err, TITAN_EINVAL, "training.dataset_path: '%.64s...' is too long", full);
     memcpy(path, full, strlen(full) + 1);
@@ -69,7 +64,12 @@ static titan_status check(struct run_file *f, bool local, struct titan_error *er
     TRY(recipe_resolve(&f->recipe, err));
     if (!local)
         return TITAN_OK;
-    titan_status status = recipe_check_data(&f->recipe, NULL, err);
+    char base[PATH_MAX];
+    (void)snprintf(base, sizeof(base), "%s", f->path);
+    char *slash = strrchr(base, '/');
+    if (slash)
+        *slash = '\0';
+    titan_status status = recipe_check_data(&f->recipe, slash ? base : NULL, err);
     if (status == TITAN_ENOTFOUND && err)
         err->status = status = TITAN_EINVAL; /* the run file is wrong, not the command's argument missing */
     return status;
@@ -95,7 +95,8 @@ titan_status run_file_load(struct run_file *f, const char *path, const struct ar
         f->recipe.elastic.min_workers = MIN(f->recipe.elastic.min_workers, workers);
         changed = true;
     }
-    TRY(place_data(f, data_set, &changed, err));
+    if (data_set || strcmp(path, "-") == 0)
+        TRY(place_data(f, &changed, err));
     if (changed) {
         buf_clear(&f->text);
         recipe_print(&f->recipe, &f->text);
