@@ -41,6 +41,23 @@ static void sum4_f32(float *dst, const float *a, const float *b, const float *c,
 }
 
 VECTORISE
+static void sum2_bf16(uint16_t *dst, const uint16_t *a, const uint16_t *b, size_t n)
+{
+#pragma GCC ivdep
+    for (size_t i = 0; i < n; i++)
+        dst[i] = bf16_from_f32(bf16_to_f32(a[i]) + bf16_to_f32(b[i]));
+}
+
+VECTORISE
+static void sum4_bf16(uint16_t *dst, const uint16_t *a, const uint16_t *b, const uint16_t *c, const uint16_t *d,
+                      size_t n)
+{
+#pragma GCC ivdep
+    for (size_t i = 0; i < n; i++)
+        dst[i] = bf16_from_f32(((bf16_to_f32(a[i]) + bf16_to_f32(b[i])) + bf16_to_f32(c[i])) + bf16_to_f32(d[i]));
+}
+
+VECTORISE
 static void add_f64(double *restrict acc, const double *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -95,21 +112,8 @@ static void sum_block_bf16(uint16_t *dst, const void *const *src, int n, size_t 
     narrow_bf16(dst + at, acc, len);
 }
 
-void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
+static void sum_blocks(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
 {
-    if (n == 1) {
-        if (dst != src[0])
-            memcpy(dst, src[0], count * dtype_bytes(dt));
-        return;
-    }
-    if (dt == DTYPE_F32 && n == 2) {
-        sum2_f32(dst, src[0], src[1], count);
-        return;
-    }
-    if (dt == DTYPE_F32 && n == 4) {
-        sum4_f32(dst, src[0], src[1], src[2], src[3], count);
-        return;
-    }
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t len = MIN((size_t)BLOCK, count - at);
         if (dt == DTYPE_F32)
@@ -118,5 +122,25 @@ void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dty
             sum_block_f64(dst, src, n, at, len);
         else
             sum_block_bf16(dst, src, n, at, len);
+    }
+}
+
+void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
+{
+    if (n == 1) {
+        if (dst != src[0])
+            memcpy(dst, src[0], count * dtype_bytes(dt));
+        return;
+    }
+    if (n == 2 && dt == DTYPE_F32) {
+        sum2_f32(dst, src[0], src[1], count);
+    } else if (n == 4 && dt == DTYPE_F32) {
+        sum4_f32(dst, src[0], src[1], src[2], src[3], count);
+    } else if (n == 2 && dt == DTYPE_BF16) {
+        sum2_bf16(dst, src[0], src[1], count);
+    } else if (n == 4 && dt == DTYPE_BF16) {
+        sum4_bf16(dst, src[0], src[1], src[2], src[3], count);
+    } else {
+        sum_blocks(dst, src, n, count, dt);
     }
 }

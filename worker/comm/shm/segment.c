@@ -21,9 +21,9 @@
 #define LINE 64
 #define SLOTS_BYTES_MAX ((size_t)32 << 20)    /* of one buffer over all ranks */
 #define CHANNELS_BYTES_MAX ((size_t)64 << 20) /* of one slot over all channels */
-#define SLOT_BYTES_WANTED ((size_t)512 << 10)
+#define SLOT_BYTES_WANTED ((size_t)256 << 10)
 #define CHANNEL_BYTES_WANTED ((size_t)256 << 10)
-#define SPINS 2000
+#define SPINS 400
 #define SLEEP_NS (20 * 1000 * 1000)
 #define OPEN_SLEEP_NS (2 * 1000 * 1000)
 #define OPEN_TIMEOUT_MS_DEFAULT 30000

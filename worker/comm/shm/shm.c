@@ -140,6 +140,15 @@ static void reduce_share(struct comm *c, unsigned char *data, const struct chunk
     memcpy(data + k->at + at, own, len);
 }
 
+/* What the others will sum of this rank's part of the chunk: all but its own share. */
+static void lay_out(struct comm *c, const unsigned char *data, const struct chunk *k)
+{
+    unsigned char *slot = segment_slot(&c->segment, k->tick, c->segment.rank);
+    size_t at, len = share_of(k, c->segment.rank, &at);
+    memcpy(slot, data + k->at, at);
+    memcpy(slot + at + len, data + k->at + at + len, k->len - at - len);
+}
+
 static void gather_shares(struct comm *c, unsigned char *data, const struct chunk *k)
 {
     struct segment *seg = &c->segment;
@@ -171,7 +180,7 @@ static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes
         }
         if (i < n) {
             struct chunk next = chunk_at(c, bytes, i, first);
-            memcpy(segment_slot(seg, next.tick, seg->rank), data + next.at, next.len);
+            lay_out(c, data, &next);
         }
         if (i <= n)
             TRY(segment_barrier(seg, err));
