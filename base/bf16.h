@@ -18,9 +18,8 @@ static inline uint16_t bf16_from_f32(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof(bits));
-    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    uint32_t quiet_nan = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+    uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet_nan = bits | 0x400000;
+    return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
 }
 
 #endif

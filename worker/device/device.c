@@ -122,3 +122,13 @@ void device_close(struct device_handle *handle)
     /* The library stays loaded: OpenMP and the CUDA runtime have threads and exit handlers inside it. */
     memset(handle, 0, sizeof(*handle));
 }
+
+#ifdef __SANITIZE_ADDRESS__
+/* The leak checker follows thread-local blocks it saw being handed out; those of oneDNN's libraries, loaded late, it
+ * takes for something else and dies of it. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "intercept_tls_get_addr=0";
+}
+#endif

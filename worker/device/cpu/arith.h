@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/bf16.h"
 #include "worker/device/cpu/cpu.h"
 
 CPU_INLINE uint32_t f32_bits(float x)
@@ -19,18 +20,6 @@ CPU_INLINE float f32_from_bits(uint32_t u)
     float x;
     memcpy(&x, &u, 4);
     return x;
-}
-CPU_INLINE float bf16_to_f32(uint16_t h)
-{
-    return f32_from_bits((uint32_t)h << 16);
-}
-/* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
-CPU_INLINE uint16_t bf16_from_f32(float x)
-{
-    uint32_t u = f32_bits(x);
-    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    uint32_t quiet = (u >> 16) | 0x40u;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 /* Element i of a tensor of dtype dt (bf16 or fp32); dt is a constant where this is used. */
 CPU_INLINE float load_as_f32(const void *p, int64_t i, enum dtype dt)
@@ -54,34 +43,54 @@ CPU_INLINE void *at_mut(void *p, int64_t i, enum dtype dt)
     return (char *)p + i * (int64_t)dtype_bytes(dt);
 }
 
-/* e^x: x = n ln2 + r, |r| <= ln2/2, Taylor polynomial of degree 7 in r (remainder below 1e-8 relative), 2^n by the
- * exponent field. Below -87.33 the result is 0, above 88.72 infinity, NaN stays NaN. Error under 2 ulp (tested). */
-CPU_INLINE float exp_f32(float x)
+/* e^x for x <= 0 (to 88 it holds, beyond it is undefined): x = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 q(r) with q
+ * the cubic of least relative error (1.05e-7, by Lawson's iteration); 2^n is added to the exponent. Below -87.33, where
+ * the result would be subnormal, it is 0; NaN stays NaN. Error under 2 ulp (tested). */
+CPU_INLINE float exp_neg_f32(float x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float c = x > 88.8f ? 88.8f : x;
-    c = c < -87.5f ? -87.5f : c;
+    float c = x < -87.33f ? -87.33f : x;
     float t = c * 1.44269504f + shift;
     float n = t - shift;
     float r = c - n * 0.693145752f; /* ln2, upper bits: n * it is exact */
     r = r - n * 1.42860677e-6f;
-    float p = 1.98412698e-4f;
-    p = p * r + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 5.0e-1f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    /* 2^n in two factors: n = 128 is out of the range of one. */
-    int32_t e = (int32_t)(f32_bits(t) - f32_bits(shift));
-    int32_t half = e >> 1;
-    float y = p * f32_from_bits((uint32_t)(half + 127) << 23) * f32_from_bits((uint32_t)(e - half + 127) << 23);
+    float q = 8.312521461e-3f;
+    q = q * r + 4.189015927e-2f;
+    q = q * r + 1.666711465e-1f;
+    q = q * r + 4.999923148e-1f;
+    q = q * r + 1.0f;
+    q = q * r + 1.0f;
+    float y = f32_from_bits(f32_bits(q) + ((f32_bits(t) - f32_bits(shift)) << 23));
     return x < -87.33f ? 0.0f : y;
 }
+/* 1 / (1 + e^-x), through e^-|x|, which cannot overflow. */
 CPU_INLINE float sigmoid_f32(float x)
 {
-    return 1.0f / (1.0f + exp_f32(-x));
+    float e = exp_neg_f32(x < 0.0f ? x : -x);
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+/* Sums and maxima over a row run in LANES partial results, element j in lane j % LANES, which are then folded in a
+ * tree: vector registers while the row runs, and the same order on every instruction set. 32: what one vector of bf16
+ * holds. */
+enum { LANES = 32 };
+CPU_INLINE float lanes_sum(float lanes[LANES])
+{
+#pragma GCC unroll 5
+    for (int width = LANES / 2; width > 0; width /= 2)
+#pragma GCC unroll 16
+        for (int l = 0; l < width; l++)
+            lanes[l] += lanes[l + width];
+    return lanes[0];
+}
+CPU_INLINE float lanes_max(float lanes[LANES])
+{
+#pragma GCC unroll 5
+    for (int width = LANES / 2; width > 0; width /= 2)
+#pragma GCC unroll 16
+        for (int l = 0; l < width; l++)
+            lanes[l] = lanes[l + width] > lanes[l] ? lanes[l + width] : lanes[l];
+    return lanes[0];
 }
 
 #endif

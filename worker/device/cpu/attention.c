@@ -7,25 +7,15 @@
  *   S = q k^T / sqrt(D), P = exp(S - lse), out = P v
  *   dv = P^T do, dP = do v^T, dS = P (dP - rowsum(do out)) / sqrt(D), dq = dS k, dk = dS^T q
  * Only a task writes its dk and dv, in one order: the result is the same for any number of threads. */
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
+#include "worker/device/cpu/attention.h"
 #include "worker/device/cpu/gemm.h"
 
-enum { BLOCK = 32, PAD_T = 64, PAD_D = GEMM_COLUMNS };
-
-struct attention_args {
-    void *out, *dq, *dk, *dv;
-    const void *q, *k, *v, *dout, *fwd;
-    float *lse, *scratch;
-    int64_t ldq, ldkv, ldo, lddq, lddkv, lddo;
-    int32_t b, t, h, kv, d, dt;
-    size_t thread_floats;
-};
-static_assert(sizeof(struct attention_args) <= CPU_ARGS_MAX, "attention arguments fit a queue slot");
+enum { BLOCK = 16, PAD_T = LANES, PAD_D = GEMM_COLUMNS };
 
 static int64_t round_up(int64_t n, int64_t to)
 {
@@ -89,23 +79,29 @@ CPU_KERNEL static void transpose(float *restrict dst, int64_t ldd, const float *
             dst[j * ldd + i] = 0.0f;
 }
 
-/* Row of n valid scores, padded to `padded`: exp(s - max) in place, zeros behind. Returns the sum, *ret_max the max. */
-CPU_KERNEL static float softmax_row(float *s, int64_t n, int64_t padded, float *ret_max)
+/* Row of n valid scores, padded to a multiple of LANES: exp(s - max) in place, zeros behind. Returns the sum, *ret_max
+ * the max. Scores behind n are there, only not wanted: no lane has to stand aside. */
+CPU_KERNEL static float softmax_row(float *s, int32_t n, int32_t padded, float *ret_max)
 {
-    float max = -INFINITY, sum = 0.0f;
-#pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < n; j++)
-        max = s[j] > max ? s[j] : max;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; j++) {
-        float e = exp_f32(s[j] - max);
-        s[j] = e;
-        sum += e;
-    }
-    for (int64_t j = n; j < padded; j++)
-        s[j] = 0.0f;
+    float tops[LANES], sums[LANES] = {0};
+    for (int l = 0; l < LANES; l++)
+        tops[l] = -INFINITY;
+    for (int32_t j = 0; j < padded; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float x = j + l < n ? s[j + l] : -INFINITY;
+            tops[l] = x > tops[l] ? x : tops[l];
+        }
+    float max = lanes_max(tops);
+    for (int32_t j = 0; j < padded; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float e = j + l < n ? exp_neg_f32(s[j + l] - max) : 0.0f;
+            s[j + l] = e;
+            sums[l] += e;
+        }
     *ret_max = max;
-    return sum;
+    return lanes_sum(sums);
 }
 
 /* p (n valid, padded) = exp(p - lse), then ds = p (dp - delta) scale, in place of dp. */
@@ -114,7 +110,7 @@ CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64
 {
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        float e = exp_f32(p[j] - lse);
+        float e = exp_neg_f32(p[j] - lse);
         p[j] = e;
         dp[j] = e * (dp[j] - delta) * scale;
     }
@@ -161,7 +157,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
               a->dt);
     gemm_f32(f->s, tp, f->q, dp, 1, f->kt, tp, rows, keys, d, false);
     for (int64_t i = 0; i < rows; i++) {
-        float max, sum = softmax_row(f->s + i * tp, i0 + i + 1, keys, &max);
+        float max, sum = softmax_row(f->s + i * tp, (int32_t)(i0 + i + 1), (int32_t)keys, &max);
         factor[i] = 1.0f / sum;
         a->lse[head * a->b * t + row + i] = max + logf(sum);
     }
@@ -190,11 +186,12 @@ static titan_status run_forward(const struct cpu_context *ctx, const void *p)
 {
     struct attention_args a = *(const struct attention_args *)p;
     struct forward_scratch f;
-    a.thread_floats = forward_layout(&f, NULL, a.t, a.d);
+    bool pairs = attention_bf16_fits(ctx->dev, &a);
+    a.thread_floats = pairs ? attention_bf16_forward_floats(a.t, a.d) : forward_layout(&f, NULL, a.t, a.d);
     void *scratch;
     TRY(cpu_scratch_take(ctx, a.thread_floats * sizeof(float) * (size_t)ctx->threads, &scratch));
     a.scratch = scratch;
-    cpu_for(ctx, (int64_t)a.b * a.kv, 1, forward_range, &a);
+    cpu_for(ctx, (int64_t)a.b * a.kv, 1, pairs ? attention_bf16_forward : forward_range, &a);
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
@@ -306,17 +303,24 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
 static titan_status run_backward(const struct cpu_context *ctx, const void *p)
 {
     const struct attention_args *a = p;
-    cpu_for(ctx, (int64_t)a->b * a->kv, 1, backward_range, a);
+    bool pairs = attention_bf16_fits(ctx->dev, a);
+    cpu_for(ctx, (int64_t)a->b * a->kv, 1, pairs ? attention_bf16_backward : backward_range, a);
     return TITAN_OK;
+}
+
+/* Either way must fit: which one it is depends on strides, too. */
+static size_t thread_floats(int64_t t, int64_t d)
+{
+    struct backward_scratch f;
+    return MAX(backward_layout(&f, NULL, t, d), attention_bf16_backward_floats(t, d));
 }
 
 size_t cpu_attention_work_bytes(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
                                 int64_t d)
 {
-    struct backward_scratch f;
     if (!shape_valid(dt, b, t, h, kv, d))
         return 0;
-    return backward_layout(&f, NULL, t, d) * sizeof(float) * (size_t)dev->threads;
+    return thread_floats(t, d) * sizeof(float) * (size_t)dev->threads;
 }
 
 titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
@@ -324,7 +328,6 @@ titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void 
                                  const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv, enum dtype dt,
                                  int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d, void *work)
 {
-    struct backward_scratch f;
     if (!shape_valid(dt, b, t, h, kv, d) || ldq < h * d || ldo < h * d || lddo < h * d || lddq < h * d ||
         ldkv < kv * d || lddkv < kv * d)
         return TITAN_EINVAL;
@@ -350,6 +353,6 @@ titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void 
                                .kv = (int32_t)kv,
                                .d = (int32_t)d,
                                .dt = (int32_t)dt,
-                               .thread_floats = backward_layout(&f, NULL, t, d)};
+                               .thread_floats = thread_floats(t, d)};
     return cpu_enqueue(s, run_backward, &a, sizeof(a));
 }

@@ -13,7 +13,8 @@
 static struct cpu_isa isa_detect(void)
 {
     struct cpu_isa isa = {0};
-    unsigned a, b, c, d;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    isa.amd = __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
     __builtin_cpu_init();
     isa.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     isa.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -49,29 +50,24 @@ static double clock_measure(void)
     return best;
 }
 
-/* AMD's family 19h with AVX-512 (Zen 4) joins two 256-bit multiply-add units for one 512-bit one. */
-static bool is_amd(void)
+/* AMD's family 19h with AVX-512: two 256-bit multiply-add units join for a 512-bit one. */
+static bool is_zen4(const struct cpu_isa *isa)
 {
     unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
-}
-static bool is_zen4(void)
-{
-    unsigned a, b, c, d;
-    return is_amd() && __get_cpuid(1, &a, &b, &c, &d) && ((a >> 8) & 15) + ((a >> 20) & 255) == 0x19;
+    return isa->amd && __get_cpuid(1, &a, &b, &c, &d) && ((a >> 8) & 15) + ((a >> 20) & 255) == 0x19;
 }
 
 /* fp32 FLOP a cycle and core: 2 x lanes x multiply-add units. */
 static double f32_flops_per_cycle(const struct cpu_isa *isa)
 {
-    return isa->avx512 ? (is_zen4() ? 32.0 : 64.0) : isa->avx2 ? 32.0 : 8.0;
+    return isa->avx512 ? (is_zen4(isa) ? 32.0 : 64.0) : isa->avx2 ? 32.0 : 8.0;
 }
 
 /* A rule and not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on AMD:
  * twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX it was measured slower than fp32. */
 static bool bf16_is_fast(const struct cpu_isa *isa)
 {
-    return isa->amx_bf16 || (isa->avx512_bf16 && is_amd());
+    return isa->amx_bf16 || (isa->avx512_bf16 && isa->amd);
 }
 
 static void info_fill(struct device *dev)

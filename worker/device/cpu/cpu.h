@@ -23,7 +23,7 @@
 #define CPU_INLINE static inline __attribute__((always_inline))
 
 struct cpu_isa {
-    bool avx2, avx512, avx512_bf16, amx_bf16;
+    bool avx2, avx512, avx512_bf16, amx_bf16, amd;
 };
 
 struct matmul_cache;

@@ -1,6 +1,6 @@
 /* gemm.c - register-tiled fp32 product: a tile of c stays in registers while k runs; each step loads a row of vectors
  * of b and multiplies it by one broadcast element of a per row of the tile. */
-#include <string.h>
+#include <immintrin.h>
 
 #include "worker/device/cpu/gemm.h"
 
@@ -56,4 +56,60 @@ CPU_KERNEL void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, i
         strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 2);
     for (; j + 16 <= n; j += 16)
         strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 1);
+}
+
+BF16_INLINE void bf16_tile(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,
+                           int64_t ldb, int64_t pairs, bool accumulate, const int rows, const int vecs)
+{
+    __m512 acc[8][4];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            acc[i][j] = accumulate ? _mm512_loadu_ps(c + i * ldc + 16 * j) : _mm512_setzero_ps();
+    for (int64_t p = 0; p < pairs; p++) {
+        __m512i bv[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            bv[j] = _mm512_loadu_si512(b + p * ldb + 16 * j);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            __m512i x = _mm512_set1_epi32((int)a[i * a_row + p * a_col]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vecs; j++)
+                acc[i][j] = _mm512_dpbf16_ps(acc[i][j], (__m512bh)x, (__m512bh)bv[j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            _mm512_storeu_ps(c + i * ldc + 16 * j, acc[i][j]);
+}
+
+BF16_INLINE void bf16_strip(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,
+                            int64_t ldb, int64_t m, int64_t pairs, bool accumulate, const int rows, const int vecs)
+{
+    int64_t i = 0;
+    for (; i + rows <= m; i += rows)
+        bf16_tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, pairs, accumulate, rows, vecs);
+    for (; i < m; i++)
+        bf16_tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, pairs, accumulate, 1, vecs);
+}
+
+BF16_TARGET void gemm_bf16(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,
+                           int64_t ldb, int64_t m, int64_t n, int64_t pairs, bool accumulate)
+{
+    int64_t j = 0;
+    for (; j + 64 <= n; j += 64)
+        bf16_strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, pairs, accumulate, 4, 4);
+    for (; j + 32 <= n; j += 32)
+        bf16_strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, pairs, accumulate, 8, 2);
+    for (; j + 16 <= n; j += 16)
+        bf16_strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, pairs, accumulate, 8, 1);
+}
+
+bool gemm_bf16_usable(const struct cpu_isa *isa)
+{
+    return isa->avx512_bf16 && isa->amd;
 }

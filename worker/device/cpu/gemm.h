@@ -11,4 +11,16 @@ enum { GEMM_COLUMNS = 16 }; /* n is a multiple of it: one vector */
 void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
               int64_t m, int64_t n, int64_t k, bool accumulate);
 
+/* Functions that use the instruction. */
+#define BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define BF16_INLINE                                                                                                    \
+    static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+
+/* The same on pairs of bf16 along k: element (i,p) of a and (p,j) of b are two neighbours of k in one word, the first
+ * in the low half. Sums are fp32. Only where gemm_bf16_usable(). */
+void gemm_bf16(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b, int64_t ldb,
+               int64_t m, int64_t n, int64_t pairs, bool accumulate);
+/* AVX-512 BF16 that is faster than fp32 (AMD's; Intel's is not, and has AMX for large products). */
+bool gemm_bf16_usable(const struct cpu_isa *isa);
+
 #endif

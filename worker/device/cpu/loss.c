@@ -19,23 +19,34 @@ struct loss_args {
  * gradient is written over the logits element by element, so they may be the same memory. */
 CPU_INLINE float loss_row(void *dlogits, const void *logits, int32_t target, int64_t v, float grad_scale, enum dtype dt)
 {
-    float max = -INFINITY, sum = 0.0f;
-#pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < v; j++) {
-        float x = load_as_f32(logits, j, dt);
-        max = x > max ? x : max;
-    }
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < v; j++)
-        sum += exp_f32(load_as_f32(logits, j, dt) - max);
+    float tops[LANES], sums[LANES] = {0};
+    int64_t whole = v / LANES * LANES;
+    for (int l = 0; l < LANES; l++)
+        tops[l] = -INFINITY;
+    for (int64_t j = 0; j < whole; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float x = load_as_f32(logits, j + l, dt);
+            tops[l] = x > tops[l] ? x : tops[l];
+        }
+    for (int64_t j = whole; j < v; j++)
+        tops[j - whole] = fmaxf(tops[j - whole], load_as_f32(logits, j, dt));
+    float max = lanes_max(tops);
+    for (int64_t j = 0; j < whole; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            sums[l] += exp_neg_f32(load_as_f32(logits, j + l, dt) - max);
+    for (int64_t j = whole; j < v; j++)
+        sums[j - whole] += exp_neg_f32(load_as_f32(logits, j, dt) - max);
+    float sum = lanes_sum(sums);
     float loss = logf(sum) - (load_as_f32(logits, target, dt) - max);
     if (!dlogits)
         return loss;
     float k = grad_scale / sum;
-    float p = exp_f32(load_as_f32(logits, target, dt) - max) / sum;
+    float p = exp_neg_f32(load_as_f32(logits, target, dt) - max) / sum;
 #pragma omp simd
     for (int64_t j = 0; j < v; j++)
-        store_f32_as(dlogits, j, dt, exp_f32(load_as_f32(logits, j, dt) - max) * k);
+        store_f32_as(dlogits, j, dt, exp_neg_f32(load_as_f32(logits, j, dt) - max) * k);
     store_f32_as(dlogits, target, dt, (p - 1.0f) * grad_scale);
     return loss;
 }

@@ -20,13 +20,17 @@ struct norm_args {
 CPU_INLINE void rmsnorm_row(void *restrict out, float *restrict rstd, const void *restrict x, const void *restrict gain,
                             int64_t c, float eps, enum dtype dt)
 {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < c; j++) {
-        float v = load_as_f32(x, j, dt);
-        sum += v * v;
-    }
-    float r = 1.0f / sqrtf(sum / (float)c + eps);
+    float lanes[LANES] = {0};
+    int64_t whole = c / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float v = load_as_f32(x, j + l, dt);
+            lanes[l] += v * v;
+        }
+    for (int64_t j = whole; j < c; j++)
+        lanes[j - whole] += load_as_f32(x, j, dt) * load_as_f32(x, j, dt);
+    float r = 1.0f / sqrtf(lanes_sum(lanes) / (float)c + eps);
     *rstd = r;
 #pragma omp simd
     for (int64_t j = 0; j < c; j++)
@@ -72,11 +76,15 @@ titan_status cpu_rmsnorm(struct stream *s, void *out, float *rstd, const void *x
 CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const void *restrict x,
                           const void *restrict gain, float r, int64_t c, bool accumulate, enum dtype dt)
 {
-    float dot = 0.0f;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t j = 0; j < c; j++)
-        dot += load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * load_as_f32(x, j, dt);
-    float k = dot * r * r * r / (float)c;
+    float lanes[LANES] = {0};
+    int64_t whole = c / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += load_as_f32(dout, j + l, dt) * load_as_f32(gain, j + l, dt) * load_as_f32(x, j + l, dt);
+    for (int64_t j = whole; j < c; j++)
+        lanes[j - whole] += load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * load_as_f32(x, j, dt);
+    float k = lanes_sum(lanes) * r * r * r / (float)c;
     if (accumulate) {
 #pragma omp simd
         for (int64_t j = 0; j < c; j++)

@@ -83,17 +83,17 @@ titan_status cpu_scale(struct stream *s, float *x, float factor, size_t n)
     return cpu_enqueue(s, run_scale, &a, sizeof(a));
 }
 
-enum { LANES = 32 };
+enum { SUM_LANES = 32 };
 
-/* Element j of a block goes to lane j % LANES, lanes are added in order: the same order on every instruction set, and
- * independent of where the block lies. The square of a float is exact in a double. */
+/* Element j of a block goes to lane j % SUM_LANES, lanes are added in order: the same order on every instruction set,
+ * and independent of where the block lies. The square of a float is exact in a double. */
 CPU_INLINE double block_sum_lanes(const float *restrict x, int64_t n, bool square)
 {
-    double lanes[LANES] = {0};
+    double lanes[SUM_LANES] = {0};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
+    for (; i + SUM_LANES <= n; i += SUM_LANES) {
 #pragma omp simd
-        for (int l = 0; l < LANES; l++) {
+        for (int l = 0; l < SUM_LANES; l++) {
             double v = x[i + l];
             lanes[l] += square ? v * v : v;
         }
@@ -103,7 +103,7 @@ CPU_INLINE double block_sum_lanes(const float *restrict x, int64_t n, bool squar
         lanes[l] += square ? v * v : v;
     }
     double sum = 0.0;
-    for (int l = 0; l < LANES; l++)
+    for (int l = 0; l < SUM_LANES; l++)
         sum += lanes[l];
     return sum;
 }

@@ -1,0 +1,365 @@
+/* The CPU plug-in beside its operations: arithmetic, streams under load, same bits on any number of threads, errors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "worker/device/cpu/arith.h"
+#include "worker/device/device.h"
+
+static void open_cpu(struct device_handle *h, int threads)
+{
+    struct titan_error err = {0};
+    struct device_options options = {.threads = threads};
+    if (device_open("cpu", &options, h, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+/* --- arithmetic -------------------------------------------------------------------------------------------------- */
+
+/* Every 1009th float in [-88, 0], against libm in double. */
+static void test_exp(void **state)
+{
+    double worst = 0.0;
+    (void)state;
+    for (uint32_t u = 0x80000000u; u < 0xc2b00000u; u += 1009) {
+        float x = f32_from_bits(u), got = exp_neg_f32(x);
+        double want = exp((double)x);
+        if (x < -87.33f) {
+            assert_true(got == 0.0f);
+            continue;
+        }
+        worst = fmax(worst, fabs(got - want) / (want * 0x1p-23));
+    }
+    print_message("# exp: at most %.2f ulp\n", worst);
+    assert_true(worst < 2.0);
+    assert_true(exp_neg_f32(0.0f) == 1.0f && exp_neg_f32(-0.0f) == 1.0f);
+    assert_true(exp_neg_f32(-INFINITY) == 0.0f && exp_neg_f32(-1e30f) == 0.0f);
+    assert_true(isnan(exp_neg_f32(NAN)));
+}
+
+static void test_sigmoid(void **state)
+{
+    double worst = 0.0;
+    (void)state;
+    for (int i = -400000; i <= 400000; i++) {
+        float x = (float)i * 2e-4f;
+        double want = 1.0 / (1.0 + exp(-(double)x));
+        worst = fmax(worst, fabs(sigmoid_f32(x) - want) / want);
+    }
+    print_message("# sigmoid: relative error at most %.2g\n", worst);
+    assert_true(worst < 4e-7);
+    assert_true(sigmoid_f32(INFINITY) == 1.0f && sigmoid_f32(-INFINITY) == 0.0f && isnan(sigmoid_f32(NAN)));
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float x = bf16_to_f32((uint16_t)h);
+        if (isnan(x))
+            assert_true(isnan(bf16_to_f32(bf16_from_f32(x))));
+        else
+            assert_int_equal(bf16_from_f32(x), h);
+    }
+    assert_int_equal(bf16_from_f32(1.00390625f), 0x3f80); /* tie to even, down */
+    assert_int_equal(bf16_from_f32(1.01171875f), 0x3f82); /* tie to even, up */
+    assert_int_equal(bf16_from_f32(1.0039064f), 0x3f81);
+    assert_int_equal(bf16_from_f32(3.4e38f), 0x7f80);                           /* beyond the largest: infinity */
+    assert_true(isnan(bf16_to_f32(bf16_from_f32(f32_from_bits(0x7fffffffu))))); /* a carry would make this -0 */
+}
+
+/* --- opening ----------------------------------------------------------------------------------------------------- */
+
+static void test_open(void **state)
+{
+    struct device_handle h = {0};
+    struct titan_error err = {0};
+    (void)state;
+    assert_int_equal(device_open("tpu", NULL, &h, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "tpu"));
+    struct device_options options = {.threads = -1};
+    assert_int_equal(device_open("cpu", &options, &h, &err), TITAN_EINVAL);
+    assert_int_equal(device_open("cpu", NULL, &h, &err), TITAN_OK);
+    print_message("# %s: %.0f GFLOP/s bf16, %.0f fp32\n", h.info.name, h.info.peak_flops_bf16 / 1e9,
+                  h.info.peak_flops_f32 / 1e9);
+    assert_true(h.info.host_memory && h.info.memory_bytes > (1u << 20));
+    assert_true(h.info.peak_flops_f32 > 1e9 && h.info.peak_flops_bf16 >= h.info.peak_flops_f32);
+    device_close(&h);
+    device_close(&h); /* closed already */
+    device_close(NULL);
+}
+
+static void test_plugin_missing(void **state)
+{
+    struct device_handle h = {0};
+    struct titan_error err = {0};
+    (void)state;
+    setenv("TITAN_PLUGIN_DIR", "/nonexistent", 1);
+    titan_status status = device_open("cpu", NULL, &h, &err);
+    setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
+    assert_int_equal(status, TITAN_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "libtitan-cpu.so"));
+    assert_non_null(strstr(err.hint, "TITAN_PLUGIN_DIR"));
+}
+
+static void test_plugin_damaged(void **state)
+{
+    char dir[] = "/tmp/titan-plugin-XXXXXX", path[64];
+    struct device_handle h = {0};
+    struct titan_error err = {0};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/libtitan-cpu.so", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("not a library", f);
+    fclose(f);
+    setenv("TITAN_PLUGIN_DIR", dir, 1);
+    titan_status status = device_open("cpu", NULL, &h, &err);
+    setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
+    unlink(path);
+    rmdir(dir);
+    assert_int_equal(status, TITAN_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "cannot be loaded"));
+}
+
+static void test_no_memory(void **state)
+{
+    struct device_handle h;
+    struct titan_error err = {0};
+    void *p = NULL;
+    (void)state;
+    open_cpu(&h, 1);
+    assert_int_equal(h.ops->alloc(h.dev, SIZE_MAX - 100, &p, &err), TITAN_ENOMEM);
+#ifndef __SANITIZE_ADDRESS__
+    assert_int_equal(h.ops->alloc(h.dev, (size_t)1 << 60, &p, &err), TITAN_ENOMEM);
+#endif
+    assert_null(p);
+    h.ops->release(h.dev, NULL);
+    device_close(&h);
+}
+
+/* --- streams ----------------------------------------------------------------------------------------------------- */
+
+struct relay {
+    int value, seen;
+};
+static titan_status relay_step(void *arg, struct titan_error *err)
+{
+    struct relay *r = arg;
+    (void)err;
+    r->seen = r->value++;
+    return TITAN_OK;
+}
+
+/* Two queued streams and the compute stream hand a plain int round by events only: a race detector sees any gap. */
+static void test_relay(void **state)
+{
+    enum { ROUNDS = 2000 };
+    struct device_handle h;
+    struct titan_error err = {0};
+    struct stream *s[3];
+    struct event *e[3];
+    struct relay relay = {0};
+    (void)state;
+    open_cpu(&h, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(h.ops->stream_open(h.dev, "relay", i == 0, &s[i], &err), TITAN_OK);
+        assert_int_equal(h.ops->event_open(h.dev, &e[i], &err), TITAN_OK);
+    }
+    for (int n = 0; n < 3 * ROUNDS; n++) {
+        int at = n % 3;
+        if (n > 0)
+            assert_int_equal(h.ops->event_wait(e[(n - 1) % 3], s[at], &err), TITAN_OK);
+        assert_int_equal(h.ops->stream_call(s[at], relay_step, &relay, &err), TITAN_OK);
+        assert_int_equal(h.ops->event_record(e[at], s[at], &err), TITAN_OK);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(h.ops->stream_sync(s[i], &err), TITAN_OK);
+    assert_int_equal(relay.value, 3 * ROUNDS);
+    assert_int_equal(relay.seen, 3 * ROUNDS - 1);
+    for (int i = 0; i < 3; i++) {
+        h.ops->stream_close(s[i]);
+        h.ops->event_close(e[i]);
+    }
+    device_close(&h);
+}
+
+static titan_status block_on_pipe(void *arg, struct titan_error *err)
+{
+    char c;
+    if (read(*(int *)arg, &c, 1) != 1)
+        return titan_fail(err, TITAN_EIO, "pipe closed");
+    return TITAN_OK;
+}
+
+/* A stream that is stuck does not hold up the others, and closing runs what is queued. */
+static void test_stuck_stream(void **state)
+{
+    struct device_handle h;
+    struct titan_error err = {0};
+    struct stream *stuck, *free_one;
+    struct relay relay = {0}, last = {0};
+    int fd[2];
+    (void)state;
+    open_cpu(&h, 1);
+    assert_int_equal(pipe(fd), 0);
+    assert_int_equal(h.ops->stream_open(h.dev, "stuck", false, &stuck, &err), TITAN_OK);
+    assert_int_equal(h.ops->stream_open(h.dev, "free", false, &free_one, &err), TITAN_OK);
+    assert_int_equal(h.ops->stream_call(stuck, block_on_pipe, &fd[0], &err), TITAN_OK);
+    for (int i = 0; i < 1000; i++) /* more than the queue first holds */
+        assert_int_equal(h.ops->stream_call(stuck, relay_step, &last, &err), TITAN_OK);
+    assert_int_equal(h.ops->stream_call(free_one, relay_step, &relay, &err), TITAN_OK);
+    assert_int_equal(h.ops->stream_sync(free_one, &err), TITAN_OK);
+    assert_int_equal(relay.value, 1);
+    assert_int_equal(last.value, 0);
+    assert_int_equal(write(fd[1], "x", 1), 1);
+    h.ops->stream_close(stuck);
+    assert_int_equal(last.value, 1000);
+    h.ops->stream_close(free_one);
+    h.ops->stream_close(NULL);
+    h.ops->event_close(NULL);
+    close(fd[0]);
+    close(fd[1]);
+    device_close(&h);
+}
+
+/* What only shows when the operation runs: on a queued stream it sticks, on the compute stream too. */
+static void test_token_outside(void **state)
+{
+    struct device_handle h;
+    struct titan_error err = {0};
+    int32_t tokens[3] = {0, 7, 1}, targets[3] = {0, -1, 9};
+    float table[8] = {0}, out[12], losses[3];
+    (void)state;
+    open_cpu(&h, 1);
+    for (int compute = 0; compute < 2; compute++) {
+        struct stream *s;
+        assert_int_equal(h.ops->stream_open(h.dev, "s", compute, &s, &err), TITAN_OK);
+        assert_int_equal(h.ops->embed(s, out, tokens, table, DTYPE_F32, 3, 4, 2), TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, "token 7 at position 1"));
+        h.ops->stream_clear(s);
+        assert_int_equal(h.ops->embed_wgrad(s, table, tokens, out, DTYPE_F32, 3, 4, 2), TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
+        h.ops->stream_clear(s);
+        assert_int_equal(h.ops->cross_entropy(s, losses, NULL, out, targets, DTYPE_F32, 3, 4, 1.0f), TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, "target 9"));
+        h.ops->stream_close(s);
+    }
+    device_close(&h);
+}
+
+/* --- threads ----------------------------------------------------------------------------------------------------- */
+
+static void noise(void *p, int64_t n, enum dtype dt, uint32_t seed)
+{
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        store_f32_as(p, i, dt, (float)(int32_t)seed * 0x1p-31f);
+    }
+}
+
+struct outputs {
+    char *bytes;
+    size_t used, cap;
+};
+static void *take(struct outputs *o, size_t bytes)
+{
+    o->used = (o->used + 63) & ~(size_t)63;
+    void *p = o->bytes + o->used;
+    o->used += bytes;
+    assert_true(o->used <= o->cap);
+    return p;
+}
+
+/* One of each operation whose work is shared out, on `threads` threads; all results into o. */
+static void run_all(int threads, enum dtype dt, struct outputs *o)
+{
+    enum { B = 3, T = 70, H = 4, K = 2, D = 16, C = 200, F = 136, V = 50, N = B * T };
+    struct device_handle h;
+    struct titan_error err = {0};
+    struct stream *s;
+    size_t e = dtype_bytes(dt);
+    const int64_t q = (H + 2 * K) * D;
+    open_cpu(&h, threads);
+    const struct device_ops *ops = h.ops;
+    assert_int_equal(ops->stream_open(h.dev, "compute", true, &s, &err), TITAN_OK);
+    _cleanup_free_ char *x = aligned_alloc(64, 1 << 20), *y = aligned_alloc(64, 1 << 20);
+    _cleanup_free_ float *grad = aligned_alloc(64, 1 << 20);
+    int32_t tokens[N];
+    noise(x, (1 << 20) / (int64_t)e, dt, 1);
+    noise(y, (1 << 20) / (int64_t)e, dt, 2);
+    noise(grad, 1 << 18, DTYPE_F32, 3);
+    for (int i = 0; i < N; i++)
+        tokens[i] = (i * 31) % V;
+    float *rstd = take(o, N * 4), *lse = take(o, H * N * 4), *gain = take(o, C * 4), *table = take(o, V * C * 4);
+    titan_status st = ops->rmsnorm(s, take(o, N * C * e), rstd, x, y, dt, N, C, 1e-5f);
+    st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), false, x, y, x, rstd, dt, N, C);
+    st |= ops->rmsnorm_dgain(s, gain, x, y, rstd, dt, N, C);
+    st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V);
+    char *out = take(o, N * H * D * e), *dqkv = take(o, (size_t)(N * q) * e);
+    st |= ops->attention(s, out, H * D, lse, x, q, x + H * D * e, x + (H + K) * D * e, q, dt, B, T, H, K, D);
+    void *work = NULL;
+    st |= ops->alloc(h.dev, ops->attention_work_bytes(h.dev, dt, B, T, H, K, D), &work, &err);
+    st |= ops->attention_dgrad(s, dqkv, q, dqkv + H * D * e, dqkv + (H + K) * D * e, q, y, H * D, out, H * D, lse, x, q,
+                               x + H * D * e, x + (H + K) * D * e, q, dt, B, T, H, K, D, work);
+    st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F);
+    st |= ops->cross_entropy(s, take(o, N * 4), take(o, N * V * e), x, tokens, dt, N, V, 0.5f);
+    st |= ops->block_sums(s, take(o, 100 * 8), grad, 100000, 1000, true);
+    st |= ops->matmul(s, take(o, N * C * e), dt, C, x, false, F, y, true, F, dt, N, C, F, 0.0f);
+    st |= ops->matmul(s, take(o, C * F * 4), DTYPE_F32, F, x, true, C, y, false, F, dt, C, F, N, 1.0f);
+    assert_int_equal(st, TITAN_OK);
+    assert_int_equal(ops->stream_sync(s, &err), TITAN_OK);
+    ops->release(h.dev, work);
+    ops->stream_close(s);
+    device_close(&h);
+}
+
+static void test_threads_same_bits(void **state)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct outputs one = {.cap = 4 << 20};
+        one.bytes = calloc(1, one.cap);
+        run_all(1, types[i], &one);
+        for (int threads = 2; threads <= 5; threads++) {
+            struct outputs many = {.cap = one.cap};
+            many.bytes = calloc(1, many.cap);
+            run_all(threads, types[i], &many);
+            assert_int_equal(many.used, one.used);
+            for (size_t j = 0; j < one.used; j++)
+                if (many.bytes[j] != one.bytes[j])
+                    fail_msg("%d threads: byte %zu of %zu differs", threads, j, one.used);
+            free(many.bytes);
+        }
+        free(one.bytes);
+    }
+}
+
+int main(void)
+{
+    setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_sigmoid),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_open),
+        cmocka_unit_test(test_plugin_missing),
+        cmocka_unit_test(test_plugin_damaged),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_relay),
+        cmocka_unit_test(test_stuck_stream),
+        cmocka_unit_test(test_token_outside),
+        cmocka_unit_test(test_threads_same_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
