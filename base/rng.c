@@ -53,13 +53,37 @@ float rng_uniform(struct rng_key key, uint64_t index)
     return (float)(w[0] >> 8) * 0x1p-24f;
 }
 
-float rng_normal(struct rng_key key, uint64_t index)
+/* Elements 2*pair and 2*pair+1 of a stream. */
+static inline void normal_pair(struct rng_key key, uint64_t pair, float ret[2])
 {
     uint32_t w[4];
-    rng_philox(key, index >> 1, 1, w);
+    rng_philox(key, pair, 1, w);
     double u = ((double)w[0] + 1.0) * 0x1p-32; /* (0,1]: the logarithm is finite */
-    double r = sqrt(-2.0 * log(u)), a = 6.283185307179586476925 * ((double)w[1] * 0x1p-32);
-    return (float)(r * ((index & 1) ? sin(a) : cos(a)));
+    double r = sqrt(-2.0 * log(u)), a = 6.283185307179586476925 * ((double)w[1] * 0x1p-32), s, c;
+    sincos(a, &s, &c);
+    ret[0] = (float)(r * c);
+    ret[1] = (float)(r * s);
+}
+
+float rng_normal(struct rng_key key, uint64_t index)
+{
+    float pair[2];
+    normal_pair(key, index >> 1, pair);
+    return pair[index & 1];
+}
+
+void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out)
+{
+    float pair[2];
+    uint64_t i = 0;
+    if (count > 0 && (index & 1))
+        out[i++] = rng_normal(key, index);
+    for (; i + 2 <= count; i += 2)
+        normal_pair(key, (index + i) >> 1, out + i);
+    if (i < count) {
+        normal_pair(key, (index + i) >> 1, pair);
+        out[i] = pair[0];
+    }
 }
 
 uint64_t rng_permute(struct rng_key key, uint64_t index, uint64_t n)

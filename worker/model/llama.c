@@ -138,12 +138,11 @@ static void init_tensor(const struct model_tensor *t, uint64_t seed, int64_t sta
         return;
     }
     const struct rng_key key = rng_key(seed, t->name);
+    rng_normals(key, (uint64_t)start, (uint64_t)count, out);
     for (int64_t i = 0; i < count; i++) {
-        const uint64_t index = (uint64_t)(start + i);
-        float n = rng_normal(key, index);
-        if (t->init == INIT_TRUNCATED && fabsf(n) > TRUNCATE_AT)
-            n = redraw(seed, t->name, index);
-        out[i] = t->std * n;
+        if (t->init == INIT_TRUNCATED && fabsf(out[i]) > TRUNCATE_AT)
+            out[i] = redraw(seed, t->name, (uint64_t)(start + i));
+        out[i] *= t->std;
     }
 }
 

@@ -104,6 +104,22 @@ static void test_moments(void **state)
     assert_true(fabs(pair / (N / 2)) < 5 / sqrt(N / 2));
 }
 
+/* A range holds what the elements are one by one, wherever it begins and ends. */
+static void test_normals(void **state)
+{
+    (void)state;
+    struct rng_key key = rng_key(4, "range");
+    for (uint64_t start = 0; start < 4; start++)
+        for (uint64_t count = 0; count < 7; count++) {
+            float out[8] = {[7] = 77};
+            out[count] = 99;
+            rng_normals(key, start, count, out);
+            for (uint64_t i = 0; i < count; i++)
+                assert_true(out[i] == rng_normal(key, start + i));
+            assert_true(out[count] == 99);
+        }
+}
+
 static void test_permute(void **state)
 {
     (void)state;
@@ -129,7 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox),  cmocka_unit_test(test_reference), cmocka_unit_test(test_keys_differ),
-        cmocka_unit_test(test_moments), cmocka_unit_test(test_permute),
+        cmocka_unit_test(test_moments), cmocka_unit_test(test_normals),   cmocka_unit_test(test_permute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
