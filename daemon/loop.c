@@ -49,7 +49,8 @@ struct titand {
     uv_timer_t ready_timer, status_timer, watchdog_timer;
     uint64_t started_at;
     bool serving;
-    int stopping; /* how often told to stop */
+    struct buf listening; /* addresses, a line each */
+    int stopping;         /* how often told to stop */
     char status[CONFIG_TEXT_MAX + 64];
 };
 
@@ -169,11 +170,17 @@ static void on_ready_poll(uv_timer_t *timer)
     (void)uv_timer_stop(timer);
     on_status(&d->status_timer);
     (void)notify_printf("READY=1\nMAINPID=%d", (int)getpid());
-    tlog_info(&d->log, "ready", "role=%s ms=%" PRIu64, daemon_role_name(d->config->role), waited);
+    for (char *p = d->listening.data; p && *p; p++)
+        if (*p == '\n')
+            *p = p[1] ? ',' : '\0';
+    tlog_info(&d->log, "ready", "role=%s version=%s ms=%" PRIu64 " state_dir=\"%s\" listen=%s",
+              daemon_role_name(d->config->role), TITAN_VERSION, waited, d->config->state_dir,
+              d->listening.data ? d->listening.data : "-");
 }
 
 /* --- start ----------------------------------------------------------------------------------------------------------
  */
+/* Quiet: a start that fails says one line, from main. */
 
 static titan_status listen_all(struct titand *d, struct titan_error *err)
 {
@@ -194,14 +201,14 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
         else
             (void)snprintf(real, sizeof(real), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
         buf_printf(&chosen, "%s\n", real);
-        tlog_info(&d->log, "listening", "address=%s", real);
+        tlog_debug(&d->log, "listening", "address=%s", real);
     }
     char path[PATH_MAX + 16];
     if (status == TITAN_OK) {
         (void)snprintf(path, sizeof(path), "%s/run/listen", c->state_dir);
         status = file_replace(path, chosen.data, chosen.len, err);
     }
-    buf_free(&chosen);
+    d->listening = chosen;
     return status;
 }
 
@@ -293,8 +300,6 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
         return titan_fail(err, TITAN_EIO, "cannot create the event loop");
     }
     init_handles(&d);
-    tlog_info(&d.log, "starting", "version=%s role=%s state_dir=\"%s\"", TITAN_VERSION, daemon_role_name(config->role),
-              config->state_dir);
     if (config->role != ROLE_AGENT)
         status = open_coordinator(&d, err);
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
@@ -306,6 +311,7 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     (void)uv_run(&d.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&d.loop);
     (void)close(d.lock);
+    buf_free(&d.listening);
     if (status == TITAN_OK)
         tlog_info(&d.log, "stopped", "%s", "");
     return status;
