@@ -18,14 +18,11 @@
 
 /* --- library ------------------------------------------------------------------------------------------------------ */
 
-/* gRPC's errors are about peers and come back as statuses too: for our log they are warnings. */
+/* Its errors are about peers and addresses and come back as statuses, which whoever asked turns into a line. */
 static void grpc_log(gpr_log_func_args *args)
 {
     static const struct log log = {.subsystem = "grpc"};
-    if (args->severity == GPR_LOG_SEVERITY_ERROR)
-        tlog_warn(&log, "library", "message=\"%s\"", args->message);
-    else
-        tlog_debug(&log, "library", "message=\"%s\"", args->message);
+    tlog_debug(&log, "library", "message=\"%s\"", args->message);
 }
 
 static void log_install(void)
