@@ -149,7 +149,8 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
 
     titan_status status = membership_solo_open(rank, world, memfd, dir, &members, &err);
     if (status == TITAN_OK) {
-        const struct train_options options = {.recipe = r, .membership = members, .threads = threads_each(world)};
+        const struct train_options options = {
+            .recipe = r, .membership = members, .threads = threads_each(world), .device_index = rank};
         status = train(&options, &err);
         members->ops->close(members);
     }

@@ -127,7 +127,8 @@ static titan_status checkpoint_folder(struct trainer *t, struct titan_error *err
 static titan_status open_trainer(struct trainer *t, const struct train_options *o, struct titan_error *err)
 {
     const struct recipe *r = o->recipe;
-    const struct device_options device = {.threads = r->device.threads > 0 ? (int)r->device.threads : o->threads};
+    const struct device_options device = {.index = o->device_index,
+                                          .threads = r->device.threads > 0 ? (int)r->device.threads : o->threads};
 
     log_init(&t->log, "worker", "%s", "");
     recipe_print(r, &t->recipe_text);

@@ -8,7 +8,8 @@
 struct train_options {
     const struct recipe *recipe;   /* resolved */
     struct membership *membership; /* which epochs there are; borrowed */
-    int threads; /* CPU compute threads when the recipe leaves it open; 0 = all of the affinity mask */
+    int threads;      /* CPU compute threads when the recipe leaves it open; 0 = all of the affinity mask */
+    int device_index; /* which GPU of those this process sees */
 };
 
 /* Train through as many epochs as it takes. TITAN_OK: the last step is done (and its checkpoint written) or the run was

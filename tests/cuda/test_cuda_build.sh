@@ -21,7 +21,7 @@ for need in "$CUDA/bin/nvcc:no CUDA toolkit in $CUDA" "$(command -v g++ || echo 
 done
 
 mkdir -p "$own"
-make --no-print-directory -j2 cuda gpu-programs BUILD="$own" CUDA="$CUDA" CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v" \
+make --no-print-directory -j2 cuda "$own/gpu/check_ops" BUILD="$own" WERROR=1 CUDA="$CUDA" CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v" \
     >"$own/build.log" 2>&1
 built=$?
 [ $built -eq 0 ] || tail -n 30 "$own/build.log"
@@ -44,7 +44,7 @@ if [ $rc -ne 2 ]; then
 elif [ ! -x "$BUILD/bin/titan-worker" ]; then
     skip "no worker in $BUILD/bin"
 else
-    TITAN_PLUGIN_DIR=$own/lib/titan timeout 60 "$BUILD/bin/titan-worker" run recipes/debug.toml --set device.name=cuda \
+    TITAN_PLUGIN_DIR=$own/lib/titan timeout 60 "$BUILD/bin/titan-worker" run recipes/tiny.toml --device cuda --dir "$own/run" --set training.dataset_path=base \
         >"$own/worker.out" 2>"$own/worker.err" </dev/null
     code=$?
     sed 's/^/# /' "$own/worker.err"

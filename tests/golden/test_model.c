@@ -1,4 +1,4 @@
-/* The model on the CPU device against PyTorch: initial values, loss, logits and every gradient of two models, 50 AdamW
+/* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and every gradient of two models, 50 AdamW
  * steps, and each gradient once more by finite differences. Values and digests: tests/golden/reference.py. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,7 +103,8 @@ static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int
     memset(f, 0, sizeof(*f));
     f->file = load(name);
     f->seed = (uint64_t)json_int(f->file, "seed", 0);
-    must(device_open("cpu", &options, &f->device, &err), &err);
+    const char *device = getenv("TITAN_TEST_DEVICE");
+    must(device_open(device ? device : "cpu", &options, &f->device, &err), &err);
     struct model_dims dims = dims_of(json_get(f->file, "dims"));
     must(model_open(&dims, &f->model, &err), &err);
     if (json_get(f->file, "tokens")) {

@@ -79,11 +79,11 @@ static titan_status describe(struct device *dev, struct titan_error *err)
 
 /* Several ranks on one GPU, for tests: NCCL takes them for ranks of different hosts when each names its own host, and
  * then needs to be kept to the loopback interface. Read by NCCL at its first call. */
-static void share_gpu(void)
+static bool share_gpus(void)
 {
     const char *wanted = getenv("TITAN_NCCL_SHARED_GPU");
     if (!wanted || strcmp(wanted, "1") != 0)
-        return;
+        return false;
     char host[32];
     (void)snprintf(host, sizeof host, "titan-%ld", (long)getpid());
     const char *const settings[][2] = {
@@ -99,6 +99,7 @@ static void share_gpu(void)
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         (void)setenv(settings[i][0], settings[i][1], 0);
+    return true;
 }
 
 titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err)
@@ -110,9 +111,13 @@ titan_status cuda_open(const struct device_options *options, struct device **ret
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess)
         return cuda_fail(err, e, "counting GPUs");
-    if (index < 0 || index >= count)
-        return titan_fail(err, TITAN_EINVAL, "GPU %d does not exist: this machine shows %d", index, count);
-    share_gpu();
+    if (share_gpus() && count > 0)
+        index %= count;
+    if (index < 0 || index >= count) {
+        (void)titan_fail(err, TITAN_EINVAL, "GPU %d does not exist: this machine shows %d", index, count);
+        titan_error_hint(err, "start at most one worker for each GPU");
+        return TITAN_EINVAL;
+    }
 
     struct device *dev = calloc(1, sizeof *dev);
     if (!dev)
