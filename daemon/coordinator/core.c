@@ -6,6 +6,9 @@
 
 #include "base/cleanup.h"
 
+/* What an agent has left to say about a worker that is no more comes right behind its hello. */
+#define MISSING_MS 300
+
 void *core_alloc(size_t bytes)
 {
     void *p = calloc(1, bytes);
@@ -204,6 +207,7 @@ static void restore_worker(struct core *c, struct jobrec *j, const struct worker
     w->node->used++;
     w->state = saved->state;
     w->address = core_strdup(saved->address);
+    w->pid = saved->pid;
     w->started = saved->pid != 0 || saved->state == WORKER_READY;
     w->deadline = c->now.mono_ms + c->options.adopt_ms +
                   (saved->state == WORKER_STARTING ? c->options.start_ms : c->options.stop_ms);
@@ -422,7 +426,8 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
 static void adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live)
 {
     struct jobrec *j = w->job;
-    w->mentioned = w->started = true;
+    w->missing = 0;
+    w->started = true;
     w->epoch = live->epoch;
     if (live->address[0] && (w->state == WORKER_STARTING))
         worker_ready(c, w, live->address);
@@ -465,7 +470,7 @@ static titan_status agent_hello(struct core *c, uint64_t session, const Titan__I
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n)
-                j->workers[i]->mentioned = false;
+                j->workers[i]->missing = c->now.mono_ms + MISSING_MS;
     for (size_t i = 0; i < m->n_workers; i++) {
         const Titan__Internal__LiveWorker *live = m->workers[i];
         struct jobrec *j = core_find_job(c, live->job_id);
@@ -478,15 +483,8 @@ static titan_status agent_hello(struct core *c, uint64_t session, const Titan__I
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         bool here = false;
-        for (size_t i = j->n_workers; i-- > 0;) {
-            struct workrec *w = j->workers[i];
-            if (w->node != n)
-                continue;
-            here = true;
-            if (!w->mentioned)
-                job_worker_ended(
-                    c, w, NULL, w->started ? "it ended while its agent was away" : "its start never reached the agent");
-        }
+        for (size_t i = 0; i < j->n_workers; i++)
+            here |= j->workers[i]->node == n;
         if (here) {
             job_resend(c, j, n);
             job_advance(c, j);
@@ -562,8 +560,10 @@ static void worker_report(struct core *c, struct jobrec *j, struct workrec *w, c
 {
     switch (m->kind_case) {
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_STARTED:
+        if (!w->pid)
+            say_worker_pid(c, w, m->worker_started->pid);
         w->started = true;
-        say_worker_pid(c, w, m->worker_started->pid);
+        w->pid = m->worker_started->pid;
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_READY:
         worker_ready(c, w, m->worker_ready->address);

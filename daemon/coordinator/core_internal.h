@@ -24,11 +24,12 @@ struct workrec {
     struct noderec *node;
     enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
     char *address;
-    bool started;   /* it has been seen alive */
-    bool blamed;    /* stopped because it did not obey in time: its end counts */
-    bool quiesced;  /* out of the job's current epoch, holding the state of last_step */
-    bool mentioned; /* scratch: listed in the hello being handled */
-    uint64_t epoch; /* newest it knows of */
+    int64_t pid;     /* 0 = not known */
+    bool started;    /* it has been seen alive */
+    bool blamed;     /* stopped because it did not obey in time: its end counts */
+    bool quiesced;   /* out of the job's current epoch, holding the state of last_step */
+    int64_t missing; /* its agent did not list it; it counts as ended from then on; 0 = it is there */
+    uint64_t epoch;  /* newest it knows of */
     uint64_t last_step;
     int64_t deadline; /* of starting or stopping */
 };
@@ -135,6 +136,8 @@ uint32_t job_staying(const struct jobrec *j); /* workers that are not told to st
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
 struct seat *job_seat(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
+/* The members are at their last step or past it: nobody needs to join. */
+bool job_near_end(const struct jobrec *j);
 void job_add_worker(struct jobrec *j, struct workrec *w);
 void job_stop_worker(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason);
 

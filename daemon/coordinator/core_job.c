@@ -153,6 +153,8 @@ static void charge(struct core *c, struct jobrec *j, const char *words)
         fail_job(c, j,
                  batch_printf(c->out, "lost a worker %u time%s; restart budget of %u used; last: %s",
                               j->status.restarts, j->status.restarts == 1 ? "" : "s", j->spec.max_restarts, words));
+    else
+        say_job_update(c, j); /* the count is stored with the loss */
 }
 
 static const char *exit_words(struct core *c, const struct exit_report *r, const char *why)
@@ -390,9 +392,17 @@ void job_formed(struct core *c, struct jobrec *j)
         j->losses = 0;
 }
 
+bool job_near_end(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats && epoch_live(j); i++)
+        if (j->seats[i].finished)
+            return true;
+    return epoch_live(j) && j->status.step + 1 >= j->spec.steps;
+}
+
 static void try_resize(struct core *c, struct jobrec *j)
 {
-    if (count_workers(j, WORKER_STARTING) > 0 || j->status.step + 1 >= j->spec.steps)
+    if (count_workers(j, WORKER_STARTING) > 0 || job_near_end(j))
         return;
     size_t ready = count_workers(j, WORKER_READY);
     uint32_t world = place_world(j, (uint32_t)MIN(ready, (size_t)j->spec.max_workers));
@@ -442,8 +452,8 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
     while (at < j->n_ckpts && j->ckpts[at].step > m->step)
         at++;
     bool again = at < j->n_ckpts && j->ckpts[at].step == m->step;
-    if (again && j->ckpts[at].epoch == m->epoch)
-        return;
+    if (at > 0 || (again && j->ckpts[at].epoch == m->epoch))
+        return; /* a report that was sent twice: steps of an epoch are written in order */
     if (again) {
         free(j->ckpts[at].path);
     } else {
@@ -559,9 +569,15 @@ static void exclude_laggards(struct core *c, struct jobrec *j)
 
 static void worker_deadlines(struct core *c, struct jobrec *j)
 {
+    for (size_t i = j->n_workers; i-- > 0;) {
+        struct workrec *w = j->workers[i];
+        if (w->missing && c->now.mono_ms >= w->missing)
+            job_worker_ended(c, w, NULL,
+                             w->started ? "it ended while its agent was away" : "its start never reached the agent");
+    }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
-        if (c->now.mono_ms < w->deadline)
+        if (w->missing || c->now.mono_ms < w->deadline)
             continue;
         if (w->state == WORKER_STARTING) {
             w->blamed = true;
@@ -595,9 +611,13 @@ void job_tick(struct core *c, struct jobrec *j)
 int64_t job_deadline(const struct jobrec *j, int64_t now)
 {
     int64_t at = INT64_MAX;
-    for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->state != WORKER_READY)
-            at = MIN(at, j->workers[i]->deadline);
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        if (w->missing)
+            at = MIN(at, w->missing);
+        else if (w->state != WORKER_READY)
+            at = MIN(at, w->deadline);
+    }
     if (job_final(j))
         return at;
     at = MIN(at, MIN(j->epoch_deadline, j->starve_at));
