@@ -110,8 +110,9 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Workers the model state is sharded over. -1: all of them; a number fixes the number of workers."},
     ONE("data_parallel_replicate_degree", data_parallel_replicate_degree, "Replicas of the sharded state."),
     {.section = "parallelism", .name = "fsdp_reshard_after_forward", .type = KEY_STRING,
-     AT(parallelism.fsdp_reshard_after_forward), .choices = "default|always", .later = "never",
-     .initial = "\"default\"", .doc = "When gathered parameters are let go. \"default\" is \"always\" without pipelining."},
+     AT(parallelism.fsdp_reshard_after_forward), .choices = "default|always|never", .initial = "\"default\"",
+     .doc = "When gathered parameters are let go: after each use (\"default\" keeps the head from its forward to its "
+            "backward), or \"never\" within a step, for more memory and less communication."},
     ONE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
     ONE("pipeline_parallel_degree", pipeline_parallel_degree, "Stages the layers are split into."),
     ONE("context_parallel_degree", context_parallel_degree, "Workers one sequence is split over."),
@@ -131,8 +132,8 @@ const struct recipe_key recipe_keys[] = {
             "two names do the same."},
 
     {.section = "activation_checkpoint", .name = "mode", .type = KEY_STRING, AT(activation_checkpoint.mode),
-     .choices = "none", .later = "selective|full|memory_budget", .initial = "\"none\"",
-     .doc = "Which activations are recomputed in the backward pass."},
+     .choices = "none|full", .later = "selective|memory_budget", .initial = "\"none\"",
+     .doc = "Which activations are recomputed in the backward pass. \"full\": all of a layer but its input."},
 
     {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
      .initial = "10", .doc = "Steps between two progress lines."},

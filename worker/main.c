@@ -405,7 +405,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0 && commands[i].main)
+        if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
     (void)fprintf(stderr, "titan-worker: unknown command '%s' (titan-worker --help)\n", argv[1]);
     return titan_status_exit(TITAN_EINVAL);

@@ -534,17 +534,30 @@ static titan_status leave_together(struct epoch *e, struct titan_error *err)
     return e->t->device.ops->stream_sync(s, err);
 }
 
+static double ms(int64_t from_ns, int64_t to_ns)
+{
+    return (double)(to_ns - from_ns) * 1e-6;
+}
+
 static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
+    int64_t at[5] = {clock_mono_ns()};
 
     TRY(open_comm(e, err));
+    at[1] = clock_mono_ns();
     TRY(plan(e, err));
+    at[2] = clock_mono_ns();
     TRY(load_state(e, err));
+    at[3] = clock_mono_ns();
     TRY(prepare_steps(e, err));
-    tlog_info(&t->log, "epoch begins", "epoch=%lu workers=%d step=%lu device=\"%s\" dtype=%s",
+    at[4] = clock_mono_ns();
+    tlog_info(&t->log, "epoch begins",
+              "epoch=%lu workers=%d step=%lu device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f state_ms=%.1f "
+              "memory_ms=%.1f",
               (unsigned long)e->view.epoch, e->view.world, (unsigned long)t->state->step, t->device.info.name,
-              t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
+              t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ms(at[0], at[1]), ms(at[1], at[2]), ms(at[2], at[3]),
+              ms(at[3], at[4]));
     TRY(run_steps(e, ret, err));
     return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
 }

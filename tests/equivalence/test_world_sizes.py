@@ -61,10 +61,13 @@ for precision, canonical, limit in (("float32", "false", 1e-5), ("float32", "tru
     if canonical == "true" and precision == "float32":
         reference = one
 
-# When parameters are gathered changes nothing.
+# When parameters are gathered and what is recomputed changes nothing.
 sets = off + ("training.mixed_precision_param=float32", "numerics.canonical=true")
-again = run(3, "always", *sets, "parallelism.fsdp_reshard_after_forward=always")[1]
-ok(worst(reference, again) == 0, "parameters gathered again for every use: the same bits")
+for policy in ("always", "never"):
+    again = run(3, policy, *sets, f"parallelism.fsdp_reshard_after_forward={policy}")[1]
+    ok(worst(reference, again) == 0, f"fsdp_reshard_after_forward = {policy}: the same bits")
+again = run(2, "recompute", *sets, "activation_checkpoint.mode=full")[1]
+ok(worst(reference, again) == 0, "activations recomputed: the same bits")
 
 # Stop at step 20 on 3 ranks, go on with 2, then with 4. The schedule is that of 50 steps throughout.
 # Large batches, so that 30 steps take longer than a signal.

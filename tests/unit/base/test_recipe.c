@@ -65,8 +65,9 @@ static void test_refused(void **state)
         {"[lr_scheduler]\nlr_min = 0.1\nmin_lr_factor = 0.1\n", TITAN_EINVAL,
          "f.toml:3: lr_scheduler.min_lr_factor is given twice: lr_scheduler.min_lr_factor means the same"},
         /* known from TorchTitan, not there */
-        {"[activation_checkpoint]\nmode = \"full\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: activation_checkpoint.mode = \"full\" is not supported by this version; use \"none\""},
+        {"[activation_checkpoint]\nmode = \"selective\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: activation_checkpoint.mode = \"selective\" is not supported by this version; use \"none\" or "
+         "\"full\""},
         {"[parallelism]\ntensor_parallel_degree = 8\n", TITAN_EUNSUPPORTED,
          "f.toml:2: parallelism.tensor_parallel_degree = 8 is not supported by this version; use 1"},
         {"[parallelism]\ntensor_parallel_degree = 0\n", TITAN_EINVAL,
