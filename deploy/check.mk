@@ -28,7 +28,7 @@ format: ## put every C and CUDA source into the house format
 check-format:
 	$(call say,FORMAT,"$$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | wc -l) files")git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
 check-cppcheck:
-	$(call say,CPPCHECK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
+	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
 		--library=posix --library=gnu --inline-suppr --suppressions-list=deploy/cppcheck.txt --error-exitcode=1 \
 		--template='{file}:{line}: {severity}: {message} [{id}]' -D_GNU_SOURCE -I. $(check_own)
 tidy: check-tidy ## clang-tidy alone
