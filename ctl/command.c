@@ -43,7 +43,7 @@ const struct command *command_find(const char *name)
 size_t command_names(const char **names, size_t cap)
 {
     size_t n = 0;
-    for (; commands[n] && n < cap; n++)
+    for (; n < cap && commands[n]; n++)
         names[n] = commands[n]->name;
     return n;
 }

@@ -1,6 +1,7 @@
 /* output.c - see output.h. */
 #include "ctl/output.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -240,7 +241,7 @@ char *format_ago(int64_t at_ms, int64_t now_ms, char text[48])
     else if (now_ms - at_ms < 1000)
         (void)snprintf(text, 48, "now");
     else
-        (void)snprintf(text, 48, "%s ago", format_duration((double)((now_ms - at_ms) / 1000), duration));
+        (void)snprintf(text, 48, "%s ago", format_duration(floor((double)(now_ms - at_ms) / 1000), duration));
     return text;
 }
 

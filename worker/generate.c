@@ -86,7 +86,7 @@ static titan_status load_parameters(struct generator *g, struct titan_error *err
     size_t elements = 0;
     for (int i = 0; i < m->n_tensors; i++)
         elements += (size_t)m->tensors[i].numel;
-    _cleanup_free_ float *data = malloc(elements * sizeof(*data));
+    _cleanup_free_ float *data = malloc(MAX(elements, (size_t)1) * sizeof(*data));
     if (!data)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", elements);
     TRY(trained_load(&g->trained, 0, m->n_tensors, data, err));

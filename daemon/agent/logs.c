@@ -350,6 +350,7 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
         return titan_fail_errno(err, "cannot copy log '%s'", path);
     off_t from = (uint64_t)st.st_size > max / 2 + max / 8 ? st.st_size - (off_t)(max / 2) : 0;
     titan_status status = copy_range(in, out, from, st.st_size, path, err);
+    /* NOLINTNEXTLINE(readability-suspicious-call-argument): the parameter of rename called "old" is the other one */
     if (status == TITAN_OK && rename(part, old) < 0)
         status = titan_fail_errno(err, "cannot rename '%s'", part);
     if (status != TITAN_OK)

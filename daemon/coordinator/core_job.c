@@ -308,7 +308,8 @@ static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
 {
     bool memory = n >= j->n_seats && state_in_memory(j);
-    uint64_t old = j->status.epoch, memory_step = memory ? j->seats[0].worker->last_step : 0;
+    const struct workrec *holder = memory ? j->seats[0].worker : NULL; /* there, when the state is in memory */
+    uint64_t old = j->status.epoch, memory_step = holder ? holder->last_step : 0;
     if (j->epoch_state == EPOCH_RUNNING)
         say_epoch_move(c, j, EPOCH_ENDED, NULL);
     choose_source(j, memory, old, memory_step);

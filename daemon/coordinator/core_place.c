@@ -2,6 +2,7 @@
 #include "daemon/coordinator/core_internal.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -110,7 +111,7 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
             continue;
         uint32_t spare = free_slots(c, devices[i], NULL), taken = respect_claims ? claimed(c, devices[i]) : 0;
         if (place_world(j, spare > taken ? spare - taken : 0) > 0) {
-            strcpy(j->device, devices[i]);
+            (void)snprintf(j->device, sizeof(j->device), "%s", devices[i]);
             return true;
         }
     }

@@ -81,7 +81,7 @@ static struct rpc_bytes field_first(struct rpc_bytes in, uint32_t wanted)
 
 static bool equals(struct rpc_bytes bytes, const char *text)
 {
-    return bytes.len == strlen(text) && memcmp(bytes.data, text, bytes.len) == 0;
+    return bytes.len == strlen(text) && (bytes.len == 0 || memcmp(bytes.data, text, bytes.len) == 0);
 }
 
 /* Field numbers of google/protobuf/descriptor.proto under which something with a name (field 1) can stand. */
@@ -157,6 +157,7 @@ static void send_error(struct rpc_call *call, reflection_response *response, int
     response->message_response_case = RESPONSE(ERROR_RESPONSE);
     response->error_response = &error;
     (void)!rpc_call_send(call, &response->base);
+    response->error_response = NULL; /* error goes */
 }
 
 static void send_file(struct rpc_call *call, reflection_response *response, struct rpc_bytes file)
@@ -172,6 +173,7 @@ static void send_file(struct rpc_call *call, reflection_response *response, stru
     response->message_response_case = RESPONSE(FILE_DESCRIPTOR_RESPONSE);
     response->file_descriptor_response = &files;
     (void)!rpc_call_send(call, &response->base);
+    response->file_descriptor_response = NULL; /* files goes */
 }
 
 /* "/pkg.Service/Method" -> "pkg.Service" in out. False for the service of the method before: tables keep them together.

@@ -179,7 +179,7 @@ static titan_status write_file(const struct export *e, int file, struct titan_er
             .name = names[i], .dtype = e->bf16 ? "BF16" : "F32", .shape = {t->shape[0], t->shape[1]}, .ndim = t->ndim};
         elements += (size_t)t->numel;
     }
-    _cleanup_free_ float *data = malloc(elements * sizeof(*data));
+    _cleanup_free_ float *data = malloc(MAX(elements, (size_t)1) * sizeof(*data));
     if (!data)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", elements);
     TRY(trained_load(e->trained, first, n, data, err));

@@ -95,7 +95,8 @@ static titan_status collect_paths(const char *root, struct path_list *list, stru
         if (e->fts_info == FTS_F && e->fts_statp->st_size > 0)
             TRY(path_list_add(list, e->fts_path, err));
     }
-    qsort(list->path, list->n, sizeof(*list->path), compare_paths);
+    if (list->n > 0)
+        qsort(list->path, list->n, sizeof(*list->path), compare_paths);
     return TITAN_OK;
 }
 
@@ -146,7 +147,7 @@ static titan_status add_small_file(struct dataset *ds, int fd, uint64_t bytes, s
 {
     TRY(small_reserve(ds, bytes, err));
     uint8_t *at = ds->small + ds->small_len;
-    size_t got = read_up_to(fd, at, bytes);
+    size_t got = at ? read_up_to(fd, at, bytes) : 0;
     if (got == 0 || memchr(at, 0, MIN(got, (size_t)BINARY_PROBE_BYTES)))
         return TITAN_OK;
     struct document doc = {.bytes = got, .small_offset = ds->small_len};

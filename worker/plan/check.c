@@ -214,8 +214,29 @@ static titan_status reduce_once(struct checker *c, const struct action *a, int o
     return TITAN_OK;
 }
 
+/* Operands that check_gradient reads without asking. */
+static bool has_operands(const struct action *a)
+{
+    switch (a->kind) {
+    case ACT_EMBED_WGRAD:
+    case ACT_LAYER_WGRAD:
+    case ACT_HEAD_WGRAD:
+    case ACT_ZERO:
+        return a->n_out >= 1;
+    case ACT_ADD:
+    case ACT_REDUCE:
+        return a->n_in >= 1 && a->n_out >= 1;
+    case ACT_COMBINE:
+        return a->n_out >= 2;
+    default:
+        return true;
+    }
+}
+
 static titan_status check_gradient(struct checker *c, const struct action *a)
 {
+    if (!has_operands(a))
+        return REFUSE(c, "an operand is missing");
     uint64_t *out = a->n_out > 0 ? set_of(c, a->out[0]) : NULL;
     _cleanup_free_ uint64_t *all = NULL;
 

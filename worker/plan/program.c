@@ -177,7 +177,7 @@ static int conflict(const struct program *p, const struct access *acc, int i, in
 
 static titan_status derive_waits(struct program *p, struct titan_error *err)
 {
-    _cleanup_free_ struct access *acc = malloc(((size_t)p->n_buffers + 1) * sizeof *acc);
+    _cleanup_free_ struct access *acc = calloc((size_t)p->n_buffers + 1, sizeof *acc);
     int known[STREAM_COUNT]; /* what a stream has already waited for of the other */
 
     if (!acc)

@@ -98,18 +98,21 @@ titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct ti
     int rc = getaddrinfo(host, NULL, &hints, &list);
     if (rc != 0)
         return titan_fail(err, TITAN_EINVAL, "cannot listen on '%s': %s", host, gai_strerror(rc));
-    struct sockaddr_storage bound;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } bound = {.v6 = {0}};
     socklen_t len = sizeof(bound);
     titan_status status = TITAN_OK;
     _cleanup_fd_ int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
-        getsockname(fd, (struct sockaddr *)&bound, &len) < 0)
+        getsockname(fd, &bound.any, &len) < 0)
         status = titan_fail_errno(err, "cannot listen on '%s'", host);
     freeaddrinfo(list);
     if (status != TITAN_OK)
         return status;
-    *ret_port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                  : ((struct sockaddr_in *)&bound)->sin_port);
+    *ret_port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
     *ret_fd = TAKE_FD(fd);
     return TITAN_OK;
 }

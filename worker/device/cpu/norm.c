@@ -85,7 +85,7 @@ CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const vo
     for (int64_t j = whole; j < c; j++)
         lanes[j - whole] += load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * load_as_f32(x, j, dt);
     float k = lanes_sum(lanes) * r * r * r / (float)c;
-    if (accumulate) {
+    if (accumulate) { /* NOLINT(bugprone-branch-clone): the checker does not look inside the simd loops */
 #pragma omp simd
         for (int64_t j = 0; j < c; j++)
             store_f32_as(dx, j, dt,
