@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, BUILD, SOURCE, Daemon, command, headers_text, overrides, until  # noqa: E402
+from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until  # noqa: E402
 
 HOME = BUILD / "bench"
 
@@ -44,7 +44,7 @@ def first_step():
         for _ in range(5):
             job = d.submit("debug", {"training.dataset_path": text(), "training.steps": 2, "checkpoint.enable": "false"})
             d.ok("wait", job)
-            values.append(d.lines("metrics", job)[0]["at_ms"] - d.status(job)["submitted_at_ms"])
+            values.append(at_ms(d.lines("metrics", job)[0]["at"]) - at_ms(d.status(job)["submitted_at"]))
     values.sort()
     return {"rounds": len(values), "min_ms": values[0], "median_ms": values[2], "max_ms": values[-1], "target_ms": 300}
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
+from datetime import datetime
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -39,6 +40,11 @@ def command(*args, timeout=120, env=None, stdin=None):
     done = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout,
                           text=True, errors="replace", env=env, input=stdin)
     return Result(done)
+
+
+def at_ms(text):
+    """RFC 3339 time of titanctl's JSON in milliseconds since 1970."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000
 
 
 def overrides(keys):
@@ -168,9 +174,9 @@ class Daemon:
         for event in self.lines("events", job):
             detail = event.get("detail") or {}
             if event["type"] == "worker.started":
-                pids[detail["worker_id"]] = detail["pid"]
+                pids[detail["worker"]] = detail["pid"]
             elif event["type"] in ("worker.exited", "worker.lost"):
-                pids.pop(detail["worker_id"], None)
+                pids.pop(detail["worker"], None)
         return pids
 
     def wait_state(self, job, *states, seconds=90):
