@@ -68,7 +68,7 @@ def hung_worker_is_not_forgotten_on_cancel():
 
 def crash_loop_ends_the_job():
     """a worker that dies at once on every start: the job fails with the reason, after its budget, without a busy loop"""
-    with Daemon(None, "--slots", 2, env={"TITAN_FAULT": "exit-at-start"}) as d:
+    with Daemon(None, "--slots", 2, "--worker", "/bin/false") as d:
         job = d.submit("tiny", {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 1,
                                 "fault_tolerance.max_restarts": 3, "fault_tolerance.backoff_ms": 50,
                                 "training.dataset_path": headers_text(d.state / "text")})
