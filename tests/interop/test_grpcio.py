@@ -253,7 +253,11 @@ def main():
         addresses = (daemon.state / "run/listen").read_text().split()
         World.client = Client(daemon.server)
         World.tcp = Client(next(a for a in addresses if not a.startswith("unix:")))
-        tap(a_run, idempotency, cancelling, paging, healthy, reflecting, misuse, deadlines, both_listeners)
+        try:
+            tap(a_run, idempotency, cancelling, paging, healthy, reflecting, misuse, deadlines, both_listeners)
+        except SystemExit as end:
+            if end.code:
+                raise  # the daemon's log is shown
 
 
 try:
