@@ -12,8 +12,10 @@ struct watcher {
     struct coordinator *owner;
     struct rpc_call *call;
     bool metrics, follow;
-    bool full;  /* the stream's queue is full; on_drain will come */
-    bool again; /* there may be more than was read */
+    bool full;     /* the stream's queue is full; on_drain will come */
+    bool again;    /* there may be more than was read */
+    bool settling; /* metrics: only what is stored before metrics_stored reaches until is still awaited */
+    uint64_t until;
     uint64_t job_id, after;
     titan_status failed;
 };
@@ -66,20 +68,21 @@ static bool each_metric(const struct metric *x, void *data)
     return send_row(data, &m.base, x->step);
 }
 
-/* Nothing more will come: asked before the rows are read, so that none can slip in between. */
+/* Nothing more will come: asked before the rows are read, so that none can slip in between. Metrics are stored a little
+ * after they are reported; what was reported before the question (or before the end of the job) belongs to the answer.
+ */
 static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *err)
 {
     struct coordinator *c = w->owner;
-    if (!w->follow) {
-        *ret = true;
-        return TITAN_OK;
+    bool ended = !w->follow;
+    if (w->follow && w->job_id)
+        TRY(api_job_ended(c, w->job_id, &ended, err));
+    if (w->metrics && ended && !w->settling) {
+        w->settling = true;
+        w->until = c->metrics_taken;
+        shell_flush_metrics(c);
     }
-    *ret = false;
-    if (w->job_id == 0)
-        return TITAN_OK;
-    TRY(api_job_ended(c, w->job_id, ret, err));
-    if (w->metrics && (c->n_metrics > 0 || c->metrics_in_flight > 0))
-        *ret = false;
+    *ret = ended && (!w->metrics || c->metrics_stored >= w->until);
     return TITAN_OK;
 }
 
@@ -116,6 +119,15 @@ void watch_poke(struct coordinator *c, uint64_t job_id)
     }
     if (job_id)
         api_logs_job_moved(c, job_id);
+}
+
+void watch_metrics_stored(struct coordinator *c)
+{
+    for (struct watcher *w = c->watchers, *next; w; w = next) {
+        next = w->next;
+        if (w->settling && !w->full && !w->failed)
+            pump(w);
+    }
 }
 
 static void begin(struct coordinator *c, struct rpc_call *call, const struct watcher *wanted)

@@ -48,7 +48,7 @@ static void metrics_written(void *arg, const struct titan_error *err)
 {
     struct metrics_write *w = arg;
     struct coordinator *c = w->owner;
-    c->metrics_in_flight--;
+    c->metrics_stored += w->n;
     if (err->status != TITAN_OK && !c->metrics_failed)
         tlog_warn(&c->log, "metrics are not stored", "reason=\"%s\"", err->msg);
     c->metrics_failed = err->status != TITAN_OK;
@@ -58,10 +58,12 @@ static void metrics_written(void *arg, const struct titan_error *err)
             watch_poke(c, w->metrics[i].job_id);
         last = w->metrics[i].job_id;
     }
+    if (!c->closing)
+        watch_metrics_stored(c);
     free(w);
 }
 
-static void flush_metrics(struct coordinator *c)
+void shell_flush_metrics(struct coordinator *c)
 {
     size_t bytes = c->n_metrics * sizeof(*c->metrics);
     struct metrics_write *w = c->n_metrics ? malloc(sizeof(*w) + bytes) : NULL;
@@ -69,25 +71,27 @@ static void flush_metrics(struct coordinator *c)
         w->owner = c;
         w->n = c->n_metrics;
         memcpy(w->metrics, c->metrics, bytes);
-        c->metrics_in_flight++;
         store_write_metrics(c->store, write_metrics, w, metrics_written);
+    } else {
+        c->metrics_stored += c->n_metrics; /* lost */
     }
     c->n_metrics = 0;
 }
 
 static void on_metrics_timer(uv_timer_t *timer)
 {
-    flush_metrics(timer->data);
+    shell_flush_metrics(timer->data);
 }
 
 static void take_metrics(struct coordinator *c, const struct batch *batch)
 {
     for (const struct batch_metric *m = batch->metrics; m; m = m->next) {
         if (c->n_metrics == METRICS_BUFFER)
-            flush_metrics(c);
+            shell_flush_metrics(c);
         if (c->n_metrics == 0 && !c->closing)
             uv_timer_start(&c->metrics_timer, on_metrics_timer, METRICS_FLUSH_MS, 0);
         c->metrics[c->n_metrics++] = m->metric;
+        c->metrics_taken++;
     }
 }
 
@@ -408,7 +412,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
 {
     c->closed = done;
     c->closed_data = data;
-    flush_metrics(c);
+    shell_flush_metrics(c);
     c->closing = true;
     uv_timer_stop(&c->timer);
     uv_timer_stop(&c->retry_timer);

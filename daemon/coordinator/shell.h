@@ -41,8 +41,9 @@ struct coordinator {
     size_t submitting; /* not durable yet */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
-    size_t n_metrics, metrics_in_flight;
-    bool metrics_failed; /* said once */
+    size_t n_metrics;
+    uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
+    bool metrics_failed;                    /* said once */
 
     struct agent_session *sessions;
     uint64_t next_session;
@@ -73,6 +74,10 @@ void session_drop(struct coordinator *c, uint64_t session);
 /* --- daemon/api --- */
 /* Something new for those who watch this job: events, metrics. */
 void watch_poke(struct coordinator *c, uint64_t job_id);
+/* metrics_stored has moved: for those who only wait for what was reported before. */
+void watch_metrics_stored(struct coordinator *c);
+/* Hand the metrics that were collected to the store now. */
+void shell_flush_metrics(struct coordinator *c);
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
 void api_session_gone(struct coordinator *c, uint64_t session);
 
