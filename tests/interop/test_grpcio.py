@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -247,14 +248,37 @@ def both_listeners():
     assert all(call.result(timeout=30).job.id == World.done for call in calls)
 
 
+def documented():
+    """docs/api.md: its Python example runs as it stands, and its table of events has what really came"""
+    page = (SOURCE / "docs/api.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (WORK / "example.py").write_text(code)
+    (WORK / "run.toml").write_text(recipe(World.text))
+    done = subprocess.run([sys.executable, WORK / "example.py", World.daemon.server, WORK / "run.toml"], timeout=60,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0 and "COMPLETED at step 20" in done.stdout, done.stdout
+    table = {}
+    for types, fields in re.findall(r"^\| ((?:`[a-z]+\.[a-z]+`(?:, )?)+) \|[^|]*\|([^|]*)\|$", page, re.M):
+        fields = re.sub(r"\(.*?\)", "", fields)
+        for kind in re.findall(r"`([a-z.]+)`", types):
+            table[kind] = (set(re.findall(r"`(\w+)`", fields)), set(re.findall(r"\[`(\w+)`\]", fields)))
+    assert len(table) == 21, sorted(table)
+    for event in World.client.WatchEvents(api.WatchEventsRequest()):
+        known, optional = table[event.type]
+        fields = set(json.loads(event.detail))
+        assert known - optional <= fields <= known, f"{event.type} has {sorted(fields)}, documented: {sorted(known)}"
+
+
 def main():
     World.text = headers_text(WORK / "text", 1 << 18)
     with Daemon(None, "--slots", 2) as daemon:
         addresses = (daemon.state / "run/listen").read_text().split()
+        World.daemon = daemon
         World.client = Client(daemon.server)
         World.tcp = Client(next(a for a in addresses if not a.startswith("unix:")))
         try:
-            tap(a_run, idempotency, cancelling, paging, healthy, reflecting, misuse, deadlines, both_listeners)
+            tap(a_run, idempotency, cancelling, paging, healthy, reflecting, misuse, deadlines, both_listeners,
+                documented)
         except SystemExit as end:
             if end.code:
                 raise  # the daemon's log is shown
