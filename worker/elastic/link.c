@@ -827,6 +827,8 @@ titan_status membership_link_open(const struct link_options *o, struct membershi
     status = status == TITAN_OK ? listen_for_peers(l, o->host, err) : status;
     status = status == TITAN_OK ? control_start(l, err) : status;
     if (status != TITAN_OK) {
+        if (l->page)
+            (void)munmap(l->page, PAGE_BYTES);
         link_free(l);
         return status;
     }

@@ -1,0 +1,491 @@
+/* A worker's link to its agent, with the agent played by this test over a real socket and page. */
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/frame.h"
+#include "base/log.h"
+#include "daemon/agent/page.h"
+#include "titan/internal/worker.pb-c.h"
+#include "worker/elastic/membership.h"
+
+#define JOB 3
+#define WORKER 7
+
+static struct {
+    char folder[64], socket[128], page_path[128];
+    struct worker_page *page;
+    int listener, fd;
+    struct frame_reader in;
+    Titan__Internal__WorkerToAgent *last;
+    struct membership *m;
+} f;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    memset(&f, 0, sizeof(f));
+    f.fd = -1;
+    (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-link-XXXXXX");
+    assert_non_null(mkdtemp(f.folder));
+    (void)snprintf(f.socket, sizeof(f.socket), "%s/agent.sock", f.folder);
+    (void)snprintf(f.page_path, sizeof(f.page_path), "%s/w7.page", f.folder);
+    assert_int_equal(page_create(f.page_path, JOB, WORKER, 0, &f.page, &err), TITAN_OK);
+    assert_int_equal(frame_listen(f.socket, &f.listener, &err), TITAN_OK);
+    struct link_options options = {.socket = f.socket,
+                                   .page = f.page_path,
+                                   .job_id = JOB,
+                                   .worker_id = WORKER,
+                                   .host = "127.0.0.1",
+                                   .job_dir = f.folder};
+    if (membership_link_open(&options, &f.m, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return 0;
+}
+
+static void hang_up(void)
+{
+    if (f.fd >= 0)
+        (void)close(f.fd);
+    f.fd = -1;
+    frame_reader_clear(&f.in);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    f.m->ops->close(f.m);
+    hang_up();
+    (void)close(f.listener);
+    if (f.last)
+        titan__internal__worker_to_agent__free_unpacked(f.last, NULL);
+    page_close(f.page);
+    return dir_remove(f.folder, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static void wait_for(int fd, short events)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    assert_int_equal(poll(&p, 1, 10000), 1);
+}
+
+/* The next message of the worker; valid until the next one. */
+static const Titan__Internal__WorkerToAgent *hear(void)
+{
+    struct titan_error err = {0};
+    const uint8_t *data;
+    size_t len;
+    int fd;
+    while (frame_next(&f.in, FRAME_MAX, &data, &len, &fd, &err) == TITAN_EAGAIN) {
+        wait_for(f.fd, POLLIN);
+        assert_int_equal(frame_receive(&f.in, f.fd, &err), TITAN_OK);
+    }
+    assert_int_equal(err.status, TITAN_OK);
+    if (f.last)
+        titan__internal__worker_to_agent__free_unpacked(f.last, NULL);
+    f.last = titan__internal__worker_to_agent__unpack(NULL, len, data);
+    assert_non_null(f.last);
+    return f.last;
+}
+
+static const Titan__Internal__WorkerHello *answer_the_call(void)
+{
+    wait_for(f.listener, POLLIN);
+    f.fd = accept4(f.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    assert_true(f.fd >= 0);
+    const Titan__Internal__WorkerToAgent *m = hear();
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO);
+    return m->hello;
+}
+
+static void say(Titan__Internal__AgentToWorker *m, int fd)
+{
+    uint8_t bytes[65536];
+    struct frame_writer w = {0};
+    size_t len = titan__internal__agent_to_worker__pack(m, bytes);
+    assert_int_equal(frame_put(&w, bytes, len, fd, NULL), TITAN_OK);
+    assert_int_equal(frame_flush(&w, f.fd, NULL), TITAN_OK);
+    frame_writer_clear(&w);
+}
+
+static void say_form(uint64_t epoch, uint32_t world, uint32_t rank, int memfd)
+{
+    Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    Titan__Internal__Member members[8], *list[8];
+    uint64_t holders[2] = {WORKER, 4242};
+    unsigned char id[16] = "0123456789abcde";
+    for (uint32_t i = 0; i < world; i++) {
+        titan__internal__member__init(&members[i]);
+        members[i].worker_id = i == rank ? WORKER : 100 + i;
+        members[i].address = (char *)"10.0.0.1:5";
+        list[i] = &members[i];
+    }
+    form.job_id = JOB;
+    form.epoch = epoch;
+    form.comm_id.data = id;
+    form.comm_id.len = 16;
+    form.members = list;
+    form.n_members = world;
+    form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form.resume_step = 10 * epoch;
+    form.checkpoint_path = (char *)"/c/step-1";
+    form.state_holders = holders;
+    form.n_state_holders = 2;
+    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    m.form = &form;
+    say(&m, memfd);
+}
+
+static void say_revoke(uint64_t epoch)
+{
+    Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    revoke.job_id = JOB;
+    revoke.epoch = epoch;
+    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
+    m.revoke = &revoke;
+    say(&m, -1);
+}
+
+static void say_lease(uint32_t ms)
+{
+    Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
+    lease.lease_ms = ms;
+    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
+    m.lease = &lease;
+    say(&m, -1);
+}
+
+/* Wait for what another thread does; ten seconds at most. */
+#define EVENTUALLY(condition)                                                                                          \
+    do {                                                                                                               \
+        int64_t until_ = clock_mono_ns() + INT64_C(10000000000);                                                       \
+        while (!(condition) && clock_mono_ns() < until_)                                                               \
+            (void)usleep(1000);                                                                                        \
+        assert_true(condition);                                                                                        \
+    } while (0)
+
+static void test_hello(void **state)
+{
+    (void)state;
+    const Titan__Internal__WorkerHello *hello = answer_the_call();
+    assert_int_equal(hello->job_id, JOB);
+    assert_int_equal(hello->worker_id, WORKER);
+    assert_int_equal(hello->pid, getpid());
+    assert_int_equal(hello->token.len, 16);
+    assert_memory_equal(hello->token.data, f.page->token, 16);
+    assert_int_equal(hello->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE);
+    char *address = strdup(hello->address);
+    assert_int_equal(page_owner(f.page), PAGE_ALIVE);
+    const Titan__Internal__WorkerToAgent *m = hear();
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_READY);
+    assert_string_equal(m->ready->address, address);
+    assert_true(f.m->listener >= 0);
+    free(address);
+}
+
+static void test_page_of_another(void **state)
+{
+    (void)state;
+    struct membership *m;
+    struct titan_error err = {0};
+    struct link_options options = {.socket = f.socket,
+                                   .page = f.page_path,
+                                   .job_id = JOB,
+                                   .worker_id = WORKER + 1,
+                                   .host = "127.0.0.1",
+                                   .job_dir = f.folder};
+    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_EINVAL);
+    options.worker_id = WORKER; /* ours, but taken already */
+    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_EINVAL);
+    options.page = "/nowhere/page";
+    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_ENOTFOUND);
+}
+
+static void test_epoch_view(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    struct stat sent, got;
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    (void)answer_the_call();
+    say_form(5, 3, 2, fd);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(view.epoch, 5);
+    assert_int_equal(view.rank, 2);
+    assert_int_equal(view.world, 3);
+    assert_int_equal(view.resume_step, 50);
+    assert_int_equal(view.source, STATE_FROM_MEMORY);
+    assert_string_equal(view.checkpoint_path, "/c/step-1");
+    assert_string_equal(view.addresses[1], "10.0.0.1:5");
+    assert_memory_equal(view.comm_id, "0123456789abcde", 16);
+    assert_int_equal(view.holders, 2);
+    assert_int_equal(view.holder_ranks[0], 2);
+    assert_int_equal(view.holder_ranks[1], -1);
+    assert_int_equal(fstat(fd, &sent) | fstat(view.memfd, &got), 0);
+    assert_int_equal(sent.st_ino, got.st_ino);
+    assert_int_equal(atomic_load(&f.page->epoch), 5);
+    (void)close(fd);
+}
+
+/* Orders that make no sense are refused; the next good one is taken. */
+static void test_bad_forms(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    log_set_level(LOG_LEVEL_ERROR);
+    (void)answer_the_call();
+    say_form(1, 0, 0, -1); /* nobody */
+    say_form(1, 3, 9, -1); /* without us */
+    say_form(2, 1, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(view.epoch, 2);
+    assert_int_equal(view.memfd, -1);
+}
+
+static atomic_int revoked_calls;
+
+static void count_revoke(void *arg)
+{
+    (void)arg;
+    (void)atomic_fetch_add(&revoked_calls, 1);
+}
+
+static void test_revoke(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    atomic_store(&revoked_calls, 0);
+    (void)answer_the_call();
+    (void)hear(); /* ready */
+    say_form(1, 2, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    f.m->ops->on_revoke(f.m, count_revoke, NULL);
+    say_revoke(0); /* an older one */
+    say_revoke(1);
+    int64_t start = clock_mono_ns();
+    EVENTUALLY(atomic_load(&revoked_calls) == 1);
+    print_message("# revoke took %.2f ms to reach the callback\n", (double)(clock_mono_ns() - start) / 1e6);
+    assert_true(*f.m->ops->revoked(f.m));
+    f.m->ops->on_revoke(f.m, NULL, NULL);
+    f.m->ops->quiesced(f.m, 1, 17, false);
+    const Titan__Internal__WorkerToAgent *m = hear();
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
+    assert_int_equal(m->quiesced->last_step, 17);
+    /* One that is over never forms; its successor starts unrevoked. */
+    say_form(2, 2, 0, -1);
+    say_revoke(2);
+    say_form(3, 1, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(view.epoch, 3);
+    assert_false(*f.m->ops->revoked(f.m));
+    /* A later epoch revokes the one before it. */
+    say_form(4, 1, 0, -1);
+    EVENTUALLY(*f.m->ops->revoked(f.m));
+    say_revoke(3); /* late: must not hit epoch 4 */
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(view.epoch, 4);
+    (void)usleep(20000); /* the late order has arrived by now */
+    assert_false(*f.m->ops->revoked(f.m));
+}
+
+static void test_pause_and_stop(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
+    (void)answer_the_call();
+    say_form(1, 1, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(f.m->ops->orders(f.m), 0);
+    pause_order.epoch = 1;
+    pause_order.checkpoint = true;
+    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    m.pause = &pause_order;
+    say(&m, -1);
+    EVENTUALLY(f.m->ops->orders(f.m) == 5);
+    say_form(2, 1, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(f.m->ops->orders(f.m), 0); /* the pause was for epoch 1 */
+    stop.reason = (char *)"enough";
+    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
+    m.stop = &stop;
+    say(&m, -1);
+    EVENTUALLY(f.m->ops->orders(f.m) == 2);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_ECANCELLED);
+    assert_string_equal(err.msg, "enough");
+}
+
+/* The agent goes away and another comes: hello says where we are, what it may not know is said again, in order. */
+static void test_another_agent(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    (void)answer_the_call();
+    (void)hear(); /* ready */
+    say_form(1, 2, 1, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    f.m->ops->checkpoint_written(f.m, 20, "/c/step-20", 1234, 2);
+    assert_int_equal(hear()->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT);
+    hang_up();
+    const Titan__Internal__WorkerHello *hello = answer_the_call();
+    assert_int_equal(hello->epoch, 1);
+    assert_int_equal(hello->rank, 1);
+    const Titan__Internal__WorkerToAgent *m = hear(); /* not confirmed: said again */
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT);
+    assert_int_equal(m->checkpoint->step, 20);
+    Titan__Internal__AgentToWorker out = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
+    committed.step = 20;
+    out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
+    out.checkpoint_committed = &committed;
+    say(&out, -1);
+    /* Orders come in order: when the pause is seen, the confirmation has been. */
+    Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    pause_order.epoch = 1;
+    out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    out.pause = &pause_order;
+    say(&out, -1);
+    EVENTUALLY(f.m->ops->orders(f.m) == 1);
+    hang_up();
+    struct step_report report = {.step = 21, .epoch = 1, .world = 2};
+    f.m->ops->progress(f.m, &report);
+    f.m->ops->quiesced(f.m, 1, 21, true);
+    hello = answer_the_call();
+    assert_int_equal(hello->step, 21);
+    m = hear();
+    if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS)
+        m = hear(); /* queued before the link saw that the agent was gone */
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
+    assert_true(m->quiesced->paused);
+}
+
+static void test_lease(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    log_set_level(LOG_LEVEL_ERROR);
+    (void)answer_the_call();
+    say_form(1, 1, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    say_lease(150);
+    int64_t start = clock_mono_ns();
+    /* An agent that hangs is as good as none: the connection alone does not keep the lease. */
+    EVENTUALLY(f.m->ops->orders(f.m) != 0);
+    double ms = (double)(clock_mono_ns() - start) / 1e6;
+    print_message("# lease of 150 ms over after %.0f ms\n", ms);
+    assert_true(ms > 100 && ms < 1000);
+    assert_int_equal(f.m->ops->orders(f.m), 6);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_ECANCELLED);
+    say_lease(60000);
+}
+
+static void test_failing(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    (void)answer_the_call();
+    (void)hear(); /* ready */
+    assert_int_equal(atomic_load(&f.page->exit_code), -1);
+    (void)titan_fail(&err, TITAN_ENOSPC, "no room");
+    titan_error_hint(&err, "make some");
+    f.m->ops->failing(f.m, &err);
+    const Titan__Internal__WorkerToAgent *m = hear();
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING);
+    assert_string_equal(m->failing->reason, "no room (make some)");
+    assert_string_equal(f.page->last_words, "no room (make some)");
+    assert_int_equal(atomic_load(&f.page->exit_code), titan_status_exit(TITAN_ENOSPC));
+}
+
+static void test_garbage(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    (void)answer_the_call();
+    static const uint8_t no_message[] = {3, 0, 0, 0, 0xff, 0xff, 0xff};
+    assert_int_equal(send(f.fd, no_message, sizeof(no_message), MSG_NOSIGNAL), (ssize_t)sizeof(no_message));
+    static const uint8_t oversize[] = {0xff, 0xff, 0xff, 0x7f};
+    assert_int_equal(send(f.fd, oversize, sizeof(oversize), MSG_NOSIGNAL), (ssize_t)sizeof(oversize));
+    hang_up();
+    (void)answer_the_call(); /* it calls again, and works */
+    say_form(1, 1, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+}
+
+static void test_solo(void **state)
+{
+    (void)state;
+    struct membership *m;
+    struct epoch_view view, other;
+    struct titan_error err = {0};
+    char folder[] = "/tmp/titan-solo-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    assert_int_equal(membership_solo_open(2, 2, fd, folder, &m, &err), TITAN_EINVAL);
+    assert_int_equal(membership_solo_open(0, 2, -1, folder, &m, &err), TITAN_EINVAL);
+    assert_int_equal(membership_solo_open(1, 2, fd, folder, &m, &err), TITAN_OK);
+    assert_int_equal(m->ops->next(m, &view, &err), TITAN_OK);
+    assert_int_equal(view.epoch, 1);
+    assert_int_equal(view.rank, 1);
+    assert_int_equal(view.source, STATE_FROM_INIT);
+    assert_int_equal(m->ops->orders(m), 0);
+    assert_int_equal(*m->ops->revoked(m), 0);
+    assert_int_equal(m->ops->next(m, &other, &err), TITAN_EPEER);
+    m->ops->close(m);
+    assert_int_equal(membership_solo_open(0, 2, fd, folder, &m, &err), TITAN_OK);
+    assert_int_equal(m->ops->next(m, &other, &err), TITAN_OK);
+    assert_memory_equal(view.comm_id, other.comm_id, 16);
+    m->ops->close(m);
+    (void)close(fd);
+    assert_int_equal(dir_remove(folder, NULL), TITAN_OK);
+}
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_hello, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_page_of_another, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_epoch_view, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_forms, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_revoke, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pause_and_stop, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_another_agent, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_garbage, setup, teardown),
+        cmocka_unit_test(test_solo),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
