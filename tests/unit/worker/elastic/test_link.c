@@ -376,10 +376,15 @@ static void test_another_agent(void **state)
     out.pause = &pause_order;
     say(&out, -1);
     EVENTUALLY(f.m->ops->orders(f.m) == 1);
+    /* Nobody to call for a while. */
+    char away[160];
+    (void)snprintf(away, sizeof(away), "%s.away", f.socket);
+    assert_int_equal(rename(f.socket, away), 0);
     hang_up();
     struct step_report report = {.step = 21, .epoch = 1, .world = 2};
     f.m->ops->progress(f.m, &report);
     f.m->ops->quiesced(f.m, 1, 21, true);
+    assert_int_equal(rename(away, f.socket), 0);
     hello = answer_the_call();
     assert_int_equal(hello->step, 21);
     m = hear();
