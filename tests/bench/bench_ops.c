@@ -149,7 +149,7 @@ static void call(struct bench *b, const struct op_call *o)
     }
 }
 
-/* Milliseconds of one call: the best of several rounds of at least 10 ms. */
+/* Milliseconds of one call: the best of many short rounds, so that other load on the machine counts little. */
 static double measure(struct bench *b, const struct op_call *o)
 {
     double best = 1e30;
@@ -159,7 +159,7 @@ static double measure(struct bench *b, const struct op_call *o)
         fprintf(stderr, "bench_ops: %s: %s\n", o->name, err.msg);
         exit(1);
     }
-    for (int round = 0; round < 5; round++) {
+    for (int round = 0; round < 30; round++) {
         int64_t start = clock_mono_ns(), ns;
         int count = 0;
         do {
@@ -167,7 +167,7 @@ static double measure(struct bench *b, const struct op_call *o)
             (void)b->ops->stream_sync(b->s, NULL);
             count++;
             ns = clock_mono_ns() - start;
-        } while (ns < 10000000);
+        } while (ns < 4000000);
         best = best < (double)ns / 1e6 / count ? best : (double)ns / 1e6 / count;
     }
     return best;
