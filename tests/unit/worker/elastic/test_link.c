@@ -298,8 +298,8 @@ static void test_revoke(void **state)
     assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
     assert_int_equal(m->quiesced->last_step, 17);
     /* One that is over never forms; its successor starts unrevoked. */
-    say_form(2, 2, 0, -1);
     say_revoke(2);
+    say_form(2, 2, 0, -1);
     say_form(3, 1, 0, -1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 3);
