@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""titanctl as people and scripts use it, against a real titand."""
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, Daemon, alive, command, headers_text, overrides, tap, until  # noqa: E402
+
+CTL = BIN / "titanctl"
+STATUS = {"id", "name", "state", "step", "steps", "loss", "tokens_per_second", "world_size", "epoch", "restarts",
+          "submitted_at", "started_at", "finished_at", "checkpoint"}
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+class World:
+    """What the tests share: a folder, a text, a daemon, a finished job."""
+
+
+def keys(**more):
+    return {"training.dataset_path": World.text, "training.steps": 20, "training.local_batch_size": 2,
+            **{k.replace("__", "."): v for k, v in more.items()}}
+
+
+def submit(**more):
+    return World.daemon.submit("tiny", keys(**more))
+
+
+def one_line(result, code, *words):
+    assert result.code == code, f"exit {result.code} instead of {code}: {result.err}"
+    assert result.err.startswith("titanctl: ") and result.err.count("\n") == 1, result.err
+    for word in words:
+        assert word in result.err, f"'{word}' is missing in: {result.err}"
+
+
+def processes(folder):
+    """Live processes that name folder on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes() and alive(int(path.parent.name)):
+                found.append(int(path.parent.name))
+        except OSError:
+            pass
+    return [p for p in found if p != os.getpid()]
+
+
+def run_in(folder, *args, **more):
+    folder.mkdir()
+    env = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen([CTL, "run", SOURCE / "recipes/tiny.toml", *overrides(keys(**more)), *args], env=env,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_completes():
+    """run: exit code of the run, its folder on stdout, and nothing else left behind"""
+    home = World.dir / "run"
+    process = run_in(home, "-n", "2")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    (state,) = home.iterdir()
+    assert [p.name for p in state.iterdir()] == ["jobs"], list(state.iterdir())
+    assert out.strip() == str(state / "jobs/1")
+    assert "completed  step 20/20" in err and "with 2 workers" in err, err
+    assert not processes(home)
+
+
+def run_keeps_state():
+    """run --state-dir: the job store stays"""
+    state = World.dir / "kept"
+    process = run_in(World.dir / "other", "--state-dir", state, "-n", "1")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    store = sqlite3.connect(state / "titan.db")
+    assert store.execute("SELECT id, name FROM jobs").fetchall() == [(1, "tiny")]
+    store.close()
+    assert not processes(state)
+
+
+def run_interrupted():
+    """run: Ctrl-C stops with a last checkpoint and 130; SIGKILL of titanctl leaves no process either"""
+    home = World.dir / "interrupted"
+    process = run_in(home, training__steps=1000000)
+    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped at step" in err.splitlines()[-1] and "checkpoint" in err.splitlines()[-1], err
+    assert not processes(home)
+
+    home = World.dir / "killed"
+    process = run_in(home, training__steps=1000000)
+    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
+    process.kill()
+    process.communicate()
+    until("titand and its workers are gone", lambda: not processes(home), 30)
+
+
+def run_refused():
+    """run: a wrong run file or a titand that cannot start is one line, and leaves nothing behind"""
+    home = World.dir / "refused"
+    process = run_in(home, training__stepz=3)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and "training.steps?" in err and err.count("\n") == 1, err
+    assert not list(home.iterdir())
+    process = run_in(World.dir / "refused2", "--state-dir", World.daemon.state)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 6 and str(World.daemon.process.pid) in err and err.count("\n") == 1, err
+
+
+def submit_and_wait():
+    """submit prints the number only; wait ends with the job's outcome, or 124"""
+    d = World.daemon
+    done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys()), "--name", "a name")
+    assert done.code == 0 and done.out == done.out.strip() + "\n" and done.out.strip().isdigit() and not done.err
+    World.done = done.out.strip()
+    assert d.ctl("wait", World.done).code == 0
+    assert d.status(World.done)["name"] == "a name"
+    stdin = (SOURCE / "recipes/tiny.toml").read_text()
+    again = d.ctl("submit", "-", *overrides(keys()), "--follow", stdin=stdin)
+    assert again.code == 0 and again.out.strip().isdigit() and "completed  step 20/20" in again.err, again.err
+    assert "\033" not in again.err and "\r" not in again.err
+
+    job = submit(training__steps=1000000)
+    begin = time.monotonic()
+    one_line(d.ctl("wait", job, "--timeout", "0.5"), 124, job)
+    assert 0.4 < time.monotonic() - begin < 5
+    d.ok("cancel", job)
+    one_line(d.ctl("wait", job), 1, "cancelled")
+    one_line(d.ctl("cancel", job), 6, "cancelled")
+    one_line(d.ctl("wait", job), 1, "cancelled")  # has ended long ago
+
+
+def follow_detaches():
+    """submit --follow: Ctrl-C leaves, says that the job goes on, and it does"""
+    d = World.daemon
+    process = subprocess.Popen([CTL, "-s", d.server, "submit", SOURCE / "recipes/tiny.toml", "-f",
+                                *overrides(keys(training__steps=1000000))], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    job = process.stdout.readline().strip()
+    until("it trains", lambda: d.status(job)["step"] > 1, 30)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and f"job {job} goes on" in err, err
+    assert d.status(job)["state"] == "RUNNING"
+    d.ok("cancel", job)
+    d.ctl("wait", job)
+
+
+def over_a_restart():
+    """wait and --follow go on when titand is killed and comes back"""
+    with Daemon(World.dir / "restart", "--slots", 2) as d:
+        job = d.submit("tiny", keys(training__steps=600))
+        until("it trains", lambda: d.status(job)["step"] > 2, 30)
+        results = {}
+        threads = [threading.Thread(target=lambda name=name, args=args: results.update({name: d.ctl(*args)}))
+                   for name, args in (("wait", ("wait", job)), ("follow", ("wait", job, "--follow")))]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        d.kill()
+        d.start()
+        for thread in threads:
+            thread.join(60)
+        assert results["wait"].code == 0, results["wait"].err
+        assert results["follow"].code == 0, results["follow"].err
+        assert "completed  step 600/600" in results["follow"].err, results["follow"].err
+
+
+def json_shapes():
+    """-o json: documented fields, times as RFC 3339 or null, one object a line in streams"""
+    d, job = World.daemon, World.done
+    status = d.status(job)
+    assert STATUS <= set(status), STATUS - set(status)
+    assert status["id"] == int(job) and status["state"] == "COMPLETED" and status["step"] == 20
+    assert all(TIME.fullmatch(status[k]) for k in ("submitted_at", "started_at", "finished_at"))
+    assert Path(status["checkpoint"]).is_dir()
+    pending = d.submit("tiny", keys(elastic__min_workers=3, elastic__max_workers=3))
+    waiting = d.status(pending)
+    assert waiting["started_at"] is None and waiting["loss"] is None and waiting["checkpoint"] is None
+    d.ok("cancel", pending)
+    assert [j["id"] for j in d.jobs()][0] == int(pending)
+    (node,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
+    assert node["slots"] == 2 and TIME.fullmatch(node["last_seen"])
+    newest = json.loads(d.ok("-o", "json", "checkpoints", job))["checkpoints"][0]
+    assert newest["path"] == status["checkpoint"] and newest["step"] == 20 and TIME.fullmatch(newest["committed_at"])
+    version = json.loads(d.ok("-o", "json", "version"))
+    assert version["client"]["version"] == version["server"]["version"]
+    assert [m["step"] for m in d.lines("metrics", job)] == list(range(1, 21))
+    events = d.lines("events", job)
+    assert events[-1]["type"] == "job.state" and events[-1]["detail"]["to"] == "completed"
+    assert "step=20" in "".join(line["data"] for line in d.lines("logs", job, "--rank", "0"))
+    answer = json.loads(d.ok("-o", "json", "submit", SOURCE / "recipes/tiny.toml", *overrides(keys())))
+    assert set(answer) == {"job_id", "existed"}
+    assert json.loads(d.ok("-o", "json", "wait", answer["job_id"]))["state"] == "COMPLETED"
+
+
+def tables():
+    """tables and text: list with limit and filters, status, logs with their ranks, the loss curve"""
+    d, job = World.daemon, World.done
+    rows = d.ok("list", "--limit", "2").splitlines()
+    assert len(rows) == 3 and rows[0].split()[:4] == ["JOB", "NAME", "USER", "STATE"]
+    cancelled = d.ok("list", "--state", "cancelled,failed").splitlines()[1:]
+    assert cancelled and all("CANCELLED" in row for row in cancelled)
+    assert len(d.ok("list", "--user", "nobody-at-all").splitlines()) == 1
+    assert re.search(r"step +20 of 20\n", d.ok("status", job))
+    logs = d.ok("logs", job, "--tail", "1").splitlines()
+    assert any(line.startswith("[0] ") for line in logs), logs
+    assert len(d.ok("metrics", job).splitlines()) == 21
+    env = {**os.environ, "LC_ALL": "C"}
+    ascii_plot = command(CTL, "-s", d.server, "metrics", job, "--plot", env=env).out
+    assert ascii_plot.isascii() and "*" in ascii_plot and ascii_plot.rstrip().endswith("step 20"), ascii_plot
+    braille = command(CTL, "-s", d.server, "metrics", job, "--plot", env={**os.environ, "LC_ALL": "C.UTF-8"}).out
+    assert any(0x2800 < ord(c) < 0x2900 for c in braille), braille
+    assert "checkpoint/step-00000020" in d.ok("checkpoints", job)
+    assert "epoch.formed" in d.ok("events", job)
+
+
+def broken_pipe():
+    """output into a pipe that closes early ends the command, quietly"""
+    line = f"{CTL} -s {World.daemon.server} -o json metrics {World.done} | head -n 1"
+    done = command("bash", "-c", line)
+    assert done.out.count("\n") == 1 and not done.err, done.err
+
+
+def generate_and_convert():
+    """generate and convert work on a job's checkpoint and on a path"""
+    d, job = World.daemon, World.done
+    args = ("--prompt", "#include <", "--max-tokens", "20", "--seed", "7")
+    first = d.ok("generate", job, *args)
+    assert first == d.ok("generate", d.status(job)["checkpoint"], *args) and len(first.strip()) > 0
+    step = json.loads(d.ok("-o", "json", "checkpoints", job))["checkpoints"][-1]["step"]
+    d.ok("generate", job, "--step", step, *args)
+    one_line(d.ctl("generate", job, "--step", 19, *args), 3, "19")
+    one_line(d.ctl("generate", "/nowhere", *args), 3, "/nowhere")
+    one_line(d.ctl("generate", job), 2, "--prompt")
+    d.ok("convert", job, World.dir / "hf")
+    assert {"config.json", "model.safetensors"} <= {p.name for p in (World.dir / "hf").iterdir()}
+
+
+def on_terminal(*args, env=None):
+    """What a command writes to a terminal 120 columns wide, and its exit code."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm", "COLUMNS": "120", "LC_ALL": "C.UTF-8", **(env or {})})
+        os.execv(CTL, [str(a) for a in (CTL, *args)])
+    import fcntl
+    import struct
+    import termios
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    out = b""
+    while select.select([fd], [], [], 60)[0]:
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        out += data
+    return out.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def live_line():
+    """on a terminal the progress line is drawn over itself, with colour unless NO_COLOR"""
+    base = ["-s", World.daemon.server, "submit", SOURCE / "recipes/tiny.toml", "-f",
+            *overrides(keys(training__steps=200))]
+    out, code = on_terminal(*base)
+    assert code == 0 and out.count("\r\033[K") > 2 and "\033[32" in out and "step 200/200" in out, repr(out)
+    out, code = on_terminal(*base, env={"NO_COLOR": "1"})
+    assert code == 0 and "\r\033[K" in out and not re.search(r"\033\[[0-9;]*m", out), repr(out)
+    out, code = on_terminal("-s", World.daemon.server, "list")
+    assert "\033[32;1mCOMPLETED" in out
+
+
+def completion():
+    """bash completion offers commands, options and jobs"""
+    def complete(line):
+        words = line.split(" ")
+        script = (f"titanctl() {{ {CTL} \"$@\"; }}; source {SOURCE / 'ctl/titanctl.bash'}; "
+                  f"COMP_WORDS=({' '.join(w or chr(39) * 2 for w in words)}); COMP_CWORD={len(words) - 1}; "
+                  "_titanctl; printf '%s\\n' \"${COMPREPLY[@]}\"")
+        done = command("bash", "-c", script, env={**os.environ, "TITAN_SERVER": World.daemon.server})
+        assert not done.err, done.err
+        return done.out.split()
+    assert complete("titanctl st") == ["status"]
+    assert {"submit", "run", "list"} <= set(complete("titanctl "))
+    assert "--follow" in complete("titanctl submit --")
+    assert complete("titanctl -o j") == ["json"]
+    assert World.done in complete("titanctl status ")
+    assert complete("titanctl list --state CANCEL") == ["CANCELLING", "CANCELLED"]
+
+
+def main():
+    World.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
+    World.text = headers_text(World.dir / "text", 1 << 18)
+    try:
+        with Daemon(None, "--slots", 2) as World.daemon:
+            try:
+                tap(run_completes, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
+                    over_a_restart, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
+            except SystemExit as end:
+                if end.code:
+                    raise  # the daemon's log is shown
+    finally:
+        shutil.rmtree(World.dir, ignore_errors=True)
+
+
+main()
