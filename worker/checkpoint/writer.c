@@ -2,6 +2,7 @@
 #include "worker/checkpoint/writer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -97,12 +98,13 @@ void checkpoint_writer_cancel(struct checkpoint_writer *w)
 /* --- the thread
  * ------------------------------------------------------------------------------------------------------------- */
 
-static titan_status entry_path(const struct checkpoint_writer *w, int rank, char path[PATH_MAX],
+/* A rank's manifest entry (what "json"), or the sign that there will be none (what "failed"). */
+static titan_status entry_path(const struct checkpoint_writer *w, int rank, const char *what, char path[PATH_MAX],
                                struct titan_error *err)
 {
     char folder[PATH_MAX];
     TRY(checkpoint_unfinished_path(folder, w->opt.dir, &w->info, err));
-    if (snprintf(path, PATH_MAX, "%s/entry-%05d.json", folder, rank) >= PATH_MAX)
+    if (snprintf(path, PATH_MAX, "%s/entry-%05d.%s", folder, rank, what) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", w->opt.dir);
     return TITAN_OK;
 }
@@ -114,7 +116,7 @@ static titan_status write_shard(struct checkpoint_writer *w, struct titan_error 
 
     TRY(checkpoint_write_shard(w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces, &entry,
                                err));
-    TRY(entry_path(w, w->opt.rank, path, err));
+    TRY(entry_path(w, w->opt.rank, "json", path, err));
     return file_replace(path, entry.data, entry.len, err);
 }
 
@@ -122,12 +124,16 @@ static titan_status write_shard(struct checkpoint_writer *w, struct titan_error 
 static titan_status await_entry(const struct checkpoint_writer *w, int rank, int64_t deadline, struct buf *out,
                                 struct titan_error *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], failed[PATH_MAX];
 
-    TRY(entry_path(w, rank, path, err));
+    TRY(entry_path(w, rank, "json", path, err));
+    TRY(entry_path(w, rank, "failed", failed, err));
     while (access(path, F_OK) != 0) {
         if (errno != ENOENT)
             return titan_fail_errno(err, "cannot look for '%s'", path);
+        if (access(failed, F_OK) == 0)
+            return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: rank %d could not write its part",
+                              (unsigned long)w->info.step, rank);
         if (atomic_load(&w->cancelled))
             return titan_fail(err, TITAN_ECANCELLED,
                               "checkpoint of step %lu dropped: rank %d left before it was written",
@@ -148,7 +154,7 @@ static titan_status commit(struct checkpoint_writer *w, struct buf *entries, str
     for (int r = 0; r < w->opt.world; r++)
         TRY(await_entry(w, r, deadline, &entries[r], err));
     for (int r = 0; r < w->opt.world; r++) { /* they are in the manifest from here on */
-        TRY(entry_path(w, r, path, err));
+        TRY(entry_path(w, r, "json", path, err));
         if (unlink(path) < 0)
             return titan_fail_errno(err, "cannot remove '%s'", path);
     }
@@ -159,11 +165,26 @@ static titan_status commit(struct checkpoint_writer *w, struct buf *entries, str
     return w->opt.keep > 0 ? checkpoint_prune(w->opt.dir, w->opt.keep, err) : TITAN_OK;
 }
 
+/* An empty file mostly fits on a full disk too; without it rank 0 waits in vain, for a limited time. */
+static void note_failure(const struct checkpoint_writer *w)
+{
+    char path[PATH_MAX];
+
+    if (entry_path(w, w->opt.rank, "failed", path, NULL) != TITAN_OK)
+        return;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (fd >= 0)
+        (void)close(fd);
+}
+
 static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_error *err)
 {
-    TRY(write_shard(w, err));
-    if (w->opt.rank != 0)
-        return TITAN_OK;
+    const titan_status shard = write_shard(w, err);
+
+    if (shard != TITAN_OK)
+        note_failure(w);
+    if (shard != TITAN_OK || w->opt.rank != 0)
+        return shard;
     struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
     if (!entries)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");

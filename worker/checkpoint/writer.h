@@ -1,9 +1,9 @@
 /* writer.h - checkpoints in the background.
  *
  * Training waits only for a copy of the rank's state in host memory; a thread of each rank writes it as a shard and
- * leaves the shard's manifest entry as entry-RANK.json beside it. Rank 0's thread waits for all entries, then commits.
- * Nobody waits for a peer in a collective, so a peer's death cannot block: cancelled, rank 0 takes what is complete
- * already or drops the checkpoint.
+ * leaves the shard's manifest entry as entry-RANK.json beside it (or an empty entry-RANK.failed). Rank 0's thread waits
+ * for all entries, then commits. Nobody waits for a peer in a collective, so a peer's death cannot block: cancelled,
+ * rank 0 takes what is complete already or drops the checkpoint.
  *
  * One thread calls; one checkpoint is under way at a time. */
 #ifndef TITAN_WORKER_CHECKPOINT_WRITER_H

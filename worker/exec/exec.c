@@ -201,11 +201,21 @@ static titan_status run_embed_wgrad(const struct call *c)
     return embedding_wgrad(&c->e->ctx, out(c, 0), padded(c), c->a->first, in(c, 0), in(c, 1));
 }
 
+/* The norm's rstd (N) of a unit's input tells whether that was finite, at the cost of N elements. */
+static titan_status check_input(const struct call *c, double *report, const float *rstd)
+{
+    const size_t n = (size_t)(c->e->ctx.b * c->e->ctx.t);
+    return c->e->ctx.ops->block_sums(c->s, report + report_check(c->e->p, slot(c), c->a->unit), rstd, n, n, false);
+}
+
 static titan_status run_layer_forward(const struct call *c)
 {
+    const bool recompute = c->a->n_out == 1;
     struct layer_saved saved;
+
     (void)layer_saved_carve(&c->e->ctx, out(c, 0), &saved);
-    return layer_forward(&c->e->ctx, c->a->unit - 1, c->a->n_out > 1 ? out(c, 1) : NULL, &saved, in(c, 0), in(c, 1));
+    TRY(layer_forward(&c->e->ctx, c->a->unit - 1, recompute ? NULL : out(c, 1), &saved, in(c, 0), in(c, 1)));
+    return recompute ? TITAN_OK : check_input(c, out(c, 2), saved.rstd1);
 }
 
 static titan_status run_layer_dgrad(const struct call *c)
@@ -237,6 +247,7 @@ static titan_status run_head_forward(const struct call *c)
 
     (void)head_saved_carve(ctx, out(c, 0), &head);
     TRY(head_forward(ctx, &head, in(c, 0), in(c, 1)));
+    TRY(check_input(c, report, head.rstd));
     TRY(head_loss(ctx, &head, losses, targets_of(c, in(c, 2)), true));
     return ctx->ops->block_sums(c->s, report + report_losses() + slot(c), losses, n, n, false);
 }

@@ -52,11 +52,25 @@ static titan_status read_norm(const struct program *p, const struct layout *l, c
             sums[b] = reports[index / p->blocks * report_size(p) + report_blocks(p) + index % p->blocks];
         }
         unit_sums[u] = tree_sum(sums, n);
-        if (!isfinite(unit_sums[u]) && out->bad_unit < 0)
+        if (!isfinite(unit_sums[u])) /* backward runs from the last unit to the first */
             out->bad_unit = u;
     }
     out->grad_norm = sqrt(tree_sum(unit_sums, units)) / out->tokens;
     return TITAN_OK;
+}
+
+/* A loss that is not finite: the unit before the first one with a bad input, or the head. */
+static int bad_forward(const struct program *p, const double *reports)
+{
+    for (int u = 1; u < p->n_units; u++)
+        for (int r = 0; r < p->world; r++) {
+            int64_t from, to;
+            tree_share(p->microbatches, p->world, r, &from, &to);
+            for (int64_t slot = 0; slot < to - from; slot++)
+                if (!isfinite(reports[r * report_size(p) + report_check(p, slot, u)]))
+                    return u - 1;
+        }
+    return p->n_units - 1;
 }
 
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *reports,
@@ -66,6 +80,8 @@ titan_status outcome_read(const struct program *program, const struct layout *la
 
     TRY(read_losses(program, reports, &out, err));
     TRY(read_norm(program, layout, reports, &out, err));
+    if (!isfinite(out.loss))
+        out.bad_unit = bad_forward(program, reports);
     out.finite = isfinite(out.loss) && isfinite(out.grad_norm);
     *ret = out;
     return TITAN_OK;

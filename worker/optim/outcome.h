@@ -13,7 +13,7 @@ struct step_outcome {
     double grad_norm; /* of the mean gradient, before clipping */
     unsigned orders;  /* bits any rank was given */
     bool finite;      /* loss and norm are */
-    int bad_unit;     /* first unit with a non-finite gradient; -1: none, the loss itself */
+    int bad_unit;     /* where the first value that is not finite arose, forward or backward; -1: none */
 };
 
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *reports,

@@ -212,6 +212,7 @@ static void emit_layer_forward(struct builder *b, const struct visit *v, int64_t
         return;
     b->x[layer + 1] = add_buffer(b, BUF_X, layer + 1, mb, residual_bytes(b->opt->shape));
     writes(b, b->x[layer + 1]);
+    writes(b, b->report);
 }
 
 static void emit_forward(struct builder *b, const struct visit *v, int64_t mb)

@@ -25,7 +25,7 @@ static const struct shape shapes[ACT_COUNT] = {
     [ACT_RELEASE] = {1, 0, 0, {IN(FULL)}, {0}, false},
     [ACT_LOAD] = {0, 1, 1, {0}, {IN(TOKENS)}, true},
     [ACT_EMBED_FORWARD] = {2, 1, 1, {PARAMS, IN(TOKENS)}, {IN(X)}, true},
-    [ACT_LAYER_FORWARD] = {2, 2, 1, {PARAMS, IN(X)}, {IN(SAVED), IN(X)}, true},
+    [ACT_LAYER_FORWARD] = {2, 3, 1, {PARAMS, IN(X)}, {IN(SAVED), IN(X), IN(REPORT)}, true},
     [ACT_HEAD_FORWARD] = {3, 3, 3, {PARAMS, IN(X), IN(TOKENS)}, {IN(HEAD), IN(LOSSES), IN(REPORT)}, true},
     [ACT_HEAD_DGRAD] = {3, 2, 2, {PARAMS, IN(X), IN(HEAD)}, {IN(DX), IN(HEAD_BACK)}, true},
     [ACT_HEAD_WGRAD] = {3, 1, 1, {IN(X), IN(HEAD), IN(HEAD_BACK)}, {IN(GRAD)}, true},
@@ -92,17 +92,15 @@ struct checker {
 
 enum { STAGE_FORWARD, STAGE_DGRAD, STAGE_WGRAD, STAGES };
 
-#define REFUSE(c, ...) refuse((c), titan_fail((c)->err, TITAN_EBUG, __VA_ARGS__))
+/* Fill the error with a reason, say where, and be the status to return. */
+#define REFUSE(c, ...) (titan_fail((c)->err, TITAN_EBUG, __VA_ARGS__), refuse(c))
 
-static titan_status refuse(const struct checker *c, titan_status status)
+static titan_status refuse(const struct checker *c)
 {
-    (void)status;
-    if (c->index >= 0)
-        return titan_error_wrap(c->err, "program of rank %d, action %d (%s)", c->p->rank, c->index,
-                                action_name(c->p->actions[c->index].kind)),
-               TITAN_EBUG;
-    (void)titan_error_wrap(c->err, "program of rank %d", c->p->rank);
-    return TITAN_EBUG;
+    if (c->index < 0)
+        return titan_error_wrap(c->err, "program of rank %d", c->p->rank);
+    return titan_error_wrap(c->err, "program of rank %d, action %d (%s)", c->p->rank, c->index,
+                            action_name(c->p->actions[c->index].kind));
 }
 
 static titan_status check_operand(const struct checker *c, const struct action *a, int id, unsigned kinds, bool is_out,

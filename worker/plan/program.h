@@ -22,7 +22,7 @@
     X(RELEASE, "in FULL(u): end of its life")                                                                          \
     X(LOAD, "out TOKENS(mb): inputs and targets from the host")                                                        \
     X(EMBED_FORWARD, "in params(0), TOKENS; out X(0)")                                                                 \
-    X(LAYER_FORWARD, "in params(l), X(l); out SAVED(l), X(l+1); without X(l+1): recomputation for backward")           \
+    X(LAYER_FORWARD, "in params(l), X(l); out SAVED(l), X(l+1), REPORT; SAVED alone: recomputation for backward")      \
     X(HEAD_FORWARD, "in params, X(L), TOKENS; out HEAD, LOSSES, REPORT: loss and gradient of the logits")              \
     X(HEAD_DGRAD, "in params, X(L), HEAD; out DX(L), HEAD_BACK")                                                       \
     X(HEAD_WGRAD, "in X(L), HEAD, HEAD_BACK; out GRAD")                                                                \
@@ -127,8 +127,8 @@ struct program {
     size_t arena_bytes, external_bytes;
 };
 
-/* A rank's report, doubles: loss sums [share_max], token counts [share_max], orders [REPORT_ORDERS], block sums
- * [blocks]. */
+/* A rank's report, doubles: loss sums [share_max], token counts [share_max], orders [REPORT_ORDERS], input checks
+ * [share_max][n_units] (not finite where the input of a unit was not; unit 0 has none), block sums [blocks]. */
 #define REPORT_ORDERS 3
 static inline int64_t report_losses(void)
 {
@@ -142,9 +142,13 @@ static inline int64_t report_orders(const struct program *p)
 {
     return 2 * p->share_max;
 }
+static inline int64_t report_check(const struct program *p, int64_t slot, int unit)
+{
+    return 2 * p->share_max + REPORT_ORDERS + slot * p->n_units + unit;
+}
 static inline int64_t report_blocks(const struct program *p)
 {
-    return 2 * p->share_max + REPORT_ORDERS;
+    return report_check(p, p->share_max, 0);
 }
 static inline int64_t report_size(const struct program *p)
 {

@@ -1,0 +1,202 @@
+/* writer.h: shards written by several ranks' threads become one checkpoint; a rank that fails or leaves costs the
+ * checkpoint, not the wait. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "worker/checkpoint/writer.h"
+
+#define WORLD 3
+
+static const struct model_dims dims = {.dim = 32,
+                                       .n_layers = 2,
+                                       .n_heads = 2,
+                                       .n_kv_heads = 1,
+                                       .ffn_hidden = 64,
+                                       .vocab_size = 64,
+                                       .rope_theta = 1e4,
+                                       .norm_eps = 1e-5};
+
+struct fixture {
+    char dir[64], checkpoints[96];
+    struct device_handle device;
+    struct stream *stream;
+    struct model *model;
+    struct train_state *states[WORLD];
+    struct checkpoint_writer *writers[WORLD];
+};
+
+static struct checkpoint_info info_of(uint64_t step)
+{
+    return (struct checkpoint_info){
+        .step = step, .epoch = 3, .tokens = 99, .world = WORLD, .recipe_hash = 5, .recipe = (char *)"x = 1\n"};
+}
+
+static int set_up(void **state)
+{
+    static struct fixture f;
+    struct titan_error err = {0};
+    const struct device_options options = {.threads = 1};
+    memset(&f, 0, sizeof f);
+    (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
+    (void)snprintf(f.dir, sizeof f.dir, "/tmp/titan-writer-XXXXXX");
+    assert_non_null(mkdtemp(f.dir));
+    (void)snprintf(f.checkpoints, sizeof f.checkpoints, "%s/checkpoint", f.dir);
+    if (device_open("cpu", &options, &f.device, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(f.device.ops->stream_open(f.device.dev, "test", true, &f.stream, &err), TITAN_OK);
+    assert_int_equal(model_open(&dims, &f.model, &err), TITAN_OK);
+    for (int r = 0; r < WORLD; r++) {
+        assert_int_equal(state_open(&f.device, f.model, r, WORLD, DTYPE_F32, &f.states[r], &err), TITAN_OK);
+        assert_int_equal(state_init(f.states[r], 11, f.stream, &err), TITAN_OK);
+        const struct writer_options o = {.dir = f.checkpoints,
+                                         .rank = r,
+                                         .world = WORLD,
+                                         .keep = 2,
+                                         .layout = f.states[r]->layout,
+                                         .wait_ms = 20000};
+        assert_int_equal(checkpoint_writer_open(&o, &f.writers[r], &err), TITAN_OK);
+    }
+    *state = &f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    for (int r = 0; r < WORLD; r++) {
+        checkpoint_writer_close(f->writers[r]);
+        state_close(f->states[r]);
+    }
+    f->device.ops->stream_close(f->stream);
+    device_close(&f->device);
+    model_close(f->model);
+    return dir_remove(f->dir, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static void start(struct fixture *f, int rank, uint64_t step)
+{
+    const struct checkpoint_info info = info_of(step);
+    struct titan_error err = {0};
+    if (checkpoint_writer_start(f->writers[rank], f->states[rank], &info, f->stream, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void test_complete(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    struct train_state *alone = NULL;
+
+    assert_int_equal(checkpoint_writer_collect(f->writers[0], false, &w, &err), TITAN_ENOTFOUND);
+    for (uint64_t step = 10; step <= 40; step += 10) {
+        for (int r = 0; r < WORLD; r++)
+            start(f, r, step);
+        /* A step after the snapshot changes nothing of what is written. */
+        for (int r = 0; r < WORLD; r++) {
+            if (checkpoint_writer_collect(f->writers[r], true, &w, &err) != TITAN_OK)
+                fail_msg("%s", err.msg);
+            assert_int_equal(w.step, r == 0 ? step : 0);
+            if (r == 0)
+                assert_true(w.bytes > 0 && w.world == WORLD && access(w.path, F_OK) == 0);
+            assert_int_equal(checkpoint_writer_collect(f->writers[r], true, &w, &err), TITAN_ENOTFOUND);
+        }
+    }
+    /* Two are kept; one rank alone loads what three have written. */
+    char path[PATH_MAX];
+    uint64_t step;
+    assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_OK);
+    assert_int_equal(step, 40);
+    (void)snprintf(path, sizeof path, "%s/step-00000020", f->checkpoints);
+    assert_int_equal(access(path, F_OK), -1);
+    (void)snprintf(path, sizeof path, "%s/step-00000030", f->checkpoints);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(state_open(&f->device, f->model, 0, 1, DTYPE_BF16, &alone, &err), TITAN_OK);
+    assert_int_equal(state_load(alone, path, 6, f->stream, &err), TITAN_ECONFLICT);
+    if (state_load(alone, path, 5, f->stream, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(alone->step, 30);
+    assert_int_equal(alone->tokens, 99);
+    for (int u = 0; u < f->model->n_units; u++) {
+        const int64_t n = f->model->units[u].numel;
+        float *expected = malloc((size_t)n * sizeof *expected);
+        model_init_range(f->model, 11, u, 0, n, expected);
+        assert_memory_equal(alone->master + alone->layout->offset[u], expected, (size_t)n * sizeof *expected);
+        free(expected);
+    }
+    state_close(alone);
+}
+
+static void test_peer_leaves(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+
+    start(f, 0, 50);
+    start(f, 1, 50); /* rank 2 is gone */
+    assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_OK);
+    checkpoint_writer_cancel(f->writers[0]);
+    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_ECANCELLED);
+    assert_non_null(strstr(err.msg, "rank 2"));
+}
+
+static void test_cancelled_but_complete(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+
+    for (int r = 1; r < WORLD; r++) {
+        start(f, r, 60);
+        assert_int_equal(checkpoint_writer_collect(f->writers[r], true, &w, &err), TITAN_OK);
+    }
+    checkpoint_writer_cancel(f->writers[0]);
+    start(f, 0, 60);
+    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_OK);
+    assert_int_equal(w.step, 60);
+}
+
+static void test_peer_fails(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    char path[PATH_MAX];
+    const struct checkpoint_info info = info_of(70);
+
+    /* The shard of rank 2 cannot be written: a folder has its name. */
+    assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
+    (void)strncat(path, "/rank-00002.safetensors", sizeof path - strlen(path) - 1);
+    assert_int_equal(dir_make(path, &err), TITAN_OK);
+    for (int r = WORLD - 1; r >= 0; r--)
+        start(f, r, 70);
+    assert_int_not_equal(checkpoint_writer_collect(f->writers[2], true, &w, &err), TITAN_OK);
+    assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_OK);
+    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_EIO);
+    assert_non_null(strstr(err.msg, "rank 2"));
+    /* What is listed is whole: the newest is the one before. */
+    uint64_t step;
+    assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_ENOTFOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_complete, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_leaves, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_fails, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

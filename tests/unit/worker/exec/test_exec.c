@@ -1,0 +1,263 @@
+/* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, an error of
+ * the host's decision ends the step before the update. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "worker/exec/exec.h"
+#include "worker/model/whole.h"
+#include "worker/optim/outcome.h"
+#include "worker/plan/build.h"
+#include "worker/plan/check.h"
+
+enum { B = 2, T = 16, MICROBATCHES = 3 };
+
+static const struct model_dims dims = {.dim = 32,
+                                       .n_layers = 2,
+                                       .n_heads = 4,
+                                       .n_kv_heads = 2,
+                                       .ffn_hidden = 96,
+                                       .vocab_size = 64,
+                                       .rope_theta = 1e4,
+                                       .norm_eps = 1e-5};
+
+struct fixture {
+    struct device_handle device;
+    struct stream *streams[STREAM_COUNT];
+    struct model *model;
+    struct train_state *state;
+    struct layer_ctx shape;
+    struct program *program;
+    struct exec *exec;
+    int32_t batch[MICROBATCHES][2][B * T];
+    double counts[MICROBATCHES];
+    /* what decide is to do, and what it saw */
+    bool skip, fail;
+    struct step_outcome outcome;
+};
+
+static void must(titan_status status, const struct titan_error *err)
+{
+    if (status != TITAN_OK)
+        fail_msg("%s: %s", titan_status_name(status), err->msg);
+}
+
+static int set_up(void **state)
+{
+    static struct fixture f;
+    struct titan_error err = {0};
+    const struct device_options options = {.threads = 1};
+    memset(&f, 0, sizeof f);
+    (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
+    must(device_open("cpu", &options, &f.device, &err), &err);
+    must(f.device.ops->stream_open(f.device.dev, "compute", true, &f.streams[STREAM_COMPUTE], &err), &err);
+    must(f.device.ops->stream_open(f.device.dev, "comm", false, &f.streams[STREAM_COMM], &err), &err);
+    must(model_open(&dims, &f.model, &err), &err);
+    must(state_open(&f.device, f.model, 0, 1, DTYPE_F32, &f.state, &err), &err);
+    must(state_init(f.state, 5, f.streams[STREAM_COMPUTE], &err), &err);
+    f.shape =
+        (struct layer_ctx){.ops = f.device.ops, .dev = f.device.dev, .model = f.model, .dt = DTYPE_F32, .b = B, .t = T};
+    const struct build_options build = {
+        .layout = f.state->layout, .shape = &f.shape, .microbatches = MICROBATCHES, .prefetch = 1};
+    must(program_build(&build, 0, &f.program, &err), &err);
+    must(program_check(f.program, 0, &err), &err);
+    const struct exec_options exec = {.program = f.program,
+                                      .shape = &f.shape,
+                                      .device = &f.device,
+                                      .streams = {f.streams[0], f.streams[1]},
+                                      .state = f.state};
+    must(exec_open(&exec, &f.exec, &err), &err);
+    for (int m = 0; m < MICROBATCHES; m++)
+        for (int i = 0; i < B * T; i++) {
+            f.batch[m][0][i] = (m * 31 + i * 7) % 64;
+            f.batch[m][1][i] = i % 5 == m ? -1 : (m * 31 + i * 7 + 3) % 64; /* some are not counted */
+            f.counts[m] += f.batch[m][1][i] >= 0;
+        }
+    *state = &f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    exec_close(f->exec);
+    program_close(f->program);
+    state_close(f->state);
+    model_close(f->model);
+    for (int i = 0; i < STREAM_COUNT; i++)
+        f->device.ops->stream_close(f->streams[i]);
+    device_close(&f->device);
+    return 0;
+}
+
+static titan_status decide(void *arg, const double *reports, struct exec_decision *ret, struct titan_error *err)
+{
+    struct fixture *f = arg;
+    if (f->fail)
+        return titan_fail(err, TITAN_ECANCELLED, "the host has other plans");
+    TRY(outcome_read(f->program, f->state->layout, reports, &f->outcome, err));
+    *ret = (struct exec_decision){.skip = f->skip,
+                                  .adamw = {.lr = 1e-2f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.95f,
+                                            .eps = 1e-8f,
+                                            .grad_scale = (float)(1 / f->outcome.tokens),
+                                            .bias1 = 0.1f,
+                                            .bias2 = 0.05f}};
+    return TITAN_OK;
+}
+
+static titan_status run(struct fixture *f, unsigned orders, struct titan_error *err)
+{
+    const struct exec_step step = {
+        .batch = &f->batch[0][0][0], .counts = f->counts, .orders = orders, .decide = decide, .arg = f};
+    TRY(exec_run(f->exec, &step, err));
+    return f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], err);
+}
+
+static float *copy_state(const struct fixture *f)
+{
+    float *copy = malloc(3 * (size_t)f->state->layout->total * sizeof *copy);
+    must(state_snapshot(f->state, copy, f->streams[STREAM_COMPUTE], NULL), NULL);
+    return copy;
+}
+
+/* Loss and gradient norm against the same batch through whole.h. */
+static void test_loss_and_norm(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    struct whole_model *w = NULL;
+    double sum = 0, counted = 0, square = 0;
+    float *grads[64] = {0}, *total[64] = {0};
+
+    must(run(f, 5, &err), &err);
+    must(whole_model_open(f->model, &f->device, DTYPE_F32, B, T, &w, &err), &err);
+    must(whole_model_init(w, 5, &err), &err);
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        grads[i] = calloc((size_t)f->model->tensors[i].numel, sizeof(float));
+        total[i] = calloc((size_t)f->model->tensors[i].numel, sizeof(float));
+    }
+    for (int m = 0; m < MICROBATCHES; m++) {
+        double loss;
+        must(whole_model_loss(w, f->batch[m][0], f->batch[m][1], B, T, &loss, grads, &err), &err);
+        sum += loss;
+        counted += f->counts[m];
+        for (int i = 0; i < f->model->n_tensors; i++)
+            for (int64_t e = 0; e < f->model->tensors[i].numel; e++)
+                total[i][e] += grads[i][e];
+    }
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        for (int64_t e = 0; e < f->model->tensors[i].numel; e++)
+            square += (double)total[i][e] * total[i][e];
+        free(grads[i]);
+        free(total[i]);
+    }
+    assert_true(f->outcome.finite && f->outcome.bad_unit == -1);
+    assert_true(f->outcome.tokens == counted);
+    assert_true(fabs(f->outcome.loss - sum / counted) < 1e-9);
+    assert_true(fabs(f->outcome.grad_norm - sqrt(square) / counted) < 1e-6 * f->outcome.grad_norm);
+    assert_int_equal(f->outcome.orders, 5);
+    whole_model_close(w);
+}
+
+static void test_skip(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    const size_t bytes = 3 * (size_t)f->state->layout->total * sizeof(float);
+    _cleanup_free_ float *before = copy_state(f);
+
+    f->skip = true;
+    must(run(f, 0, &err), &err);
+    _cleanup_free_ float *after = copy_state(f);
+    assert_memory_equal(before, after, bytes);
+    const double first = f->outcome.loss;
+    must(run(f, 0, &err), &err);
+    assert_true(f->outcome.loss == first);
+
+    f->skip = false;
+    must(run(f, 0, &err), &err);
+    _cleanup_free_ float *updated = copy_state(f);
+    assert_memory_not_equal(before, updated, bytes);
+    must(run(f, 0, &err), &err);
+    assert_true(f->outcome.loss < first);
+}
+
+static void test_host_fails(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    _cleanup_free_ float *before = copy_state(f);
+
+    f->fail = true;
+    assert_int_equal(run(f, 0, &err), TITAN_ECANCELLED);
+    assert_non_null(strstr(err.msg, "DECIDE"));
+    assert_non_null(strstr(err.msg, "other plans"));
+    _cleanup_free_ float *after = copy_state(f);
+    assert_memory_equal(before, after, 3 * (size_t)f->state->layout->total * sizeof(float));
+}
+
+/* A weight that is not finite: its unit is named, though the units after it and all gradients are spoilt too. */
+static void test_bad_unit(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+
+    f->skip = true;
+    for (int u = 0; u < f->model->n_units; u++) {
+        const struct model_tensor *t = &f->model->tensors[f->model->units[u].first_tensor];
+        float *weight = &f->state->master[f->state->layout->offset[u] + t->offset];
+        const float good = *weight;
+        *weight = NAN;
+        if (u == 0) /* a token's row: one that occurs */
+            for (int64_t i = 0; i < t->numel; i++)
+                weight[i] = NAN;
+        must(run(f, 0, &err), &err);
+        assert_false(f->outcome.finite);
+        assert_int_equal(f->outcome.bad_unit, u);
+        *weight = good;
+        if (u == 0)
+            model_init_range(f->model, 5, 0, 0, t->numel, weight);
+        must(run(f, 0, &err), &err);
+        assert_true(f->outcome.finite && f->outcome.bad_unit == -1);
+    }
+}
+
+/* A gradient that is not finite though the loss is: the first unit backward came to. */
+static void test_bad_gradient(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    struct step_outcome outcome;
+
+    f->skip = true;
+    must(run(f, 0, &err), &err);
+    _cleanup_free_ double *report = calloc((size_t)report_size(f->program), sizeof *report);
+    for (int m = 0; m < MICROBATCHES; m++)
+        report[report_counts(f->program) + m] = 1;
+    for (int u = 0; u <= 2; u++)
+        report[report_blocks(f->program) + layout_block_index(f->state->layout, u, 0)] = INFINITY;
+    must(outcome_read(f->program, f->state->layout, report, &outcome, &err), &err);
+    assert_false(outcome.finite);
+    assert_int_equal(outcome.bad_unit, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_loss_and_norm, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_skip, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_host_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bad_unit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bad_gradient, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
