@@ -225,7 +225,7 @@ static void greet(struct link *l)
 static void revoke_current(struct link *l)
 {
     (void)pthread_mutex_lock(&l->revoke_lock);
-    l->revoked = 1;
+    __atomic_store_n(&l->revoked, 1, __ATOMIC_RELEASE); /* readers poll it through a volatile pointer */
     if (l->revoke_fn)
         l->revoke_fn(l->revoke_arg);
     (void)pthread_mutex_unlock(&l->revoke_lock);
@@ -586,7 +586,7 @@ static titan_status link_next(struct membership *m, struct epoch_view *ret, stru
     atomic_store(&l->page->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING);
     view_fill(l->current, ret);
     /* Under the lock: a revoke of this epoch cannot slip in between and be wiped out. */
-    l->revoked = 0;
+    __atomic_store_n(&l->revoked, 0, __ATOMIC_RELEASE);
     (void)pthread_mutex_unlock(&l->lock);
     return TITAN_OK;
 }
