@@ -40,13 +40,20 @@ struct script_epoch {
     int memfd;
 };
 
+/* One of each process, for epochs over TCP. */
+struct listeners {
+    int fd[PROCESSES_MAX];
+    char address[PROCESSES_MAX][32];
+};
+
 struct scripted {
     struct membership base;
     const struct script_epoch *epochs;
     int n_epochs, process, at; /* at: index of the current epoch, -1 before the first */
     uint64_t step;             /* last reported */
     int revoked;
-    const char *no_addresses[PROCESSES_MAX];
+    const struct listeners *listeners;
+    const char *addresses[PROCESSES_MAX]; /* by rank */
 };
 
 static titan_status scripted_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
@@ -57,11 +64,13 @@ static titan_status scripted_next(struct membership *m, struct epoch_view *ret, 
         for (int rank = 0; rank < e->world; rank++) {
             if (e->process[rank] != s->process)
                 continue;
+            for (int r = 0; r < e->world; r++)
+                s->addresses[r] = s->listeners->address[e->process[r]];
             *ret = (struct epoch_view){.epoch = (uint64_t)s->at + 1,
                                        .comm_id = {(unsigned char)(s->at + 1)},
                                        .rank = rank,
                                        .world = e->world,
-                                       .addresses = s->no_addresses,
+                                       .addresses = s->addresses,
                                        .memfd = e->memfd,
                                        .source = e->source,
                                        .holders = e->holders,
@@ -167,11 +176,16 @@ static void make_recipe(struct recipe *r, const char *checkpoints)
     assert_int_equal(recipe_resolve(r, &err), TITAN_OK);
 }
 
-static int run_process(const struct recipe *r, const struct script_epoch *epochs, int n, int process, const char *dir)
+static int run_process(const struct recipe *r, const struct script_epoch *epochs, int n, int process,
+                       const struct listeners *l, const char *dir)
 {
     struct titan_error err = {0};
-    struct scripted s = {
-        .base = {.ops = &scripted_ops, .listener = -1}, .epochs = epochs, .n_epochs = n, .process = process, .at = -1};
+    struct scripted s = {.base = {.ops = &scripted_ops, .listener = l->fd[process]},
+                         .epochs = epochs,
+                         .n_epochs = n,
+                         .process = process,
+                         .listeners = l,
+                         .at = -1};
     const struct train_options options = {.recipe = r, .membership = &s.base};
     (void)snprintf(s.base.job_dir, sizeof s.base.job_dir, "%s", dir);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -204,18 +218,26 @@ static void read_losses(const char *dir, struct losses *ret)
     }
 }
 
-static void run_script(struct script_epoch *epochs, int n, bool checkpoints, struct losses *ret)
+static void run_script(struct script_epoch *epochs, int n, bool checkpoints, bool tcp, struct losses *ret)
 {
     char dir[] = "/tmp/titan-resize-XXXXXX";
     struct recipe r;
     pid_t pids[PROCESSES_MAX] = {0};
+    struct listeners l;
 
     assert_non_null(mkdtemp(dir));
     make_recipe(&r, checkpoints ? "checkpoint.enable=true" : "checkpoint.enable=false");
     for (int i = 0; i < n; i++) {
         epochs[i].memfd = -1;
-        if (epochs[i].world > 1)
+        if (epochs[i].world > 1 && !tcp)
             assert_int_equal(comm_shm_segment(epochs[i].world, &epochs[i].memfd, NULL), TITAN_OK);
+    }
+    for (int p = 0; p < PROCESSES_MAX; p++) {
+        int port = 0;
+        l.fd[p] = -1;
+        if (tcp)
+            assert_int_equal(comm_listen("127.0.0.1", &l.fd[p], &port, NULL), TITAN_OK);
+        (void)snprintf(l.address[p], sizeof l.address[p], "127.0.0.1:%d", port);
     }
     (void)fflush(stdout);
     for (int p = 0; p < PROCESSES_MAX; p++) {
@@ -228,7 +250,7 @@ static void run_script(struct script_epoch *epochs, int n, bool checkpoints, str
         pids[p] = fork();
         assert_true(pids[p] >= 0);
         if (pids[p] == 0)
-            exit(run_process(&r, epochs, n, p, dir));
+            exit(run_process(&r, epochs, n, p, &l, dir));
     }
     for (int p = 0; p < PROCESSES_MAX; p++) {
         int status, expected = 0;
@@ -244,6 +266,9 @@ static void run_script(struct script_epoch *epochs, int n, bool checkpoints, str
     for (int i = 0; i < n; i++)
         if (epochs[i].memfd >= 0)
             (void)close(epochs[i].memfd);
+    for (int p = 0; p < PROCESSES_MAX; p++)
+        if (l.fd[p] >= 0)
+            (void)close(l.fd[p]);
     read_losses(dir, ret);
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
 }
@@ -264,16 +289,15 @@ static int one_rank(void **state)
     struct script_epoch whole[] = {{.world = 1, .process = {0}}};
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     log_set_level(LOG_LEVEL_ERROR);
-    run_script(whole, 1, false, &reference);
+    run_script(whole, 1, false, false, &reference);
     assert_int_equal(reference.lines, STEPS);
     assert_true(reference.loss[STEPS] < reference.loss[1]);
     return 0;
 }
 
 /* 2 -> 3 -> 5 workers, then the same five in other places; state in memory throughout. */
-static void test_pause_and_resize(void **state)
+static void pause_and_resize(bool tcp)
 {
-    (void)state;
     struct losses l;
     struct script_epoch e[] = {
         {.world = 2, .process = {0, 1}, .pause_after = 4},
@@ -307,25 +331,48 @@ static void test_pause_and_resize(void **state)
          .holders = 5,
          .holder_ranks = {1, 2, 4, 3, 0}},
     };
-    run_script(e, (int)ARRAY_SIZE(e), false, &l);
+    run_script(e, (int)ARRAY_SIZE(e), false, tcp, &l);
     assert_int_equal(l.lines, STEPS);
     check_against_reference(&l);
 }
 
-/* A worker dies: the others drop the step, go back to the checkpoint and on without it; later one joins, from memory.
- */
-static void test_kill_and_regrow(void **state)
+static void test_pause_and_resize(void **state)
 {
     (void)state;
+    pause_and_resize(false);
+}
+
+static void test_pause_and_resize_tcp(void **state)
+{
+    (void)state;
+    pause_and_resize(true);
+}
+
+/* A worker dies: the others drop the step, go back to the checkpoint and on without it; later one joins, from memory.
+ */
+static void kill_and_regrow(bool tcp)
+{
     struct losses l;
     struct script_epoch e[] = {
         {.world = 4, .process = {0, 1, 2, 3}, .victim = 2, .kill_before = 13},
         {.world = 3, .process = {0, 1, 3}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 10, .pause_after = 17},
         {.world = 4, .process = {0, 1, 3, 4}, .source = STATE_FROM_MEMORY, .holders = 3, .holder_ranks = {0, 1, 2}},
     };
-    run_script(e, (int)ARRAY_SIZE(e), true, &l);
+    run_script(e, (int)ARRAY_SIZE(e), true, tcp, &l);
     assert_true(l.lines >= STEPS + 1); /* steps 11 and on came twice */
     check_against_reference(&l);
+}
+
+static void test_kill_and_regrow(void **state)
+{
+    (void)state;
+    kill_and_regrow(false);
+}
+
+static void test_kill_and_regrow_tcp(void **state)
+{
+    (void)state;
+    kill_and_regrow(true);
 }
 
 /* Down to one rank, which has nobody to talk to, and up again, each through a checkpoint. */
@@ -343,15 +390,15 @@ static void test_checkpoint_any_size(void **state)
          .pause_after = 20},
         {.world = 2, .process = {3, 0}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 20},
     };
-    run_script(e, (int)ARRAY_SIZE(e), true, &l);
+    run_script(e, (int)ARRAY_SIZE(e), true, false, &l);
     check_against_reference(&l);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pause_and_resize),
-        cmocka_unit_test(test_kill_and_regrow),
+        cmocka_unit_test(test_pause_and_resize),    cmocka_unit_test(test_pause_and_resize_tcp),
+        cmocka_unit_test(test_kill_and_regrow),     cmocka_unit_test(test_kill_and_regrow_tcp),
         cmocka_unit_test(test_checkpoint_any_size),
     };
     return cmocka_run_group_tests(tests, one_rank, NULL);
