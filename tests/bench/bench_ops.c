@@ -239,6 +239,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 8 && argc > 4 + i; i++)
         *dims[i] = atoll(argv[4 + i]);
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* as the worker does */
     if (device_open(argc > 1 ? argv[1] : "cpu", &options, &b.h, &err) != TITAN_OK) {
         fprintf(stderr, "bench_ops: %s\n", err.msg);
         return 1;

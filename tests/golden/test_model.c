@@ -1,5 +1,6 @@
-/* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and every gradient of two models, 50 AdamW
- * steps, and each gradient once more by finite differences. Values and digests: tests/golden/reference.py. */
+/* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
+ * every gradient of two models, 50 AdamW steps, and each gradient once more by finite differences. Values and digests:
+ * tests/golden/reference.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

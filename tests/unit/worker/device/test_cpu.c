@@ -137,7 +137,7 @@ static void test_no_memory(void **state)
     (void)state;
     open_cpu(&h, 1);
     assert_int_equal(h.ops->alloc(h.dev, SIZE_MAX - 100, &p, &err), TITAN_ENOMEM);
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* those abort */
     assert_int_equal(h.ops->alloc(h.dev, (size_t)1 << 60, &p, &err), TITAN_ENOMEM);
 #endif
     assert_null(p);
