@@ -35,9 +35,10 @@ tidy: check-tidy ## clang-tidy alone
 check-tidy: $(gen_c)
 	$(call say,TIDY,"$(words $(check_own)) files")printf '%s\n' $(check_own) | xargs -P$(jobs) -n 5 sh -c '$(CLANG_TIDY) --quiet "$$@" -- \
 		-std=gnu17 -D_GNU_SOURCE -I. -I$(BUILD)/gen -fopenmp -DTITAN_FDS="\"/dev/null\"" 2>/dev/null' tidy
-# Without the scripts: those start the programs and watch the clock, which a sanitizer slows tenfold.
+# Without the scripts: those start the programs and watch the clock, which a sanitizer slows tenfold. Warnings do not
+# stop these builds: instrumentation misleads gcc's value ranges.
 check-sanitizers:
-	@UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test SAN=address,undefined T='unit/% fuzz/% sim/%' WERROR=1
+	@UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test SAN=address,undefined T='unit fuzz sim'
 # gRPC and OpenMP are not built for the thread sanitizer and would be reported for what they do not do.
 check-threads:
-	@$(MAKE) --no-print-directory test SAN=thread T='unit/base/% unit/state/% unit/worker/comm/% unit/worker/elastic/%' WERROR=1
+	@$(MAKE) --no-print-directory test SAN=thread T='unit/base unit/state unit/worker/comm unit/worker/elastic'
