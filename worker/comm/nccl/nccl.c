@@ -94,7 +94,7 @@ static titan_status wait_ready(ncclComm_t nccl, const volatile int *abort_flag, 
             return nccl_fail(err, nccl, r, what);
         if (state != ncclInProgress)
             return state == ncclSuccess ? TITAN_OK : nccl_fail(err, nccl, state, what);
-        if (abort_flag && *abort_flag)
+        if (abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED))
             return titan_fail(err, TITAN_EREVOKED, "epoch revoked during %s", what);
         if (clock_mono_ns() >= deadline_ns)
             return titan_fail(err, TITAN_ETIMEDOUT, "NCCL: %s did not finish in time", what);
@@ -360,7 +360,7 @@ static bool shrink_wait(struct shrink_call *call, const volatile int *abort_flag
 {
     unsigned looks = 0;
     while (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE)) {
-        if ((abort_flag && *abort_flag) || clock_mono_ns() >= deadline_ns)
+        if ((abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED)) || clock_mono_ns() >= deadline_ns)
             return false;
         pause_before_look(&looks);
     }
@@ -385,8 +385,9 @@ static titan_status shrink_run(struct comm *parent, struct shrink_call *call, co
             end_now(parent->dev, call->child, false);
             shrink_free(call);
         }
-        return abort_flag && *abort_flag ? titan_fail(err, TITAN_EREVOKED, "epoch revoked while shrinking")
-                                         : titan_fail(err, TITAN_ETIMEDOUT, "NCCL: shrinking did not finish in time");
+        return abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED)
+                   ? titan_fail(err, TITAN_EREVOKED, "epoch revoked while shrinking")
+                   : titan_fail(err, TITAN_ETIMEDOUT, "NCCL: shrinking did not finish in time");
     }
     (void)pthread_join(thread, NULL);
     ncclComm_t child = call->child;

@@ -375,7 +375,7 @@ static titan_status wait_for_members(struct segment *seg, const volatile int *ab
     if (arrive(seg, &seen))
         return TITAN_OK;
     while (!passed(seg->header, seen, &word)) {
-        if (abort_flag && *abort_flag)
+        if (abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED))
             return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();

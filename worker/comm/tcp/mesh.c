@@ -300,7 +300,7 @@ static titan_status meet(struct mesh *m, const volatile int *abort_flag, struct 
     int64_t limit = m->config->timeout_ms ? m->config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
     int64_t end = now_ms() + limit;
     while (m->ready < world - 1) {
-        if (abort_flag && *abort_flag)
+        if (abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED))
             return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
         if (now_ms() >= end) {
             int missing = 0;

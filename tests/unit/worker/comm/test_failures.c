@@ -299,7 +299,7 @@ static void *raise_abort(void *arg)
 {
     (void)arg;
     pause_ms(50);
-    abort_flag = 1;
+    __atomic_store_n(&abort_flag, 1, __ATOMIC_RELAXED);
     return NULL;
 }
 
