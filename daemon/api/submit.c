@@ -11,14 +11,13 @@ struct submit {
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     struct job job;
-    struct buf recipe; /* resolved */
+    struct recipe recipe; /* resolved */
     char *name, *user, *key;
     uint64_t existing;
 };
 
 static void submit_free(struct submit *s)
 {
-    buf_free(&s->recipe);
     free(s->name);
     free(s->user);
     free(s->key);
@@ -123,15 +122,14 @@ static titan_status check_request(struct coordinator *c, const Titan__V1__Submit
 static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
                             struct titan_error *err)
 {
-    struct recipe r;
     TRY(check_request(c, request, err));
-    TRY(check_recipe(c, request, &r, &s->job.spec, err));
-    recipe_print(&r, &s->recipe);
-    const char *name = request->name[0] ? request->name : r.job.description[0] ? r.job.description : "run";
+    TRY(check_recipe(c, request, &s->recipe, &s->job.spec, err));
+    const char *described = s->recipe.job.description[0] ? s->recipe.job.description : "run";
+    const char *name = request->name[0] ? request->name : described;
     s->name = strdup(name);
     s->user = strdup(request->user);
     s->key = request->idempotency_key[0] ? strdup(request->idempotency_key) : NULL;
-    if (buf_failed(&s->recipe) || !s->name || !s->user || (request->idempotency_key[0] && !s->key))
+    if (!s->name || !s->user || (request->idempotency_key[0] && !s->key))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     s->job.id = c->next_job_id++;
     s->job.name = s->name;
@@ -148,10 +146,15 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     return TITAN_OK;
 }
 
+/* On the writer thread; printing the recipe here keeps the loop free for others. */
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
     struct submit *s = arg;
-    return job_submit(db, &s->job, s->recipe.data, &s->existing, err);
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    recipe_print(&s->recipe, &text);
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    return job_submit(db, &s->job, text.data, &s->existing, err);
 }
 
 static void written(void *arg, const struct titan_error *err)

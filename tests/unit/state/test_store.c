@@ -1,0 +1,560 @@
+/* The job store: files, writer thread, group commit, what a full disk does, and the nouns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "state/change.h"
+#include "state/metric.h"
+#include "state/schema.h"
+#include "state/store.h"
+
+struct fixture {
+    uv_loop_t loop;
+    char dir[64];
+    struct store *store;
+    int done, failed;
+    struct titan_error last;
+};
+
+static void set_up(struct fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    strcpy(f->dir, "/tmp/titan-store-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+}
+
+static void open_store(struct fixture *f)
+{
+    struct titan_error err = {0};
+    if (store_open(&f->loop, f->dir, &f->store, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void close_store(struct fixture *f)
+{
+    store_close(f->store, NULL, NULL);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    f->store = NULL;
+}
+
+static void tear_down(struct fixture *f)
+{
+    if (f->store)
+        close_store(f);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    assert_int_equal(dir_remove(f->dir, NULL), TITAN_OK);
+}
+
+static void path_of(const struct fixture *f, const char *name, char path[128])
+{
+    (void)snprintf(path, 128, "%s/%s", f->dir, name);
+}
+
+struct write {
+    struct fixture *f;
+    struct job job;
+    titan_status fail_with;
+    char padding[4096];
+    uint64_t existing;
+};
+
+static titan_status write_one(struct db *db, void *arg, struct titan_error *err)
+{
+    struct write *w = arg;
+    TRY(job_submit(db, &w->job, w->padding, &w->existing, err));
+    return w->fail_with ? titan_fail(err, w->fail_with, "on purpose") : TITAN_OK;
+}
+
+static void on_done(void *arg, const struct titan_error *err)
+{
+    struct write *w = arg;
+    w->f->done++;
+    w->f->failed += err->status != TITAN_OK;
+    if (err->status != TITAN_OK)
+        w->f->last = *err;
+    free(w);
+}
+
+static struct job plain_job(uint64_t id)
+{
+    struct job job = {.id = id, .name = "n", .user = "u", .submitted_at_ms = 5};
+    strcpy(job.spec.device, "cpu");
+    job.spec.steps = 10;
+    job.spec.min_workers = 1;
+    job.spec.max_workers = 4;
+    world_set_add(&job.spec.worlds, 1);
+    world_set_add(&job.spec.worlds, 4);
+    return job;
+}
+
+static struct write *queue_job(struct fixture *f, uint64_t id, titan_status fail_with)
+{
+    struct write *w = calloc(1, sizeof(*w));
+    assert_non_null(w);
+    w->f = f;
+    w->job = plain_job(id);
+    w->fail_with = fail_with;
+    memset(w->padding, 'x', sizeof(w->padding) - 1);
+    store_write(f->store, write_one, w, on_done);
+    return w;
+}
+
+static void wait_done(struct fixture *f, int n)
+{
+    while (f->done < n)
+        uv_run(&f->loop, UV_RUN_ONCE);
+}
+
+static int64_t count(struct fixture *f, const char *sql)
+{
+    int64_t n = -1;
+    struct db *db = NULL;
+    char path[128];
+    path_of(f, "titan.db", path);
+    assert_int_equal(db_open(path, DB_READER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(db_int(db, -1, &n, NULL, sql, ""), TITAN_OK);
+    db_close(db);
+    return n;
+}
+
+static void test_tables_are_sound(void **state)
+{
+    (void)state;
+    const struct sm *const all[] = {&job_sm, &run_sm, &epoch_sm, &worker_sm, &checkpoint_sm, &node_sm};
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        assert_true(sm_valid(all[i]));
+}
+
+static void test_group_commit(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    open_store(&f);
+    for (uint64_t id = 1; id <= 2000; id++)
+        queue_job(&f, id, id % 100 == 7 ? TITAN_ECONFLICT : TITAN_OK);
+    wait_done(&f, 2000);
+    assert_int_equal(f.failed, 20);
+    assert_string_equal(f.last.msg, "on purpose");
+    struct store_stats stats = store_stats(f.store);
+    assert_int_equal(stats.failures, 20);
+    assert_true(stats.commits < 500);
+    assert_int_equal(count(&f, "SELECT count(*) FROM jobs"), 1980);
+    assert_int_equal(count(&f, "SELECT count(*) FROM events"), 1980); /* nothing of a failed write stays */
+    uint64_t term = store_term(f.store);
+    close_store(&f);
+    open_store(&f);
+    assert_int_equal(store_term(f.store), term + 1);
+    assert_int_equal(count(&f, "SELECT count(*) FROM jobs"), 1980);
+    tear_down(&f);
+}
+
+static titan_status set_page_limit(struct db *db, void *arg, struct titan_error *err)
+{
+    char sql[64];
+    int64_t pages = 0;
+    TRY(db_int(db, 0, &pages, err, "PRAGMA page_count", ""));
+    (void)snprintf(sql, sizeof(sql), "PRAGMA max_page_count=%lld", (long long)(pages + *(int *)arg));
+    return db_exec(db, sql, err);
+}
+
+static void wrote_limit(void *arg, const struct titan_error *err)
+{
+    (void)arg;
+    assert_int_equal(err->status, TITAN_OK);
+}
+
+static void test_full_disk(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int few = 40, many = 100000;
+    set_up(&f);
+    open_store(&f);
+    store_write(f.store, set_page_limit, &few, wrote_limit);
+    for (uint64_t id = 1; id <= 200; id++)
+        queue_job(&f, id, TITAN_OK);
+    wait_done(&f, 200);
+    assert_true(f.failed > 100 && f.failed < 200); /* the first ones fitted and are kept */
+    assert_int_equal(f.last.status, TITAN_ENOSPC);
+    assert_int_equal(count(&f, "SELECT count(*) FROM jobs"), 200 - f.failed);
+    store_write(f.store, set_page_limit, &many, wrote_limit);
+    int failed = f.failed;
+    queue_job(&f, 1000, TITAN_OK);
+    wait_done(&f, 201);
+    assert_int_equal(f.failed, failed);
+    assert_int_equal(count(&f, "SELECT count(*) FROM jobs WHERE id = 1000"), 1);
+    tear_down(&f);
+}
+
+static void test_newer_store_is_left_alone(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct titan_error err = {0};
+    struct db *db = NULL;
+    char path[128];
+    set_up(&f);
+    open_store(&f);
+    close_store(&f);
+    path_of(&f, "titan.db", path);
+    assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "PRAGMA user_version=99", NULL), TITAN_OK);
+    db_close(db);
+    _cleanup_(buf_free) struct buf before = BUF_INIT, after = BUF_INIT;
+    assert_int_equal(file_read(path, 1 << 24, &before, NULL), TITAN_OK);
+    assert_int_equal(store_open(&f.loop, f.dir, &f.store, &err), TITAN_EVERSION);
+    assert_non_null(strstr(err.msg, "schema 99"));
+    assert_non_null(strstr(err.msg, path));
+    assert_int_equal(file_read(path, 1 << 24, &after, NULL), TITAN_OK);
+    assert_int_equal(before.len, after.len);
+    assert_memory_equal(before.data, after.data, before.len);
+    f.store = NULL;
+    tear_down(&f);
+}
+
+static void test_damaged_store(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct titan_error err = {0};
+    char path[128];
+    set_up(&f);
+    path_of(&f, "titan.db", path);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 1000; i++)
+        (void)fputs("this is no database ", file);
+    (void)fclose(file);
+    assert_int_equal(store_open(&f.loop, f.dir, &f.store, &err), TITAN_ECORRUPT);
+    assert_non_null(strstr(err.msg, path));
+    assert_int_equal(unlink(path), 0);
+
+    /* Somebody else's database. */
+    struct db *db = NULL;
+    assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "CREATE TABLE t (a)", NULL), TITAN_OK);
+    db_close(db);
+    assert_int_equal(store_open(&f.loop, f.dir, &f.store, &err), TITAN_ECORRUPT);
+    assert_int_equal(unlink(path), 0);
+
+    /* Pages gone wrong, found by the check that follows an unclean stop. */
+    open_store(&f);
+    for (uint64_t id = 1; id <= 100; id++)
+        queue_job(&f, id, TITAN_OK);
+    wait_done(&f, 100);
+    close_store(&f);
+    assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "UPDATE meta SET value = 0 WHERE key = 'clean'", NULL), TITAN_OK);
+    db_close(db);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    char junk[8192];
+    memset(junk, 0xa5, sizeof(junk));
+    assert_int_equal(pwrite(fd, junk, sizeof(junk), lseek(fd, 0, SEEK_END) / 2 / 4096 * 4096), (ssize_t)sizeof(junk));
+    (void)close(fd);
+    assert_int_equal(store_open(&f.loop, f.dir, &f.store, &err), TITAN_ECORRUPT);
+    f.store = NULL;
+    tear_down(&f);
+}
+
+static void test_reader_cannot_write(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    open_store(&f);
+    assert_int_not_equal(db_exec(store_reader(f.store), "DELETE FROM meta", NULL), TITAN_OK);
+    assert_int_not_equal(db_exec(store_metrics_reader(f.store), "DELETE FROM metrics", NULL), TITAN_OK);
+    tear_down(&f);
+}
+
+/* --- nouns, on a database in memory ------------------------------------------------------------------------------ */
+
+static struct db *memory_db(void)
+{
+    struct db *db = NULL;
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
+    return db;
+}
+
+static void add_job(struct db *db, uint64_t id)
+{
+    struct job job = plain_job(id);
+    uint64_t existing = 0;
+    assert_int_equal(job_submit(db, &job, "text", &existing, NULL), TITAN_OK);
+}
+
+static struct event event_of(uint64_t job_id)
+{
+    return (struct event){.job_id = job_id, .at_ms = 1, .type = "t", .message = "m", .rank = -1};
+}
+
+static void test_every_move_of_a_job(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct job_status status = {.loss = NAN};
+    uint64_t id = 0;
+    for (int from = JOB_PENDING; from <= JOB_CANCELLED; from++) {
+        for (int to = JOB_NONE; to <= JOB_CANCELLED; to++) {
+            add_job(db, ++id);
+            /* Put it there behind the functions' back. */
+            assert_int_equal(db_run(db, NULL, "UPDATE jobs SET state = ? WHERE id = ?", "iu", (int64_t)from, id),
+                             TITAN_OK);
+            struct event e = event_of(id);
+            titan_status got = job_move(db, id, (enum job_state)to, "why", &status, &e, NULL);
+            assert_int_equal(got, sm_allowed(&job_sm, from, to) ? TITAN_OK : TITAN_EBUG);
+            int64_t now = 0, events = 0;
+            assert_int_equal(db_int(db, 0, &now, NULL, "SELECT state FROM jobs WHERE id = ?", "u", id), TITAN_OK);
+            assert_int_equal(db_int(db, 0, &events, NULL, "SELECT count(*) FROM events WHERE job_id = ?", "u", id),
+                             TITAN_OK);
+            assert_int_equal(now, got == TITAN_OK ? to : from);
+            assert_int_equal(events, got == TITAN_OK ? 2 : 1);
+        }
+    }
+    struct event e = event_of(9999);
+    assert_int_equal(job_move(db, 9999, JOB_FORMING, "", &status, &e, NULL), TITAN_ENOTFOUND);
+    db_close(db);
+}
+
+static void test_idempotency_key(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct titan_error err = {0};
+    struct job job = plain_job(1);
+    uint64_t existing = 7;
+    job.idempotency_key = "key";
+    job.request_hash = UINT64_MAX - 3;
+    assert_int_equal(job_submit(db, &job, "a", &existing, &err), TITAN_OK);
+    assert_int_equal(existing, 0);
+    job.id = 2;
+    assert_int_equal(job_submit(db, &job, "a", &existing, &err), TITAN_OK);
+    assert_int_equal(existing, 1);
+    job.request_hash = 5;
+    assert_int_equal(job_submit(db, &job, "b", &existing, &err), TITAN_EEXIST);
+    assert_non_null(strstr(err.msg, "job 1"));
+    uint64_t last = 0;
+    assert_int_equal(job_last_id(db, &last, NULL), TITAN_OK);
+    assert_int_equal(last, 1);
+    db_close(db);
+}
+
+struct listed {
+    uint64_t ids[64];
+    size_t n;
+    struct job last;
+};
+
+static bool each_job(const struct job *job, void *data)
+{
+    struct listed *l = data;
+    l->ids[l->n++] = job->id;
+    l->last = *job;
+    return true;
+}
+
+static void with_job(const struct job *job, void *data)
+{
+    (void)each_job(job, data);
+}
+
+static void test_lists_and_pages(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    for (uint64_t id = 1; id <= 10; id++)
+        add_job(db, id);
+    struct event e = event_of(4);
+    struct job_status status = {.step = 3, .loss = 1.5, .epoch = 2, .checkpoint = "/c"};
+    assert_int_equal(job_move(db, 4, JOB_FORMING, "because", &status, &e, NULL), TITAN_OK);
+    struct listed l = {.n = 0};
+    assert_int_equal(job_list(db, 0, 0, NULL, 3, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 3);
+    assert_int_equal(l.ids[0], 10);
+    assert_int_equal(job_list(db, l.ids[2], 0, "", 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 10);
+    assert_int_equal(l.ids[9], 1);
+    l.n = 0;
+    assert_int_equal(job_list(db, 0, SM_BIT(JOB_FORMING), "u", 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 1);
+    assert_int_equal(l.ids[0], 4);
+    assert_true(l.last.status.loss == 1.5 && l.last.status.step == 3 && l.last.status.epoch == 2);
+    assert_true(world_set_has(&l.last.spec.worlds, 4) && !world_set_has(&l.last.spec.worlds, 2));
+    l.n = 0;
+    assert_int_equal(job_list(db, 0, 0, "nobody", 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 0);
+    assert_int_equal(job_get(db, 5, with_job, &l, NULL), TITAN_OK);
+    assert_true(isnan(l.last.status.loss));
+    struct titan_error err = {0};
+    assert_int_equal(job_get(db, 11, with_job, &l, &err), TITAN_ENOTFOUND);
+    assert_string_equal(err.msg, "there is no job 11");
+    char *text = NULL;
+    assert_int_equal(job_recipe(db, 5, &text, NULL), TITAN_OK);
+    assert_string_equal(text, "text");
+    free(text);
+    db_close(db);
+}
+
+struct seen_epoch {
+    struct epoch e;
+    uint64_t workers[8];
+};
+
+static void with_epoch(const struct epoch *e, void *data)
+{
+    struct seen_epoch *s = data;
+    s->e = *e;
+    memcpy(s->workers, e->workers, e->world_size * sizeof(uint64_t));
+}
+
+static bool count_row(const struct checkpoint *c, void *data)
+{
+    (void)c;
+    ++*(int *)data;
+    return true;
+}
+
+static void test_epochs_and_checkpoints(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct event e = event_of(1);
+    uint64_t ids[] = {11, 12, 13};
+    add_job(db, 1);
+    assert_int_equal(run_add(db, 1, 1, &e, NULL), TITAN_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(worker_add(db, &(struct worker){.id = ids[i], .job_id = 1, .run = 1, .node = "n"}, &e, NULL),
+                         TITAN_OK);
+    struct epoch epoch = {.job_id = 1,
+                          .number = 1,
+                          .run = 1,
+                          .source = 1,
+                          .resume_step = 40,
+                          .checkpoint = "/p",
+                          .comm_id = {1, 2, 3},
+                          .world_size = 3,
+                          .workers = ids};
+    assert_int_equal(epoch_add(db, &epoch, &e, NULL), TITAN_OK);
+    assert_int_equal(epoch_add(db, &epoch, &e, NULL), TITAN_ECONFLICT); /* never two memberships of one number */
+    struct seen_epoch seen = {{0}, {0}};
+    assert_int_equal(epoch_get(db, 1, 0, with_epoch, &seen, NULL), TITAN_OK);
+    assert_int_equal(seen.e.number, 1);
+    assert_int_equal(seen.e.resume_step, 40);
+    assert_memory_equal(seen.workers, ids, sizeof(ids));
+    assert_memory_equal(seen.e.comm_id, epoch.comm_id, 16);
+
+    struct checkpoint c = {.job_id = 1, .step = 50, .epoch = 1, .path = "/a", .bytes = 1, .world_size = 3};
+    assert_int_equal(checkpoint_add(db, &c, &e, NULL), TITAN_OK);
+    assert_int_equal(epoch_move(db, 1, 1, EPOCH_REVOKED, &e, NULL), TITAN_OK);
+    assert_int_equal(epoch_move(db, 1, 1, EPOCH_RUNNING, &e, NULL), TITAN_EBUG);
+    epoch.number = 2;
+    assert_int_equal(epoch_add(db, &epoch, &e, NULL), TITAN_OK);
+    c.step = 60;
+    assert_int_equal(checkpoint_add(db, &c, &e, NULL), TITAN_EREVOKED); /* from the dead */
+    c.epoch = 2;
+    assert_int_equal(checkpoint_add(db, &c, &e, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_expire(db, 1, 50, &e, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_expire(db, 1, 50, &e, NULL), TITAN_EBUG);
+    int rows = 0;
+    assert_int_equal(checkpoint_list(db, 1, count_row, &rows, NULL), TITAN_OK);
+    assert_int_equal(rows, 1);
+    db_close(db);
+}
+
+struct seen_events {
+    uint64_t ids[64];
+    size_t n;
+};
+
+static bool each_event(const struct event *e, void *data)
+{
+    struct seen_events *s = data;
+    s->ids[s->n++] = e->id;
+    return true;
+}
+
+static void test_events_in_order(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    for (uint64_t i = 0; i < 20; i++) {
+        struct event e = event_of(1 + i % 2);
+        assert_int_equal(event_add(db, &e, NULL), TITAN_OK);
+    }
+    struct seen_events s = {.n = 0};
+    assert_int_equal(event_list(db, 0, 0, 64, each_event, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, 20);
+    for (size_t i = 1; i < s.n; i++)
+        assert_true(s.ids[i] > s.ids[i - 1]);
+    uint64_t middle = s.ids[9];
+    s.n = 0;
+    assert_int_equal(event_list(db, 1, middle, 3, each_event, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, 3);
+    assert_true(s.ids[0] > middle);
+    db_close(db);
+}
+
+struct seen_metric {
+    struct metric last;
+    int n;
+};
+
+static bool each_metric(const struct metric *m, void *data)
+{
+    struct seen_metric *s = data;
+    s->last = *m;
+    s->n++;
+    return true;
+}
+
+static void test_metrics(void **state)
+{
+    (void)state;
+    struct db *db = NULL;
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
+    struct metric m = {.job_id = 1, .step = 1, .loss = NAN, .tokens = UINT64_C(1) << 40};
+    assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    m.step = 2;
+    m.loss = 3.25;
+    assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    m.loss = 3.5; /* trained again */
+    m.epoch = 2;
+    assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    struct seen_metric s = {.n = 0};
+    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, 2);
+    assert_true(s.last.loss == 3.5 && s.last.epoch == 2 && s.last.tokens == UINT64_C(1) << 40);
+    assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
+    assert_true(isnan(s.last.loss));
+    db_close(db);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tables_are_sound),    cmocka_unit_test(test_group_commit),
+        cmocka_unit_test(test_full_disk),           cmocka_unit_test(test_newer_store_is_left_alone),
+        cmocka_unit_test(test_damaged_store),       cmocka_unit_test(test_reader_cannot_write),
+        cmocka_unit_test(test_every_move_of_a_job), cmocka_unit_test(test_idempotency_key),
+        cmocka_unit_test(test_lists_and_pages),     cmocka_unit_test(test_epochs_and_checkpoints),
+        cmocka_unit_test(test_events_in_order),     cmocka_unit_test(test_metrics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
