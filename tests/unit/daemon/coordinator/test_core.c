@@ -1,0 +1,726 @@
+/* The core by hand: what one input puts out. tests/sim plays the rest. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/coordinator/core.h"
+#include "titan/internal/worker.pb-c.h"
+
+#define START TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START
+#define FORM TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM
+#define REVOKE TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE
+#define PAUSE TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE
+#define STOP TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP
+#define COMMITTED TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED
+
+struct bench {
+    struct core *core;
+    struct batch out; /* of the last input */
+    int64_t now;
+};
+
+static struct core_time at(const struct bench *b)
+{
+    return (struct core_time){.mono_ms = b->now, .wall_ms = 1000000 + b->now};
+}
+
+static void open_bench(struct bench *b)
+{
+    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs", .beat_ms = 100, .node_timeout_ms = 1000};
+    memset(b, 0, sizeof(*b));
+    b->now = 1000;
+    batch_init(&b->out);
+    assert_int_equal(core_new(&options, &b->core, NULL), TITAN_OK);
+}
+
+static void close_bench(struct bench *b)
+{
+    batch_free(&b->out);
+    core_free(b->core);
+}
+
+static titan_status say(struct bench *b, uint64_t session, const Titan__Internal__AgentMessage *m)
+{
+    batch_free(&b->out);
+    return core_agent(b->core, session, m, at(b), &b->out, NULL);
+}
+
+#define MESSAGE(name, CASE, member, body)                                                                              \
+    Titan__Internal__AgentMessage name = TITAN__INTERNAL__AGENT_MESSAGE__INIT;                                         \
+    (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE;                                                    \
+    (name).member = &(body)
+
+static titan_status hello(struct bench *b, uint64_t session, const char *node, uint32_t slots,
+                          Titan__Internal__LiveWorker **workers, size_t n)
+{
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = (char *)node;
+    body.slots = slots;
+    body.device = (char *)"cpu";
+    body.workers = workers;
+    body.n_workers = n;
+    MESSAGE(m, HELLO, hello, body);
+    return say(b, session, &m);
+}
+
+static void ready(struct bench *b, uint64_t session, uint64_t job, uint64_t worker)
+{
+    Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
+    body.job_id = job;
+    body.worker_id = worker;
+    body.address = (char *)"h:1";
+    MESSAGE(m, WORKER_READY, worker_ready, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void progress(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch, uint64_t step)
+{
+    Titan__Internal__WorkerProgress body = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
+    body.job_id = job;
+    body.worker_id = worker;
+    body.epoch = epoch;
+    body.step = step;
+    body.loss = 2.5;
+    MESSAGE(m, PROGRESS, progress, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void quiesced(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch, uint64_t step)
+{
+    Titan__Internal__WorkerQuiesced body = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    body.job_id = job;
+    body.worker_id = worker;
+    body.epoch = epoch;
+    body.last_step = step;
+    MESSAGE(m, WORKER_QUIESCED, worker_quiesced, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void exited(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, int code, const char *reason)
+{
+    Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
+    body.job_id = job;
+    body.worker_id = worker;
+    body.exit_code = code;
+    body.signal = code < 0 ? 9 : 0;
+    body.reason = (char *)reason;
+    MESSAGE(m, WORKER_EXITED, worker_exited, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void checkpoint(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch, uint64_t step)
+{
+    char path[32];
+    (void)snprintf(path, sizeof(path), "/c/%llu", (unsigned long long)step);
+    Titan__Internal__CheckpointWritten body = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
+    body.job_id = job;
+    body.worker_id = worker;
+    body.epoch = epoch;
+    body.step = step;
+    body.path = path;
+    MESSAGE(m, CHECKPOINT, checkpoint, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void finished(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch, uint64_t step)
+{
+    Titan__Internal__WorkerFinished body = TITAN__INTERNAL__WORKER_FINISHED__INIT;
+    body.job_id = job;
+    body.worker_id = worker;
+    body.epoch = epoch;
+    body.step = step;
+    MESSAGE(m, FINISHED, finished, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void tick(struct bench *b, int64_t ms)
+{
+    /* As the shell does: at least every beat. */
+    for (int64_t end = b->now + ms; b->now < end;) {
+        b->now = b->now + 100 < end ? b->now + 100 : end;
+        batch_free(&b->out);
+        core_tick(b->core, at(b), &b->out);
+    }
+}
+
+static void beat(struct bench *b, uint64_t session)
+{
+    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    MESSAGE(m, BEAT, beat, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static struct job job_of(uint64_t id, uint32_t min, uint32_t max)
+{
+    struct job job = {.id = id, .name = "", .user = "", .state = JOB_PENDING, .reason = ""};
+    strcpy(job.spec.device, "auto");
+    job.spec.steps = 100;
+    job.spec.min_workers = min;
+    job.spec.max_workers = max;
+    for (uint32_t w = min; w <= max; w++)
+        world_set_add(&job.spec.worlds, w);
+    job.spec.max_restarts = 3;
+    job.spec.backoff_ms = 200;
+    job.spec.backoff_max_ms = 500;
+    job.spec.keep_latest = 2;
+    return job;
+}
+
+static void submit_job(struct bench *b, const struct job *job)
+{
+    batch_free(&b->out);
+    core_submitted(b->core, job, at(b), &b->out);
+}
+
+static void submit(struct bench *b, uint64_t id, uint32_t min, uint32_t max)
+{
+    struct job job = job_of(id, min, max);
+    submit_job(b, &job);
+}
+
+/* --- what came out -------------------------------------------------------------------------------------------------
+ */
+
+static const Titan__Internal__CoordinatorMessage *told(const struct bench *b, int kind, uint64_t session)
+{
+    for (const struct batch_message *m = b->out.messages; m; m = m->next)
+        if ((int)m->message->kind_case == kind && (!session || m->session == session))
+            return m->message;
+    return NULL;
+}
+
+static const struct change *moved(const struct bench *b, enum job_state to)
+{
+    for (const struct change *c = b->out.changes; c; c = c->next)
+        if (c->kind == CHANGE_JOB_MOVE && c->job.state == to)
+            return c;
+    return NULL;
+}
+
+static const struct event *event(const struct bench *b, const char *type)
+{
+    for (const struct change *c = b->out.changes; c; c = c->next)
+        if (c->has_event && strcmp(c->event.type, type) == 0)
+            return &c->event;
+    return NULL;
+}
+
+static void assert_ids(const uint64_t *ids, size_t n, size_t want, ...)
+{
+    va_list ap;
+    assert_int_equal(n, want);
+    va_start(ap, want);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(ids[i], va_arg(ap, int));
+    va_end(ap);
+}
+
+static void assert_members(const Titan__Internal__FormEpoch *f, size_t want, ...)
+{
+    va_list ap;
+    assert_int_equal(f->n_members, want);
+    va_start(ap, want);
+    for (size_t i = 0; i < want; i++)
+        assert_int_equal(f->members[i]->worker_id, va_arg(ap, int));
+    va_end(ap);
+}
+
+/* A job of four workers on one node (session 1, ids 1..4) that has trained to step 7, checkpoint at 5. */
+static void running_job(struct bench *b)
+{
+    open_bench(b);
+    assert_int_equal(hello(b, 1, "a", 4, NULL, 0), TITAN_OK);
+    submit(b, 1, 2, 4);
+    const Titan__Internal__CoordinatorMessage *m = told(b, START, 1);
+    assert_non_null(m);
+    assert_ids(m->start->worker_ids, m->start->n_worker_ids, 4, 1, 2, 3, 4);
+    assert_string_equal(m->start->directory, "/jobs/1");
+    assert_non_null(moved(b, JOB_FORMING));
+    for (uint64_t w = 1; w <= 3; w++) {
+        ready(b, 1, 1, w);
+        assert_null(told(b, FORM, 0)); /* a gang: all or none */
+    }
+    ready(b, 1, 1, 4);
+    m = told(b, FORM, 1);
+    assert_non_null(m);
+    assert_members(m->form, 4, 1, 2, 3, 4);
+    assert_int_equal(m->form->epoch, 1);
+    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_INIT);
+    assert_int_equal(m->form->comm_id.len, 16);
+    progress(b, 1, 1, 2, 1, 1);
+    assert_non_null(moved(b, JOB_RUNNING));
+    assert_non_null(event(b, "epoch.formed"));
+    assert_null(b->out.metrics); /* rank 0 speaks for all */
+    progress(b, 1, 1, 1, 1, 7);
+    assert_non_null(b->out.metrics);
+    checkpoint(b, 1, 1, 1, 1, 5);
+    assert_non_null(event(b, "checkpoint.committed"));
+    assert_non_null(told(b, COMMITTED, 1));
+}
+
+static void test_life_of_a_job(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    for (uint64_t w = 1; w <= 4; w++) {
+        assert_null(told(&b, STOP, 0));
+        finished(&b, 1, 1, w, 1, 100);
+    }
+    assert_non_null(told(&b, STOP, 1));
+    assert_null(moved(&b, JOB_COMPLETED));
+    for (uint64_t w = 1; w <= 4; w++)
+        exited(&b, 1, 1, w, w == 2 ? -1 : 0, ""); /* how it ends no longer matters */
+    const struct change *c = moved(&b, JOB_COMPLETED);
+    assert_non_null(c);
+    assert_int_equal(c->job.status.restarts, 0);
+    assert_int_equal(c->job.status.step, 100);
+    assert_int_equal(c->job.status.finished_at_ms, 1000000 + b.now);
+    struct job_status status;
+    assert_false(core_job_status(b.core, 1, &status));
+    close_bench(&b);
+}
+
+static void test_loss_and_return(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    assert_non_null(moved(&b, JOB_RECOVERING));
+    assert_non_null(event(&b, "worker.exited"));
+    const Titan__Internal__CoordinatorMessage *m = told(&b, REVOKE, 1);
+    assert_non_null(m);
+    assert_int_equal(m->revoke->epoch, 1);
+    b.now += 30;
+    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, 1, 1, 2, 1, 8);
+    assert_null(told(&b, FORM, 0));
+    quiesced(&b, 1, 1, 4, 1, 7);
+    m = told(&b, FORM, 1);
+    assert_non_null(m);
+    assert_int_equal(m->form->epoch, 2);
+    assert_members(m->form, 3, 1, 2, 4);
+    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
+    assert_string_equal(m->form->checkpoint_path, "/c/5");
+    assert_int_equal(m->form->resume_step, 5);
+    progress(&b, 1, 1, 1, 1, 9); /* from the dead epoch */
+    assert_null(b.out.changes);
+    assert_null(b.out.metrics);
+    b.now += 20;
+    progress(&b, 1, 1, 1, 2, 6);
+    const struct event *e = event(&b, "recovery.finished");
+    assert_non_null(e);
+    assert_string_equal(e->detail, "{\"recovery_ms\":50,\"from_step\":7,\"resume_step\":5,\"world\":3}");
+
+    tick(&b, 100); /* the back-off of 200 ms is not over */
+    assert_null(told(&b, START, 0));
+    tick(&b, 60);
+    m = told(&b, START, 1);
+    assert_non_null(m);
+    assert_ids(m->start->worker_ids, m->start->n_worker_ids, 1, 5);
+    ready(&b, 1, 1, 5);
+    assert_non_null(moved(&b, JOB_RESIZING));
+    m = told(&b, PAUSE, 1);
+    assert_non_null(m);
+    assert_int_equal(m->pause->epoch, 2);
+    quiesced(&b, 1, 1, 1, 2, 9);
+    quiesced(&b, 1, 1, 2, 2, 9);
+    quiesced(&b, 1, 1, 4, 2, 9);
+    m = told(&b, FORM, 1);
+    assert_non_null(m);
+    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+    assert_members(m->form, 4, 1, 2, 4, 5);
+    assert_ids(m->form->state_holders, m->form->n_state_holders, 3, 1, 2, 4);
+    assert_int_equal(m->form->resume_step, 9);
+    progress(&b, 1, 1, 1, 3, 10);
+    assert_non_null(event(&b, "resize.finished"));
+    close_bench(&b);
+}
+
+/* A member dies while the others are paused: there is a shard missing. */
+static void test_loss_while_resizing(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    for (uint64_t w = 1; w <= 4; w++)
+        if (w != 3)
+            quiesced(&b, 1, 1, w, 1, 7);
+    progress(&b, 1, 1, 1, 2, 6);
+    tick(&b, 250);
+    ready(&b, 1, 1, 5);
+    assert_non_null(told(&b, PAUSE, 1));
+    quiesced(&b, 1, 1, 1, 2, 9);
+    exited(&b, 1, 1, 2, -1, "");
+    assert_non_null(moved(&b, JOB_RECOVERING));
+    assert_non_null(told(&b, REVOKE, 1));
+    quiesced(&b, 1, 1, 4, 2, 9);
+    const Titan__Internal__CoordinatorMessage *m = told(&b, FORM, 1);
+    assert_non_null(m);
+    assert_int_equal(m->form->epoch, 3);
+    assert_members(m->form, 3, 1, 4, 5);
+    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
+    close_bench(&b);
+}
+
+static void test_laggard_is_excluded(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, 1, 1, 2, 1, 7);
+    for (int i = 0; i < 101 && !told(&b, STOP, 1); i++) {
+        beat(&b, 1);
+        tick(&b, 100);
+    }
+    const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
+    assert_non_null(m);
+    assert_ids(m->stop->worker_ids, m->stop->n_worker_ids, 1, 4);
+    assert_int_equal(m->stop->grace_ms, 0);
+    m = told(&b, FORM, 1);
+    assert_non_null(m);
+    assert_members(m->form, 2, 1, 2);
+    exited(&b, 1, 1, 4, -1, "");
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 2);
+    close_bench(&b);
+}
+
+/* Dies at each start: the waits grow, the budget ends it. */
+static void test_crash_loop(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    hello(&b, 1, "a", 1, NULL, 0);
+    submit(&b, 1, 1, 1);
+    static const int64_t waits[] = {200, 400, 500};
+    for (int i = 0; i < 3; i++) {
+        exited(&b, 1, 1, 1 + (uint64_t)i, 1, "no such library");
+        assert_null(told(&b, START, 0));
+        beat(&b, 1);
+        tick(&b, waits[i] - 10);
+        assert_null(told(&b, START, 0));
+        tick(&b, 10);
+        assert_non_null(told(&b, START, 1));
+    }
+    exited(&b, 1, 1, 4, 1, "no such library");
+    const struct change *c = moved(&b, JOB_FAILED);
+    assert_non_null(c);
+    assert_string_equal(c->job.reason, "lost a worker 4 times; restart budget of 3 used; last: no such library");
+    tick(&b, 900);
+    assert_null(told(&b, START, 0));
+    close_bench(&b);
+}
+
+static void test_permanent_error(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 2, 2, "training.dataset_path: no such file");
+    const struct change *c = moved(&b, JOB_FAILED);
+    assert_non_null(c);
+    assert_string_equal(c->job.reason, "training.dataset_path: no such file");
+    assert_int_equal(c->job.status.restarts, 0);
+    assert_non_null(told(&b, STOP, 1));
+    close_bench(&b);
+}
+
+static titan_status cancel(struct bench *b, uint64_t id, enum job_state *ret)
+{
+    batch_free(&b->out);
+    return core_cancel(b->core, id, "enough", 700, at(b), &b->out, ret, NULL);
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    struct bench b;
+    enum job_state got = JOB_NONE;
+    running_job(&b);
+    submit(&b, 2, 1, 1); /* waits */
+    assert_null(b.out.messages);
+    assert_int_equal(core_pending(b.core), 1);
+    assert_int_equal(cancel(&b, 2, &got), TITAN_OK);
+    assert_int_equal(got, JOB_CANCELLED);
+    assert_int_equal(core_pending(b.core), 0);
+    assert_int_equal(cancel(&b, 2, &got), TITAN_ENOTFOUND); /* the store tells how it ended */
+
+    assert_int_equal(cancel(&b, 1, &got), TITAN_OK);
+    assert_int_equal(got, JOB_CANCELLING);
+    assert_int_equal(told(&b, STOP, 1)->stop->grace_ms, 700);
+    assert_int_equal(cancel(&b, 1, &got), TITAN_OK); /* the same again */
+    assert_null(b.out.changes);
+    checkpoint(&b, 1, 1, 1, 1, 8); /* the last one, written within the grace */
+    assert_non_null(event(&b, "checkpoint.committed"));
+    for (uint64_t w = 1; w <= 4; w++) {
+        assert_null(moved(&b, JOB_CANCELLED));
+        exited(&b, 1, 1, w, w == 1 ? 2 : 0, "");
+    }
+    assert_non_null(moved(&b, JOB_CANCELLED));
+    close_bench(&b);
+}
+
+static void test_grace_ends(void **state)
+{
+    (void)state;
+    struct bench b;
+    enum job_state got = JOB_NONE;
+    running_job(&b);
+    assert_int_equal(cancel(&b, 1, &got), TITAN_OK);
+    for (int i = 0; i < 60; i++) {
+        beat(&b, 1);
+        tick(&b, 100);
+        if (told(&b, STOP, 1))
+            break;
+    }
+    assert_non_null(told(&b, STOP, 1));
+    assert_int_equal(told(&b, STOP, 1)->stop->grace_ms, 0);
+    close_bench(&b);
+}
+
+static void test_queue(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    hello(&b, 1, "a", 4, NULL, 0);
+    submit(&b, 1, 8, 8); /* more than there is: stepped over */
+    submit(&b, 2, 2, 3);
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
+    submit(&b, 3, 2, 2); /* first in the queue: nobody passes it */
+    assert_null(told(&b, START, 0));
+    submit(&b, 4, 1, 1);
+    assert_null(told(&b, START, 0));
+    assert_int_equal(core_pending(b.core), 3);
+    hello(&b, 2, "b", 1, NULL, 0); /* now there are two free slots, on two nodes */
+    const Titan__Internal__CoordinatorMessage *m = told(&b, START, 1);
+    assert_non_null(m);
+    assert_int_equal(m->start->job_id, 3);
+    assert_int_equal(m->start->n_worker_ids, 1);
+    m = told(&b, START, 2);
+    assert_non_null(m);
+    assert_int_equal(m->start->job_id, 3);
+    hello(&b, 3, "c", 2, NULL, 0); /* seven slots in all: job 1 is still stepped over */
+    assert_int_equal(told(&b, START, 3)->start->job_id, 4);
+    assert_int_equal(core_pending(b.core), 1);
+    close_bench(&b);
+}
+
+static void test_growth_waits_for_the_queue(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    hello(&b, 1, "a", 2, NULL, 0);
+    submit(&b, 1, 1, 4);
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
+    submit(&b, 2, 3, 3); /* waits for three */
+    hello(&b, 2, "b", 2, NULL, 0);
+    assert_null(told(&b, START, 0));
+    enum job_state got;
+    assert_int_equal(cancel(&b, 2, &got), TITAN_OK);
+    assert_int_equal(told(&b, START, 2)->start->n_worker_ids, 2);
+    assert_int_equal(told(&b, START, 2)->start->job_id, 1);
+    close_bench(&b);
+}
+
+static void test_node_lost(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    hello(&b, 2, "b", 4, NULL, 0);
+    for (int i = 0; i < 9; i++) {
+        beat(&b, 2);
+        tick(&b, 100);
+    }
+    assert_null(event(&b, "node.lost"));
+    beat(&b, 2);
+    tick(&b, 100);
+    assert_non_null(b.out.drops); /* its stream is ended */
+    assert_int_equal(b.out.drops->session, 1);
+    assert_non_null(event(&b, "node.lost"));
+    /* Four workers gone at once are more than the budget of three. */
+    assert_non_null(moved(&b, JOB_FAILED));
+    close_bench(&b);
+}
+
+/* If we stood still ourselves, silence says nothing. */
+static void test_own_stall_is_not_the_nodes(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    b.now += 30000;
+    batch_free(&b.out);
+    core_tick(b.core, at(&b), &b.out);
+    assert_null(event(&b, "node.lost"));
+    for (int i = 0; i < 15 && !event(&b, "node.lost"); i++)
+        tick(&b, 100);
+    assert_non_null(event(&b, "node.lost"));
+    close_bench(&b);
+}
+
+static Titan__Internal__LiveWorker live[4], *lives[4];
+
+/* Workers 1..n of job 1 as their agent lists them. */
+static void list_workers(size_t n, uint64_t epoch, uint64_t step, int phase)
+{
+    for (size_t i = 0; i < n; i++) {
+        titan__internal__live_worker__init(&live[i]);
+        live[i].job_id = 1;
+        live[i].worker_id = 1 + i;
+        live[i].epoch = epoch;
+        live[i].step = step;
+        live[i].state = (uint32_t)phase;
+        live[i].address = (char *)"h:1";
+        lives[i] = &live[i];
+    }
+}
+
+static void test_agent_comes_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    batch_free(&b.out);
+    core_session_closed(b.core, 1, at(&b), &b.out);
+    tick(&b, 500);
+    list_workers(4, 1, 12, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
+    assert_int_equal(hello(&b, 2, "a", 4, lives, 4), TITAN_OK);
+    assert_null(told(&b, FORM, 0));
+    assert_null(told(&b, STOP, 0));
+    assert_null(moved(&b, JOB_RECOVERING));
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.step, 12);
+
+    /* One has gone meanwhile; its end is told right behind the hello. */
+    assert_int_equal(hello(&b, 3, "a", 4, lives, 3), TITAN_OK);
+    assert_non_null(b.out.drops); /* the older stream of the node */
+    assert_null(moved(&b, JOB_RECOVERING));
+    exited(&b, 3, 1, 4, 139, "a reason worth having");
+    assert_non_null(moved(&b, JOB_RECOVERING));
+    assert_non_null(strstr(event(&b, "worker.exited")->message, "worth having"));
+
+    /* Another has gone and nobody says how. */
+    list_workers(2, 1, 12, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
+    assert_int_equal(hello(&b, 4, "a", 4, lives, 2), TITAN_OK);
+    assert_non_null(told(&b, REVOKE, 4)); /* in force, so it is said again */
+    tick(&b, 300);
+    assert_non_null(event(&b, "worker.lost"));
+    close_bench(&b);
+}
+
+static void test_commands_are_said_again(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    hello(&b, 1, "a", 2, NULL, 0);
+    submit(&b, 1, 2, 2);
+    ready(&b, 1, 1, 1);
+    ready(&b, 1, 1, 2);
+    const Titan__Internal__CoordinatorMessage *m = told(&b, FORM, 1);
+    uint8_t id[16];
+    memcpy(id, m->form->comm_id.data, 16);
+    /* The stream broke before FormEpoch arrived. */
+    list_workers(2, 0, 0, TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE);
+    assert_int_equal(hello(&b, 2, "a", 2, lives, 2), TITAN_OK);
+    m = told(&b, FORM, 2);
+    assert_non_null(m);
+    assert_int_equal(m->form->epoch, 1);
+    assert_memory_equal(m->form->comm_id.data, id, 16);
+    /* It did arrive: not again. */
+    list_workers(2, 1, 0, TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING);
+    assert_int_equal(hello(&b, 3, "a", 2, lives, 2), TITAN_OK);
+    assert_null(told(&b, FORM, 0));
+    /* StartWorkers never arrived: other workers, at no cost to the budget. */
+    submit(&b, 2, 2, 2);
+    assert_int_equal(hello(&b, 4, "b", 2, NULL, 0), TITAN_OK);
+    assert_non_null(told(&b, START, 4));
+    assert_int_equal(hello(&b, 5, "b", 2, NULL, 0), TITAN_OK);
+    tick(&b, 300);
+    m = told(&b, START, 5);
+    assert_non_null(m);
+    assert_ids(m->start->worker_ids, m->start->n_worker_ids, 2, 5, 6);
+    struct job_status status;
+    assert_true(core_job_status(b.core, 2, &status));
+    assert_int_equal(status.restarts, 0);
+    close_bench(&b);
+}
+
+static void test_strangers(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    MESSAGE(m, BEAT, beat, body);
+    assert_int_equal(say(&b, 1, &m), TITAN_ECONFLICT); /* no hello */
+    assert_int_equal(hello(&b, 1, "", 4, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(hello(&b, 1, "../etc", 4, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(hello(&b, 1, "a", 0, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(hello(&b, 1, "a", 1000000, NULL, 0), TITAN_EINVAL);
+    /* Workers of a job that is over are stopped. */
+    list_workers(2, 3, 50, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
+    assert_int_equal(hello(&b, 1, "a", 4, lives, 2), TITAN_OK);
+    assert_non_null(told(&b, STOP, 1));
+    progress(&b, 1, 7, 7, 1, 1);
+    assert_ids(told(&b, STOP, 1)->stop->worker_ids, 1, 1, 7);
+    close_bench(&b);
+}
+
+static void test_keep_latest(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    checkpoint(&b, 1, 1, 1, 1, 10);
+    assert_int_equal(told(&b, COMMITTED, 1)->checkpoint_committed->n_expired_paths, 0);
+    checkpoint(&b, 1, 1, 1, 1, 15);
+    const Titan__Internal__CheckpointCommitted *m = told(&b, COMMITTED, 1)->checkpoint_committed;
+    assert_int_equal(m->n_expired_paths, 1);
+    assert_string_equal(m->expired_paths[0], "/c/5");
+    assert_non_null(event(&b, "checkpoint.expired"));
+    checkpoint(&b, 1, 1, 1, 1, 10); /* sent twice */
+    checkpoint(&b, 1, 1, 1, 0, 20); /* from a lower epoch */
+    assert_null(b.out.changes);
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_life_of_a_job),
+        cmocka_unit_test(test_loss_and_return),
+        cmocka_unit_test(test_loss_while_resizing),
+        cmocka_unit_test(test_laggard_is_excluded),
+        cmocka_unit_test(test_crash_loop),
+        cmocka_unit_test(test_permanent_error),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_grace_ends),
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_growth_waits_for_the_queue),
+        cmocka_unit_test(test_node_lost),
+        cmocka_unit_test(test_own_stall_is_not_the_nodes),
+        cmocka_unit_test(test_agent_comes_back),
+        cmocka_unit_test(test_commands_are_said_again),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_keep_latest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
