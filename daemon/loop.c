@@ -231,6 +231,8 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
 {
     const struct daemon_config *c = d->config;
     bool dev = c->role == ROLE_DEV;
+    if (!dev && !c->address[0] && config_address_off_host(c->coordinator))
+        tlog_warn(&d->log, "workers of other nodes cannot reach this node's at 127.0.0.1: give --address", "%s", "");
     struct agent_options options = {.state_dir = c->state_dir,
                                     .coordinator = dev ? c->listen[0] : c->coordinator,
                                     .node = c->node[0] ? c->node : NULL,

@@ -229,6 +229,16 @@ titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *r
     return TITAN_OK;
 }
 
+void worker_process_sweep(uint64_t worker_id)
+{
+    char cgroup[PATH_MAX];
+    cgroup_name(worker_id, cgroup);
+    if (!cgroup[0] || access(cgroup, F_OK) < 0)
+        return;
+    (void)write_text(cgroup, "cgroup.kill", "1");
+    (void)rmdir(cgroup);
+}
+
 void worker_process_clear(struct worker_process *p)
 {
     if (p->pidfd >= 0)

@@ -478,11 +478,12 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
     *w = (struct worker){.set = set, .adopted = true, .process = WORKER_PROCESS_NONE};
     titan_status status = page_open(page_path, &w->page, err);
+    if (status == TITAN_OK)
+        w->id = w->page->worker_id;
     if (status == TITAN_OK && page_owner(w->page) == PAGE_DEAD)
         status = titan_fail(err, TITAN_ENOTFOUND, "its process is gone");
     if (status == TITAN_OK) {
         w->job_id = w->page->job_id;
-        w->id = w->page->worker_id;
         w->slot = w->page->slot;
         adopt_job_dir(w, directory);
         status = worker_process_adopt((pid_t)w->page->pid, page_path, w->id, &w->process, err);
@@ -492,6 +493,8 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     status = status == TITAN_OK ? worker_paths(w, directory, err) : status;
     status = status == TITAN_OK ? worker_attach(w, err) : status;
     if (status != TITAN_OK) {
+        if (w->id && !workers_find(set, w->id))
+            worker_process_sweep(w->id);
         worker_process_clear(&w->process);
         page_close(w->page);
         free(w);

@@ -129,6 +129,16 @@ static int serve(int argc, char **argv)
     if (does("child") && fork() == 0)
         for (;;)
             (void)pause();
+    if (does("escape")) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            (void)setsid();
+            for (;;)
+                (void)pause();
+        }
+        (void)printf("escaped %d\n", (int)pid);
+        (void)fflush(stdout);
+    }
     if (does("heavy")) {
         size_t bytes = (size_t)256 << 20;
         (void)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -600,6 +610,44 @@ static void test_no_orphans(void **state)
     (void)prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
+/* Where there are cgroups for us: one for each worker, and nothing gets out of it alive. */
+static void test_cgroup(void **state)
+{
+    (void)state;
+    static const char root[] = "/sys/fs/cgroup/unified/cgroup.procs";
+    char group[80], procs[128], worker[128];
+    (void)snprintf(group, sizeof(group), "/sys/fs/cgroup/unified/titan-test-%d", (int)getpid());
+    (void)snprintf(procs, sizeof(procs), "%s/cgroup.procs", group);
+    (void)snprintf(worker, sizeof(worker), "%s/titan-worker-10", group);
+    FILE *file = mkdir(group, 0755) == 0 || errno == EEXIST ? fopen(procs, "w") : NULL;
+    if (!file) {
+        print_message("# no cgroups of version 2 for this user\n");
+        skip();
+    }
+    assert_true(fprintf(file, "%d", (int)getpid()) > 0);
+    assert_int_equal(fclose(file), 0);
+    start_workers("# escape", 10, 1);
+    UNTIL(GOT(0, WORKER_READY, 10));
+    UNTIL(log_has(10, "escaped "));
+    assert_int_equal(access(worker, F_OK), 0);
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT;
+    (void)snprintf(path, sizeof(path), "%s/logs/worker-10.log", f.job_dir);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    pid_t escaped = atoi(strstr(text.data, "escaped ") + 8);
+    buf_free(&text);
+    assert_false(gone(escaped));
+    assert_int_equal(kill(pid_of(10), SIGKILL), 0);
+    UNTIL(GOT(0, WORKER_EXITED, 10));
+    UNTIL(gone(escaped));
+    agent_down(true);
+    file = fopen(root, "w");
+    assert_true(file && fprintf(file, "%d", (int)getpid()) > 0);
+    assert_int_equal(fclose(file), 0);
+    (void)rmdir(worker); /* the kernel takes a moment with the killed one */
+    UNTIL(rmdir(group) == 0 || errno == ENOENT || (rmdir(worker), false));
+}
+
 static void test_slots(void **state)
 {
     (void)state;
@@ -986,6 +1034,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_stop, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_stop_of_a_deaf_worker, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_no_orphans, setup_agent, teardown),
+        cmocka_unit_test_setup_teardown(test_cgroup, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_slots, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_bad_job_directory, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_garbage_on_the_socket, setup_agent, teardown),
