@@ -11,6 +11,7 @@
 #include "state/schema.h"
 
 #define GROUP_MAX 1024 /* writes of one transaction */
+#define DELIVER_SLICE_NS 300000
 
 static const struct log store_log = {.subsystem = "store"};
 
@@ -44,6 +45,7 @@ struct store {
 
     int64_t oldest_ns;    /* loop thread: queueing time of the oldest write not back yet */
     uint64_t outstanding; /* loop thread */
+    struct list back;     /* loop thread: written, not called back yet */
     void (*closed)(void *);
     void *closed_data;
 };
@@ -196,26 +198,34 @@ static void *writer_main(void *data)
 
 /* --- the loop thread ------------------------------------------------------------------------------------------- */
 
-static void deliver(struct store *s)
+/* Call back for what is written, for about slice_ns; true when something is left. A group can be hundreds of submits:
+ * between slices the loop looks at other calls. */
+static bool deliver(struct store *s, int64_t slice_ns)
 {
-    struct list back;
-    list_init(&back);
+    int64_t start_ns = clock_mono_ns();
     pthread_mutex_lock(&s->lock);
-    list_move(&back, &s->finished);
+    list_move(&s->back, &s->finished);
     pthread_mutex_unlock(&s->lock);
-    for (struct store_item *item = back.head, *next; item; item = next) {
-        next = item->next;
+    while (s->back.head) {
+        struct store_item *item = s->back.head;
+        s->back.head = item->next;
+        if (!s->back.head)
+            list_init(&s->back);
         s->oldest_ns = item->queued_ns; /* what is left was queued later */
         s->outstanding--;
         if (item->done)
             item->done(item->arg, &item->err);
         free(item);
+        if (s->back.head && clock_mono_ns() - start_ns > slice_ns)
+            return true;
     }
+    return false;
 }
 
 static void on_wake(uv_async_t *wake)
 {
-    deliver(wake->data);
+    if (deliver(wake->data, DELIVER_SLICE_NS))
+        uv_async_send(wake);
 }
 
 static void queue_write(struct store *s, bool metrics, store_fn fn, void *arg, store_done done)
@@ -361,6 +371,7 @@ titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, st
     s->loop = loop;
     list_init(&s->queued);
     list_init(&s->finished);
+    list_init(&s->back);
     titan_status status = open_files(s, dir, err);
     if (status != TITAN_OK)
         goto fail;
@@ -395,7 +406,7 @@ void store_close(struct store *s, void (*done)(void *), void *data)
     pthread_mutex_unlock(&s->lock);
     pthread_cond_signal(&s->more);
     pthread_join(s->thread, NULL);
-    deliver(s);
+    (void)deliver(s, INT64_MAX);
     (void)!db_run(s->writer, NULL, "UPDATE meta SET value = 1 WHERE key = 'clean'", "");
     close_files(s);
     uv_close((uv_handle_t *)&s->wake, on_wake_closed);

@@ -13,8 +13,11 @@
 #include <sys/un.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
+
+enum { COSTLY_SLICE_NS = 300000 };
 
 /* --- library ------------------------------------------------------------------------------------------------------ */
 
@@ -85,22 +88,52 @@ static void queue_closed(uv_handle_t *handle)
         queue->done(queue->data);
 }
 
+/* Run what does not wait, and put the costly ones behind those that wait already. */
+static void queue_run(struct rpc_queue *queue, struct rpc_tag *tag)
+{
+    while (tag) {
+        struct rpc_tag *next = tag->next; /* fn may free or reuse the tag */
+        if (tag->costly) {
+            tag->next = NULL;
+            *queue->costly_last = tag;
+            queue->costly_last = &tag->next;
+        } else {
+            tag->fn(tag, tag->ok);
+        }
+        tag = next;
+    }
+}
+
+/* A slice of the costly ones; then whoever else came in is looked at first. */
+static void queue_run_costly(struct rpc_queue *queue)
+{
+    int64_t until_ns = clock_mono_ns() + COSTLY_SLICE_NS;
+    while (queue->costly) {
+        struct rpc_tag *tag = queue->costly;
+        queue->costly = tag->next;
+        if (!queue->costly)
+            queue->costly_last = &queue->costly;
+        tag->fn(tag, tag->ok);
+        if (clock_mono_ns() >= until_ns)
+            break;
+    }
+    if (queue->costly)
+        (void)uv_async_send(&queue->async);
+}
+
 static void queue_wake(uv_async_t *async)
 {
     struct rpc_queue *queue = async->data;
     pthread_mutex_lock(&queue->lock);
-    struct rpc_tag *tag = queue->first;
+    struct rpc_tag *tags = queue->first;
     bool drained = queue->drained;
     queue->first = NULL;
     queue->last = &queue->first;
     pthread_mutex_unlock(&queue->lock);
 
-    while (tag) {
-        struct rpc_tag *next = tag->next; /* fn may free or reuse the tag */
-        tag->fn(tag, tag->ok);
-        tag = next;
-    }
-    if (drained) {
+    queue_run(queue, tags);
+    queue_run_costly(queue);
+    if (drained && !queue->costly) {
         (void)pthread_join(queue->thread, NULL);
         grpc_completion_queue_destroy(queue->cq);
         queue->cq = NULL;
@@ -112,6 +145,8 @@ titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct ti
 {
     queue->first = NULL;
     queue->last = &queue->first;
+    queue->costly = NULL;
+    queue->costly_last = &queue->costly;
     queue->drained = false;
     queue->mute = false;
     (void)pthread_mutex_init(&queue->lock, NULL);

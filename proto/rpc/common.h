@@ -19,6 +19,7 @@ struct rpc_tag {
     void *owner;
     struct rpc_tag *next;
     bool ok;
+    bool costly; /* its turn comes after what is not, and not for long at a time */
 };
 
 /* A completion queue whose events become calls of tag->fn on a loop's thread. A thread waits on gRPC and appends to a
@@ -28,9 +29,10 @@ struct rpc_queue {
     uv_async_t async;
     pthread_t thread;
     pthread_mutex_t lock;
-    struct rpc_tag *first, **last; /* guarded by lock */
-    bool drained;                  /* guarded by lock: gRPC will deliver no more */
-    bool mute;                     /* guarded by lock: there is no handle to wake */
+    struct rpc_tag *first, **last;         /* guarded by lock */
+    bool drained;                          /* guarded by lock: gRPC will deliver no more */
+    bool mute;                             /* guarded by lock: there is no handle to wake */
+    struct rpc_tag *costly, **costly_last; /* the loop's: costly ones that wait for their turn */
     void (*done)(void *);
     void *data;
 };

@@ -314,6 +314,7 @@ static void slot_offer(struct rpc_server *server, struct endpoint *endpoint, int
     call->endpoint = endpoint;
     call->front = front;
     call->pending = 1;
+    call->request_tag.costly = endpoint->method.costly;
     grpc_server *to = server->fronts[front].server;
     grpc_completion_queue *cq = server->queue.cq;
     grpc_call_error rc;

@@ -30,6 +30,7 @@ struct rpc_method {
     void (*on_close)(struct rpc_call *call, bool cancelled, void *data);
     /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
     void (*on_drain)(struct rpc_call *call, void *data);
+    bool costly;     /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
     bool privileged; /* refused on TCP listeners that are not marked privileged (agent sessions) */
 };
 

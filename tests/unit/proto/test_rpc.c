@@ -29,6 +29,7 @@
 
 #define UNARY "/titan.v1.Titan/Submit"
 #define STREAM "/titan.v1.Titan/WatchEvents"
+#define COSTLY "/titan.v1.Titan/GetJob"
 #define BIDI "/titan.internal.Coordinator/Session"
 
 struct fixture {
@@ -141,6 +142,18 @@ static void on_watch_drain(struct rpc_call *call, void *data)
     feed_on(call, fix(data));
 }
 
+/* Work on the loop's thread, as parsing a large request is. */
+static void on_costly(struct rpc_call *call, const ProtobufCMessage *message, void *data)
+{
+    (void)message;
+    int64_t until_ns = clock_mono_ns() + INT64_C(2000000);
+    while (clock_mono_ns() < until_ns)
+        ;
+    fix(data)->opened++;
+    Titan__V1__GetJobResponse reply = TITAN__V1__GET_JOB_RESPONSE__INIT;
+    rpc_call_reply(call, &reply.base);
+}
+
 /* Answers a beat with a welcome of the same number; ends when the client has closed its side. */
 static void on_session(struct rpc_call *call, const ProtobufCMessage *message, void *data)
 {
@@ -166,6 +179,11 @@ static const struct rpc_method methods[] = {
      .on_request = on_watch,
      .on_close = on_watch_closed,
      .on_drain = on_watch_drain},
+    {.path = COSTLY,
+     .request = &titan__v1__get_job_request__descriptor,
+     .on_request = on_costly,
+     .on_close = on_closed,
+     .costly = true},
     {.path = BIDI,
      .request = &titan__internal__agent_message__descriptor,
      .on_message = on_session,
@@ -341,6 +359,29 @@ static void test_concurrent(void **state)
     run_until_count(f, &f->replies, 1000);
     assert_int_equal(f->error.status, TITAN_OK);
     assert_int_equal(f->opened, 1000);
+}
+
+static void on_costly_reply(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    (void)reply;
+    assert_int_equal(err->status, TITAN_OK);
+    fix(data)->messages++;
+}
+
+/* A call of another method overtakes a queue of costly ones, and none of those is lost. */
+static void test_costly(void **state)
+{
+    struct fixture *f = *state;
+    enum { COSTLY_CALLS = 100 };
+    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+    for (int i = 0; i < COSTLY_CALLS; i++)
+        rpc_client_call(f->client, COSTLY, &request.base, &titan__v1__get_job_response__descriptor, 0, on_costly_reply,
+                        f);
+    run_until_count(f, &f->messages, 1);
+    submit(f, "", "x", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_true(f->messages < COSTLY_CALLS / 2);
+    run_until_count(f, &f->messages, COSTLY_CALLS);
 }
 
 static void test_stream(void **state)
@@ -890,14 +931,31 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        WITH_SERVER(test_unary),           WITH_SERVER(test_error),          WITH_SERVER(test_concurrent),
-        WITH_SERVER(test_stream),          WITH_SERVER(test_back_pressure),  WITH_SERVER(test_bidi),
-        WITH_SERVER(test_send_limit),      WITH_SERVER(test_privileged),     WITH_SERVER(test_deadline),
-        WITH_SERVER(test_cancel),          WITH_SERVER(test_client_close),   WITH_SERVER(test_shutdown_hung),
-        WITH_SERVER(test_shutdown_drains), WITH_SERVER(test_oversize),       WITH_SERVER(test_garbage_message),
-        WITH_SERVER(test_not_utf8),        WITH_SERVER(test_unknown_method), WITH_SERVER(test_garbage_bytes),
-        WITH_SERVER(test_taken),           WITH_SERVER(test_stale_socket),   WITH_SERVER(test_unreachable),
-        WITH_SERVER(test_health),          WITH_SERVER(test_reflection),     cmocka_unit_test(test_reflection_lookup),
+        WITH_SERVER(test_unary),
+        WITH_SERVER(test_error),
+        WITH_SERVER(test_concurrent),
+        WITH_SERVER(test_costly),
+        WITH_SERVER(test_stream),
+        WITH_SERVER(test_back_pressure),
+        WITH_SERVER(test_bidi),
+        WITH_SERVER(test_send_limit),
+        WITH_SERVER(test_privileged),
+        WITH_SERVER(test_deadline),
+        WITH_SERVER(test_cancel),
+        WITH_SERVER(test_client_close),
+        WITH_SERVER(test_shutdown_hung),
+        WITH_SERVER(test_shutdown_drains),
+        WITH_SERVER(test_oversize),
+        WITH_SERVER(test_garbage_message),
+        WITH_SERVER(test_not_utf8),
+        WITH_SERVER(test_unknown_method),
+        WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_taken),
+        WITH_SERVER(test_stale_socket),
+        WITH_SERVER(test_unreachable),
+        WITH_SERVER(test_health),
+        WITH_SERVER(test_reflection),
+        cmocka_unit_test(test_reflection_lookup),
         WITH_SERVER(test_channel),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
