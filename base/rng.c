@@ -1,6 +1,7 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/error.h"
 
@@ -26,10 +27,11 @@ struct rng_key rng_key(uint64_t seed, const char *name)
     return (struct rng_key){{(uint32_t)key, (uint32_t)(key >> 32)}};
 }
 
-void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words[4])
+static inline __attribute__((always_inline)) void philox(uint32_t k0, uint32_t k1, uint64_t lo, uint64_t hi,
+                                                         uint32_t ret_words[4])
 {
     uint32_t c0 = (uint32_t)lo, c1 = (uint32_t)(lo >> 32), c2 = (uint32_t)hi, c3 = (uint32_t)(hi >> 32);
-    uint32_t k0 = key.k[0], k1 = key.k[1];
+#pragma GCC unroll 10
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)PHILOX_M0 * c0, p1 = (uint64_t)PHILOX_M1 * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
@@ -46,6 +48,11 @@ void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words
     ret_words[3] = c3;
 }
 
+void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words[4])
+{
+    philox(key.k[0], key.k[1], lo, hi, ret_words);
+}
+
 float rng_uniform(struct rng_key key, uint64_t index)
 {
     uint32_t w[4];
@@ -53,37 +60,112 @@ float rng_uniform(struct rng_key key, uint64_t index)
     return (float)(w[0] >> 8) * 0x1p-24f;
 }
 
-/* Elements 2*pair and 2*pair+1 of a stream. */
-static inline void normal_pair(struct rng_key key, uint64_t pair, float ret[2])
+/* --- normals -------------------------------------------------------------------------------------------------------
+ *
+ * Logarithm, sine and cosine are written out here, in plain double arithmetic without contraction, so that a model's
+ * initial weights are the same bits on every machine (a libm's differ with its version and the CPU's features), and so
+ * that whole ranges are computed in vectors. Both are good to a few units of double's last place. */
+
+/* ln(u), u in (0,1] normal: u = 2^e m, m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh((m-1)/(m+1)). */
+static inline __attribute__((always_inline)) double log_unit(double u)
 {
-    uint32_t w[4];
-    rng_philox(key, pair, 1, w);
-    double u = ((double)w[0] + 1.0) * 0x1p-32; /* (0,1]: the logarithm is finite */
-    double r = sqrt(-2.0 * log(u)), a = 6.283185307179586476925 * ((double)w[1] * 0x1p-32), s, c;
-    sincos(a, &s, &c);
-    ret[0] = (float)(r * c);
-    ret[1] = (float)(r * s);
+    uint64_t bits;
+    memcpy(&bits, &u, sizeof(bits));
+    uint64_t shifted = bits - UINT64_C(0x3fe6a09e667f3bcd); /* sqrt(1/2) */
+    int64_t e = (int64_t)shifted >> 52;
+    bits -= (uint64_t)e << 52;
+    double m;
+    memcpy(&m, &bits, sizeof(m));
+    double z = (m - 1.0) / (m + 1.0), y = z * z;
+    double p = 1.0 / 23;
+    p = p * y + 1.0 / 21;
+    p = p * y + 1.0 / 19;
+    p = p * y + 1.0 / 17;
+    p = p * y + 1.0 / 15;
+    p = p * y + 1.0 / 13;
+    p = p * y + 1.0 / 11;
+    p = p * y + 1.0 / 9;
+    p = p * y + 1.0 / 7;
+    p = p * y + 1.0 / 5;
+    p = p * y + 1.0 / 3;
+    return (double)e * 0.693147180559945309417 + 2.0 * (z + z * (y * p));
+}
+
+/* Sine and cosine of turns / 2^32 of a full turn: the quarter is exact, what is left is at most an eighth. */
+static inline __attribute__((always_inline)) void sincos_turns(uint32_t turns, double *ret_sin, double *ret_cos)
+{
+    uint32_t quarter = (turns + UINT32_C(0x20000000)) >> 30;
+    double x = (double)(int32_t)(turns - (quarter << 30)) * (6.283185307179586476925 * 0x1p-32), y = x * x;
+    double s = 1.0 / 355687428096000.0, c = -1.0 / 6402373705728000.0;
+    s = s * y - 1.0 / 1307674368000.0;
+    s = s * y + 1.0 / 6227020800.0;
+    s = s * y - 1.0 / 39916800.0;
+    s = s * y + 1.0 / 362880.0;
+    s = s * y - 1.0 / 5040.0;
+    s = s * y + 1.0 / 120.0;
+    s = s * y - 1.0 / 6.0;
+    s = x + x * (y * s);
+    c = c * y + 1.0 / 20922789888000.0;
+    c = c * y - 1.0 / 87178291200.0;
+    c = c * y + 1.0 / 479001600.0;
+    c = c * y - 1.0 / 3628800.0;
+    c = c * y + 1.0 / 40320.0;
+    c = c * y - 1.0 / 720.0;
+    c = c * y + 1.0 / 24.0;
+    c = c * y - 0.5;
+    c = 1.0 + y * c;
+    /* Branch-free, and exact: one factor is 1, the other 0. */
+    double odd = (double)(int32_t)(quarter & 1), even = 1.0 - odd;
+    *ret_sin = (s * even + c * odd) * (1.0 - (double)(int32_t)(quarter & 2));
+    *ret_cos = (c * even + s * odd) * (1.0 - (double)(int32_t)((quarter + 1) & 2));
+}
+
+#define PAIRS 128 /* computed together */
+
+/* Pairs [pair, pair+count) of a stream: elements 2*pair and so on, two for each. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+__attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off"))) static void
+normal_pairs(struct rng_key key, uint64_t pair, size_t count, float *restrict out)
+{
+    uint32_t w0[PAIRS], w1[PAIRS];
+    double r[PAIRS], s[PAIRS], c[PAIRS];
+    for (size_t done = 0; done < count; done += PAIRS) {
+        size_t n = count - done < PAIRS ? count - done : PAIRS;
+        for (size_t i = 0; i < n; i++) {
+            uint32_t w[4];
+            philox(key.k[0], key.k[1], pair + done + i, 1, w);
+            w0[i] = w[0];
+            w1[i] = w[1];
+        }
+        for (size_t i = 0; i < n; i++)
+            r[i] = sqrt(-2.0 * log_unit(((double)w0[i] + 1.0) * 0x1p-32)); /* (0,1]: the logarithm is finite */
+        for (size_t i = 0; i < n; i++)
+            sincos_turns(w1[i], &s[i], &c[i]);
+        for (size_t i = 0; i < n; i++) {
+            out[2 * (done + i)] = (float)(r[i] * c[i]);
+            out[2 * (done + i) + 1] = (float)(r[i] * s[i]);
+        }
+    }
 }
 
 float rng_normal(struct rng_key key, uint64_t index)
 {
     float pair[2];
-    normal_pair(key, index >> 1, pair);
+    normal_pairs(key, index >> 1, 1, pair);
     return pair[index & 1];
 }
 
 void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out)
 {
-    float pair[2];
-    uint64_t i = 0;
-    if (count > 0 && (index & 1))
-        out[i++] = rng_normal(key, index);
-    for (; i + 2 <= count; i += 2)
-        normal_pair(key, (index + i) >> 1, out + i);
-    if (i < count) {
-        normal_pair(key, (index + i) >> 1, pair);
-        out[i] = pair[0];
+    if (count > 0 && (index & 1)) {
+        *out++ = rng_normal(key, index++);
+        count--;
     }
+    normal_pairs(key, index >> 1, count / 2, out);
+    if (count & 1)
+        out[count - 1] = rng_normal(key, index + count - 1);
 }
 
 uint64_t rng_permute(struct rng_key key, uint64_t index, uint64_t n)

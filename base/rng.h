@@ -23,7 +23,7 @@ float rng_uniform(struct rng_key key, uint64_t index);
  * counter: w = philox(lo=index/2, hi=1); u = (w[0]+1)/2^32; a = 2*pi*w[1]/2^32; sqrt(-2 ln u) times cos a (even index)
  * or sin a (odd). |result| < 6.67. */
 float rng_normal(struct rng_key key, uint64_t index);
-/* Elements [index, index+count) of it, at half the cost each. */
+/* Elements [index, index+count) of it, much faster than one by one. */
 void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out);
 /* A stateless permutation of [0, n): Feistel network on the next even power of two with cycle walking (Black and
  * Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Bits h = ceil(ceil(log2 n) / 2) to a half, six rounds
