@@ -1411,7 +1411,8 @@ static void run_schedule(uint64_t seed)
     make_specs();
     coord_start();
     for (int n = 0; n < NODES; n++) {
-        snprintf(S->node_names[n], sizeof(S->node_names[n]), "n%d", n);
+        S->node_names[n][0] = 'n';
+        S->node_names[n][1] = (char)('0' + n);
         S->agents[n].alive = true;
         at(between(0, 300), EV_CONNECT, n, 0);
     }
