@@ -43,6 +43,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(quiesce_ms, 10000);
     DEFAULT(pause_ms, 60000);
     DEFAULT(form_ms, 180000);
+    DEFAULT(stall_ms, 300000);
     DEFAULT(stop_ms, 5000);
     DEFAULT(starve_ms, 30000);
     DEFAULT(next_worker_id, 1);
@@ -240,6 +241,8 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
         j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.quiesce_ms;
     else if (j->state == JOB_RESIZING)
         j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms;
+    else if (e->state == EPOCH_RUNNING)
+        job_moves_on(c, j);
 }
 
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
@@ -507,6 +510,7 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     if (p->step > j->status.step) {
         j->status.step = p->step;
         j->unsaved = true;
+        job_moves_on(c, j);
     }
     if (seat != j->seats)
         return;

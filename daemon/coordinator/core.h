@@ -39,6 +39,7 @@ struct core_options {
     uint32_t quiesce_ms;      /* revoke to quiet; 0 = 10000 */
     uint32_t pause_ms;        /* pause to quiet, and 20 steps more; 0 = 60000 */
     uint32_t form_ms;         /* form to first step, and 20 steps more; 0 = 180000 */
+    uint32_t stall_ms;        /* a running epoch without a step, and 50 steps more; 0 = 300000 */
     uint32_t stop_ms;         /* end of grace to exit, then it is killed again; 0 = 5000 */
     uint32_t starve_ms;       /* a job below its minimum gives its slots back after; 0 = 30000 */
 };

@@ -78,7 +78,7 @@ struct jobrec {
     size_t n_ckpts, cap_ckpts;
 
     bool finishing;         /* all members are done; waiting for their exits */
-    int64_t epoch_deadline; /* to be quiet, or to make the first step; INT64_MAX = none */
+    int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
     int64_t replace_at;     /* earliest start of new workers */
     int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
     uint32_t losses;        /* since the job was last complete and moving */
@@ -126,6 +126,8 @@ void job_advance(struct core *c, struct jobrec *j);
 void job_worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
 /* The current epoch has made its first step (or was done at once). */
 void job_formed(struct core *c, struct jobrec *j);
+/* It has made a step: it may take as long again before somebody asks whether it hangs. */
+void job_moves_on(struct core *c, struct jobrec *j);
 void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms);
 void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
 /* Send again what is in force for the job's workers on this node. */

@@ -360,16 +360,25 @@ static void try_form(struct core *c, struct jobrec *j)
     form(c, j, members, world);
 }
 
+void job_moves_on(struct core *c, struct jobrec *j)
+{
+    if (j->state == JOB_RESIZING || j->epoch_state != EPOCH_RUNNING)
+        return; /* waits for something else */
+    /* After the last step comes the last checkpoint, which may be long. */
+    int64_t patience = j->status.step < j->spec.steps ? c->options.stall_ms : 10 * (int64_t)c->options.stall_ms;
+    j->epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->step_ms);
+}
+
 void job_formed(struct core *c, struct jobrec *j)
 {
     if (j->epoch_state != EPOCH_FORMING)
         return;
     say_epoch_move(c, j, EPOCH_RUNNING, NULL);
     j->proven = true;
-    j->epoch_deadline = INT64_MAX;
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->step_ms;
     say_job_move(c, j, JOB_RUNNING, "");
+    job_moves_on(c, j);
     if (j->lost_mono) {
         long long ms = c->now.mono_ms - j->lost_mono;
         say_event(c, j,
@@ -564,6 +573,7 @@ static void exclude_laggards(struct core *c, struct jobrec *j)
         if (!w || w->quiesced || w->state == WORKER_STOPPING)
             continue;
         w->blamed = !j->seats[i].finished;
+        j->charged |= w->blamed; /* when it ends */
         job_stop_worker(c, w, 0, "it did not leave the epoch in time");
     }
 }
@@ -597,7 +607,7 @@ void job_tick(struct core *c, struct jobrec *j)
         j->epoch_deadline = INT64_MAX;
         if (waits_for_quiet(j))
             exclude_laggards(c, j);
-        else if (j->epoch_state == EPOCH_FORMING)
+        else if (epoch_live(j))
             j->broken = true;
     }
     if (!job_final(j) && now >= j->starve_at) {

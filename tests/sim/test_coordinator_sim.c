@@ -500,6 +500,7 @@ static void coord_start(void)
                                    .quiesce_ms = 1500,
                                    .pause_ms = 3000,
                                    .form_ms = 5000,
+                                   .stall_ms = 3000,
                                    .stop_ms = 1000,
                                    .starve_ms = 4000};
     S->next_worker = 1;
@@ -1170,9 +1171,6 @@ static void on_fault(void)
         S->faults = false;
         for (int n = 0; n < NODES; n++)
             S->agents[n].partitioned = false;
-        for (uint64_t i = 1; i < WORKERS; i++) /* a hang is a fault that lasts: end it */
-            if (S->fworkers[i].alive && S->fworkers[i].hung)
-                worker_ends(&S->fworkers[i], -9, "hang ended");
         return;
     }
     struct fworker *w = any_worker();

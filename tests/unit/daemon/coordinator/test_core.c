@@ -397,6 +397,33 @@ static void test_laggard_is_excluded(void **state)
     close_bench(&b);
 }
 
+/* A worker that stands still takes the others' steps with it, but not for ever. */
+static void test_hang(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    int64_t since = b.now;
+    while (!told(&b, REVOKE, 1) && b.now - since < 400000) {
+        beat(&b, 1);
+        tick(&b, 100);
+    }
+    assert_int_equal(b.now - since, 300000);
+    for (uint64_t w = 1; w <= 3; w++)
+        quiesced(&b, 1, 1, w, 1, 7);
+    while (!told(&b, STOP, 1) && b.now - since < 400000) {
+        beat(&b, 1);
+        tick(&b, 100);
+    }
+    assert_int_equal(told(&b, STOP, 1)->stop->worker_ids[0], 4);
+    assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 3);
+    exited(&b, 1, 1, 4, -1, "");
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 1);
+    close_bench(&b);
+}
+
 /* Dies at each start: the waits grow, the budget ends it. */
 static void test_crash_loop(void **state)
 {
@@ -709,6 +736,7 @@ int main(void)
         cmocka_unit_test(test_loss_and_return),
         cmocka_unit_test(test_loss_while_resizing),
         cmocka_unit_test(test_laggard_is_excluded),
+        cmocka_unit_test(test_hang),
         cmocka_unit_test(test_crash_loop),
         cmocka_unit_test(test_permanent_error),
         cmocka_unit_test(test_cancel),
