@@ -607,6 +607,17 @@ static bool epoch_is_over(titan_status status)
     return status == TITAN_EREVOKED || status == TITAN_EPEER;
 }
 
+/* Without an agent nobody says where to go on: at the newest checkpoint in this run's folder, if there is one. */
+static void find_checkpoint(const struct trainer *t, struct epoch_view *view)
+{
+    uint64_t step = 0;
+
+    if (checkpoint_latest(t->checkpoint_dir, view->checkpoint_path, &step, NULL) != TITAN_OK)
+        return;
+    view->source = STATE_FROM_CHECKPOINT;
+    view->resume_step = step;
+}
+
 static titan_status train_epochs(struct trainer *t, struct titan_error *err)
 {
     struct membership *m = t->members;
@@ -620,6 +631,8 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
         if (status != TITAN_OK)
             return status;
 
+        if (m->solo_world > 0)
+            find_checkpoint(t, &view);
         log_init(&t->log, "worker", "rank=%d", view.rank);
         status = run_epoch(t, &view, &verdict, err);
         const uint64_t held = t->state && t->state->epoch == view.epoch ? t->state->step : 0;

@@ -62,7 +62,7 @@ struct membership {
     const struct membership_ops *ops;
     char job_dir[PATH_MAX];
     int listener;   /* comm_listen socket of this worker; -1 = none */
-    int solo_world; /* solo only */
+    int solo_world; /* solo only: the trainer looks for a checkpoint to go on from itself */
 };
 
 /* worker/elastic/link.c: over the agent's socket. fds and names come from the agent (docs/architecture.md, "agent and

@@ -10,7 +10,6 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/comm/comm.h"
 
 struct solo {
@@ -50,14 +49,6 @@ static titan_status solo_next(struct membership *m, struct epoch_view *ret, stru
                                .memfd = s->memfd,
                                .source = STATE_FROM_INIT};
     TRY(comm_id(s, ret->comm_id, err));
-    char folder[PATH_MAX];
-    if (snprintf(folder, sizeof(folder), "%s/checkpoint", s->base.job_dir) >= (int)sizeof(folder))
-        return titan_fail(err, TITAN_EINVAL, "run folder '%s' is too long", s->base.job_dir);
-    uint64_t step = 0;
-    if (checkpoint_latest(folder, ret->checkpoint_path, &step, NULL) == TITAN_OK) {
-        ret->source = STATE_FROM_CHECKPOINT;
-        ret->resume_step = step;
-    }
     s->formed = true;
     return TITAN_OK;
 }
