@@ -183,6 +183,8 @@ static int exit_code_of(int wait_status, int rank)
     return 128 + WTERMSIG(wait_status);
 }
 
+#define LAST_WORDS_S 5 /* how long ranks have to end after one has failed */
+
 /* The first failure is the run's: the ranks that vanished with it say nothing more. A code of a fault beats that of a
  * rank that only lost its peer. */
 static int wait_all(pid_t *pids, int world)
@@ -194,7 +196,7 @@ static int wait_all(pid_t *pids, int world)
         int status;
         const pid_t pid = waitpid(-1, &status, 0);
         if (pid < 0 && errno == EINTR) {
-            signal_all(pids, world, stop_signal);
+            signal_all(pids, world, stop_signal == SIGALRM ? SIGKILL : stop_signal);
             continue;
         }
         if (pid < 0)
@@ -205,11 +207,13 @@ static int wait_all(pid_t *pids, int world)
             pids[i] = 0;
             left--;
             const int one = exit_code_of(status, i);
+            if (one != 0 && code == 0)
+                (void)alarm(LAST_WORDS_S);
             if (one != 0 && (code == 0 || code == lost_peer))
                 code = one;
         }
     }
-    return stop_signal ? 128 + stop_signal : code;
+    return stop_signal && stop_signal != SIGALRM ? 128 + stop_signal : code;
 }
 
 static int fork_ranks(const struct recipe *r, const char *dir, int world, int memfd)
@@ -220,6 +224,7 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
 
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);
+    (void)sigaction(SIGALRM, &act, NULL);
     for (int rank = 0; rank < world; rank++) {
         pids[rank] = fork();
         if (pids[rank] < 0) {

@@ -64,8 +64,8 @@ struct epoch {
     struct layout *layout;
     struct program *program; /* this rank's */
     struct exec *exec;
-    struct checkpoint_writer *writer;
-    uint64_t writer_step; /* newest step handed to the writer */
+    _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting */
+    uint64_t writer_step;                       /* newest step handed to the writer */
     int32_t *batch;
     double *counts;
     struct step_outcome outcome; /* of the step under way */
@@ -169,12 +169,16 @@ static void close_trainer(struct trainer *t)
 /* --- an epoch: communicator
  * ------------------------------------------------------------------------------------------------ */
 
-static void revoke_comm(void *arg)
+/* On the control thread: nothing of this epoch waits for a peer any more. */
+static void revoke_epoch(void *arg)
 {
     struct epoch *e = arg;
     struct comm *comm = atomic_load(&e->comm);
+    struct checkpoint_writer *writer = atomic_load(&e->writer);
     if (comm)
         e->comm_ops->revoke(comm);
+    if (writer)
+        checkpoint_writer_cancel(writer);
 }
 
 static titan_status open_comm(struct epoch *e, struct titan_error *err)
@@ -194,10 +198,11 @@ static titan_status open_comm(struct epoch *e, struct titan_error *err)
         return TITAN_OK;
     memcpy(config.id, e->view.comm_id, sizeof config.id);
     e->comm_ops = plugin->comm ? plugin->comm : e->view.memfd >= 0 ? &comm_shm : &comm_tcp;
-    m->ops->on_revoke(m, revoke_comm, e);
+    m->ops->on_revoke(m, revoke_epoch, e);
     TRY(e->comm_ops->open(&config, m->ops->revoked(m), &comm, err));
     atomic_store(&e->comm, comm);
-    if (*m->ops->revoked(m)) /* between open and store the callback found nothing to revoke */
+    /* Between open and store the callback found nothing to revoke. */
+    if (__atomic_load_n(m->ops->revoked(m), __ATOMIC_ACQUIRE))
         return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
     return TITAN_OK;
 }
@@ -414,7 +419,7 @@ static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_
     struct trainer *t = e->t;
     struct written_checkpoint w;
     struct titan_error fault = {0};
-    const titan_status status = checkpoint_writer_collect(e->writer, must, &w, &fault);
+    const titan_status status = checkpoint_writer_collect(atomic_load(&e->writer), must, &w, &fault);
 
     if (status == TITAN_EAGAIN || status == TITAN_ENOTFOUND)
         return TITAN_OK;
@@ -445,7 +450,7 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
     if (e->writer_step == st->step)
         return TITAN_OK;
     TRY(collect_checkpoint(e, false, err));
-    TRY(checkpoint_writer_start(e->writer, st, &info, t->streams[STREAM_COMPUTE], err));
+    TRY(checkpoint_writer_start(atomic_load(&e->writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->writer_step = st->step;
     return TITAN_OK;
 }
@@ -496,7 +501,9 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
     if (t->recipe->checkpoint.enable) {
         if (e->view.rank == 0) /* nothing of this epoch can be there yet: no step has been agreed on */
             checkpoint_sweep(t->checkpoint_dir, e->view.epoch + 1);
-        TRY(checkpoint_writer_open(&writer, &e->writer, err));
+        struct checkpoint_writer *opened = NULL;
+        TRY(checkpoint_writer_open(&writer, &opened, err));
+        atomic_store(&e->writer, opened);
     }
     return metrics_open(&t->metrics, t->members->job_dir, e->view.rank, t->recipe->metrics.log_freq,
                         t->recipe->training.steps, err);
@@ -579,7 +586,7 @@ static void close_epoch(struct epoch *e)
     if (comm)
         e->comm_ops->close(comm);
     exec_close(e->exec);
-    checkpoint_writer_close(e->writer);
+    checkpoint_writer_close(atomic_load(&e->writer));
     program_close(e->program);
     layout_close(e->layout);
     free(e->batch);
@@ -592,7 +599,8 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
     struct epoch e = {.t = t, .view = *view};
 
     const titan_status status = open_and_run(&e, ret, err);
-    if (e.writer && status == TITAN_OK) /* all members are there to finish what has begun; a failure has been logged */
+    if (atomic_load(&e.writer) &&
+        status == TITAN_OK) /* all members are there to finish what has begun; a failure has been logged */
         (void)!collect_checkpoint(&e, true, NULL);
     close_epoch(&e);
     return status;
