@@ -375,30 +375,30 @@ static void expiry_done(uv_work_t *work, int status)
     free(e);
 }
 
-/* Only a checkpoint inside the job's own folder. */
-static bool expirable(const char *path, const char *job_dir)
+/* Only what is a checkpoint: an absolute path to a folder step-NUMBER with a manifest. It may lie outside the job's
+ * folder, where checkpoint.folder says so. */
+static bool expirable(const char *path)
 {
-    size_t len = strlen(job_dir);
+    char manifest[PATH_MAX];
     const char *name = strrchr(path, '/');
-    return len && !strncmp(path, job_dir, len) && path[len] == '/' && !strstr(path, "/../") && name &&
-           !strncmp(name, "/step-", 6);
+    if (path[0] != '/' || strstr(path, "/../") || strncmp(name, "/step-", 6) != 0 || !name[6] ||
+        name[6 + strspn(name + 6, "0123456789")])
+        return false;
+    return snprintf(manifest, sizeof(manifest), "%s/manifest.json", path) < PATH_MAX && access(manifest, F_OK) == 0;
 }
 
 static void expire(struct agent *a, const Titan__Internal__CheckpointCommitted *m)
 {
-    char job_dir[PATH_MAX];
     struct expiry *e = calloc(1, sizeof(*e) + m->n_expired_paths * sizeof(char *));
-    if (!e || !workers_job_dir(a->workers, m->job_id, job_dir)) {
-        free(e);
+    if (!e)
         return;
-    }
     e->agent = a;
     e->work.data = e;
     for (size_t i = 0; i < m->n_expired_paths; i++) {
-        if (expirable(m->expired_paths[i], job_dir) && (e->paths[e->n] = strdup(m->expired_paths[i])))
+        if (expirable(m->expired_paths[i]) && (e->paths[e->n] = strdup(m->expired_paths[i])))
             e->n++;
         else
-            tlog_warn(&a->log, "not a checkpoint of this job, left alone", "path=\"%s\"", m->expired_paths[i]);
+            tlog_warn(&a->log, "not a checkpoint, left alone", "path=\"%s\"", m->expired_paths[i]);
     }
     if (uv_queue_work(a->loop, &e->work, expiry_run, expiry_done) == 0)
         a->works++;

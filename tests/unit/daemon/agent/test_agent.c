@@ -849,6 +849,39 @@ static void test_logs_are_bounded(void **state)
     UNTIL(log_text(1, NULL));
 }
 
+static void checkpoint_make(const char *name, bool whole, char out[PATH_MAX])
+{
+    char manifest[PATH_MAX + 16];
+    (void)snprintf(out, PATH_MAX, "%s/elsewhere/%s", f.folder, name);
+    (void)snprintf(manifest, sizeof(manifest), "%s/manifest.json", out);
+    assert_int_equal(dir_make(out, NULL), TITAN_OK);
+    if (whole)
+        assert_int_equal(file_replace(manifest, "{}", 2, NULL), TITAN_OK);
+}
+
+/* Old checkpoints are removed where told, and nothing that is not one. */
+static void test_expired_checkpoints(void **state)
+{
+    (void)state;
+    char old[PATH_MAX], part[PATH_MAX], other[PATH_MAX];
+    checkpoint_make("step-00000010", true, old);
+    checkpoint_make("step-00000020", false, part);
+    checkpoint_make("home", true, other);
+    char *paths[] = {other, part, (char *)"relative/step-1", (char *)"", old};
+    Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
+    Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    committed.job_id = 1;
+    committed.step = 30;
+    committed.expired_paths = paths;
+    committed.n_expired_paths = ARRAY_SIZE(paths);
+    out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED;
+    out.checkpoint_committed = &committed;
+    say(&out);
+    UNTIL(access(old, F_OK) < 0);
+    assert_int_equal(access(part, F_OK), 0);
+    assert_int_equal(access(other, F_OK), 0);
+}
+
 /* The coordinator goes away and comes back: hello again with who is alive; what happened meanwhile is told. */
 static void test_coordinator_restarts(void **state)
 {
@@ -1043,6 +1076,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_logs_follow, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_logs_of_an_unknown_job, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_logs_are_bounded, setup_agent, teardown),
+        cmocka_unit_test_setup_teardown(test_expired_checkpoints, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_coordinator_restarts, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_keep_workers, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_adoption, setup, teardown),
