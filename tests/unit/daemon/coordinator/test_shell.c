@@ -1,0 +1,287 @@
+/* The coordinator over its real server, store and loop, with an agent played by the test: what a full disk holds up,
+ * and what comes back after it. The disk is full by RLIMIT_FSIZE: writes beyond it fail as they do on a full one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "daemon/coordinator/coordinator.h"
+#include "proto/rpc/client.h"
+#include "titan/internal/agent.pb-c.h"
+#include "titan/v1/titan.pb-c.h"
+
+struct fixture {
+    uv_loop_t loop;
+    char dir[64], data[96], recipe[1024], address[128];
+    struct coordinator *coordinator;
+    struct rpc_server *server;
+    struct rpc_client *client;
+    struct rpc_stream *agent;
+    bool welcomed, reply_here;
+    bool started; /* StartWorkers received */
+    int starts;
+    uint64_t start_job;
+    struct titan_error err;
+    ProtobufCMessage *reply; /* of the last call */
+    const ProtobufCMessageDescriptor *reply_type;
+};
+
+static void on_flag(void *data)
+{
+    *(bool *)data = true;
+}
+
+static void spin(struct fixture *f, const bool *until)
+{
+    int64_t end = clock_mono_ns() + INT64_C(20000000000);
+    while (!*until && clock_mono_ns() < end)
+        uv_run(&f->loop, UV_RUN_ONCE);
+    assert_true(*until);
+}
+
+static void open_all(struct fixture *f)
+{
+    struct titan_error err = {0};
+    size_t n = 0;
+    const struct rpc_method *methods = api_methods(&n);
+    if (coordinator_open(&f->loop, &(struct coordinator_options){.state_dir = f->dir}, &f->coordinator, &err) ||
+        rpc_server_open(&f->loop, methods, n, f->coordinator, NULL, 0, NULL, &f->server, &err) ||
+        rpc_server_listen(f->server, f->address, true, NULL, &err) || rpc_server_start(f->server, &err) ||
+        rpc_client_open(&f->loop, f->address, &f->client, &err))
+        fail_msg("%s", err.msg);
+}
+
+static void close_all(struct fixture *f)
+{
+    bool done = false;
+    if (f->agent)
+        rpc_stream_cancel(f->agent);
+    rpc_client_close(f->client, on_flag, &done);
+    spin(f, &done);
+    done = false;
+    rpc_server_shutdown(f->server, 100, on_flag, &done);
+    spin(f, &done);
+    done = false;
+    coordinator_close(f->coordinator, on_flag, &done);
+    spin(f, &done);
+    rpc_server_free(f->server);
+    f->agent = NULL;
+}
+
+static void set_up(struct fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    log_set_level(LOG_LEVEL_ERROR);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    strcpy(f->dir, "/tmp/titan-shell-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    (void)snprintf(f->data, sizeof(f->data), "%s/text", f->dir);
+    (void)snprintf(f->address, sizeof(f->address), "unix:%s/titan.sock", f->dir);
+    assert_int_equal(file_replace(f->data, "some text\n", 10, NULL), TITAN_OK);
+    (void)snprintf(f->recipe, sizeof(f->recipe),
+                   "[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\ntokenizer = \"bytes\"\n"
+                   "[training]\nsteps = 10\nseq_len = 128\nlocal_batch_size = 1\nglobal_batch_size = 2\n"
+                   "dataset_path = \"%s\"\n[elastic]\nmin_workers = 1\nmax_workers = 2\n",
+                   f->data);
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+    open_all(f);
+}
+
+static void tear_down(struct fixture *f)
+{
+    close_all(f);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    assert_int_equal(dir_remove(f->dir, NULL), TITAN_OK);
+}
+
+/* --- calls ---------------------------------------------------------------------------------------------------------
+ */
+
+static void on_reply(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    struct fixture *f = data;
+    f->err = *err;
+    f->reply_here = true;
+    f->reply = NULL;
+    if (!reply)
+        return;
+    size_t n = protobuf_c_message_get_packed_size(reply);
+    uint8_t *bytes = malloc(n + 1);
+    assert_non_null(bytes);
+    protobuf_c_message_pack(reply, bytes);
+    f->reply = protobuf_c_message_unpack(f->reply_type, NULL, n, bytes);
+    free(bytes);
+}
+
+/* The answer; NULL with f->err. Freed by the caller. */
+static void *call(struct fixture *f, const char *method, const ProtobufCMessage *request,
+                  const ProtobufCMessageDescriptor *type)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/titan.v1.Titan/%s", method);
+    f->reply_here = false;
+    f->reply_type = type;
+    rpc_client_call(f->client, path, request, type, 15000, on_reply, f);
+    spin(f, &f->reply_here);
+    return TAKE(f->reply);
+}
+
+static uint64_t submit(struct fixture *f, const char *key)
+{
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    request.recipe = f->recipe;
+    request.idempotency_key = (char *)key;
+    Titan__V1__SubmitResponse *reply = call(f, "Submit", &request.base, &titan__v1__submit_response__descriptor);
+    uint64_t id = reply ? reply->job_id : 0;
+    if (reply)
+        protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return id;
+}
+
+static Titan__V1__JobState state_of(struct fixture *f, uint64_t id)
+{
+    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+    request.job_id = id;
+    Titan__V1__GetJobResponse *reply = call(f, "GetJob", &request.base, &titan__v1__get_job_response__descriptor);
+    assert_non_null(reply);
+    Titan__V1__JobState state = reply->job->state;
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return state;
+}
+
+static titan_status cancel(struct fixture *f, uint64_t id)
+{
+    Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
+    request.job_id = id;
+    Titan__V1__CancelJobResponse *reply =
+        call(f, "CancelJob", &request.base, &titan__v1__cancel_job_response__descriptor);
+    if (reply)
+        protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return f->err.status;
+}
+
+/* --- the agent ------------------------------------------------------------------------------------------------------
+ */
+
+static void on_command(struct rpc_stream *stream, const ProtobufCMessage *base, void *data)
+{
+    struct fixture *f = data;
+    const Titan__Internal__CoordinatorMessage *m = (const Titan__Internal__CoordinatorMessage *)base;
+    (void)stream;
+    f->welcomed |= m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
+        f->starts++;
+        f->started = true;
+        f->start_job = m->start->job_id;
+        assert_non_null(strstr(m->start->recipe, f->data));
+    }
+}
+
+static void on_stream_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
+{
+    struct fixture *f = data;
+    (void)stream;
+    (void)err;
+    f->agent = NULL;
+}
+
+static void connect_agent(struct fixture *f)
+{
+    static const struct rpc_stream_events events = {on_command, on_stream_end};
+    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentMessage m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    hello.node = (char *)"n";
+    hello.slots = 1;
+    hello.device = (char *)"cpu";
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    m.hello = &hello;
+    assert_int_equal(rpc_client_stream(f->client, "/titan.internal.Coordinator/Session", NULL, false,
+                                       &titan__internal__coordinator_message__descriptor, &events, f, &f->agent, NULL),
+                     TITAN_OK);
+    assert_int_equal(rpc_stream_send(f->agent, &m.base), TITAN_OK);
+}
+
+static void limit_files(const struct fixture *f, bool full)
+{
+    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+    struct stat st;
+    char wal[96];
+    (void)snprintf(wal, sizeof(wal), "%s/titan.db-wal", f->dir);
+    assert_int_equal(stat(wal, &st), 0);
+    if (full)
+        limit.rlim_cur = (rlim_t)st.st_size; /* not a byte more */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* An agent comes while the disk is full: what the core decides then waits, and goes out when there is space. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    const titan_status refused = TITAN_EIO; /* SQLite says FULL to ENOSPC only, and this is EFBIG */
+    uint64_t job = submit(&f, "first");
+    assert_int_equal(job, 1);
+    limit_files(&f, true);
+    assert_int_equal(submit(&f, "second"), 0);
+    assert_int_equal(f.err.status, refused);
+    connect_agent(&f);
+    for (int i = 0; i < 50; i++) /* some loop turns and retries */
+        (void)state_of(&f, job);
+    assert_false(f.welcomed); /* not durable, so not said */
+    assert_int_equal(f.starts, 0);
+    assert_int_equal(state_of(&f, job), TITAN__V1__JOB_STATE__PENDING);
+    assert_int_equal(cancel(&f, job), refused);
+    assert_int_equal(submit(&f, "second"), 0);
+    limit_files(&f, false);
+    spin(&f, &f.started);
+    assert_true(f.welcomed && f.starts == 1);
+    assert_int_equal(f.start_job, job);
+    assert_int_equal(state_of(&f, job), TITAN__V1__JOB_STATE__FORMING);
+    uint64_t second = submit(&f, "second");
+    assert_true(second > job);
+    assert_int_equal(submit(&f, "second"), second);
+    assert_int_equal(cancel(&f, second), TITAN_OK);
+    assert_int_equal(cancel(&f, second), TITAN_ECONFLICT);
+    assert_int_equal(cancel(&f, 99), TITAN_ENOTFOUND);
+    tear_down(&f);
+}
+
+static void test_restart(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    uint64_t first = submit(&f, "a"), second = submit(&f, "b");
+    assert_int_equal(cancel(&f, first), TITAN_OK);
+    close_all(&f);
+    open_all(&f);
+    assert_int_equal(state_of(&f, first), TITAN__V1__JOB_STATE__CANCELLED);
+    assert_int_equal(state_of(&f, second), TITAN__V1__JOB_STATE__PENDING);
+    assert_int_equal(submit(&f, "b"), second);
+    connect_agent(&f);
+    spin(&f, &f.started);
+    assert_int_equal(f.start_job, second);
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk), cmocka_unit_test(test_restart)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
