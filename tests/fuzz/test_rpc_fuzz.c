@@ -1,0 +1,211 @@
+/* Seeded fuzzing of what comes in over gRPC: messages of every type out of changed bytes, and the descriptor set.
+ * Whatever the bytes, the answer is a status with a message; what is accepted packs again, is UTF-8 throughout and was
+ * decoded within its budget. FUZZ_SEED and FUZZ_ROUNDS repeat or lengthen a run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "ctl/output.h"
+#include "proto/rpc/common.h"
+#include "proto/rpc/descriptors.h"
+#include "proto/rpc/reflection.h"
+#include "titan/internal/agent.pb-c.h"
+#include "titan/internal/worker.pb-c.h"
+#include "titan/v1/titan.pb-c.h"
+#include "titan/wire/reflection.pb-c.h"
+
+enum { BYTES_MAX = 4096, BUDGET = 64 * 1024 };
+
+static struct rng_key key;
+static uint64_t drawn;
+static long rounds;
+
+static uint32_t draw(uint32_t below)
+{
+    uint32_t words[4];
+    rng_philox(key, drawn++, 0, words);
+    return (uint32_t)((uint64_t)words[0] * below >> 32);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    const char *seed_text = getenv("FUZZ_SEED"), *rounds_text = getenv("FUZZ_ROUNDS");
+    uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : (uint64_t)clock_wall_ms();
+    rounds = rounds_text ? strtol(rounds_text, NULL, 10) : 20000;
+    key = rng_key(seed, "rpc fuzz");
+    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
+    rpc_library_enter();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    rpc_library_leave();
+    return 0;
+}
+
+static const ProtobufCMessageDescriptor *const types[] = {
+    &titan__v1__submit_request__descriptor,
+    &titan__v1__list_jobs_request__descriptor,
+    &titan__v1__list_jobs_response__descriptor,
+    &titan__v1__event__descriptor,
+    &titan__v1__log_chunk__descriptor,
+    &titan__internal__agent_message__descriptor,
+    &titan__internal__coordinator_message__descriptor,
+    &titan__internal__worker_to_agent__descriptor,
+    &titan__internal__agent_to_worker__descriptor,
+    &grpc__reflection__v1alpha__server_reflection_request__descriptor,
+    &grpc__reflection__v1alpha__server_reflection_response__descriptor,
+};
+
+/* Wire format that is right more often than not: fields of the type with values of their kind, nested some levels. */
+static size_t write_fields(const ProtobufCMessageDescriptor *type, uint8_t *out, size_t cap, int depth)
+{
+    size_t n = 0;
+    for (uint32_t k = draw(6); k > 0 && type->n_fields > 0 && n + 32 < cap; k--) {
+        const ProtobufCFieldDescriptor *field = &type->fields[draw(type->n_fields)];
+        uint8_t body[BYTES_MAX];
+        size_t len = 0;
+        if (field->type == PROTOBUF_C_TYPE_MESSAGE && depth < 4) {
+            len = write_fields(field->descriptor, body, MIN(cap - n - 16, sizeof(body)), depth + 1);
+        } else if (field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_BYTES ||
+                   field->type == PROTOBUF_C_TYPE_MESSAGE) {
+            for (len = 0; len < draw(12); len++)
+                body[len] = (uint8_t)(draw(10) ? 'a' + draw(26) : draw(256));
+        } else {
+            uint32_t wire = field->type == PROTOBUF_C_TYPE_DOUBLE ? 1 : 0;
+            out[n++] = (uint8_t)((field->id & 15) << 3 | wire);
+            for (uint32_t b = wire ? 8 : draw(9); b > 0; b--)
+                out[n++] = (uint8_t)(draw(256) | (wire ? 0 : 0x80));
+            if (!wire)
+                out[n++] = (uint8_t)draw(128);
+            continue;
+        }
+        if (field->id > 15 || n + len + 4 > cap)
+            continue;
+        out[n++] = (uint8_t)(field->id << 3 | 2);
+        if (len >= 128)
+            out[n++] = (uint8_t)(len | 0x80);
+        out[n++] = (uint8_t)(len >= 128 ? len >> 7 : len);
+        memcpy(out + n, body, len);
+        n += len;
+    }
+    return n;
+}
+
+static void mutate(uint8_t *bytes, size_t *n)
+{
+    for (uint32_t k = draw(4); k > 0 && *n > 0; k--) {
+        if (draw(4) == 0)
+            *n = draw((uint32_t)*n + 1);
+        else
+            bytes[draw((uint32_t)*n)] = (uint8_t)draw(256);
+    }
+}
+
+/* In one to four slices, as it comes off the wire. */
+static grpc_byte_buffer *buffer_of(const uint8_t *bytes, size_t n)
+{
+    grpc_slice slices[4];
+    size_t parts = 1 + draw(4), at = 0;
+    for (size_t i = 0; i < parts; i++) {
+        size_t len = i + 1 == parts ? n - at : draw((uint32_t)(n - at) + 1);
+        slices[i] = grpc_slice_from_copied_buffer((const char *)bytes + at, len);
+        at += len;
+    }
+    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(slices, parts);
+    for (size_t i = 0; i < parts; i++)
+        grpc_slice_unref(slices[i]);
+    return buffer;
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    long accepted = 0;
+    for (long i = 0; i < rounds; i++) {
+        const ProtobufCMessageDescriptor *type = types[draw(ARRAY_SIZE(types))];
+        uint8_t bytes[BYTES_MAX];
+        size_t n = write_fields(type, bytes, sizeof(bytes), 0);
+        mutate(bytes, &n);
+        grpc_byte_buffer *buffer = buffer_of(bytes, n);
+        ProtobufCMessage *message = NULL;
+        struct titan_error err = {0};
+        titan_status status = rpc_unpack(buffer, type, BUDGET, &message, &err);
+        grpc_byte_buffer_destroy(buffer);
+        if (status != TITAN_OK) {
+            assert_int_equal(status, TITAN_EINVAL);
+            assert_null(message);
+            assert_true(err.msg[0] != '\0');
+            continue;
+        }
+        accepted++;
+        buffer = rpc_pack(message);
+        grpc_byte_buffer_destroy(buffer);
+        /* What was accepted can be shown: strict JSON again. */
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        struct json_writer w = {.out = &text};
+        output_message(&w, NULL, message);
+        struct json *parsed = NULL;
+        assert_int_equal(json_parse(text.data, text.len, &parsed, NULL), TITAN_OK);
+        json_free(parsed);
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    printf("# %ld of %ld accepted\n", accepted, rounds);
+    assert_true(accepted > rounds / 20 && accepted < rounds);
+}
+
+/* Many empty messages in few bytes: the budget ends it, not the machine's memory. */
+static void test_budget(void **state)
+{
+    (void)state;
+    uint8_t bytes[BYTES_MAX];
+    for (size_t i = 0; i < sizeof(bytes); i += 2) {
+        bytes[i] = 1 << 3 | 2; /* ListJobsResponse.jobs, of length 0 */
+        bytes[i + 1] = 0;
+    }
+    grpc_byte_buffer *buffer = buffer_of(bytes, sizeof(bytes));
+    ProtobufCMessage *message = NULL;
+    assert_int_equal(rpc_unpack(buffer, &titan__v1__list_jobs_response__descriptor, BUDGET, &message, NULL),
+                     TITAN_EINVAL);
+    assert_int_equal(rpc_unpack(buffer, &titan__v1__list_jobs_response__descriptor, SIZE_MAX, &message, NULL),
+                     TITAN_OK);
+    protobuf_c_message_free_unpacked(message, NULL);
+    grpc_byte_buffer_destroy(buffer);
+}
+
+static void test_descriptors(void **state)
+{
+    (void)state;
+    uint8_t *copy = malloc(titan_descriptors_bytes);
+    assert_non_null(copy);
+    for (long i = 0; i < rounds / 100; i++) {
+        size_t n = titan_descriptors_bytes;
+        memcpy(copy, titan_descriptors, n);
+        for (uint32_t k = draw(20); k > 0; k--)
+            copy[draw((uint32_t)n)] = (uint8_t)draw(256);
+        const struct rpc_reflection set = {.set = copy, .bytes = draw(4) ? n : draw((uint32_t)n + 1)};
+        struct rpc_bytes file = rpc_reflection_symbol(&set, "titan.v1.Titan.Submit");
+        assert_true(file.len == 0 || (file.data >= copy && file.data + file.len <= copy + n));
+        file = rpc_reflection_file(&set, "titan/v1/titan.proto");
+        assert_true(file.len == 0 || (file.data >= copy && file.data + file.len <= copy + n));
+    }
+    free(copy);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_budget),
+                                       cmocka_unit_test(test_descriptors)};
+    return cmocka_run_group_tests_name("rpc fuzz", tests, set_up, tear_down);
+}
