@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void sincos_turns(uint32_t turns, d
 #define PAIRS 128 /* computed together */
 
 /* Pairs [pair, pair+count) of a stream: elements 2*pair and so on, two for each. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off"))) static void
