@@ -97,8 +97,12 @@ titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char 
     if (from < 0)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
     TRY(state_check_move(&job_sm, id, (int)from, to, err));
-    TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to, reason ? reason : "",
-               id));
+    bool keep = to == JOB_CANCELLED && from == JOB_CANCELLING && (!reason || !*reason);
+    if (keep)
+        TRY(db_run(db, err, "UPDATE jobs SET state = ? WHERE id = ?", "iu", (int64_t)to, id));
+    else
+        TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to,
+                   reason ? reason : "", id));
     return job_update(db, id, status, event, err);
 }
 

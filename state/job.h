@@ -88,7 +88,8 @@ struct job {
  */
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err) TITAN_MUST_USE;
-/* TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. */
+/* TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. A cancel that is through keeps the reason it was
+ * asked for with, unless it has one of its own. */
 titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
                       const struct job_status *status, const struct event *event,
                       struct titan_error *err) TITAN_MUST_USE;

@@ -476,6 +476,8 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
         j->n_ckpts++;
     }
     j->ckpts[at] = (struct ckptrec){.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
+    if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
+        j->status.step = MAX(j->status.step, m->step);
     say_checkpoint(c, j, m);
     size_t keep = j->spec.keep_latest ? j->spec.keep_latest : SIZE_MAX;
     Titan__Internal__CheckpointCommitted *told = batch_alloc(c->out, sizeof(*told));

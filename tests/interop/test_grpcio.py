@@ -140,8 +140,10 @@ def cancelling():
     events = list(c.WatchEvents(api.WatchEventsRequest(job_id=number, follow=True), timeout=60))
     assert json.loads(events[-1].detail)["to"] == "cancelled"
     list(metrics), list(logs)
-    assert "enough" in [json.loads(e.detail).get("reason") for e in events if e.type == "job.state"]
-    assert c.job(number).state == state("CANCELLED")
+    job = c.job(number)
+    assert job.state == state("CANCELLED") and job.reason == "enough", job
+    newest = c.ListCheckpoints(api.ListCheckpointsRequest(job_id=number)).checkpoints[0]
+    assert newest.path == job.checkpoint and newest.step <= job.step, job
     fails(grpc.StatusCode.FAILED_PRECONDITION, lambda: c.CancelJob(api.CancelJobRequest(job_id=number)), "cancelled")
 
 
