@@ -73,7 +73,7 @@ struct recipe {
         int64_t min_workers, max_workers;
     } elastic;
     struct {
-        int64_t max_restarts, backoff_ms, backoff_max_ms, lease_ms, max_skipped_steps;
+        int64_t max_restarts, backoff_ms, backoff_max_ms, max_skipped_steps;
         char redundancy[16];
     } fault_tolerance;
     struct {
