@@ -190,7 +190,7 @@ static int run_process(const struct recipe *r, const struct script_epoch *epochs
     (void)snprintf(s.base.job_dir, sizeof s.base.job_dir, "%s", dir);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)alarm(60);
+    (void)alarm(180); /* sanitizers slow it down tenfold */
     return train(&options, &err) == TITAN_OK ? 0 : 1;
 }
 
