@@ -173,35 +173,55 @@ double recipe_flops_per_token(const struct recipe *r)
            12.0 * (double)d->n_layers * (double)d->dim * (double)r->training.seq_len;
 }
 
-/* An upper estimate, in bytes, with P parameters, W workers, N = local_batch_size * seq_len tokens of a microbatch, and
- * s bytes a compute element (2 for bfloat16, otherwise 4):
+/* Activations of one microbatch of n tokens, s bytes an element: what each layer keeps for its backward pass, the
+ * residual stream between layers, what the layer at work needs, and the head's logits. The widths are those of
+ * worker/model/layers.h. */
+static double activation_bytes(const struct recipe *r, double n, double s)
+{
+    const struct model_dims *d = &r->model.dims;
+    double c = (double)d->dim, f = (double)d->ffn_hidden, h = (double)d->n_heads, v = (double)d->vocab_size;
+    double layers = (double)d->n_layers;
+    int64_t head_dim = d->dim / d->n_heads;
+    double q = (double)((d->n_heads + 2 * d->n_kv_heads) * head_dim);
+    double saved = n * (s * (4 * c + q + 3 * f) + 4 * (h + 2)), back = n * s * (2 * f + 4 * c + q + MAX(f, c));
+    bool recompute = strcmp(r->activation_checkpoint.mode, "full") == 0;
+    return (recompute ? 1 : layers) * saved + layers * n * s * c + back + n * (s * (c + v) + 16);
+}
+
+/* Full fp32 copies of the gradient a worker holds while it goes through m microbatches: none for one, whose units are
+ * reduced as they come; one to add up in; with canonical sums one for each level of the tree. */
+static int full_gradients(const struct recipe *r, int64_t m)
+{
+    if (m <= 1)
+        return 0;
+    return r->numerics.canonical ? 64 - __builtin_clzll((unsigned long long)m) : 1;
+}
+
+/* An upper estimate, in bytes, with P parameters, W workers, m microbatches to the busiest of them, and s bytes an
+ * element of compute (2 for bfloat16, otherwise 4):
  *
- *   state        12 P/W       fp32 master weights and two moments, sharded
- *   gradients    4 P/W        fp32, sharded, summed over microbatches
- *   snapshot     12 P/W       copy a checkpoint is written from, where checkpoints are on
- *   units        3 U (s + 4)  gathered parameters and full fp32 gradients of the unit at work, the one coming and the
- *                             one going; U is the largest unit: a block, the embedding, or the output head
- *   activations  per token and block what backward reads: s (5 D + 2 Q + 4 K + 3 F) + 4 (H + 2), where
- *                D = dim, Q = D, K = n_kv_heads * head width, F = ffn_hidden, H = n_heads;
- *                per token once: s * 8 D for embedding, final norm and gradients in flight, and s * 4 F + 4 * 4 D of
- *                working space in the widest layer
- *   logits       (s + 4) N V, capped at 8192 tokens at a time
- *   base         64 MiB       program, libraries, staging buffers
- */
+ *   state        (12 + s) P/W   fp32 master weights and two moments, and the compute copy, sharded
+ *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients)
+ *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
+ *                               embedding, or norm and head), L a layer, which is gathered ahead
+ *   activations  of one microbatch, see there
+ *   snapshot     12 P/W         copy in host memory that a checkpoint is written from; not on a GPU
+ *   base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
 {
     const struct model_dims *d = &r->model.dims;
-    double params = (double)recipe_params(r),
-           tokens = (double)r->training.local_batch_size * (double)r->training.seq_len;
+    const int64_t w = MAX(world, 1), microbatches = r->training.global_batch_size / r->training.local_batch_size;
+    const int64_t m = (microbatches + w - 1) / w;
+    const bool gpu = strcmp(r->device.name, "cuda") == 0;
+    double params = (double)recipe_params(r), shard = params / (double)w;
+    double n = (double)r->training.local_batch_size * (double)r->training.seq_len;
     double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
-    int64_t kv_width = d->dim / d->n_heads * d->n_kv_heads;
-    double kv = (double)kv_width, dim = (double)d->dim, ffn = (double)d->ffn_hidden;
-    double unit = (double)MAX(layer_params(d), d->vocab_size * d->dim + d->dim);
-    double sharded = params / (double)MAX(world, 1) * (r->checkpoint.enable ? 28 : 16);
-    double per_block = s * (5 * dim + 2 * dim + 4 * kv + 3 * ffn) + 4 * ((double)d->n_heads + 2);
-    double activations = tokens * ((double)d->n_layers * per_block + s * 8 * dim + s * 4 * ffn + 16 * dim);
-    double logits = (s + 4) * MIN(tokens, 8192.0) * (double)d->vocab_size;
-    double bytes = sharded + 3 * unit * (s + 4) + activations + logits + (double)(64 << 20);
+    double layer = (double)layer_params(d), unit = MAX(layer, (double)(d->vocab_size * d->dim + d->dim));
+    double gradients = 4 * shard + full_gradients(r, m) * 4 * params;
+    double units = (s + 4) * unit + (2 * s + 4) * layer;
+    double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
+    double bytes =
+        (12 + s) * shard + gradients + units + activation_bytes(r, n, s) + snapshot + (gpu ? 0x1p30 : 0x1p26);
     return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;
 }
 

@@ -351,9 +351,19 @@ static void test_memory(void **state)
     struct titan_error err = {0};
     assert_int_equal(recipe_set(&r, "model.flavor=8B", NULL), TITAN_OK);
     assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    r.training.global_batch_size = 128; /* sixteen microbatches: one worker and eight both add up */
     uint64_t one = recipe_memory_bytes(&r, 1), eight = recipe_memory_bytes(&r, 8);
-    assert_true(one > 16 * (uint64_t)recipe_params(&r));
-    assert_true(one - eight == (uint64_t)recipe_params(&r) * 16 / 8 * 7);
+    assert_true(one > 24 * (uint64_t)recipe_params(&r));
+    assert_true(one - eight == (uint64_t)recipe_params(&r) * (12 + 4 + 4) / 8 * 7);
+    r.training.global_batch_size = 8; /* one microbatch of eight sequences: no full gradient is kept */
+    assert_true(one - recipe_memory_bytes(&r, 1) == 4 * (uint64_t)recipe_params(&r));
+    r.training.global_batch_size = 128; /* sixteen microbatches: five levels */
+    r.numerics.canonical = true;
+    assert_true(recipe_memory_bytes(&r, 1) - one == 4 * 4 * (uint64_t)recipe_params(&r));
+    r.numerics.canonical = false;
+    snprintf(r.activation_checkpoint.mode, sizeof(r.activation_checkpoint.mode), "full");
+    assert_true(recipe_memory_bytes(&r, 1) < one);
+    snprintf(r.activation_checkpoint.mode, sizeof(r.activation_checkpoint.mode), "none");
     assert_int_equal(recipe_check_memory(&r, 1, 0, &err), TITAN_OK); /* unknown */
     assert_int_equal(recipe_check_memory(&r, 1, one, &err), TITAN_OK);
     assert_int_equal(recipe_check_memory(&r, 1, UINT64_C(24) << 30, &err), TITAN_EUNPLACEABLE);
