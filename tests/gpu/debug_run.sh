@@ -5,6 +5,6 @@ debug_run() {
     shift 7
     mkdir -p "$folder"
     "$worker" run recipes/debug.toml -n "$ranks" --device "$device" --dir "$folder" --set "training.dataset_path=$text" \
-        --set training.global_batch_size=8 --set "training.steps=$steps" --set "training.mixed_precision_param=$type" \
+        --set training.global_batch_size=8 --set elastic.max_workers=4 --set "training.steps=$steps" --set "training.mixed_precision_param=$type" \
         --set checkpoint.enable=false "$@" >"$folder/log" 2>&1 || { tail -n 20 "$folder/log"; return 1; }
 }

@@ -108,7 +108,8 @@ train_killed() {
     train train-killed 2 float32 100000 &
     run=$!
     for _ in $(seq 300); do
-        [ "$(wc -l <"$OUT/train-killed/metrics.jsonl" 2>/dev/null || echo 0)" -lt 3 ] || break
+        kill -0 $run 2>/dev/null || break
+        [ ! -e "$OUT/train-killed/metrics.jsonl" ] || [ "$(wc -l <"$OUT/train-killed/metrics.jsonl")" -lt 3 ] || break
         sleep 0.1
     done
     victim=$(ranks_of "$OUT/train-killed" | tail -n 1)
@@ -151,7 +152,7 @@ time_steps() {
     rm -rf "$OUT/steps"
     mkdir -p "$OUT/steps"
     $B/bin/titan-worker run recipes/demo.toml -n 1 --device cuda --dir "$OUT/steps" --set "training.dataset_path=$OUT/text" \
-        --set training.steps=50 --set checkpoint.enable=false
+        --set training.steps=50 --set checkpoint.enable=false --set elastic.min_workers=1
 }
 
 export CUDA B
