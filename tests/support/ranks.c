@@ -11,8 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* --- a device with streams only ------------------------------------------------------------------------------------
- */
+/* --- a device with streams only ----------------------------------------------------------------------------------- */
 
 struct call {
     struct call *next;
@@ -132,8 +131,7 @@ double rank_ms(void)
     return (double)clock_mono_ns() / 1e6;
 }
 
-/* --- members --------------------------------------------------------------------------------------------------------
- */
+/* --- members ------------------------------------------------------------------------------------------------------ */
 
 void ranks_init(struct ranks *r, const struct comm_ops *ops, int world, enum ranks_stream stream)
 {

@@ -21,7 +21,7 @@
 #define STEP_FORMAT "step-%08" PRIu64
 #define CHECK_BYTES ((size_t)1 << 20)
 
-/* --- names ------------------------------------------------------------------------------------------------------ */
+/* --- names -------------------------------------------------------------------------------------------------------- */
 
 static titan_status join(char out[PATH_MAX], struct titan_error *err, const char *dir, const char *name)
 {
@@ -71,7 +71,7 @@ static void close_dir(DIR **dir)
         (void)closedir(*dir);
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static titan_status write_pieces(const char *path, const struct tensor_spec *specs, const struct piece *pieces,
                                  int npieces, struct manifest_file *file, struct titan_error *err)
@@ -325,7 +325,7 @@ titan_status checkpoint_prune(const char *dir, int keep, struct titan_error *err
     return TITAN_OK;
 }
 
-/* --- loading ----------------------------------------------------------------------------------------------------- */
+/* --- loading ------------------------------------------------------------------------------------------------------ */
 
 struct piece_range piece_overlap(const struct piece *a, const struct piece *b)
 {

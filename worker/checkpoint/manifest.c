@@ -40,7 +40,7 @@ int manifest_find_tensor(const struct manifest *m, const char *name)
     return -1;
 }
 
-/* --- reading --------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static int count_members(const struct json *list)
 {
@@ -225,7 +225,7 @@ titan_status manifest_parse_file(const char *text, size_t len, const struct mani
     return status;
 }
 
-/* --- cover ------------------------------------------------------------------------------------------------------ */
+/* --- cover -------------------------------------------------------------------------------------------------------- */
 
 static int compare_pieces(const void *a, const void *b)
 {
@@ -272,7 +272,7 @@ titan_status manifest_check_cover(const struct manifest *m, struct titan_error *
     return check_tiling(m, all, n, err);
 }
 
-/* --- writing --------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void print_file(struct json_writer *w, const struct manifest_file *file)
 {

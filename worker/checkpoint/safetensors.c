@@ -43,7 +43,7 @@ static bool tensor_bytes(const int64_t *shape, int ndim, size_t element, uint64_
     return true;
 }
 
-/* --- reading --------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static titan_status read_at(int fd, void *out, size_t len, uint64_t offset, struct titan_error *err)
 {
@@ -253,7 +253,7 @@ titan_status safetensors_read(const struct safetensors *st, const struct safeten
     return read_at(st->fd, out, len, tensor->offset + start, err);
 }
 
-/* --- writing --------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 struct safetensors_writer {
     int fd;

@@ -44,7 +44,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 titan_status safetensors_read(const struct safetensors *st, const struct safetensors_tensor *tensor, uint64_t start,
                               void *out, size_t len, struct titan_error *err) TITAN_MUST_USE;
 
-/* --- writing -------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 /* What a file will hold, in order. Borrowed during safetensors_create only. */
 struct safetensors_entry {

@@ -166,7 +166,7 @@ void comm_core_alone(const struct comm_request *r)
         memcpy(r->recv, r->send, bytes);
 }
 
-/* --- comm_ops --------------------------------------------------------------------------------------------------- */
+/* --- comm_ops ----------------------------------------------------------------------------------------------------- */
 
 static struct comm_core *core_of(struct comm *comm)
 {

@@ -54,7 +54,7 @@ struct segment_channel {
     _Alignas(LINE) _Atomic uint32_t tail; /* slots read by the receiver */
 };
 
-/* --- layout ------------------------------------------------------------------------------------------------------ */
+/* --- layout ------------------------------------------------------------------------------------------------------- */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -96,8 +96,7 @@ unsigned char *segment_slot(const struct segment *seg, uint32_t tick, int rank)
     return seg->base + seg->layout.slots + index * seg->layout.slot_bytes;
 }
 
-/* --- sleeping and waking --------------------------------------------------------------------------------------------
- */
+/* --- sleeping and waking ------------------------------------------------------------------------------------------ */
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
@@ -157,7 +156,7 @@ titan_status segment_check(struct segment *seg, struct titan_error *err)
     return titan_fail(err, TITAN_EPEER, "rank %d has left the communicator", rank);
 }
 
-/* --- who is still there ----------------------------------------------------------------------------------------- */
+/* --- who is still there ------------------------------------------------------------------------------------------- */
 
 static int open_pidfd(pid_t pid)
 {
@@ -203,8 +202,7 @@ static titan_status member_gone(struct segment *seg, int r, struct titan_error *
     return status;
 }
 
-/* --- barrier -------------------------------------------------------------------------------------------------------
- */
+/* --- barrier ------------------------------------------------------------------------------------------------------ */
 
 /* Arrive; true when this was the last arrival and the others have been released. *ret_seen: the generation to see pass.
  */
@@ -265,8 +263,7 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* --- channels -------------------------------------------------------------------------------------------------------
- */
+/* --- channels ----------------------------------------------------------------------------------------------------- */
 
 static struct segment_channel *channel_at(const struct segment *seg, enum channel_end end, int peer, size_t *ret_index)
 {
@@ -330,8 +327,7 @@ void segment_channel_advance(struct segment *seg, enum channel_end end, int peer
     ring_bell(&seg->ranks[peer]);
 }
 
-/* --- joining and leaving --------------------------------------------------------------------------------------------
- */
+/* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
 /* One of several members may get here first; all give the same size. */
 static titan_status map_segment(struct segment *seg, int fd, struct titan_error *err)

@@ -398,6 +398,37 @@ static void test_no_room(void **state)
     assert_int_equal(status, 0);
 }
 
+/* Tensors of 10 and 4 elements in two files: what covers them exactly once, and what does not. */
+static void test_cover(void **state)
+{
+    (void)state;
+    static const struct {
+        struct manifest_piece pieces[4];
+        int n;
+        const char *says; /* NULL = covered */
+    } cases[] = {
+        {{{0, 0, 10}, {1, 0, 4}}, 2, NULL},
+        {{{1, 2, 2}, {0, 5, 5}, {1, 0, 2}, {0, 0, 5}}, 4, NULL},
+        {{{0, 0, 9}, {1, 0, 4}}, 2, "'ten': elements from 9"},
+        {{{0, 1, 9}, {1, 0, 4}}, 2, "'ten': elements from 0"},
+        {{{0, 0, 4}, {0, 5, 5}, {1, 0, 4}}, 3, "'ten': elements from 4"},
+        {{{0, 0, 6}, {0, 5, 5}, {1, 0, 4}}, 3, "'ten': elements from 5"},
+        {{{0, 0, 10}}, 1, "'four': elements from 0"},
+        {{{1, 0, 4}}, 1, "'ten': elements from 0"},
+    };
+    struct tensor_spec tensors[2] = {{.name = "ten", .numel = 10}, {.name = "four", .numel = 4}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct titan_error err = {0};
+        struct manifest_file files[2] = {{.pieces = (struct manifest_piece *)cases[i].pieces, .npieces = 1},
+                                         {.pieces = (struct manifest_piece *)cases[i].pieces + 1}};
+        files[1].npieces = cases[i].n - 1;
+        struct manifest m = {.tensors = tensors, .ntensors = 2, .files = files, .nfiles = 2};
+        assert_int_equal(manifest_check_cover(&m, &err), cases[i].says ? TITAN_ECORRUPT : TITAN_OK);
+        if (cases[i].says && !strstr(err.msg, cases[i].says))
+            fail_msg("case %zu: %s", i, err.msg);
+    }
+}
+
 static void test_overlap(void **state)
 {
     (void)state;
@@ -416,6 +447,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_cover),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_info_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_subset_and_conflicts, make_dir, remove_dir),

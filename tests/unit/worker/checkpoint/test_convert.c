@@ -188,8 +188,7 @@ static void test_checkpoint(void **state)
     assert_int_equal(convert_checkpoint("/nonexistent", out, "bf16", &err), TITAN_ENOTFOUND);
 }
 
-/* --- drawing
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- drawing ------------------------------------------------------------------------------------------------------ */
 
 static void test_draw(void **state)
 {

@@ -5,8 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -29,7 +32,7 @@ static float value_of(uint64_t seed, int op, int rank, size_t i)
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9u;
     x ^= x >> 32;
-    return ((float)(x & 0xffff) - 32768.0f) * (1.0f / 4096.0f);
+    return ((float)(x & 0xffff) - 32768.0f) * (1.0f / 3000.0f); /* sums round, so their order shows */
 }
 
 static float from_bf16(uint16_t x)
@@ -306,6 +309,69 @@ static void test_in_flight(void **state)
     run_on(&comm_tcp, 3, RANKS_THREAD, enqueue_many);
 }
 
+/* Once the stream has passed a send, its buffer is the caller's again, however late the receiver comes. */
+static void late_receiver(struct rank_context *ctx)
+{
+    enum { BYTES = 16 << 20 };
+    unsigned char *x = malloc(BYTES);
+    RANK_CHECK(ctx, x);
+    memset(x, 'a' + ctx->rank, BYTES);
+    if (ctx->rank == 0) {
+        RANK_CHECK(ctx, ctx->ops->send(ctx->comm, x, BYTES, 1, ctx->stream) == TITAN_OK);
+        RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+        memset(x, 'z', BYTES);
+    } else {
+        (void)usleep(50000);
+        RANK_CHECK(ctx, ctx->ops->recv(ctx->comm, x, BYTES, 0, ctx->stream) == TITAN_OK);
+        RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+        for (int i = 0; i < BYTES; i++)
+            RANK_CHECK(ctx, x[i] == 'a');
+    }
+    RANK_CHECK(ctx, ctx->ops->broadcast(ctx->comm, x, BYTES, 0, ctx->stream) == TITAN_OK);
+    RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+    RANK_CHECK(ctx, x[0] == 'z' && x[BYTES - 1] == 'z');
+    free(x);
+}
+
+static void test_late_receiver(void **state)
+{
+    (void)state;
+    run_on(&comm_shm, 2, RANKS_THREAD, late_receiver);
+    run_on(&comm_tcp, 2, RANKS_THREAD, late_receiver);
+}
+
+/* Nobody passes a barrier before everybody has come: each counts itself in a shared word before it. */
+static void count_at_barriers(struct rank_context *ctx)
+{
+    _Atomic int *arrived = ctx->arg;
+    for (int round = 0; round < 20; round++) {
+        if (round % ctx->world == ctx->rank)
+            (void)usleep(2000);
+        (void)atomic_fetch_add(arrived + round, 1);
+        RANK_CHECK(ctx, ctx->ops->barrier(ctx->comm, ctx->stream) == TITAN_OK);
+        RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+        RANK_CHECK(ctx, arrived[round] == ctx->world);
+    }
+}
+
+static void test_barriers(void **state)
+{
+    (void)state;
+    const struct comm_ops *both[] = {&comm_shm, &comm_tcp};
+    for (int t = 0; t < 2; t++) {
+        for (int world = 2; world <= 5; world++) {
+            struct ranks r;
+            void *words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+            assert_true(words != MAP_FAILED);
+            ranks_init(&r, both[t], world, RANKS_INLINE);
+            ranks_start(&r, true, count_at_barriers, words);
+            assert_int_equal(ranks_join(&r), 0);
+            ranks_free(&r);
+            (void)munmap(words, 4096);
+        }
+    }
+}
+
 static void bad_arguments(struct rank_context *ctx)
 {
     float x[4] = {0};
@@ -326,10 +392,11 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm_1), cmocka_unit_test(test_shm_2),     cmocka_unit_test(test_shm_3),
-        cmocka_unit_test(test_shm_4), cmocka_unit_test(test_shm_5),     cmocka_unit_test(test_tcp_1),
-        cmocka_unit_test(test_tcp_2), cmocka_unit_test(test_tcp_3),     cmocka_unit_test(test_tcp_4),
-        cmocka_unit_test(test_tcp_5), cmocka_unit_test(test_in_flight), cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_shm_1),         cmocka_unit_test(test_shm_2),     cmocka_unit_test(test_shm_3),
+        cmocka_unit_test(test_shm_4),         cmocka_unit_test(test_shm_5),     cmocka_unit_test(test_tcp_1),
+        cmocka_unit_test(test_tcp_2),         cmocka_unit_test(test_tcp_3),     cmocka_unit_test(test_tcp_4),
+        cmocka_unit_test(test_tcp_5),         cmocka_unit_test(test_in_flight), cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_late_receiver), cmocka_unit_test(test_barriers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

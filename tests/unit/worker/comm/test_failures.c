@@ -111,8 +111,7 @@ static void test_killed_tcp(void **state)
     killed(&comm_tcp, 2, RANKS_INLINE);
 }
 
-/* --- revoke while a member is stopped -------------------------------------------------------------------------------
- */
+/* --- revoke while a member is stopped ----------------------------------------------------------------------------- */
 
 struct revoker {
     struct rank_context *ctx;
@@ -177,8 +176,7 @@ static void test_stopped_and_revoked(void **state)
     stopped(&comm_tcp, RANKS_INLINE);
 }
 
-/* --- point to point --------------------------------------------------------------------------------------------------
- */
+/* --- point to point ----------------------------------------------------------------------------------------------- */
 
 static void wait_for_message(struct rank_context *ctx)
 {
@@ -222,12 +220,50 @@ static void test_killed_peer_of_send_and_recv(void **state)
     }
 }
 
-/* --- leaving
- * ----------------------------------------------------------------------------------------------------------- */
+/* Rank 0 waits for rank 1, which waits for rank 2, which dies: word must reach rank 0, whom rank 1 does not leave. */
+static void wait_in_a_row(struct rank_context *ctx)
+{
+    struct shared *sh = ctx->arg;
+    unsigned char x[100];
+    sh->ready[ctx->rank] = 1;
+    if (ctx->rank == 2)
+        pause_ms(60000);
+    (void)ctx->ops->recv(ctx->comm, x, sizeof(x), ctx->rank + 1, ctx->stream);
+    titan_status status = rank_sync(ctx);
+    RANK_CHECK(ctx, status == TITAN_EPEER || status == TITAN_EREVOKED);
+    sh->ready[ctx->rank] = 2;
+    if (ctx->rank == 1)
+        await_ready(sh, 1, 2);
+}
 
-/* Rank 0 closes while the others still count on it. */
+static void test_word_passes_on(void **state)
+{
+    (void)state;
+    const struct comm_ops *both[] = {&comm_shm, &comm_tcp};
+    for (int t = 0; t < 2; t++) {
+        struct ranks r;
+        struct shared *sh = make_shared();
+        ranks_init(&r, both[t], 3, RANKS_INLINE);
+        ranks_start(&r, true, wait_in_a_row, sh);
+        await_ready(sh, 3, 1);
+        pause_ms(20);
+        double at = rank_ms();
+        assert_int_equal(kill(r.pids[2], SIGKILL), 0);
+        assert_int_equal(ranks_wait(&r, 0), 0);
+        assert_int_equal(ranks_wait(&r, 1), 0);
+        assert_true(rank_ms() - at < SOON_MS);
+        (void)ranks_wait(&r, 2);
+        ranks_free(&r);
+        (void)munmap(sh, sizeof(*sh));
+    }
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
+
+/* Rank 0 closes while the others still count on it, and lives on. */
 static void close_early(struct rank_context *ctx)
 {
+    struct shared *sh = ctx->arg;
     float x = 1;
     (void)ctx->ops->all_reduce(ctx->comm, &x, 1, DTYPE_F32, ctx->stream);
     RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
@@ -235,6 +271,7 @@ static void close_early(struct rank_context *ctx)
     if (ctx->rank == 0) {
         ctx->ops->close(ctx->comm);
         ctx->comm = NULL;
+        await_ready(sh, 1, 1);
         return;
     }
     double at = rank_ms();
@@ -276,10 +313,15 @@ static void test_closing(void **state)
     for (int t = 0; t < 2; t++) {
         struct ranks r;
         for (int i = 0; i < 2; i++) {
+            struct shared *sh = make_shared();
             ranks_init(&r, both[t], 3, RANKS_THREAD);
-            ranks_start(&r, true, fns[i], NULL);
-            assert_int_equal(ranks_join(&r), 0);
+            ranks_start(&r, true, fns[i], sh);
+            assert_int_equal(ranks_wait(&r, 1), 0);
+            assert_int_equal(ranks_wait(&r, 2), 0);
+            sh->ready[0] = 1;
+            assert_int_equal(ranks_wait(&r, 0), 0);
             ranks_free(&r);
+            (void)munmap(sh, sizeof(*sh));
         }
         for (int i = 0; i < 30; i++) {
             ranks_init(&r, both[t], 4, i % 2 ? RANKS_THREAD : RANKS_INLINE);
@@ -290,8 +332,7 @@ static void test_closing(void **state)
     }
 }
 
-/* --- forming
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- forming ------------------------------------------------------------------------------------------------------ */
 
 static volatile int abort_flag;
 
@@ -451,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_killed_tcp),
         cmocka_unit_test(test_stopped_and_revoked),
         cmocka_unit_test(test_killed_peer_of_send_and_recv),
+        cmocka_unit_test(test_word_passes_on),
         cmocka_unit_test(test_closing),
         cmocka_unit_test(test_forming),
         cmocka_unit_test(test_empty_segment),
