@@ -4,7 +4,8 @@
  * for one epoch. Rules:
  *
  * - Collectives are enqueued on a stream of the device and run in its order; every member must enqueue the same
- *   collectives in the same order. Counts are per-rank element counts, equal on all members.
+ *   collectives in the same order. Counts are per-rank element counts, equal on all members. Several streams may
+ *   be used if events make the operations of one communicator run in the order they were enqueued.
  * - A member that dies, a lost connection or a revoke make the pending and all later operations fail quickly (a few ms)
  *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits.
  * - revoke() and async_error() may be called from any thread at any time; everything else from the thread that owns
@@ -28,7 +29,8 @@ struct comm_config {
     int rank, world;
     const char *const *addresses; /* tcp, nccl: "host:port" of each rank's listener, in rank order; borrowed */
     int listener;                 /* tcp: this rank's listening socket (comm_listen), borrowed; -1 = none */
-    int memfd;                    /* shm: the segment shared by all members, borrowed; -1 = none */
+    int memfd;                    /* shm: the segment shared by all members, borrowed; -1 = none. May be empty: the
+                                     first member sizes it. One segment serves one epoch */
     const struct device_handle *device;
     uint32_t timeout_ms; /* for forming: all members must have arrived by then; 0 = 30 s */
 };
@@ -40,10 +42,11 @@ struct comm_ops {
      * polled or watched) becomes non-zero. */
     titan_status (*open)(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
                          struct titan_error *err);
-    /* Frees; pending operations end with TITAN_EREVOKED first. Never waits for a peer. NULL is fine. */
+    /* Frees; pending operations end with TITAN_EREVOKED first, and streams that still hold some are drained: they must be
+     * open. Never waits for a peer; peers that still wait for this member get TITAN_EPEER. NULL is fine. */
     void (*close)(struct comm *comm);
-    /* Any thread: every pending and later operation fails with TITAN_EREVOKED. Idempotent. Local: peers are told by
-     * their own agents. */
+    /* Any thread: every pending and later operation fails with TITAN_EREVOKED. Idempotent. Peers are told by their own
+     * agents; shm and tcp pass the word on as well, since an epoch is revoked as a whole. */
     void (*revoke)(struct comm *comm);
     /* TITAN_OK, or what made the communicator unusable. */
     titan_status (*async_error)(struct comm *comm, struct titan_error *err);
