@@ -42,8 +42,8 @@ struct comm_ops {
      * polled or watched) becomes non-zero. */
     titan_status (*open)(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
                          struct titan_error *err);
-    /* Frees; pending operations end with TITAN_EREVOKED first, and streams that still hold some are drained: they must be
-     * open. Never waits for a peer; peers that still wait for this member get TITAN_EPEER. NULL is fine. */
+    /* Frees; pending operations end with TITAN_EREVOKED first, and streams that still hold some are drained: they must
+     * be open. Never waits for a peer; peers that still wait for this member get TITAN_EPEER. NULL is fine. */
     void (*close)(struct comm *comm);
     /* Any thread: every pending and later operation fails with TITAN_EREVOKED. Idempotent. Peers are told by their own
      * agents; shm and tcp pass the word on as well, since an epoch is revoked as a whole. */
