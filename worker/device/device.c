@@ -95,6 +95,15 @@ static titan_status open_named(const char *name, const struct device_options *op
     return TITAN_OK;
 }
 
+/* Loading the CUDA libraries takes a tenth of a second and more: without a driver it is not even tried. */
+static bool has_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (driver)
+        (void)dlclose(driver);
+    return driver != NULL;
+}
+
 titan_status device_open(const char *name, const struct device_options *options, struct device_handle *ret,
                          struct titan_error *err)
 {
@@ -106,7 +115,7 @@ titan_status device_open(const char *name, const struct device_options *options,
     if (strcmp(name, "auto") == 0) {
         /* No plug-in, no driver, no GPU: all mean the CPU. A GPU that is there but fails to open does not. */
         struct device_handle probe = {0};
-        if (plugin_load("cuda", &probe, NULL) != TITAN_OK)
+        if (!has_driver() || plugin_load("cuda", &probe, NULL) != TITAN_OK)
             return open_named("cpu", options, ret, err);
         dlclose(probe.library);
         return open_named("cuda", options, ret, err);

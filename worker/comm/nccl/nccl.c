@@ -2,7 +2,7 @@
  *
  * Every communicator is non-blocking: a call that cannot finish at once says "in progress" and is polled, so each wait
  * here has a deadline or ends at a revoke. NCCL has no time-out of its own, and reports a lost peer only when asked:
- * stream_sync asks (comm_watch). When something fails, in this order:
+ * stream_sync asks (comm_watch), and looks after the peers' connections (peers.h). When something fails, in this order:
  *   1. the failure is raised on every stream this communicator worked on, before anything is stopped (cuda.h: so that
  *      no update runs on what an aborted collective left behind);
  *   2. ncclCommRevoke ends the kernels in flight; where it is refused, ncclCommAbort does, on a thread of its own;
@@ -27,20 +27,22 @@
 #endif
 
 #define STREAMS_MAX 16
-#define FORM_MS 30000   /* default time to form */
-#define LOCK_MS 50      /* how long a revoke waits for a call in flight before it goes ahead */
-#define QUIET_MS 1000   /* revoked, how long until quiescent */
-#define FINALIZE_MS 500 /* close of a healthy communicator: to flush what peers still read */
-#define ABORT_MS 1000   /* abort, until it is left behind */
+#define FORM_MS 30000      /* default time to form */
+#define LOCK_MS 50         /* how long a revoke waits for a call in flight before it goes ahead */
+#define LOOKS_PER_CHECK 20 /* of the peers, while a call is in progress */
+#define QUIET_MS 1000      /* revoked, how long until quiescent */
+#define FINALIZE_MS 500    /* close of a healthy communicator: to flush what peers still read */
+#define ABORT_MS 1000      /* abort, until it is left behind */
 
 struct comm {
     struct device *dev;
     int rank, world;
     ncclComm_t nccl;
-    pthread_mutex_t lock; /* one NCCL call at a time */
-    int failed;           /* atomic: 0 or titan_status */
-    int stopped;          /* atomic: revoke or abort was called */
-    bool aborted;         /* nccl is gone, or going on the abort thread */
+    struct nccl_peers *peers; /* owned; NULL once shrunk: the child has them */
+    pthread_mutex_t lock;     /* one NCCL call at a time */
+    int failed;               /* atomic: 0 or titan_status */
+    int stopped;              /* atomic: revoke or abort was called */
+    bool aborted;             /* nccl is gone, or going on the abort thread */
     pthread_t abort_thread;
     pthread_mutex_t streams_lock; /* streams, reason */
     struct stream *streams[STREAMS_MAX];
@@ -191,6 +193,8 @@ static void fail(struct comm *c, titan_status status, const char *reason)
     for (int i = 0; i < c->n_streams; i++)
         stream_raise(c->streams[i], (titan_status)c->failed, c->reason);
     (void)pthread_mutex_unlock(&c->streams_lock);
+    if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0)
+        nccl_peers_tell(c->peers);
     stop(c);
 }
 
@@ -199,20 +203,25 @@ static void comm_revoke(struct comm *c)
     fail(c, TITAN_EREVOKED, "epoch revoked");
 }
 
-/* Does NCCL know of a failure? Skipped while the owner is inside a call. */
+/* Has a peer vanished, or does NCCL know of a failure? The latter is skipped while the owner is inside a call. */
 static void comm_check(struct comm *c)
 {
-    if (__atomic_load_n(&c->failed, __ATOMIC_ACQUIRE) != 0 || pthread_mutex_trylock(&c->lock) != 0)
+    if (__atomic_load_n(&c->failed, __ATOMIC_ACQUIRE) != 0)
         return;
-    ncclResult_t state = ncclSuccess;
-    ncclResult_t r = ncclCommGetAsyncError(c->nccl, &state);
     struct titan_error err;
     titan_status st = TITAN_OK;
-    if (r == ncclSuccess)
-        r = state;
-    if (!fine(r))
-        st = nccl_fail(&err, c->nccl, r, "a collective failed");
-    (void)pthread_mutex_unlock(&c->lock);
+    const int lost = nccl_peers_lost(c->peers);
+    if (lost >= 0) {
+        st = titan_fail(&err, TITAN_EPEER, "rank %d has ended or failed", lost);
+    } else if (pthread_mutex_trylock(&c->lock) == 0) {
+        ncclResult_t state = ncclSuccess;
+        ncclResult_t r = ncclCommGetAsyncError(c->nccl, &state);
+        if (r == ncclSuccess)
+            r = state;
+        if (!fine(r))
+            st = nccl_fail(&err, c->nccl, r, "a collective failed");
+        (void)pthread_mutex_unlock(&c->lock);
+    }
     if (st != TITAN_OK)
         fail(c, st, err.msg);
 }
@@ -248,16 +257,16 @@ static ncclConfig_t make_config(void)
     return config;
 }
 
-/* Takes nccl: on failure it is aborted. */
-static titan_status comm_make(struct device *dev, ncclComm_t nccl, int rank, int world, struct comm **ret,
-                              struct titan_error *err)
+/* Takes nccl: on failure it is aborted. peers become the communicator's on success. */
+static titan_status comm_make(struct device *dev, ncclComm_t nccl, struct nccl_peers *peers, int rank, int world,
+                              struct comm **ret, struct titan_error *err)
 {
     struct comm *c = calloc(1, sizeof *c);
     if (!c) {
         end_now(dev, nccl, false);
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
     }
-    *c = (struct comm){.dev = dev, .rank = rank, .world = world, .nccl = nccl};
+    *c = (struct comm){.dev = dev, .rank = rank, .world = world, .nccl = nccl, .peers = peers};
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_mutex_init(&c->streams_lock, NULL);
     const struct comm_watch watch = {.check = comm_check, .forget = comm_forget, .comm = c};
@@ -275,21 +284,20 @@ static titan_status comm_make(struct device *dev, ncclComm_t nccl, int rank, int
     return TITAN_OK;
 }
 
-static titan_status comm_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
-                              struct titan_error *err)
+/* Agree on an id and form; peers get the connections. */
+static titan_status form(const struct comm_config *config, const volatile int *abort_flag, struct nccl_peers *peers,
+                         ncclComm_t *ret, struct titan_error *err)
 {
-    struct device *dev = config->device->dev;
     const int64_t deadline_ns = deadline_after(config->timeout_ms ? config->timeout_ms : FORM_MS);
     ncclUniqueId id;
+    _Static_assert(sizeof id <= NCCL_SHARE_MAX, "the id fits");
     memset(&id, 0, sizeof id);
-    TRY(cuda_enter(dev, err));
     if (config->rank == 0) {
         ncclResult_t r = ncclGetUniqueId(&id);
         if (r != ncclSuccess)
             return nccl_fail(err, NULL, r, "making a communicator id");
     }
-    _Static_assert(sizeof id <= NCCL_SHARE_MAX, "the id fits");
-    TRY(nccl_share(config, abort_flag, deadline_ns, &id, sizeof id, err));
+    TRY(nccl_share(config, abort_flag, deadline_ns, &id, sizeof id, peers, err));
 
     ncclConfig_t nccl_config = make_config();
     ncclComm_t nccl = NULL;
@@ -297,10 +305,27 @@ static titan_status comm_open(const struct comm_config *config, const volatile i
     titan_status st = fine(r) ? wait_ready(nccl, abort_flag, deadline_ns, "forming the communicator", err)
                               : nccl_fail(err, NULL, r, "forming the communicator");
     if (st != TITAN_OK) {
-        end_now(dev, nccl, false);
+        end_now(config->device->dev, nccl, false);
         return st;
     }
-    return comm_make(dev, nccl, config->rank, config->world, ret, err);
+    *ret = nccl;
+    return TITAN_OK;
+}
+
+static titan_status comm_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+                              struct titan_error *err)
+{
+    struct device *dev = config->device->dev;
+    struct nccl_peers *peers = NULL;
+    ncclComm_t nccl = NULL;
+    TRY(cuda_enter(dev, err));
+    TRY(nccl_peers_open(config->world, &peers, err));
+    titan_status st = form(config, abort_flag, peers, &nccl, err);
+    if (st == TITAN_OK)
+        st = comm_make(dev, nccl, peers, config->rank, config->world, ret, err);
+    if (st != TITAN_OK)
+        nccl_peers_close(peers, false);
+    return st;
 }
 
 static void comm_close(struct comm *c)
@@ -322,6 +347,7 @@ static void comm_close(struct comm *c)
         ending_join(c->abort_thread);
     else
         end_now(c->dev, c->nccl, flushed);
+    nccl_peers_close(c->peers, flushed);
     (void)cudaFree(c->token);
     (void)pthread_mutex_destroy(&c->lock);
     (void)pthread_mutex_destroy(&c->streams_lock);
@@ -442,7 +468,11 @@ static titan_status comm_shrink(struct comm *parent, const int *excluded, int n,
         return titan_fail(err, TITAN_EBUG, "shrinking gave rank %d of %d, the epoch says %d of %d", rank, world,
                           config->rank, config->world);
     }
-    return comm_make(dev, child, rank, world, ret, err);
+    if (parent->peers)
+        nccl_peers_shrink(parent->peers, excluded, n); /* first: the child must not hear what ended its parent */
+    TRY(comm_make(dev, child, parent->peers, rank, world, ret, err));
+    parent->peers = NULL;
+    return TITAN_OK;
 }
 
 /* --- collectives ----------------------------------------------------------------------------------------------------
@@ -501,16 +531,21 @@ static titan_status begin(struct comm *c, struct stream *s, bool *ret_go)
 static titan_status finish(struct comm *c, struct stream *s, const char *what, ncclResult_t r)
 {
     unsigned looks = 0;
+    int lost = -1;
     struct titan_error err;
     titan_status st = TITAN_OK;
-    while (r == ncclInProgress && __atomic_load_n(&c->failed, __ATOMIC_ACQUIRE) == 0) {
+    while (r == ncclInProgress && lost < 0 && __atomic_load_n(&c->failed, __ATOMIC_ACQUIRE) == 0) {
         ncclResult_t state = ncclInProgress;
         r = ncclCommGetAsyncError(c->nccl, &state);
         if (r == ncclSuccess)
             r = state;
         if (r == ncclInProgress)
             pause_before_look(&looks);
+        if (looks % LOOKS_PER_CHECK == LOOKS_PER_CHECK - 1)
+            lost = nccl_peers_lost(c->peers);
     }
+    if (lost >= 0)
+        st = titan_fail(&err, TITAN_EPEER, "rank %d has ended or failed", lost);
     if (!fine(r) && __atomic_load_n(&c->failed, __ATOMIC_ACQUIRE) == 0)
         st = nccl_fail(&err, c->nccl, r, what);
     (void)pthread_mutex_unlock(&c->lock);

@@ -131,16 +131,20 @@ static void reception_accept(struct reception *r, int listener)
 }
 
 /* One look at everybody who has something to say. */
-static void reception_serve(struct reception *r, const struct comm_config *config, const void *data, size_t bytes)
+static void reception_serve(struct reception *r, const struct comm_config *config, const void *data, size_t bytes,
+                            struct nccl_peers *peers)
 {
     for (int i = r->n - 1; i >= 0; i--) {
         struct guest *g = &r->guests[i];
         int state = guest_read(g, config);
         /* A fresh connection takes a few hundred bytes at once, or is broken. */
-        if (state > 0 && send(g->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes &&
-            !r->served[g->hello.rank]) {
-            r->served[g->hello.rank] = true;
-            r->left--;
+        if (state > 0 && send(g->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes) {
+            const int rank = (int)g->hello.rank;
+            nccl_peers_add(peers, g->fd, rank);
+            r->guests[i] = r->guests[--r->n]; /* the connection is the peers' now */
+            r->left -= !r->served[rank];
+            r->served[rank] = true;
+            continue;
         }
         if (state != 0)
             reception_drop(r, i);
@@ -148,7 +152,7 @@ static void reception_serve(struct reception *r, const struct comm_config *confi
 }
 
 static titan_status host(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
-                         const void *data, size_t bytes, struct titan_error *err)
+                         const void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err)
 {
     _cleanup_fd_ int own = -1;
     int listener = config->listener;
@@ -175,7 +179,7 @@ static titan_status host(const struct comm_config *config, const volatile int *a
             r.polls[i + 1] = (struct pollfd){.fd = r.guests[i].fd, .events = POLLIN};
         if (poll(r.polls, (nfds_t)r.n + 1, LOOK_MS) <= 0)
             continue;
-        reception_serve(&r, config, data, bytes);
+        reception_serve(&r, config, data, bytes, peers);
         if (r.polls[0].revents & POLLIN)
             reception_accept(&r, listener);
     }
@@ -250,17 +254,19 @@ static titan_status visit(const struct comm_config *config, int fd, const volati
 }
 
 titan_status nccl_share(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
-                        void *data, size_t bytes, struct titan_error *err)
+                        void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err)
 {
     if (bytes > NCCL_SHARE_MAX || config->world < 1 || config->world > COMM_WORLD_MAX || config->rank < 0 ||
         config->rank >= config->world)
         return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", config->rank, config->world);
     if (config->rank == 0)
-        return host(config, abort_flag, deadline_ns, data, bytes, err);
+        return host(config, abort_flag, deadline_ns, data, bytes, peers, err);
     for (;;) {
         TRY(may_go_on(abort_flag, deadline_ns, err));
         _cleanup_fd_ int fd = dial(config);
         titan_status st = fd < 0 ? TITAN_EAGAIN : visit(config, fd, abort_flag, deadline_ns, data, bytes, err);
+        if (st == TITAN_OK)
+            nccl_peers_add(peers, TAKE_FD(fd), 0);
         if (st != TITAN_EAGAIN)
             return st;
         (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL); /* rank 0 is not there yet */

@@ -3,6 +3,7 @@
 #define TITAN_WORKER_COMM_NCCL_SHARE_H
 
 #include "worker/comm/comm.h"
+#include "worker/comm/nccl/peers.h"
 
 /* Collective over config's members: afterwards data (bytes, at most NCCL_SHARE_MAX) is rank 0's on every rank. Each
  * guest says hello with communicator id, epoch and rank; who says anything else is dropped. With no addresses in config
@@ -10,6 +11,6 @@
  * TITAN_ETIMEDOUT at deadline_ns (clock_mono_ns) and with TITAN_EREVOKED when *abort_flag (may be NULL) is set. */
 #define NCCL_SHARE_MAX 256
 titan_status nccl_share(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
-                        void *data, size_t bytes, struct titan_error *err) TITAN_MUST_USE;
+                        void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err) TITAN_MUST_USE;
 
 #endif
