@@ -81,7 +81,7 @@ def tokens_per_second(n, threads, steps=24):
     shutil.rmtree(job, ignore_errors=True)
     run(BIN / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", n, "--dir", job,
         *overrides({"training.dataset_path": text(), "training.steps": steps, "checkpoint.enable": "false",
-                    "device.threads": threads}))
+                    "device.threads": threads, "elastic.min_workers": 1}))
     rates = sorted(json.loads(line)["tokens_per_second"] for line in open(job / "metrics.jsonl"))
     return rates[len(rates) // 2]
 

@@ -4,10 +4,13 @@
  *
  * Sends COUNT Submit calls, IN_FLIGHT at a time spread over CONNECTIONS channels, and every millisecond a GetJob of the
  * first job on a channel of its own. Prints one JSON object. Every reply means the job is on disk. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -20,17 +23,17 @@ enum { CONNECTIONS_MAX = 256, PROBES_MAX = 1 << 16 };
 struct load {
     uv_loop_t loop;
     struct rpc_client *clients[CONNECTIONS_MAX];
-    struct rpc_client *prober;
     int connections;
     Titan__V1__SubmitRequest request;
     long count, sent, done, failed;
-    uint64_t first_job;
-    int64_t started_ns, finished_ns, probe_ns;
-    bool probing;
-    uv_timer_t timer;
+    _Atomic uint64_t first_job;
+    int64_t started_ns, finished_ns;
+    char first_error[384];
+    /* The prober's. */
+    struct rpc_channel *channel;
+    _Atomic bool over;
     int64_t probes[PROBES_MAX];
     size_t nprobes;
-    char first_error[256];
 };
 
 static void send_one(struct load *l);
@@ -61,26 +64,23 @@ static void send_one(struct load *l)
                     on_submitted, l);
 }
 
-static void on_probed(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+static void *probe(void *data)
 {
     struct load *l = data;
-    (void)reply;
-    l->probing = false;
-    if (err->status == TITAN_OK && l->nprobes < PROBES_MAX)
-        l->probes[l->nprobes++] = clock_mono_ns() - l->probe_ns;
-}
-
-static void probe(uv_timer_t *timer)
-{
-    struct load *l = timer->data;
-    if (l->probing || l->first_job == 0)
-        return;
-    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
-    request.job_id = l->first_job;
-    l->probing = true;
-    l->probe_ns = clock_mono_ns();
-    rpc_client_call(l->prober, "/titan.v1.Titan/GetJob", &request.base, &titan__v1__get_job_response__descriptor, 10000,
-                    on_probed, l);
+    const struct timespec pause = {.tv_nsec = 1000000};
+    for (; !l->over && l->nprobes < PROBES_MAX; nanosleep(&pause, NULL)) {
+        Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+        if ((request.job_id = l->first_job) == 0)
+            continue;
+        ProtobufCMessage *reply;
+        int64_t begin = clock_mono_ns();
+        if (rpc_channel_call(l->channel, "/titan.v1.Titan/GetJob", &request.base,
+                             &titan__v1__get_job_response__descriptor, 10000, &reply, NULL) != TITAN_OK)
+            continue;
+        l->probes[l->nprobes++] = clock_mono_ns() - begin;
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return NULL;
 }
 
 static int by_value(const void *a, const void *b)
@@ -126,19 +126,21 @@ int main(int argc, char **argv)
     for (int i = 0; i < l.connections; i++)
         if (rpc_client_open(&l.loop, argv[1], &l.clients[i], &err) != TITAN_OK)
             return fail(&err);
-    if (rpc_client_open(&l.loop, argv[1], &l.prober, &err) != TITAN_OK)
+    if (rpc_channel_open(argv[1], &l.channel, &err) != TITAN_OK)
         return fail(&err);
     titan__v1__submit_request__init(&l.request);
     l.request.recipe = recipe.data;
     l.request.name = (char *)"load";
-    uv_timer_init(&l.loop, &l.timer);
-    l.timer.data = &l;
-    uv_timer_start(&l.timer, probe, 1, 1);
+    pthread_t prober;
+    if (pthread_create(&prober, NULL, probe, &l) != 0)
+        return 1;
 
     l.started_ns = clock_mono_ns();
     for (int i = 0; i < in_flight; i++)
         send_one(&l);
     uv_run(&l.loop, UV_RUN_DEFAULT);
+    l.over = true;
+    pthread_join(prober, NULL);
 
     double seconds = (double)(l.finished_ns - l.started_ns) / 1e9;
     qsort(l.probes, l.nprobes, sizeof *l.probes, by_value);
