@@ -569,20 +569,21 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
 }
 
-/* Leave no operation behind that touches what is freed here; never wait for a peer. */
-static void close_epoch(struct epoch *e)
+/* Leave no operation behind that touches what is freed here. After a failure never wait for a peer; after an agreed end
+ * revoke nothing: a peer may still be inside the last collective. */
+static void close_epoch(struct epoch *e, bool failed)
 {
     struct trainer *t = e->t;
     struct membership *m = t->members;
 
-    if (e->comm_ops)
-        m->ops->on_revoke(m, NULL, NULL);
-    struct comm *comm = atomic_exchange(&e->comm, NULL);
-    if (comm)
+    struct comm *comm = atomic_load(&e->comm);
+    if (comm && failed)
         e->comm_ops->revoke(comm);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
             t->device.ops->stream_clear(t->streams[s]);
+    if (e->comm_ops)
+        m->ops->on_revoke(m, NULL, NULL); /* until here an order to revoke ends the wait above */
     if (comm)
         e->comm_ops->close(comm);
     exec_close(e->exec);
@@ -602,7 +603,7 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
     if (atomic_load(&e.writer) &&
         status == TITAN_OK) /* all members are there to finish what has begun; a failure has been logged */
         (void)!collect_checkpoint(&e, true, NULL);
-    close_epoch(&e);
+    close_epoch(&e, status != TITAN_OK);
     return status;
 }
 
