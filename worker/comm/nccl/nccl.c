@@ -152,19 +152,20 @@ static bool ending_start(struct device *dev, ncclComm_t nccl, bool destroy, pthr
     return false;
 }
 
-/* Give it ABORT_MS, then leave it behind. */
-static void ending_join(pthread_t thread)
+/* Give it ABORT_MS, then leave it behind: false. */
+static bool ending_join(pthread_t thread)
 {
     const struct timespec until = wall_after(ABORT_MS);
-    if (pthread_timedjoin_np(thread, NULL, &until) != 0)
-        (void)pthread_detach(thread);
+    if (pthread_timedjoin_np(thread, NULL, &until) == 0)
+        return true;
+    (void)pthread_detach(thread);
+    return false;
 }
 
-static void end_now(struct device *dev, ncclComm_t nccl, bool destroy)
+static bool end_now(struct device *dev, ncclComm_t nccl, bool destroy)
 {
     pthread_t thread;
-    if (nccl && ending_start(dev, nccl, destroy, &thread))
-        ending_join(thread);
+    return !nccl || (ending_start(dev, nccl, destroy, &thread) && ending_join(thread));
 }
 
 /* End the kernels in flight; once. */
@@ -263,7 +264,7 @@ static titan_status comm_make(struct device *dev, ncclComm_t nccl, struct nccl_p
 {
     struct comm *c = calloc(1, sizeof *c);
     if (!c) {
-        end_now(dev, nccl, false);
+        (void)end_now(dev, nccl, false);
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
     }
     *c = (struct comm){.dev = dev, .rank = rank, .world = world, .nccl = nccl, .peers = peers};
@@ -275,7 +276,7 @@ static titan_status comm_make(struct device *dev, ncclComm_t nccl, struct nccl_p
     if (st == TITAN_OK && !device_watch(dev, &watch))
         st = titan_fail(err, TITAN_ELIMIT, "more than %d communicators are open on one GPU", CUDA_COMMS_MAX);
     if (st != TITAN_OK) {
-        end_now(dev, nccl, false);
+        (void)end_now(dev, nccl, false);
         (void)cudaFree(c->token);
         free(c);
         return st;
@@ -305,7 +306,7 @@ static titan_status form(const struct comm_config *config, const volatile int *a
     titan_status st = fine(r) ? wait_ready(nccl, abort_flag, deadline_ns, "forming the communicator", err)
                               : nccl_fail(err, NULL, r, "forming the communicator");
     if (st != TITAN_OK) {
-        end_now(config->device->dev, nccl, false);
+        (void)end_now(config->device->dev, nccl, false);
         return st;
     }
     *ret = nccl;
@@ -343,12 +344,10 @@ static void comm_close(struct comm *c)
         if (!flushed)
             fail(c, TITAN_EREVOKED, "communicator closed");
     }
-    if (c->aborted)
-        ending_join(c->abort_thread);
-    else
-        end_now(c->dev, c->nccl, flushed);
+    const bool ended = c->aborted ? ending_join(c->abort_thread) : end_now(c->dev, c->nccl, flushed);
     nccl_peers_close(c->peers, flushed);
-    (void)cudaFree(c->token);
+    if (ended) /* releasing memory waits for the GPU: not while a kernel is left behind */
+        (void)cudaFree(c->token);
     (void)pthread_mutex_destroy(&c->lock);
     (void)pthread_mutex_destroy(&c->streams_lock);
     free(c);
@@ -408,7 +407,7 @@ static titan_status shrink_run(struct comm *parent, struct shrink_call *call, co
         bool freed = shrink_wait(call, NULL, deadline_after(ABORT_MS));
         (void)(freed ? pthread_join(thread, NULL) : pthread_detach(thread));
         if (freed) { /* otherwise the stuck thread keeps the call */
-            end_now(parent->dev, call->child, false);
+            (void)end_now(parent->dev, call->child, false);
             shrink_free(call);
         }
         return abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED)
@@ -422,7 +421,7 @@ static titan_status shrink_run(struct comm *parent, struct shrink_call *call, co
     titan_status st = fine(r) ? wait_ready(child, abort_flag, deadline_ns, "shrinking the communicator", err)
                               : nccl_fail(err, parent->nccl, r, "shrinking the communicator");
     if (st != TITAN_OK) {
-        end_now(parent->dev, child, false);
+        (void)end_now(parent->dev, child, false);
         return st;
     }
     *ret = child;
@@ -464,7 +463,7 @@ static titan_status comm_shrink(struct comm *parent, const int *excluded, int n,
     if (r == ncclSuccess)
         r = ncclCommCount(child, &world);
     if (r != ncclSuccess || rank != config->rank || world != config->world) {
-        end_now(dev, child, false);
+        (void)end_now(dev, child, false);
         return titan_fail(err, TITAN_EBUG, "shrinking gave rank %d of %d, the epoch says %d of %d", rank, world,
                           config->rank, config->world);
     }

@@ -51,7 +51,7 @@ struct stream {
     int *raised, *told;       /* pinned host memory, also the device's */
     int *seen;                /* device memory */
     bool may_fail;            /* something that can fail later was enqueued, here or on a stream this one waited for */
-    void *work;               /* cuBLASLt's workspace; made at the first product */
+    void *work;               /* cuBLASLt's workspace; another than the compute stream gets it at its first product */
     struct titan_error error; /* the text of the first failure raised here */
 };
 

@@ -26,6 +26,8 @@ titan_status cuda_stream_open(struct device *dev, const char *name, bool compute
         e = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, compute ? least : greatest);
     if (e == cudaSuccess)
         e = cudaHostAlloc((void **)&s->raised, 2 * sizeof(int), cudaHostAllocPortable | cudaHostAllocMapped);
+    if (e == cudaSuccess && compute) /* now, so that no step allocates */
+        e = cudaMalloc(&s->work, CUDA_MATMUL_WORK_BYTES);
     if (e == cudaSuccess)
         e = cudaMalloc((void **)&s->seen, sizeof(int));
     if (e == cudaSuccess)
