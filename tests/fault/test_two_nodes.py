@@ -145,6 +145,8 @@ def over_namespaces():
     """the same with a network namespace for each"""
     if os.geteuid() != 0:
         return "needs root for network namespaces"
+    if not shutil.which("ip"):
+        return "no ip (Debian package iproute2)"
     tag = f"t{os.getpid() % 100000}"
     made = []
 
@@ -152,7 +154,7 @@ def over_namespaces():
         return command("ip", *args)
 
     try:
-        if not shutil.which("ip") or ip("link", "add", f"{tag}b", "type", "bridge").code != 0:
+        if ip("link", "add", f"{tag}b", "type", "bridge").code != 0:
             return "no network namespaces here"
         ip("link", "set", f"{tag}b", "up")
         hosts = {}
