@@ -163,6 +163,9 @@ def over_namespaces():
             if ip("netns", "add", space).code != 0:
                 return "no network namespaces here"
             made.append(space)
+            inside_of = ip("netns", "exec", space, "true")
+            if inside_of.code != 0:
+                return f"network namespaces cannot be entered here: {inside_of.err.strip()}"
             inside = f"{tag}{name}i"
             for step in (("link", "add", f"{space}o", "type", "veth", "peer", "name", inside),
                          ("link", "set", f"{space}o", "master", f"{tag}b"), ("link", "set", f"{space}o", "up"),
