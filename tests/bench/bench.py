@@ -117,17 +117,20 @@ def recovery():
             "target_ms": 1000}
 
 
-def program(name):
-    def measure():
-        out = run(BUILD / "tests/bench" / name)
-        return json.loads(out) if out.lstrip().startswith("[") else [json.loads(x) for x in out.splitlines() if x.strip()]
-    return measure
+def document(name):
+    """A program that prints one JSON document."""
+    return lambda: json.loads(run(BUILD / "tests/bench" / name))
+
+
+def lines(name):
+    """A program that prints one JSON object a line."""
+    return lambda: [json.loads(line) for line in run(BUILD / "tests/bench" / name).splitlines()]
 
 
 def main():
     HOME.mkdir(parents=True, exist_ok=True)
     parts = {"start": start_latency, "first_step": first_step, "submits": durable_submits, "scaling": scaling,
-             "recovery": recovery, "ops": program("bench_ops"), "comm": program("bench_comm")}
+             "recovery": recovery, "ops": document("bench_ops"), "comm": lines("bench_comm")}
     wanted = sys.argv[1:] or list(parts)
     summary = {}
     for name in wanted:
