@@ -582,10 +582,11 @@ static void close_epoch(struct epoch *e, bool failed)
     for (int s = 0; s < STREAM_COUNT; s++)
         if (t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
             t->device.ops->stream_clear(t->streams[s]);
-    if (e->comm_ops)
+    if (e->comm_ops) {
         m->ops->on_revoke(m, NULL, NULL); /* until here an order to revoke ends the wait above */
-    if (comm)
-        e->comm_ops->close(comm);
+        if (comm)
+            e->comm_ops->close(comm);
+    }
     exec_close(e->exec);
     checkpoint_writer_close(atomic_load(&e->writer));
     program_close(e->program);
