@@ -124,6 +124,8 @@ static void draw(struct progress *p, const char *end)
 
 void progress_show(struct progress *p, int64_t now_ms, bool last)
 {
+    if (p->state == TITAN__V1__JOB_STATE__JOB_STATE_UNSPECIFIED)
+        return; /* nothing has been heard of the job yet */
     if (p->live) {
         draw(p, last ? "\n" : "");
         p->shown = !last;

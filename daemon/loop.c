@@ -2,7 +2,7 @@
  *
  *   start:  lock the state directory, open the store, bind listeners, open the agent, say READY
  *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post
- * here drain:  (SIGTERM, SIGINT; a second one does not wait)
+ *   drain:  (SIGTERM, SIGINT; a second one does not wait)
  *           1. the agent: workers write a checkpoint and end, or are left to the next agent
  *           2. the server: no new calls, running ones get a moment
  *           3. the coordinator: commits what it accepted, closes the store
