@@ -15,6 +15,8 @@
 #ifndef TITAN_WORKER_COMM_COMM_H
 #define TITAN_WORKER_COMM_COMM_H
 
+#include <stdatomic.h>
+
 #include "worker/device/device.h"
 
 #define TITAN_COMM_ABI 1
@@ -40,7 +42,7 @@ struct comm_ops {
     const char *name;
     /* Collective: returns when all members are connected. Ends at once with TITAN_EREVOKED when *abort_flag (not NULL,
      * polled or watched) becomes non-zero. */
-    titan_status (*open)(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+    titan_status (*open)(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                          struct titan_error *err);
     /* Frees; pending operations end with TITAN_EREVOKED first, and streams that still hold some are drained: they must
      * be open. Never waits for a peer; peers that still wait for this member get TITAN_EPEER. NULL is fine. */
@@ -53,7 +55,7 @@ struct comm_ops {
     /* The survivors' communicator out of a revoked one; excluded: ranks of the old one, sorted. NULL slot or
      * TITAN_EUNSUPPORTED: form a new one instead. */
     titan_status (*shrink)(struct comm *comm, const int *excluded, int n, const struct comm_config *config,
-                           const volatile int *abort_flag, struct comm **ret, struct titan_error *err);
+                           const atomic_int *abort_flag, struct comm **ret, struct titan_error *err);
 
     /* recv (world*count) = every rank's send (count), in rank order. send may be its own slot of recv (in place). */
     titan_status (*all_gather)(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,

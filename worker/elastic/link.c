@@ -86,7 +86,7 @@ struct link {
     pthread_mutex_t revoke_lock; /* held while the callback runs */
     void (*revoke_fn)(void *arg);
     void *revoke_arg;
-    volatile int revoked;
+    atomic_int revoked;
 };
 
 static struct link *self(struct membership *m)
@@ -225,7 +225,7 @@ static void greet(struct link *l)
 static void revoke_current(struct link *l)
 {
     (void)pthread_mutex_lock(&l->revoke_lock);
-    __atomic_store_n(&l->revoked, 1, __ATOMIC_RELEASE); /* readers poll it through a volatile pointer */
+    atomic_store(&l->revoked, 1);
     if (l->revoke_fn)
         l->revoke_fn(l->revoke_arg);
     (void)pthread_mutex_unlock(&l->revoke_lock);
@@ -586,7 +586,7 @@ static titan_status link_next(struct membership *m, struct epoch_view *ret, stru
     atomic_store(&l->page->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING);
     view_fill(l->current, ret);
     /* Under the lock: a revoke of this epoch cannot slip in between and be wiped out. */
-    __atomic_store_n(&l->revoked, 0, __ATOMIC_RELEASE);
+    atomic_store(&l->revoked, 0);
     (void)pthread_mutex_unlock(&l->lock);
     return TITAN_OK;
 }
@@ -600,7 +600,7 @@ static void link_on_revoke(struct membership *m, void (*fn)(void *arg), void *ar
     (void)pthread_mutex_unlock(&l->revoke_lock);
 }
 
-static const volatile int *link_revoked(struct membership *m)
+static const atomic_int *link_revoked(struct membership *m)
 {
     return &self(m)->revoked;
 }

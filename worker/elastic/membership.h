@@ -5,6 +5,7 @@
 #ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 #define TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 
+#include <stdatomic.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,7 +46,7 @@ struct membership_ops {
      * (NULL) before it closes; the clear waits for a running callback. */
     void (*on_revoke)(struct membership *m, void (*fn)(void *arg), void *arg);
     /* Non-zero while the current epoch is revoked; for comm_ops.open. */
-    const volatile int *(*revoked)(struct membership *m);
+    const atomic_int *(*revoked)(struct membership *m);
     /* Told to pause or stop at a step boundary? Polled each step and agreed on in-band among the ranks.
      * Bit 0: pause, bit 1: stop, bit 2: write a checkpoint first. */
     unsigned (*orders)(struct membership *m);

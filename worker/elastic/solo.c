@@ -17,7 +17,7 @@ struct solo {
     struct log log;
     int rank, world, memfd;
     bool formed;
-    int revoked; /* nobody revokes; a dead peer shows as TITAN_EPEER on its communicator */
+    atomic_int revoked; /* nobody revokes; a dead peer shows as TITAN_EPEER on its communicator */
     const char *addresses[COMM_WORLD_MAX];
 };
 
@@ -60,7 +60,7 @@ static void solo_on_revoke(struct membership *m, void (*fn)(void *arg), void *ar
     (void)arg;
 }
 
-static const volatile int *solo_revoked(struct membership *m)
+static const atomic_int *solo_revoked(struct membership *m)
 {
     return &((struct solo *)m)->revoked;
 }

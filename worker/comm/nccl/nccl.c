@@ -85,7 +85,7 @@ static titan_status nccl_fail(struct titan_error *err, ncclComm_t nccl, ncclResu
 }
 
 /* Poll a communicator of which nobody else knows yet until it is ready. */
-static titan_status wait_ready(ncclComm_t nccl, const volatile int *abort_flag, int64_t deadline_ns, const char *what,
+static titan_status wait_ready(ncclComm_t nccl, const atomic_int *abort_flag, int64_t deadline_ns, const char *what,
                                struct titan_error *err)
 {
     unsigned looks = 0;
@@ -96,7 +96,7 @@ static titan_status wait_ready(ncclComm_t nccl, const volatile int *abort_flag, 
             return nccl_fail(err, nccl, r, what);
         if (state != ncclInProgress)
             return state == ncclSuccess ? TITAN_OK : nccl_fail(err, nccl, state, what);
-        if (abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED))
+        if (abort_flag && atomic_load(abort_flag))
             return titan_fail(err, TITAN_EREVOKED, "epoch revoked during %s", what);
         if (clock_mono_ns() >= deadline_ns)
             return titan_fail(err, TITAN_ETIMEDOUT, "NCCL: %s did not finish in time", what);
@@ -286,7 +286,7 @@ static titan_status comm_make(struct device *dev, ncclComm_t nccl, struct nccl_p
 }
 
 /* Agree on an id and form; peers get the connections. */
-static titan_status form(const struct comm_config *config, const volatile int *abort_flag, struct nccl_peers *peers,
+static titan_status form(const struct comm_config *config, const atomic_int *abort_flag, struct nccl_peers *peers,
                          ncclComm_t *ret, struct titan_error *err)
 {
     const int64_t deadline_ns = deadline_after(config->timeout_ms ? config->timeout_ms : FORM_MS);
@@ -313,7 +313,7 @@ static titan_status form(const struct comm_config *config, const volatile int *a
     return TITAN_OK;
 }
 
-static titan_status comm_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+static titan_status comm_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                               struct titan_error *err)
 {
     struct device *dev = config->device->dev;
@@ -381,11 +381,11 @@ static void shrink_free(struct shrink_call *call)
 }
 
 /* Wait for the helper; false = given up. */
-static bool shrink_wait(struct shrink_call *call, const volatile int *abort_flag, int64_t deadline_ns)
+static bool shrink_wait(struct shrink_call *call, const atomic_int *abort_flag, int64_t deadline_ns)
 {
     unsigned looks = 0;
     while (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE)) {
-        if ((abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED)) || clock_mono_ns() >= deadline_ns)
+        if ((abort_flag && atomic_load(abort_flag)) || clock_mono_ns() >= deadline_ns)
             return false;
         pause_before_look(&looks);
     }
@@ -393,7 +393,7 @@ static bool shrink_wait(struct shrink_call *call, const volatile int *abort_flag
 }
 
 /* The call may block inside NCCL, so it has its own thread; aborting the parent is what frees it. */
-static titan_status shrink_run(struct comm *parent, struct shrink_call *call, const volatile int *abort_flag,
+static titan_status shrink_run(struct comm *parent, struct shrink_call *call, const atomic_int *abort_flag,
                                int64_t deadline_ns, ncclComm_t *ret, struct titan_error *err)
 {
     pthread_t thread;
@@ -410,7 +410,7 @@ static titan_status shrink_run(struct comm *parent, struct shrink_call *call, co
             (void)end_now(parent->dev, call->child, false);
             shrink_free(call);
         }
-        return abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED)
+        return abort_flag && atomic_load(abort_flag)
                    ? titan_fail(err, TITAN_EREVOKED, "epoch revoked while shrinking")
                    : titan_fail(err, TITAN_ETIMEDOUT, "NCCL: shrinking did not finish in time");
     }
@@ -430,7 +430,7 @@ static titan_status shrink_run(struct comm *parent, struct shrink_call *call, co
 
 /* All survivors call this with the same list; the parent is closed by the caller afterwards, as always. */
 static titan_status comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
-                                const volatile int *abort_flag, struct comm **ret, struct titan_error *err)
+                                const atomic_int *abort_flag, struct comm **ret, struct titan_error *err)
 {
     struct device *dev = parent->dev;
     const int64_t deadline_ns = deadline_after(config->timeout_ms ? config->timeout_ms : FORM_MS);

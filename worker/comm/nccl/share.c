@@ -40,9 +40,9 @@ static struct hello make_hello(const struct comm_config *config)
     return h;
 }
 
-static titan_status may_go_on(const volatile int *abort_flag, int64_t deadline_ns, struct titan_error *err)
+static titan_status may_go_on(const atomic_int *abort_flag, int64_t deadline_ns, struct titan_error *err)
 {
-    if (abort_flag && *abort_flag)
+    if (abort_flag && atomic_load(abort_flag))
         return titan_fail(err, TITAN_EREVOKED, "epoch revoked while its communicator was forming");
     if (clock_mono_ns() >= deadline_ns)
         return titan_fail(err, TITAN_ETIMEDOUT, "not all members arrived in time to form the communicator");
@@ -151,7 +151,7 @@ static void reception_serve(struct reception *r, const struct comm_config *confi
     }
 }
 
-static titan_status host(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
+static titan_status host(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns,
                          const void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err)
 {
     _cleanup_fd_ int own = -1;
@@ -224,7 +224,7 @@ static int dial(const struct comm_config *config)
 }
 
 /* One conversation; TITAN_EAGAIN when it broke off. */
-static titan_status visit(const struct comm_config *config, int fd, const volatile int *abort_flag, int64_t deadline_ns,
+static titan_status visit(const struct comm_config *config, int fd, const atomic_int *abort_flag, int64_t deadline_ns,
                           void *data, size_t bytes, struct titan_error *err)
 {
     const struct hello hello = make_hello(config);
@@ -253,8 +253,8 @@ static titan_status visit(const struct comm_config *config, int fd, const volati
     return TITAN_OK;
 }
 
-titan_status nccl_share(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
-                        void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err)
+titan_status nccl_share(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns, void *data,
+                        size_t bytes, struct nccl_peers *peers, struct titan_error *err)
 {
     if (bytes > NCCL_SHARE_MAX || config->world < 1 || config->world > COMM_WORLD_MAX || config->rank < 0 ||
         config->rank >= config->world)

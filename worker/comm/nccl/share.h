@@ -2,6 +2,8 @@
 #ifndef TITAN_WORKER_COMM_NCCL_SHARE_H
 #define TITAN_WORKER_COMM_NCCL_SHARE_H
 
+#include <stdatomic.h>
+
 #include "worker/comm/comm.h"
 #include "worker/comm/nccl/peers.h"
 
@@ -10,7 +12,7 @@
  * all ranks are on this host and meet at an abstract Unix socket named after the communicator. Ends with
  * TITAN_ETIMEDOUT at deadline_ns (clock_mono_ns) and with TITAN_EREVOKED when *abort_flag (may be NULL) is set. */
 #define NCCL_SHARE_MAX 256
-titan_status nccl_share(const struct comm_config *config, const volatile int *abort_flag, int64_t deadline_ns,
-                        void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err) TITAN_MUST_USE;
+titan_status nccl_share(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns, void *data,
+                        size_t bytes, struct nccl_peers *peers, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -362,7 +362,7 @@ static titan_status join(struct segment *seg, const struct comm_config *config, 
     return TITAN_OK;
 }
 
-static titan_status wait_for_members(struct segment *seg, const volatile int *abort_flag, uint32_t timeout_ms,
+static titan_status wait_for_members(struct segment *seg, const atomic_int *abort_flag, uint32_t timeout_ms,
                                      struct titan_error *err)
 {
     uint32_t seen, word;
@@ -371,7 +371,7 @@ static titan_status wait_for_members(struct segment *seg, const volatile int *ab
     if (arrive(seg, &seen))
         return TITAN_OK;
     while (!passed(seg->header, seen, &word)) {
-        if (abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED))
+        if (abort_flag && atomic_load(abort_flag))
             return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();
@@ -407,7 +407,7 @@ static int spins_for(int world)
     return CPU_COUNT(&set) >= world ? SPINS : 0;
 }
 
-titan_status segment_open(struct segment *seg, const struct comm_config *config, const volatile int *abort_flag,
+titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
                           const atomic_int *revoked, struct titan_error *err)
 {
     *seg = (struct segment){.rank = config->rank, .world = config->world, .revoked = revoked};

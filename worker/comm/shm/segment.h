@@ -56,7 +56,7 @@ enum channel_end { CHANNEL_SEND, CHANNEL_RECV };
 
 struct segment_layout segment_layout(int world);
 /* Map the memfd of config, join, and wait for all members; as comm_ops.open. */
-titan_status segment_open(struct segment *seg, const struct comm_config *config, const volatile int *abort_flag,
+titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
                           const atomic_int *revoked, struct titan_error *err) TITAN_MUST_USE;
 /* Leave; members that still wait for this one get TITAN_EPEER. */
 void segment_close(struct segment *seg);

@@ -272,7 +272,7 @@ static void wake(struct comm_core *core)
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-static titan_status shm_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+static titan_status shm_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                              struct titan_error *err)
 {
     struct comm *c = calloc(1, sizeof(*c));

@@ -294,13 +294,13 @@ static void step(struct mesh *m)
     advance_strangers(m);
 }
 
-static titan_status meet(struct mesh *m, const volatile int *abort_flag, struct titan_error *err)
+static titan_status meet(struct mesh *m, const atomic_int *abort_flag, struct titan_error *err)
 {
     int world = m->config->world;
     int64_t limit = m->config->timeout_ms ? m->config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
     int64_t end = now_ms() + limit;
     while (m->ready < world - 1) {
-        if (abort_flag && __atomic_load_n(abort_flag, __ATOMIC_RELAXED))
+        if (abort_flag && atomic_load(abort_flag))
             return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
         if (now_ms() >= end) {
             int missing = 0;
@@ -332,7 +332,7 @@ static void clear_mesh(struct mesh **m)
         mesh_clear(*m);
 }
 
-titan_status mesh_connect(const struct comm_config *config, const volatile int *abort_flag, int *fds,
+titan_status mesh_connect(const struct comm_config *config, const atomic_int *abort_flag, int *fds,
                           struct titan_error *err)
 {
     size_t world = (size_t)config->world;

@@ -6,10 +6,12 @@
 #ifndef TITAN_WORKER_COMM_TCP_MESH_H
 #define TITAN_WORKER_COMM_TCP_MESH_H
 
+#include <stdatomic.h>
+
 #include "worker/comm/comm.h"
 
 /* fds[world]: a connected socket per rank, -1 for the own one; the caller closes them. As comm_ops.open. */
-titan_status mesh_connect(const struct comm_config *config, const volatile int *abort_flag, int *fds,
+titan_status mesh_connect(const struct comm_config *config, const atomic_int *abort_flag, int *fds,
                           struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -346,7 +346,7 @@ static titan_status watch(struct comm *c, int fd, uint32_t events, uint32_t data
     return TITAN_OK;
 }
 
-static titan_status open_links(struct comm *c, const struct comm_config *config, const volatile int *abort_flag,
+static titan_status open_links(struct comm *c, const struct comm_config *config, const atomic_int *abort_flag,
                                struct titan_error *err)
 {
     size_t world = (size_t)config->world;
@@ -386,7 +386,7 @@ static void close_links(struct comm *c)
     free(c);
 }
 
-static titan_status tcp_open(const struct comm_config *config, const volatile int *abort_flag, struct comm **ret,
+static titan_status tcp_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                              struct titan_error *err)
 {
     struct comm *c = calloc(1, sizeof(*c));

@@ -334,7 +334,7 @@ static void test_closing(void **state)
 
 /* --- forming ------------------------------------------------------------------------------------------------------ */
 
-static volatile int abort_flag;
+static atomic_int abort_flag;
 
 static void *raise_abort(void *arg)
 {

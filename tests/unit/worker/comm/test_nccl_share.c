@@ -19,7 +19,7 @@ static const char secret[] = "what rank 0 knows";
 
 struct member {
     struct comm_config config;
-    volatile int *abort_flag;
+    atomic_int *abort_flag;
     int64_t patience_ms;
     char data[sizeof secret];
     struct nccl_peers *peers;
@@ -158,7 +158,7 @@ static void test_missing_member(void **state)
 static void test_revoked_meanwhile(void **state)
 {
     (void)state;
-    volatile int revoked = 0;
+    atomic_int revoked = 0;
     struct member m[2] = {{.abort_flag = &revoked}, {.abort_flag = &revoked}};
     begin(&m[0], 0, NULL, -1, 11);
     begin(&m[1], 2, NULL, -1, 12);

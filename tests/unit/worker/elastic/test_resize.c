@@ -51,7 +51,7 @@ struct scripted {
     const struct script_epoch *epochs;
     int n_epochs, process, at; /* at: index of the current epoch, -1 before the first */
     uint64_t step;             /* last reported */
-    int revoked;
+    atomic_int revoked;
     const struct listeners *listeners;
     const char *addresses[PROCESSES_MAX]; /* by rank */
 };
@@ -115,7 +115,7 @@ static void scripted_failing(struct membership *m, const struct titan_error *err
     (void)fprintf(stderr, "# process %d: %s\n", ((struct scripted *)m)->process, err->msg);
 }
 
-static const volatile int *scripted_revoked(struct membership *m)
+static const atomic_int *scripted_revoked(struct membership *m)
 {
     return &((struct scripted *)m)->revoked;
 }
