@@ -202,7 +202,7 @@ static titan_status open_comm(struct epoch *e, struct titan_error *err)
     TRY(e->comm_ops->open(&config, m->ops->revoked(m), &comm, err));
     atomic_store(&e->comm, comm);
     /* Between open and store the callback found nothing to revoke. */
-    if (__atomic_load_n(m->ops->revoked(m), __ATOMIC_ACQUIRE))
+    if (atomic_load(m->ops->revoked(m)))
         return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
     return TITAN_OK;
 }
