@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -12,6 +14,7 @@
 
 #define GROUP_MAX 1024 /* writes of one transaction */
 #define DELIVER_SLICE_NS 300000
+#define WRITER_NICE 10
 
 static const struct log store_log = {.subsystem = "store"};
 
@@ -163,6 +166,9 @@ static void write_list(struct store *s, struct db *db, struct list *todo)
 
 static void *writer_main(void *data)
 {
+    /* Readers wait for the loop, nobody for a single commit: when all processors are busy the writer yields, and takes
+     * more writes into its next transaction. */
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
     struct store *s = data;
     for (;;) {
         struct list todo, metrics;
