@@ -19,7 +19,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 1
+#define TITAN_COMM_ABI 2
 #define COMM_ID_BYTES 16
 #define COMM_WORLD_MAX 1024
 
@@ -57,6 +57,18 @@ struct comm_ops {
     titan_status (*shrink)(struct comm *comm, const int *excluded, int n, const struct comm_config *config,
                            const atomic_int *abort_flag, struct comm **ret, struct titan_error *err);
 
+    /* A communicator of some members, for collectives that run beside the parent's: streams of its own, order of its
+     * own. Every rank of the parent calls it at the same point, each with the group it belongs to: members are ranks of
+     * the parent, ascending, and become ranks 0..n-1 of the child; groups of one call are disjoint. n 1 is fine. It is
+     * revoked with its parent and must be closed before it. Ends early as open does. */
+    titan_status (*split)(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
+                          struct comm **ret, struct titan_error *err);
+
+    /* Between begin and end, calls of this communicator are gathered and carried out as one: one launch on a GPU. They
+     * must be on one stream. */
+    titan_status (*group_begin)(struct comm *comm);
+    titan_status (*group_end)(struct comm *comm);
+
     /* recv (world*count) = every rank's send (count), in rank order. send may be its own slot of recv (in place). */
     titan_status (*all_gather)(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
                                struct stream *s);
@@ -68,7 +80,16 @@ struct comm_ops {
     titan_status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root, struct stream *s);
     /* Slice j (bytes) of send goes to rank j; slice i of recv comes from rank i. Not in place. */
     titan_status (*all_to_all)(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s);
-    /* Point to point; matching calls in the same order on both sides. */
+    /* Slices of different sizes: rows send_counts[j] go to rank j, recv_counts[i] rows come from rank i, each row_bytes
+     * long, packed one after the other in rank order on both sides. The counts (world) are int32 in device memory and
+     * are read when the stream gets there; a GPU's communicator makes the host wait for that. */
+    titan_status (*all_to_all_v)(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
+                                 const int32_t *send_counts, size_t row_bytes, struct stream *s);
+    /* Every rank sends to rank + distance and receives from rank - distance, both modulo world, at once. distance may
+     * be negative. Not in place. */
+    titan_status (*shift)(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,
+                          struct stream *s);
+    /* Point to point; matching calls in the same order on both sides. A send may end before its receive has begun. */
     titan_status (*send)(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
     titan_status (*recv)(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
     /* All members arrive before any goes on. */

@@ -28,7 +28,7 @@
 
 #include "base/error.h"
 
-#define TITAN_DEVICE_ABI 1
+#define TITAN_DEVICE_ABI 2
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -58,6 +58,19 @@ struct adamw_args {
     float lr, beta1, beta2, eps, weight_decay;
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
     float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
+};
+
+/* A product of queries and keys. Without masks it is causal: query i of a sequence sees keys 0..i (Tq == Tk). With
+ * masks (all three, or none), query i sees key j where start[i] <= key_index[j] <= index[i]: index is a token's place in
+ * the whole batch, start the place of its document's first token. Rows may come in any order, so a rank can hold any
+ * part of the sequences. */
+struct attention_shape {
+    enum dtype dt;
+    int64_t b, tq, tk; /* sequences; queries and keys of each */
+    int64_t h, kv;     /* query and key/value heads, kv divides h */
+    int64_t d, dv;     /* width of a query/key head, of a value head */
+    const int32_t *index, *start; /* (B*Tq), device; NULL = causal */
+    const int32_t *key_index;     /* (B*Tk) */
 };
 
 struct device_ops {
@@ -107,12 +120,13 @@ struct device_ops {
                            float beta);
 
     /* --- embedding --------------------------------------------------------------------------------------------- */
-    /* out (N,C) = table[tokens]; table (V,C) dt; tokens (N) int32 in [0,V). */
+    /* out (N,C) = table[tokens - first]; table (V,C) dt is rows [first, first+V) of the vocabulary; a token outside of
+     * them gives a row of zeros (another rank has it). */
     titan_status (*embed)(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
-                          int64_t n, int64_t c, int64_t v);
-    /* dtable (V,C) fp32 += rows of dout (N,C) dt, in token order (deterministic). */
+                          int64_t n, int64_t c, int64_t v, int64_t first);
+    /* dtable (V,C) fp32 += rows of dout (N,C) dt, in token order (deterministic); tokens outside are passed over. */
     titan_status (*embed_wgrad)(struct stream *s, float *dtable, const int32_t *tokens, const void *dout, enum dtype dt,
-                                int64_t n, int64_t c, int64_t v);
+                                int64_t n, int64_t c, int64_t v, int64_t first);
 
     /* --- RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) ----------------------------------------------------- */
     /* out (N,C) = x * rstd * gain; rstd (N) fp32 = 1/sqrt(mean(x^2)+eps), kept for backward. gain (C) dt. */
@@ -131,20 +145,25 @@ struct device_ops {
      * backward: rotate by the negative angle. */
     titan_status (*rope)(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
                          const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
-    /* Causal grouped-query attention within each of B sequences of T rows, scale 1/sqrt(D). q (N,H,D) with row stride
-     * ldq, k and v (N,K,D) with row stride ldkv, out (N,H,D) with row stride ldo. lse (H,N) fp32: log-sum-exp of each
-     * row's scaled scores, kept for backward. */
+    /* Grouped-query attention, scale 1/sqrt(D): B times Tq queries look at Tk keys of the same sequence. q (B*Tq,H,D)
+     * with row stride ldq, k (B*Tk,K,D) with ldk, v (B*Tk,K,Dv) with ldv, out (B*Tq,H,Dv) with ldo. lse (H,B*Tq) fp32:
+     * log-sum-exp of each row's scaled scores. Who sees whom is the mask's to say; a row that sees nothing gets out 0
+     * and lse -inf. Blocks of the score matrix that the mask empties cost no product. */
     titan_status (*attention)(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                              const void *k, const void *v, int64_t ldkv, enum dtype dt, int64_t b, int64_t t,
-                              int64_t h, int64_t kv, int64_t d);
-    /* dq, dk, dv with the strides of q, k, v (dldq, dldkv). work: attention_work_bytes() of scratch. Formulas: Dao
+                              const void *k, int64_t ldk, const void *v, int64_t ldv,
+                              const struct attention_shape *shape);
+    /* dq, dk, dv with strides of their own, OVERWRITTEN with what these keys contribute. out, lse and dout belong to
+     * the whole row, which may have seen more keys than these. work: attention_work_bytes() of scratch. Formulas: Dao
      * 2023, arXiv:2307.08691, algorithm 2. */
-    titan_status (*attention_dgrad)(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
-                                    const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
-                                    const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv,
-                                    enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d, void *work);
-    size_t (*attention_work_bytes)(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
-                                   int64_t d);
+    titan_status (*attention_dgrad)(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
+                                    int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
+                                    const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
+                                    const void *v, int64_t ldv, const struct attention_shape *shape, void *work);
+    size_t (*attention_work_bytes)(struct device *dev, const struct attention_shape *shape);
+    /* Two partial results over different keys become one: lse = log(exp(lse) + exp(other_lse)), out = the mean of out
+     * and other weighted by their share, computed in fp32. out, other (N,H,Dv) with row stride ld; lse (H,N). */
+    titan_status (*attention_merge)(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
+                                    int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv);
 
     /* --- feed-forward and residual ------------------------------------------------------------------------------- */
     /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). */
@@ -156,11 +175,17 @@ struct device_ops {
     titan_status (*add)(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
 
     /* --- loss ---------------------------------------------------------------------------------------------------- */
-    /* Softmax cross-entropy over logits (N,V) dt (computed in fp32). targets (N) int32; negative = not counted.
-     * losses (N) fp32: nats of each row, 0 where not counted. dlogits (N,V) dt = grad_scale * (softmax - onehot), zero
-     * rows where not counted; NULL = loss only. dlogits may alias logits. */
-    titan_status (*cross_entropy)(struct stream *s, float *losses, void *dlogits, const void *logits,
-                                  const int32_t *targets, enum dtype dt, int64_t n, int64_t v, float grad_scale);
+    /* Softmax cross-entropy over a vocabulary that may be cut in parts, in two steps. targets (N) int32; negative = not
+     * counted. This part's logits (N,V) dt are columns [first, first+V).
+     * stats (N,3) fp32 of this part: largest logit, sum of exp(logit - largest), the target's logit (0 where the
+     * target is not in this part). */
+    titan_status (*loss_stats)(struct stream *s, float *stats, const void *logits, const int32_t *targets,
+                               enum dtype dt, int64_t n, int64_t v, int64_t first);
+    /* From the stats of all parts (parts,N,3): losses (N) fp32 nats, 0 where not counted; dlogits (N,V) dt =
+     * softmax - onehot of this part, zero rows where not counted; NULL = loss only. dlogits may alias logits. */
+    titan_status (*loss_finish)(struct stream *s, float *losses, void *dlogits, const void *logits,
+                                const int32_t *targets, const float *stats, int64_t parts, enum dtype dt, int64_t n,
+                                int64_t v, int64_t first);
 
     /* --- sums over buffers --------------------------------------------------------------------------------------- */
     /* dst (n) fp32 += src (n) fp32. */
@@ -170,6 +195,8 @@ struct device_ops {
      * block summed in one fixed order in fp64, so results do not depend on how a buffer is cut at block bounds. A
      * non-finite element makes its block's sum non-finite. */
     titan_status (*block_sums)(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square);
+    /* *out (device, fp64) = or += the sum of x (n) fp64, in one fixed order. */
+    titan_status (*sum)(struct stream *s, double *out, bool add, const double *x, size_t n);
 
     /* --- optimizer ----------------------------------------------------------------------------------------------- */
     /* AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), decoupled decay, eps outside the square root:
@@ -178,6 +205,9 @@ struct device_ops {
      * master, m, v, grad (n) fp32; shadow (n) bf16 = master rounded to nearest even, NULL = none. */
     titan_status (*adamw)(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args);
+    /* w -= lr * (grad*grad_scale + weight_decay * w); of args only these. */
+    titan_status (*sgd)(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+                        const struct adamw_args *args);
 };
 
 struct comm_ops; /* worker/comm/comm.h */
