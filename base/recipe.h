@@ -21,8 +21,21 @@
 /* Model dimensions; a flavor fills them, keys of [model] override single ones. */
 struct model_dims {
     int64_t dim, n_layers, n_heads, n_kv_heads, ffn_hidden, vocab_size;
+    int64_t head_dim; /* of queries and keys; dim / n_heads unless the flavor says otherwise */
     double rope_theta, norm_eps;
-    bool rope_scaling; /* Llama 3.1 rule: factor 8, low 1, high 4, original length 8192 */
+    bool rope_scaling;    /* Llama 3.1 rule: factor 8, low 1, high 4, original length 8192 */
+    bool tied_embeddings; /* the output head is the embedding's matrix */
+    bool qk_norm;         /* RMSNorm on each head of queries and keys (Qwen 3) */
+    /* Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434); kv_lora_rank 0: ordinary attention. */
+    int64_t q_lora_rank; /* 0: queries straight from the input */
+    int64_t kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
+    /* Mixture of experts; n_experts 0: dense. */
+    int64_t n_experts, top_k, n_shared_experts, moe_hidden;
+    int64_t n_dense_layers;      /* the first ones have an ordinary feed-forward layer */
+    bool sigmoid_scores;         /* router scores: sigmoid, otherwise softmax */
+    bool normalize_scores;       /* the chosen experts' scores are divided by their sum */
+    double route_scale;          /* multiplies them */
+    double balance_rate;         /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
 };
 
 struct recipe {
@@ -44,18 +57,35 @@ struct recipe {
         double min_lr_factor;
     } lr_scheduler;
     struct {
-        int64_t local_batch_size;  /* sequences of one microbatch */
-        int64_t global_batch_size; /* sequences of one step, a multiple of it; -1 = local_batch_size * max workers */
+        int64_t local_batch_size;  /* sequences of one microbatch; see recipe_microbatch_rows */
+        int64_t global_batch_size; /* sequences of one step, a multiple of it; -1 = local_batch_size * data-parallel
+                                      degree at max_workers */
         int64_t seq_len, steps;
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
         char mixed_precision_param[16], mixed_precision_reduce[16]; /* "bfloat16", "float32", "auto" */
+        bool block_causal;       /* attention within documents only, positions from each document's start */
+        bool enable_cpu_offload; /* optimizer state and masters in host memory */
+        int64_t loss_chunks;     /* pieces of a microbatch the head runs in, so that full logits never exist */
         int64_t seed;
     } training;
     struct {
         int64_t data_parallel_replicate_degree, data_parallel_shard_degree; /* -1 = the rest of the workers */
         char fsdp_reshard_after_forward[16];
+        int64_t fsdp_prefetch;   /* units gathered ahead of their use */
+        char fsdp_reduce[16];    /* when gradients are reduced: "default", "microbatch", "step" */
+        char fsdp_bucketing[16]; /* "off", "block" (a unit is a bucket), "greedy" (against the cost model) */
+        bool fsdp_reorder;       /* gathers are issued ahead of the compute they can hide under */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
+        bool enable_async_tensor_parallel;
+        char pipeline_parallel_schedule[32];      /* as schedule_names() */
+        char pipeline_parallel_schedule_csv[512]; /* path; empty = none */
+        int64_t pipeline_parallel_microbatch_size;
+        int64_t pipeline_parallel_layers_per_stage; /* -1 = from the number of stages */
+        int64_t pipeline_parallel_first_stage_less_layers, pipeline_parallel_last_stage_less_layers;
+        char pipeline_parallel_split_points[1024]; /* explicit: "layers.2,layers.4", first unit of stages 1, 2, ... */
+        char context_parallel_rotate_method[16];  /* "allgather", "ring" ("alltoall" is read as ring) */
+        bool context_parallel_load_balance;       /* head-tail chunks */
     } parallelism;
     struct {
         bool enable;
@@ -64,7 +94,9 @@ struct recipe {
         char async_mode[32];
     } checkpoint;
     struct {
-        char mode[16];
+        char mode[16];                /* "none", "full", "selective", "memory_budget" */
+        char selective_ac_option[16]; /* "op" or a number: every n-th layer is recomputed */
+        double memory_budget;         /* 0: recompute all, 1: nothing */
     } activation_checkpoint;
     struct {
         int64_t log_freq;
@@ -96,9 +128,27 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
 /* Resolve flavor and -1 defaults and check keys against each other. After it r->model.dims is complete, global batch
  * and worker bounds are numbers. Called once, after parse and set. */
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
-/* Can it run on this many workers? Mesh fits, batch can be shared out. TITAN_EINVAL names key and nearest legal value.
- */
+/* Can it run on exactly this many workers? Mesh fits, batch can be shared out, schedule is sound. TITAN_EINVAL names
+ * key, reason and nearest legal value. */
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err) TITAN_MUST_USE;
+/* The largest world <= workers it can run on, between elastic.min_workers and max_workers; 0: none. Only the
+ * data-parallel degrees give way (shard first, then replicate); tp, pp and cp stay what the recipe says. */
+int64_t recipe_fit_world(const struct recipe *r, int64_t workers);
+/* The mesh of the recipe on a legal world, outermost first: pp, dp_replicate, dp_shard, cp, tp. */
+struct recipe_mesh {
+    int64_t pp, dp_replicate, dp_shard, cp, tp, ep;
+};
+titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
+/* Sequences in one microbatch: local_batch_size, or pipeline_parallel_microbatch_size with a pipeline. A step has
+ * global_batch_size / this many microbatches, shared out over the data-parallel ranks. */
+int64_t recipe_microbatch_rows(const struct recipe *r);
+/* Layers of each stage: first_layer[s]..first_layer[s+1], for stages+1 entries. The first stage has the embedding
+ * besides, the last one the head; both count as the *_less_layers keys say. TITAN_EINVAL: more stages than layers. */
+titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_layer,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* Stages of the pipeline (1 without one). */
+titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Enough memory? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE with both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
                                  struct titan_error *err) TITAN_MUST_USE;
