@@ -1,7 +1,7 @@
 /* layers.h - each part of the model once, as device operations: forward, input gradient (dgrad) and weight gradient
  * (wgrad) apart.
  *
- * Nothing here knows of ranks, programs or who owns memory: parameters come as one flat buffer per unit (llama.h) in
+ * Nothing here knows of ranks, programs or who owns memory: parameters come as one flat buffer per unit (model.h) in
  * the compute type, gradients go to one flat fp32 buffer of the same order. What backward needs of forward lies in a
  * `saved` bundle, what the weight gradients need of the input gradients in a `back` bundle; a bundle is one piece of
  * memory whose parts the *_bytes/_carve functions lay out.
@@ -15,7 +15,7 @@
 #define TITAN_WORKER_MODEL_LAYERS_H
 
 #include "worker/device/device.h"
-#include "worker/model/llama.h"
+#include "worker/model/model.h"
 
 /* What the operations of one microbatch share. */
 struct layer_ctx {

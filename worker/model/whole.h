@@ -7,7 +7,7 @@
 #define TITAN_WORKER_MODEL_WHOLE_H
 
 #include "worker/device/device.h"
-#include "worker/model/llama.h"
+#include "worker/model/model.h"
 
 struct whole_model;
 

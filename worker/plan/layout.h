@@ -1,13 +1,13 @@
 /* layout.h - where every parameter lies: which elements each rank holds.
  *
- * A unit's flat buffer (model/llama.h) is padded to a multiple of world * block and cut into equal ranges, one a rank.
+ * A unit's flat buffer (model/model.h) is padded to a multiple of world * block and cut into equal ranges, one a rank.
  * A rank's state (masters, moments) is the concatenation of its ranges, unit by unit. Because a cut never splits a
  * block, sums over blocks are the same for every world size. */
 #ifndef TITAN_WORKER_PLAN_LAYOUT_H
 #define TITAN_WORKER_PLAN_LAYOUT_H
 
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/model/llama.h"
+#include "worker/model/model.h"
 
 struct layout {
     const struct model *model; /* borrowed */

@@ -1,48 +1,45 @@
 /* mesh.c - ranks as a grid with named axes. */
 #include "worker/plan/mesh.h"
 
+#include "base/cleanup.h"
+
+static const char *const axis_names[AXIS_COUNT] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+
+static const char *const channel_names[CHANNEL_COUNT] = {
+#define X(name, group) #name,
+    CHANNELS(X)
+#undef X
+};
+
+static const enum group channel_groups[CHANNEL_COUNT] = {
+#define X(name, group) group,
+    CHANNELS(X)
+#undef X
+};
+
 const char *mesh_axis_name(enum mesh_axis axis)
 {
-    static const char *const names[AXIS_COUNT] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
-    return names[axis];
+    return axis_names[axis];
+}
+
+const char *channel_name(enum channel channel)
+{
+    return channel_names[channel];
+}
+
+enum group channel_group(enum channel channel)
+{
+    return channel_groups[channel];
 }
 
 titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret, struct titan_error *err)
 {
-    const int64_t degree[AXIS_COUNT] = {
-        [AXIS_PP] = recipe->parallelism.pipeline_parallel_degree,
-        [AXIS_DP_REPLICATE] = recipe->parallelism.data_parallel_replicate_degree,
-        [AXIS_DP_SHARD] = recipe->parallelism.data_parallel_shard_degree,
-        [AXIS_CP] = recipe->parallelism.context_parallel_degree,
-        [AXIS_TP] = recipe->parallelism.tensor_parallel_degree,
-    };
-    int64_t fixed = 1;
-    int rest = -1;
+    struct recipe_mesh m;
 
-    for (int a = 0; a < AXIS_COUNT; a++) {
-        if (degree[a] == -1) {
-            if (rest >= 0)
-                return titan_fail(err, TITAN_EINVAL, "parallelism: both %s and %s are -1, only one can take the rest",
-                                  mesh_axis_name((enum mesh_axis)rest), mesh_axis_name((enum mesh_axis)a));
-            rest = a;
-        } else if (degree[a] < 1) {
-            return titan_fail(err, TITAN_EINVAL, "parallelism: %s degree %ld is not positive",
-                              mesh_axis_name((enum mesh_axis)a), (long)degree[a]);
-        } else {
-            fixed *= degree[a];
-        }
-    }
-    if (world < 1 || world % fixed != 0 || (rest < 0 && fixed != world))
-        return titan_fail(err, TITAN_EINVAL, "parallelism: the degrees multiply to %ld, which does not fit %d workers",
-                          (long)fixed, world);
-    struct mesh mesh = {.world = world};
-    for (int a = 0; a < AXIS_COUNT; a++)
-        mesh.size[a] = a == rest ? (int)(world / fixed) : (int)degree[a];
-    for (int a = 0; a < AXIS_COUNT; a++)
-        if (a != AXIS_DP_SHARD && mesh.size[a] != 1)
-            return titan_fail(err, TITAN_EUNSUPPORTED, "parallelism: %s degree %d, this version splits dp_shard only",
-                              mesh_axis_name((enum mesh_axis)a), mesh.size[a]);
-    *ret = mesh;
+    TRY(recipe_mesh(recipe, world, &m, err));
+    *ret = (struct mesh){.world = world,
+                         .size = {(int)m.pp, (int)m.dp_replicate, (int)m.dp_shard, (int)m.cp, (int)m.tp},
+                         .ep = (int)m.ep};
     return TITAN_OK;
 }
 
@@ -60,4 +57,71 @@ int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT])
     for (int a = 0; a < AXIS_COUNT; a++)
         rank = rank * mesh->size[a] + coords[a];
     return rank;
+}
+
+/* --- groups ------------------------------------------------------------------------------------------------------- */
+
+/* Every group is n ranks, stride apart, n_inner * stride being the span after which the pattern repeats. */
+struct stride {
+    int n, stride;
+};
+
+static struct stride stride_of(const struct mesh *m, enum group group)
+{
+    const int tp = m->size[AXIS_TP], cp = m->size[AXIS_CP], shard = m->size[AXIS_DP_SHARD];
+    const int replica = tp * cp * shard; /* ranks of one replica of one stage */
+
+    switch (group) {
+    case GROUP_TP:
+        return (struct stride){tp, 1};
+    case GROUP_CP:
+        return (struct stride){cp, tp};
+    case GROUP_FSDP:
+        return (struct stride){cp * shard, tp};
+    case GROUP_EP:
+        return (struct stride){m->ep, 1};
+    case GROUP_EXPERT_SHARD:
+        return (struct stride){replica / m->ep, m->ep};
+    case GROUP_REPLICATE:
+        return (struct stride){m->size[AXIS_DP_REPLICATE], replica};
+    case GROUP_PP:
+        return (struct stride){m->size[AXIS_PP], replica * m->size[AXIS_DP_REPLICATE]};
+    case GROUP_WORLD:
+    case GROUP_COUNT:
+        break;
+    }
+    return (struct stride){m->world, 1};
+}
+
+int mesh_group_size(const struct mesh *mesh, enum group group)
+{
+    return stride_of(mesh, group).n;
+}
+
+int mesh_group_rank(const struct mesh *mesh, enum group group, int rank)
+{
+    const struct stride s = stride_of(mesh, group);
+    return rank / s.stride % s.n;
+}
+
+void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int *ret)
+{
+    const struct stride s = stride_of(mesh, group);
+    const int first = rank - mesh_group_rank(mesh, group, rank) * s.stride;
+
+    for (int i = 0; i < s.n; i++)
+        ret[i] = first + i * s.stride;
+}
+
+int mesh_batch_size(const struct mesh *mesh)
+{
+    return mesh->size[AXIS_DP_REPLICATE] * mesh->size[AXIS_DP_SHARD];
+}
+
+int mesh_batch_rank(const struct mesh *mesh, int rank)
+{
+    int at[AXIS_COUNT];
+
+    mesh_coords(mesh, rank, at);
+    return at[AXIS_DP_REPLICATE] * mesh->size[AXIS_DP_SHARD] + at[AXIS_DP_SHARD];
 }

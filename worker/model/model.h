@@ -1,4 +1,4 @@
-/* llama.h - the Llama 3 family as a list of parameters, grouped in FSDP units.
+/* model.h - a model as a list of parameters, grouped in FSDP units.
  *
  * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head. Inside a unit
  * all parameters lie in one flat buffer, in an order that makes wq|wk|wv one ((H+2K)*D, C) matrix and w1|w3 one (2F, C)
@@ -12,8 +12,8 @@
  *
  * Names are TorchTitan's. Initial values are a pure function of (seed, name, element), so any rank computes any part.
  */
-#ifndef TITAN_WORKER_MODEL_LLAMA_H
-#define TITAN_WORKER_MODEL_LLAMA_H
+#ifndef TITAN_WORKER_MODEL_MODEL_H
+#define TITAN_WORKER_MODEL_MODEL_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-/* llama.c - parameter list, initialisation and rotary tables of the Llama 3 family. */
-#include "worker/model/llama.h"
+/* model.c - parameter list, initialisation and rotary tables of the Llama 3 family. */
+#include "worker/model/model.h"
 
 #include <math.h>
 #include <stdio.h>
