@@ -61,16 +61,27 @@ struct adamw_args {
 };
 
 /* A product of queries and keys. Without masks it is causal: query i of a sequence sees keys 0..i (Tq == Tk). With
- * masks (all three, or none), query i sees key j where start[i] <= key_index[j] <= index[i]: index is a token's place in
- * the whole batch, start the place of its document's first token. Rows may come in any order, so a rank can hold any
+ * masks (all three, or none), query i sees key j where start[i] <= key_index[j] <= index[i]: index is a token's place
+ * in the whole batch, start the place of its document's first token. Rows may come in any order, so a rank can hold any
  * part of the sequences. */
 struct attention_shape {
     enum dtype dt;
-    int64_t b, tq, tk; /* sequences; queries and keys of each */
-    int64_t h, kv;     /* query and key/value heads, kv divides h */
-    int64_t d, dv;     /* width of a query/key head, of a value head */
+    int64_t b, tq, tk;            /* sequences; queries and keys of each */
+    int64_t h, kv;                /* query and key/value heads, kv divides h */
+    int64_t d, dv;                /* width of a query/key head, of a value head */
     const int32_t *index, *start; /* (B*Tq), device; NULL = causal */
     const int32_t *key_index;     /* (B*Tk) */
+};
+
+/* Which experts a token goes to. scores = softmax or sigmoid of the logits; the top_k largest of scores + bias are
+ * chosen (equal ones: the lower expert first), in falling order. A token's weights are the scores of its choice,
+ * without the bias, divided by their sum (+ 1e-20) where normalize, times scale. Loss-free balancing: Wang et al. 2024,
+ * arXiv:2408.15664. */
+struct router_shape {
+    enum dtype dt; /* of logits and their gradient */
+    int64_t n, experts, top_k;
+    bool sigmoid, normalize;
+    float scale;
 };
 
 struct device_ops {
@@ -109,6 +120,15 @@ struct device_ops {
     titan_status (*zero)(struct stream *s, void *dst, size_t bytes);
     titan_status (*cast)(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n);
 
+    /* Rows of cols elements, ldd and lds apart, any type: row r of dst (rows) = row r / repeat of src, so one row can
+     * be laid beside several (a rotary key shared by all heads). */
+    titan_status (*copy_2d)(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                            int64_t rows, int64_t cols, int64_t repeat);
+    /* The way back: row r of dst (rows) += rows r*repeat .. r*repeat + repeat-1 of src, bf16 or fp32, in that order,
+     * rounded once. dst and src do not overlap. */
+    titan_status (*add_2d)(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                           int64_t rows, int64_t cols, int64_t repeat);
+
     /* --- products ---------------------------------------------------------------------------------------------- */
     /* c (M,N) = beta*c + op(a) op(b), op = transpose where ta/tb. a is (M,K), or (K,M) with ta; b is (K,N), or (N,K)
      * with tb. a and b are ab_dt (bf16 or fp32), c is c_dt (ab_dt or fp32); beta is 0 or 1.
@@ -118,6 +138,15 @@ struct device_ops {
     titan_status (*matmul)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
                            const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
                            float beta);
+    /* The same for packed rows of several groups, each with a matrix of its own. counts (groups) int32, device: the
+     * rows of group e follow those of e-1; they are m at most (k with ta), and what lies beyond them is left alone.
+     * Matrices of the groups lie one after the other, their rows ldb (ldc with ta) apart.
+     *   !ta  c (rows,N) = beta*c + a (rows,K) op(b_e), b (groups,K,N), or (groups,N,K) with tb: forward and dgrad
+     *    ta  c_e (M,N) = beta*c_e + a_e^T b_e, a (rows,M), b (rows,N), c (groups,M,N), tb 0: wgrad; the product of a
+     *        group without rows is 0 */
+    titan_status (*matmul_grouped)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                                   int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
+                                   const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta);
 
     /* --- embedding --------------------------------------------------------------------------------------------- */
     /* out (N,C) = table[tokens - first]; table (V,C) dt is rows [first, first+V) of the vocabulary; a token outside of
@@ -173,6 +202,38 @@ struct device_ops {
                                  const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f);
     /* out (n) = a + b; out may alias a or b. */
     titan_status (*add)(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
+
+    /* --- mixture of experts -------------------------------------------------------------------------------------- */
+    /* chosen (N,top_k) int32, weights (N,top_k) fp32 of logits (N,E). bias (E) fp32, NULL = none. load (E) fp32 += how
+     * often each expert was chosen; NULL = not wanted (a second forward pass). */
+    titan_status (*router)(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
+                           const float *bias, const struct router_shape *shape);
+    /* dlogits (N,E) from dweights (N,top_k) fp32 for the same choice. dlogits may alias logits. */
+    titan_status (*router_dgrad)(struct stream *s, void *dlogits, const float *dweights, const void *logits,
+                                 const int32_t *chosen, const struct router_shape *shape);
+    /* bias[e] += rate * sign(mean of load - load[e]), less the mean of these changes; load is zeroed. */
+    titan_status (*router_balance)(struct stream *s, float *bias, float *load, int64_t experts, float rate);
+    /* The order of all N*top_k choices by expert, those of one expert in token order: place (N*top_k) int32 is the row
+     * where choice i*top_k+j goes, counts (E) int32 the rows of each expert, rank_counts (ranks) those of E/ranks
+     * experts in a row (what all_to_all_v sends). */
+    titan_status (*permute)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                            const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
+    /* What arrived from all ranks, received (ranks,E) int32 rows for each expert here, lies by rank and then by expert:
+     * place (rows) is where each goes to lie by expert and then by rank, -1 for rows beyond the sum; counts (E) and
+     * rank_counts (ranks) as above. More rows arrived than rows holds: a failure of the stream. */
+    titan_status (*permute_received)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                                     const int32_t *received, int64_t ranks, int64_t experts, int64_t rows);
+    /* Row place[i*top_k+j] of dst = weights[i*top_k+j] * row i of src (N,C), NULL = 1; -1 goes nowhere. To the experts;
+     * and with weights, combine's gradient to its rows. */
+    titan_status (*scatter_rows)(struct stream *s, void *dst, const void *src, const int32_t *place,
+                                 const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+    /* Row i of out (N,C) = sum over j, in order and in fp32, of weights[i*top_k+j] * row place[i*top_k+j] of src; -1
+     * adds nothing. Back from the experts; and without weights, the gradient of scatter_rows. */
+    titan_status (*combine_rows)(struct stream *s, void *out, const void *src, const int32_t *place,
+                                 const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+    /* dweights[i*top_k+j] (N,top_k) fp32 = product of row i of dout (N,C) and row place[i*top_k+j] of src; 0 at -1. */
+    titan_status (*combine_dweights)(struct stream *s, float *dweights, const void *dout, const void *src,
+                                     const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
 
     /* --- loss ---------------------------------------------------------------------------------------------------- */
     /* Softmax cross-entropy over a vocabulary that may be cut in parts, in two steps. targets (N) int32; negative = not
