@@ -1,10 +1,9 @@
 /* checkpoint.h - a training state on disk that any mesh can load.
  *
  * A checkpoint is a directory DIR/step-00000120 with one safetensors file per writing rank and manifest.json. The
- * state is a set of named global tensors (parameters and optimizer moments, fp32); a rank holds pieces: element ranges
- * [start, start+count) of a tensor flattened row-major. Shard files hold each piece as a 1-D tensor named
- * "NAME@START"; the manifest lists, per global tensor, shape, dtype and pieces (file, start, count), per file its size
- * and crc32c, and step, epoch, tokens, world size and the recipe's hash.
+ * state is a set of named global tensors (parameters and optimizer moments, fp32); a rank holds pieces: boxes of a
+ * tensor seen as a matrix. Shard files hold each piece as a 2-D tensor named "NAME@ROW,COL"; the manifest lists, per
+ * global tensor, shape, dtype and pieces (file, row, rows, col, cols), per file its size and crc32c, and step, epoch, tokens, world size and the recipe's hash.
  *
  * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
  * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
@@ -25,17 +24,14 @@ struct tensor_spec {
     int ndim;
     int64_t numel;
 };
-/* What one rank holds. */
+/* What one rank holds: a box of a tensor seen as a matrix (leading dimensions flattened, a vector is one row). */
 struct piece {
-    int tensor;           /* index into the list of specs */
-    int64_t start, count; /* elements of the flattened tensor */
-    float *data;          /* host memory, count elements; not owned */
+    int tensor; /* index into the list of specs */
+    int64_t row, rows, col, cols;
+    float *data; /* host memory, rows * cols elements, dense; not owned */
 };
-/* The common range of two pieces of the same tensor; count 0 when there is none. */
-struct piece_range {
-    int64_t start, count;
-};
-struct piece_range piece_overlap(const struct piece *a, const struct piece *b);
+/* The common part of two pieces of the same tensor; rows 0 when there is none. data is NULL. */
+struct piece piece_overlap(const struct piece *a, const struct piece *b);
 
 struct checkpoint_info {
     uint64_t step, epoch, tokens;

@@ -1,41 +1,42 @@
-/* exec.h - runs a step program on a device and a communicator.
+/* exec.h - runs a step program on a device and its communicators.
  *
  * The executor knows no model structure and no parallelism beyond the program's actions: it binds buffers to memory
- * (arena, state), walks the array, enqueues each action on its stream and places an event where another stream waits.
+ * (arena, tables, what the caller gives), walks the array, enqueues each action on its stream and places an event where
+ * another stream waits. What differs between ranks of one kind it takes from the rank: samples, first row of the
+ * vocabulary, place in the report.
+ *
  * One thread. After a failure (TITAN_EREVOKED, TITAN_EPEER, ...) the step is void: parameters and moments are as
  * before, because the update begins only when the host has learned of a successful reduction of everything else. */
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
 
 #include "worker/comm/comm.h"
-#include "worker/model/layers.h"
 #include "worker/plan/program.h"
-#include "worker/state.h"
 
 struct exec;
 
 struct exec_options {
     const struct program *program; /* borrowed, finished and checked */
-    const struct layer_ctx *shape; /* copied; positions and tables are the executor's own */
+    int rank;                      /* of the mesh */
+    int64_t b, t;                  /* of a microbatch, for the tables */
     const struct device_handle *device;
-    struct stream *streams[STREAM_COUNT]; /* borrowed */
+    struct stream *streams[STREAM_COUNT]; /* borrowed; those in program->streams */
     const struct comm_ops *comm_ops;      /* NULL when world is 1 */
-    struct comm *comm;
-    struct train_state *state; /* borrowed; updated by OPTIMISE */
-};
-
-/* What the host decides between reduction and update. */
-struct exec_decision {
-    bool skip; /* leave the state alone */
-    struct adamw_args adamw;
+    struct comm *comms[CHANNEL_COUNT];    /* borrowed; those in program->channels whose group has several members */
+    /* Memory of an external buffer other than TABLE. */
+    void *(*bind)(void *arg, const struct buffer *buffer);
+    /* What OPTIMISE updates: n elements of masters, moments, shadow from `at` on. */
+    titan_status (*optimise)(void *arg, const struct buffer *state, const struct buffer *shard, const float *grad,
+                             struct stream *s);
+    void *arg;
 };
 
 struct exec_step {
-    const int32_t *batch; /* [own microbatch][inputs (N) | targets (N)], host */
-    const double *counts; /* [own microbatch] counted tokens */
-    unsigned orders;      /* bits, see membership.h */
-    /* reports: of every rank, layout as in program.h. */
-    titan_status (*decide)(void *arg, const double *reports, struct exec_decision *ret, struct titan_error *err);
+    const int32_t *tokens; /* [slot][5][N], host: as LOAD wants them */
+    const double *counts;  /* [slot] counted tokens of this cp rank */
+    unsigned orders;       /* bits, see membership.h */
+    /* At DECIDE: the report (program.h), summed over all ranks. *ret_skip: leave the state alone. */
+    titan_status (*decide)(void *arg, const double *report, bool *ret_skip, struct titan_error *err);
     void *arg;
 };
 
@@ -44,5 +45,7 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
 void exec_close(struct exec *e);
 /* One step. Its update may still be running on the compute stream on return. */
 titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err) TITAN_MUST_USE;
+/* Address of a buffer while the program has it (tests, generation). */
+void *exec_address(const struct exec *e, int buffer);
 
 #endif

@@ -1,14 +1,17 @@
 /* model.h - a model as a list of parameters, grouped in FSDP units.
  *
- * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head. Inside a unit
- * all parameters lie in one flat buffer, in an order that makes wq|wk|wv one ((H+2K)*D, C) matrix and w1|w3 one (2F, C)
- * matrix, so that each pair needs one product. Other parameters start at multiples of MODEL_ALIGN elements; what lies
- * between belongs to no parameter and is always zero.
+ * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head; the experts of a
+ * layer are a unit of their own, right behind the layer's. plan/layout.h places a unit's parameters in one flat buffer
+ * in the order of the list: tensors of one glue form one matrix there (wq|wk|wv is ((H+2K)*D, C), w1|w3 is (2F, C)), so
+ * each needs one product; others start at multiples of MODEL_ALIGN elements, and what lies between is always zero.
  *
  *   embedding  tok_embeddings.weight (V,C)
  *   layers.N   attention_norm (C) | wq (H*D,C) wk (K*D,C) wv (K*D,C) | wo (C,H*D) | ffn_norm (C) | w1 (F,C) w3 (F,C) |
- *              w2 (C,F)
- *   head       norm (C) | output.weight (V,C)
+ *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D)
+ *   head       norm (C) | output.weight (V,C); no output.weight where embeddings are tied
+ *
+ * split says how tensor parallelism cuts a tensor: SPLIT_ROWS (column parallel: outputs are cut; embedding and head:
+ * the vocabulary is), SPLIT_COLS (row parallel: inputs are cut), SPLIT_EXPERTS (rows over ep), SPLIT_NONE.
  *
  * Names are TorchTitan's. Initial values are a pure function of (seed, name, element), so any rank computes any part.
  */
@@ -21,11 +24,27 @@
 
 #define MODEL_ALIGN 64 /* elements */
 
-enum unit_kind { UNIT_EMBEDDING, UNIT_LAYER, UNIT_HEAD };
+enum unit_kind { UNIT_EMBEDDING, UNIT_LAYER, UNIT_EXPERTS, UNIT_HEAD };
 
-/* Position of a layer's parameters in its unit. */
-enum { LAYER_ATTENTION_NORM, LAYER_WQ, LAYER_WK, LAYER_WV, LAYER_WO, LAYER_FFN_NORM, LAYER_W1, LAYER_W3, LAYER_W2 };
-enum { HEAD_NORM, HEAD_OUTPUT };
+enum tensor_role {
+    ROLE_EMBEDDING,
+    ROLE_ATTENTION_NORM,
+    ROLE_WQ,
+    ROLE_WK,
+    ROLE_WV,
+    ROLE_WO,
+    ROLE_Q_NORM,
+    ROLE_K_NORM,
+    ROLE_FFN_NORM,
+    ROLE_W1,
+    ROLE_W3,
+    ROLE_W2,
+    ROLE_NORM,
+    ROLE_OUTPUT,
+    ROLE_COUNT
+};
+
+enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_EXPERTS };
 
 enum init_rule {
     INIT_ONES,
@@ -39,7 +58,9 @@ struct model_tensor {
     int ndim;
     int64_t numel;
     int unit;
-    int64_t offset; /* first element in the unit's flat buffer */
+    enum tensor_role role;
+    enum split split;
+    bool glued; /* continues the matrix of the tensor before it */
     enum init_rule init;
     float std;
 };
@@ -47,15 +68,14 @@ struct model_tensor {
 struct model_unit {
     char name[32]; /* "embedding", "layers.3", "head" */
     enum unit_kind kind;
-    int layer; /* UNIT_LAYER only */
+    int layer; /* UNIT_LAYER and UNIT_EXPERTS; -1 otherwise */
     int first_tensor, n_tensors;
-    int64_t numel; /* up to the end of the last parameter */
 };
 
 struct model {
     struct model_dims dims;
     int64_t head_dim;
-    int n_tensors, n_units;       /* n_layers + 2 units, embedding first, head last */
+    int n_tensors, n_units;       /* embedding first, head last */
     struct model_tensor *tensors; /* unit by unit, in flat order */
     struct model_unit *units;
 };
@@ -64,8 +84,14 @@ struct model {
 titan_status model_open(const struct model_dims *dims, struct model **ret, struct titan_error *err) TITAN_MUST_USE;
 void model_close(struct model *model); /* NULL is fine */
 
-/* Initial values of elements [start, start+count) of a unit's flat buffer; beyond the parameters: zero. */
-void model_init_range(const struct model *model, uint64_t seed, int unit, int64_t start, int64_t count, float *out);
+/* Index of a unit's tensor with this role; -1: it has none. Tied: the head's ROLE_OUTPUT is the embedding's tensor. */
+int model_find(const struct model *model, int unit, enum tensor_role role);
+/* Unit of a layer (its dense part), of its experts (-1: none). */
+int model_layer_unit(const struct model *model, int layer);
+int model_experts_unit(const struct model *model, int layer);
+
+/* Initial values of elements [start, start+count) of a tensor flattened row-major. */
+void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out);
 
 /* Rotary tables for positions [0, positions): cos and sin (positions, D/2). Angles in double; the Llama 3.1 rule
  * where dims.rope_scaling. */

@@ -1,34 +1,66 @@
-/* build.h - the builder: model, layout and batch in, one rank's step program out.
+/* build.h - the builder: layout, schedule and policies in, the step program of one kind of rank out.
  *
- * Fully sharded data parallelism over any number of ranks (Zhao et al. 2023, arXiv:2304.11277). The M logical
- * microbatches of a global batch are shared out contiguously; a rank with fewer than others takes part in every
- * collective all the same. Gathers are issued `prefetch` visits ahead of the compute that needs them. Gradients are
- * accumulated over a rank's microbatches in fp32, unsharded, and reduced once, each unit as soon as its last weight
- * gradient is there. canonical: microbatch gradients are added in the tree of tree.h instead, whole subtrees on their
- * rank, the rest by exchange of slices. */
+ * A rank walks its line of the pipeline schedule (one stage and plain accumulation when pp is 1); each cell becomes
+ * visits of the stage's units - forward, input gradient, weight gradient - written by the model (model/block.h). Around
+ * them the builder places gathers and releases of parameters, activations sent and received, reductions of gradients,
+ * and at the end norm, agreement, decision and update.
+ *
+ * Data-parallel ranks share out the M microbatches of a global batch contiguously; a rank with fewer than others runs the
+ * same schedule with its last slots empty and takes part in every fsdp collective all the same. Gradients are fp32:
+ * summed over a rank's microbatches unsharded and reduced once (step), or reduced each time into the shard (microbatch).
+ * canonical: microbatch gradients are added in the tree of tree.h instead, whole subtrees on their rank, the rest by
+ * exchange of slices. */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
 #define TITAN_WORKER_PLAN_BUILD_H
 
-#include "worker/model/layers.h"
+#include "base/schedule.h"
+#include "worker/model/block.h"
 #include "worker/plan/program.h"
 
 enum reshard {
-    RESHARD_DEFAULT, /* freed after forward, except where backward follows at once (the head) */
+    RESHARD_DEFAULT, /* freed after forward, except where backward follows at once (the head); never in a pipeline */
     RESHARD_ALWAYS,  /* the same, and gathered again even there */
     RESHARD_NEVER    /* gathered once a step */
 };
 
-struct build_options {
-    const struct layout *layout;
-    const struct layer_ctx *shape; /* sizes of a microbatch: ops, dev, model, dt, b, t are used */
-    int64_t microbatches;          /* of the global batch */
-    enum reshard reshard;
-    int prefetch; /* visits */
-    bool canonical;
-    bool recompute; /* activation checkpointing: forward of each layer again before its backward */
+enum reduce_when {
+    REDUCE_DEFAULT, /* microbatch where parameters are resharded and there is no pipeline, otherwise step */
+    REDUCE_MICROBATCH,
+    REDUCE_STEP
 };
 
+/* What a layer keeps from its forward for its backward; the rest is computed again. */
+enum checkpointing {
+    CHECKPOINT_NONE, /* everything is kept */
+    CHECKPOINT_OPS,  /* attention, every second matmul, results of collectives (techniques: selective per operation) */
+    CHECKPOINT_FULL  /* the layer's input alone */
+};
+
+struct build_options {
+    const struct layout *layout;
+    const struct schedule *schedule; /* of any number of microbatches >= the largest share; NULL when pp is 1 */
+    enum dtype dt;
+    int64_t b, t; /* of a microbatch */
+    bool masked, ring;
+    int loss_chunks;
+    const struct device_ops *ops; /* attention_work_bytes */
+    struct device *dev;
+    int64_t microbatches; /* of the global batch */
+    enum reshard reshard;
+    enum reduce_when reduce;
+    int prefetch; /* visits a gather is issued ahead */
+    bool canonical;
+    bool offload; /* masters and moments in host memory */
+    const enum checkpointing *checkpointing; /* of every layer */
+};
+
+/* The program of this rank's kind. */
 titan_status program_build(const struct build_options *options, int rank, struct program **ret,
                            struct titan_error *err) TITAN_MUST_USE;
+/* Ranks with equal numbers have the same program: 0 <= kind < program_kinds(). */
+int program_kind(const struct build_options *options, int rank);
+int program_kinds(const struct build_options *options);
+/* Some rank of a kind: the lowest. */
+int program_kind_rank(const struct build_options *options, int kind);
 
 #endif

@@ -1,40 +1,87 @@
-/* layout.h - where every parameter lies: which elements each rank holds.
+/* layout.h - where every parameter lies: which elements each rank of the mesh holds.
  *
- * A unit's flat buffer (model/model.h) is padded to a multiple of world * block and cut into equal ranges, one a rank.
- * A rank's state (masters, moments) is the concatenation of its ranges, unit by unit. Because a cut never splits a
- * block, sums over blocks are the same for every world size. */
+ * Three cuts, one inside the other. pp: a unit belongs to the stage its layer is in (a stage to a pp rank). tp (for
+ * expert units: ep): a tensor is cut in equal parts by rows or by columns (model_tensor.split), or whole on each rank;
+ * all of a unit's local parts lie in one flat buffer, cut tensors first, whole ones from `whole` on. fsdp (expert units:
+ * expert_shard): the flat buffer, padded, is cut into equal ranges, one a rank; dp_replicate ranks hold the same.
+ *
+ * A rank's state (masters, moments) is the concatenation of its ranges, unit by unit of its stages. Seen from the global
+ * tensor a range is a set of boxes (struct piece), and one intersection routine (piece_overlap) serves checkpoints, live
+ * resharding and export.
+ *
+ * canonical: ranges are multiples of block, which depends on the model only, so that sums over blocks are the same for
+ * every data-parallel degree. */
 #ifndef TITAN_WORKER_PLAN_LAYOUT_H
 #define TITAN_WORKER_PLAN_LAYOUT_H
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/model.h"
+#include "worker/plan/mesh.h"
+
+/* A tensor's part on one tp (ep) rank. */
+struct local_tensor {
+    int64_t offset;     /* first element in the unit's flat buffer, the same on all ranks */
+    int64_t rows, cols; /* vectors: 1 row */
+};
+
+struct unit_layout {
+    int stage, pp_rank;
+    int64_t numel;  /* of the local flat buffer, up to the end of the last tensor */
+    int64_t whole;  /* first element of the tensors that are not cut; a multiple of block */
+    int64_t shard;  /* elements one rank of the group holds */
+    int64_t padded; /* shard * group size */
+    int64_t offset; /* where the range begins in a rank's state */
+    enum group group;        /* GROUP_FSDP or GROUP_EXPERT_SHARD */
+    enum channel gather, reduce;
+};
 
 struct layout {
     const struct model *model; /* borrowed */
-    int world;
-    int64_t block;   /* elements; depends on the model only */
-    int64_t *shard;  /* per unit: elements one rank holds, a multiple of block */
-    int64_t *offset; /* per unit: where its range begins in a rank's state */
-    int64_t total;   /* elements of a rank's state */
+    struct mesh mesh;
+    int stages;
+    bool v_order;             /* stage s on rank s mod pp, or in a V (base/schedule.h) */
+    bool canonical;
+    int64_t block;            /* elements */
+    int *first_unit;          /* [stages + 1]: a stage's units are first_unit[s]..first_unit[s+1] */
+    struct unit_layout *units;
+    struct local_tensor *tensors; /* of every model tensor */
+    int64_t *total;           /* per pp rank: elements of a rank's state */
 };
 
-titan_status layout_open(const struct model *model, int world, struct layout **ret,
+struct layout_options {
+    const struct model *model;
+    struct mesh mesh;
+    int stages;             /* 0: one per pp rank */
+    bool v_order;
+    const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
+    bool canonical;
+};
+
+titan_status layout_open(const struct layout_options *options, struct layout **ret,
                          struct titan_error *err) TITAN_MUST_USE;
+/* From the recipe: its stages, schedule order and split. */
+titan_status layout_of_recipe(const struct recipe *recipe, const struct model *model, const struct mesh *mesh,
+                              struct layout **ret, struct titan_error *err) TITAN_MUST_USE;
 void layout_close(struct layout *layout); /* NULL is fine */
 
-/* Elements of a unit's flat buffer with its padding. */
-int64_t layout_padded(const struct layout *layout, int unit);
-/* Blocks of one rank's state, and blocks of a unit that hold parameters (the same for every world size). */
-int64_t layout_blocks(const struct layout *layout);
+int layout_stage_rank(const struct layout *layout, int stage); /* pp rank */
+/* Elements of this rank's state. */
+int64_t layout_total(const struct layout *layout, int rank);
+/* Elements of a rank's range of a unit that it counts in sums over the model: ranges of whole tensors are counted by tp
+ * (ep) rank 0 only, everything by dp_replicate rank 0 only. The counted part is the beginning of the range. */
+int64_t layout_counted(const struct layout *layout, int unit, int rank);
+/* Blocks of a unit's flat buffer on one tp rank (canonical), the same for every data-parallel degree. */
 int64_t layout_unit_blocks(const struct layout *layout, int unit);
-/* Index, among all ranks' blocks one rank after the other, of block b of a unit. */
-int64_t layout_block_index(const struct layout *layout, int unit, int64_t b);
+/* First row of a tensor's part on a rank, and first column. */
+void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *ret_row, int64_t *ret_col);
 
-/* The global tensors of the training state: every parameter, then optim.m.NAME, then optim.v.NAME. Owned (free). */
+/* The global tensors of the training state: every parameter, then optim.m.NAME, then optim.v.NAME, then what else a
+ * model keeps (expert biases). Owned (free). */
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
-/* The pieces of them that a rank holds, pointing into its state arrays (layout->total each). Owned (free). */
-titan_status layout_pieces(const struct layout *layout, int rank, float *master, float *m, float *v, struct piece **ret,
-                           int *ret_n, struct titan_error *err) TITAN_MUST_USE;
+/* The pieces of them that a rank holds, pointing into its state arrays (layout_total each). owner: only those no other
+ * rank answers for (what it writes in a checkpoint); otherwise all it needs. Owned (free). */
+titan_status layout_pieces(const struct layout *layout, int rank, bool owner, float *master, float *m, float *v,
+                           struct piece **ret, int *ret_n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

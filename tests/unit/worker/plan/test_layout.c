@@ -1,4 +1,4 @@
-/* llama.h, layout.h, mesh.h, tree.h: every element of every tensor has one place for every number of ranks, initial
+/* model.h, layout.h, mesh.h, tree.h: every element of every tensor has one place for every number of ranks, initial
  * values do not depend on the cut, sums in the tree do not depend on who adds. */
 #include <math.h>
 #include <setjmp.h>

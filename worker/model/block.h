@@ -1,0 +1,112 @@
+/* block.h - each part of the model once, written as operations of a program (plan/emit.h): forward, input gradient
+ * (dgrad) and weight gradient (wgrad) apart.
+ *
+ * Nothing here knows of ranks, schedules or who owns memory. Shapes are local; where a layout of the tokens changes, the
+ * model says so by a transfer that is nothing when its group has one member (emit.h): activations between blocks are cut
+ * by tokens over tp (sequence parallel, Korthikanti et al. 2022, arXiv:2205.05198), inside attention and feed-forward
+ * they are whole in tokens and cut in heads or features (Shoeybi et al. 2019, arXiv:1909.08053), keys and values are
+ * gathered over cp, or go round it (Liu et al. 2023, arXiv:2310.01889).
+ *
+ * Shape letters as in device.h, local unless said otherwise: N = b*t/cp tokens, Ns = N/tp of them on this tp rank, C
+ * width, H query heads, K key/value heads, D head width, F feed-forward width, V vocabulary. */
+#ifndef TITAN_WORKER_MODEL_BLOCK_H
+#define TITAN_WORKER_MODEL_BLOCK_H
+
+#include "worker/plan/emit.h"
+
+/* What the parts of one program share. */
+struct block {
+    struct emitter *e;
+    const struct layout *layout; /* model and mesh are in it */
+    enum dtype dt;               /* of parameters and activations */
+    int64_t b, t;                /* sequences of a microbatch, tokens of each; global */
+    bool masked;                 /* attention within documents, or cp > 1: masks and positions from TOKENS */
+    bool ring;                   /* context parallel: keys go round instead of being gathered */
+    int loss_chunks;
+    const struct device_ops *ops; /* attention_work_bytes */
+    struct device *dev;
+    int table[TABLE_COUNT]; /* buffers */
+};
+
+/* Tokens of a microbatch, local: (5,N) int32. */
+struct block_tokens {
+    struct tensor all, inputs, targets, positions, index, start;
+};
+void block_tokens_view(const struct block *k, int buffer, struct block_tokens *ret);
+int64_t block_tokens_local(const struct block *k);   /* N */
+int64_t block_tokens_sharded(const struct block *k); /* Ns */
+
+/* What backward needs of forward, by name; tensors a model does not have stay TENSOR_NONE. */
+enum saved_tensor {
+    SAVED_X,     /* (Ns,C)  the block's input */
+    SAVED_RSTD1, /* (Ns) */
+    SAVED_XN1,   /* (N,C)   normed, gathered over tp */
+    SAVED_Q,     /* (N,H*D) after norm and rotary embedding */
+    SAVED_K,     /* (N,K*D) the same */
+    SAVED_V,     /* (N,K*D) */
+    SAVED_Q_RAW, /* before the heads' norm (qk_norm) */
+    SAVED_K_RAW,
+    SAVED_Q_RSTD,
+    SAVED_K_RSTD,
+    SAVED_KV,    /* (cp*N,2*K*D) of all cp ranks (gathered) */
+    SAVED_ATTN,  /* (N,H*D) */
+    SAVED_LSE,   /* (H,N) */
+    SAVED_H,     /* (Ns,C)  x + attention */
+    SAVED_RSTD2, /* (Ns) */
+    SAVED_XN2,   /* (N,C) */
+    SAVED_GU,    /* (N,2F)  gate | up */
+    SAVED_ACT,   /* (N,F)   silu(gate) * up */
+    SAVED_COUNT
+};
+struct layer_saved {
+    struct tensor t[SAVED_COUNT];
+};
+/* What the weight gradients need of the input gradients. */
+enum back_tensor {
+    BACK_DY,   /* (N,C)  gathered over tp */
+    BACK_DGU,  /* (N,2F) */
+    BACK_DXN2, /* (Ns,C) */
+    BACK_DH,   /* (N,C)  gathered over tp */
+    BACK_DQKV, /* (N,(H+2K)*D) */
+    BACK_DQ_NORMED, /* gradients before the heads' norm (qk_norm) */
+    BACK_DK_NORMED,
+    BACK_DXN1, /* (Ns,C) */
+    BACK_COUNT
+};
+struct layer_back {
+    struct tensor t[BACK_COUNT];
+};
+
+/* Parameters and gradients are whole units: buffers (local flat, layout.h) of the compute type and of fp32. A tied head
+ * needs the embedding's too. */
+struct unit_buffers {
+    int unit, params, grads; /* -1: not needed */
+    bool first;              /* gradients are overwritten (and gaps zeroed), otherwise added to */
+};
+
+/* x (Ns,C) */
+struct tensor embedding_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens);
+void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                     struct tensor dx);
+
+/* y (Ns,C). report: the executor's report buffer; none: no CHECK (recomputation). */
+struct tensor layer_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                            struct tensor x, struct tensor report, struct layer_saved *saved);
+/* dx (Ns,C) */
+struct tensor layer_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                          const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
+void layer_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                 const struct layer_back *back);
+
+/* The whole of the head for one microbatch: loss and, where grads are given, input and weight gradients, in loss_chunks
+ * pieces so that only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss
+ * parallel): 3 numbers a token are exchanged. Returns dx (Ns,C), none without grads. losses: (N) fp32 where the caller
+ * wants them (OUTPUT), otherwise none. tied: the embedding's buffers, NULL otherwise. */
+struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
+                        const struct block_tokens *tokens, struct tensor x, struct tensor report,
+                        struct tensor losses);
+/* logits (n,V) of rows [from, from+n) of x into a tensor of the caller's; tp and cp must be 1. */
+void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
+                 struct tensor logits);
+
+#endif

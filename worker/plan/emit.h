@@ -1,0 +1,125 @@
+/* emit.h - writing a program: tensors that are views of buffers, and one function an operation.
+ *
+ * Shapes are checked as operations are written: a mismatch is a bug of the caller and aborts with both shapes. What can
+ * fail at run time is memory alone; the first failure sticks in emitter.status, everything after it does nothing.
+ *
+ * A tensor is a matrix (rows, cols) of a buffer with a row stride; vectors are (1, n) or (n, 1). Transfers need dense
+ * ones. */
+#ifndef TITAN_WORKER_PLAN_EMIT_H
+#define TITAN_WORKER_PLAN_EMIT_H
+
+#include "worker/device/device.h"
+#include "worker/plan/program.h"
+
+struct tensor {
+    int buffer; /* -1: none */
+    enum dtype dt;
+    int64_t rows, cols, ld; /* elements */
+    size_t offset;          /* bytes from the buffer's start */
+};
+#define TENSOR_NONE ((struct tensor){.buffer = -1})
+
+struct emitter {
+    struct program *p;
+    titan_status status;
+    /* Stamped on every action. */
+    enum phase phase;
+    enum stream_id stream; /* of device operations; transfers go where their channel says */
+    int unit, stage, microbatch;
+};
+
+/* A program of one kind; empty. layout is borrowed for its life. */
+titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter *ret,
+                       struct titan_error *err) TITAN_MUST_USE;
+
+/* --- buffers and views -------------------------------------------------------------------------------------------- */
+int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes); /* of e's unit, microbatch */
+struct tensor emit_tensor(struct emitter *e, enum buffer_kind kind, const char *name, enum dtype dt, int64_t rows,
+                          int64_t cols);
+/* The buffer from byte offset on as a dense matrix. */
+struct tensor tensor_at(int buffer, size_t offset, enum dtype dt, int64_t rows, int64_t cols);
+struct tensor tensor_rows(struct tensor t, int64_t from, int64_t count);
+struct tensor tensor_cols(struct tensor t, int64_t from, int64_t count);
+/* Dense only: the same elements as other rows and columns. */
+struct tensor tensor_reshape(struct tensor t, int64_t rows, int64_t cols);
+static inline bool tensor_exists(struct tensor t)
+{
+    return t.buffer >= 0;
+}
+static inline int64_t tensor_numel(struct tensor t)
+{
+    return t.rows * t.cols;
+}
+
+/* --- any operation ------------------------------------------------------------------------------------------------ */
+/* Append an action; operands follow. */
+void emit_op(struct emitter *e, enum op op, const struct op_params *params);
+void emit_operand(struct emitter *e, struct tensor t, enum access access); /* none: left out */
+/* The last action, to change what emit_op stamped. */
+struct action *emit_last(struct emitter *e);
+
+/* --- device operations; outputs first ------------------------------------------------------------------------------ */
+void emit_load(struct emitter *e, struct tensor tokens);
+void emit_embed(struct emitter *e, struct tensor x, struct tensor tokens, struct tensor table);
+void emit_embed_wgrad(struct emitter *e, struct tensor dtable, struct tensor tokens, struct tensor dx);
+void emit_rmsnorm(struct emitter *e, struct tensor out, struct tensor rstd, struct tensor x, struct tensor gain,
+                  double eps);
+void emit_rmsnorm_dgrad(struct emitter *e, struct tensor dx, bool add, struct tensor dout, struct tensor x,
+                        struct tensor gain, struct tensor rstd);
+void emit_rmsnorm_dgain(struct emitter *e, struct tensor dgain, struct tensor dout, struct tensor x,
+                        struct tensor rstd);
+/* c = or += op(a) op(b) */
+void emit_matmul(struct emitter *e, struct tensor c, bool add, struct tensor a, bool ta, struct tensor b, bool tb);
+void emit_rope(struct emitter *e, struct tensor x, struct tensor positions, struct tensor cos, struct tensor sin,
+               int64_t heads, bool backward);
+/* Who sees whom: none of the three = causal within each of b sequences. */
+struct attention_mask {
+    struct tensor index, start, key_index;
+};
+struct attention_heads {
+    int64_t b; /* sequences; 1 when masked */
+    int64_t h, kv, d, dv;
+};
+void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
+                    struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask);
+void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor dout,
+                          struct tensor out, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
+                          struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask);
+void emit_attention_merge(struct emitter *e, struct tensor out, struct tensor lse, struct tensor other,
+                          struct tensor other_lse, int64_t heads);
+void emit_swiglu(struct emitter *e, struct tensor out, struct tensor gate, struct tensor up);
+void emit_swiglu_dgrad(struct emitter *e, struct tensor dgate, struct tensor dup, struct tensor dout,
+                       struct tensor gate, struct tensor up);
+void emit_add(struct emitter *e, struct tensor out, struct tensor a, struct tensor b); /* dense */
+void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);               /* COPY, or COPY_2D if strided */
+void emit_add_to(struct emitter *e, struct tensor dst, struct tensor src);             /* ADD_2D */
+void emit_zero(struct emitter *e, struct tensor dst);
+void emit_accumulate(struct emitter *e, struct tensor dst, struct tensor src);
+void emit_loss_stats(struct emitter *e, struct tensor stats, struct tensor logits, struct tensor targets);
+void emit_loss_finish(struct emitter *e, struct tensor losses, struct tensor dlogits, struct tensor logits,
+                      struct tensor targets, struct tensor stats, int64_t parts);
+void emit_loss_sum(struct emitter *e, struct tensor report, struct tensor losses);
+void emit_check(struct emitter *e, struct tensor report, struct tensor rstd);
+
+/* --- transfers: on the stream of their channel --------------------------------------------------------------------- */
+/* A group of one member: nothing is written and the input is the result, so callers need no branch:
+ *   y = emit_all_gather(e, CHANNEL_TP, "name", x)
+ * is x itself, or a new ACTIVATION of n times the rows. */
+struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
+                              struct tensor in);
+struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
+                                  struct tensor in);
+void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);
+void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in);
+void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
+void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
+void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
+
+/* --- doing it again ------------------------------------------------------------------------------------------------ */
+/* Write actions [from, to) once more, with new buffers in place of those they define, but only what the needed tensors
+ * take: a buffer for which keep says yes (with the action that defined it) is used as it is. needed (n) are then the
+ * tensors of the new buffers. This is activation recomputation (Chen et al. 2016, arXiv:1604.06174). */
+void emit_again(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
+                void *arg, struct tensor *const *needed, int n);
+
+#endif
