@@ -5,38 +5,103 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/tree.h"
+
+#define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
 
 struct exec {
     struct exec_options opt;
-    struct layer_ctx ctx;
     const struct program *p;
+    const struct device_ops *ops;
+    int at[AXIS_COUNT]; /* this rank's place in the mesh */
+    int64_t from;       /* first microbatch of its share */
+    int64_t tokens;     /* of a microbatch on one cp rank */
     char *arena;
     void **address;        /* of every buffer */
     struct event **events; /* of every action that signals, otherwise NULL */
-    struct event *step_end;
-    int32_t *positions;
-    float *cos, *sin;
-    double *host_header, *host_reports; /* counts and orders out, reports in */
+    struct event *joined[STREAM_COUNT];
+    void *tables[TABLE_COUNT];
+    int64_t *norms;      /* per unit: where its sums stand in the report */
+    double *scratch;     /* device: partial sums of one operation of the compute stream */
+    double *host_header; /* counts and orders, out */
+    double *host_report; /* in */
 };
 
-/* --- set-up
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
+
+static titan_status no_memory(struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ENOMEM, "executor: out of memory");
+}
+
+/* Upload a table once; frees the host's copy. */
+static titan_status upload(struct exec *e, enum table which, void *host, size_t bytes, struct titan_error *err)
+{
+    const struct device_handle *d = e->opt.device;
+    struct stream *const s = e->opt.streams[STREAM_COMPUTE];
+    _cleanup_free_ void *owned = host;
+
+    if (!host)
+        return no_memory(err);
+    TRY(d->ops->alloc(d->dev, bytes, &e->tables[which], err));
+    TRY(d->ops->copy(s, e->tables[which], host, bytes));
+    return d->ops->stream_sync(s, err);
+}
+
+static titan_status upload_rope(struct exec *e, struct titan_error *err)
+{
+    const struct model *m = e->p->layout->model;
+    const size_t n = (size_t)(e->opt.cut.t * (model_rope_dim(m) / 2));
+    float *c = malloc(n * sizeof *c), *s = malloc(n * sizeof *s);
+
+    if (c && s)
+        model_rope_tables(m, e->opt.cut.t, c, s);
+    const titan_status status = upload(e, TABLE_COS, c, n * sizeof *c, err);
+    if (status != TITAN_OK) {
+        free(s);
+        return status;
+    }
+    return upload(e, TABLE_SIN, s, n * sizeof *s, err);
+}
+
+/* Index of the keys of all cp ranks: in rank order, or this rank's first and then against the ring's direction. */
+static titan_status upload_keys(struct exec *e, enum table which, struct titan_error *err)
+{
+    const int cp = e->p->mesh.size[AXIS_CP], me = e->at[AXIS_CP];
+    int32_t *index = malloc((size_t)(cp * e->tokens) * sizeof *index);
+
+    for (int i = 0; index && i < cp; i++)
+        sequence_index(&e->opt.cut, which == TABLE_KEYS_GATHERED ? i : (me - i + cp) % cp, index + i * e->tokens);
+    return upload(e, which, index, (size_t)(cp * e->tokens) * sizeof *index, err);
+}
+
+static titan_status open_table(struct exec *e, enum table which, struct titan_error *err)
+{
+    if (e->tables[which])
+        return TITAN_OK;
+    return which == TABLE_COS || which == TABLE_SIN ? upload_rope(e, err) : upload_keys(e, which, err);
+}
 
 static titan_status bind_buffers(struct exec *e, struct titan_error *err)
 {
     const struct program *p = e->p;
-    const struct train_state *st = e->opt.state;
+    const struct device_handle *d = e->opt.device;
 
     e->address = calloc((size_t)p->n_buffers + 1, sizeof *e->address);
     if (!e->address)
-        return titan_fail(err, TITAN_ENOMEM, "executor: out of memory");
-    TRY(e->opt.device->ops->alloc(e->opt.device->dev, MAX(p->arena_bytes, 1), (void **)&e->arena, err));
+        return no_memory(err);
+    TRY(d->ops->alloc(d->dev, MAX(p->arena_bytes, 1), (void **)&e->arena, err));
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
-        if (b->kind == BUF_SHARD)
-            e->address[i] = (char *)st->shadow + (size_t)st->layout->offset[b->unit] * dtype_bytes(st->dt);
-        else if (!b->external)
+        if (b->kind == BUF_TABLE) {
+            if (b->first >= 0)
+                TRY(open_table(e, (enum table)b->unit, err));
+            e->address[i] = e->tables[b->unit];
+        } else if (buffer_is_external(b->kind)) {
+            e->address[i] = e->opt.bind(e->opt.arg, b);
+        } else {
             e->address[i] = e->arena + b->offset;
+        }
     }
     return TITAN_OK;
 }
@@ -47,62 +112,59 @@ static titan_status open_events(struct exec *e, struct titan_error *err)
 
     e->events = calloc((size_t)e->p->n_actions + 1, sizeof(struct event *));
     if (!e->events)
-        return titan_fail(err, TITAN_ENOMEM, "executor: out of memory");
+        return no_memory(err);
     for (int i = 0; i < e->p->n_actions; i++)
         if (e->p->actions[i].signal)
             TRY(d->ops->event_open(d->dev, &e->events[i], err));
-    return d->ops->event_open(d->dev, &e->step_end, err);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == STREAM_COMPUTE || e->p->streams >> s & 1)
+            TRY(d->ops->event_open(d->dev, &e->joined[s], err));
+    return TITAN_OK;
 }
 
-/* Positions of a microbatch and the rotary tables. */
-static titan_status upload_tables(struct exec *e, struct titan_error *err)
+static titan_status open_report(struct exec *e, struct titan_error *err)
 {
     const struct device_handle *d = e->opt.device;
-    struct stream *const s = e->opt.streams[STREAM_COMPUTE];
-    const int64_t n = e->ctx.b * e->ctx.t, half = e->ctx.model->head_dim / 2;
-    const size_t bytes = (size_t)(e->ctx.t * half) * sizeof(float);
-    _cleanup_free_ int32_t *positions = malloc((size_t)n * sizeof *positions);
-    _cleanup_free_ float *c = malloc(bytes);
-    _cleanup_free_ float *si = malloc(bytes);
+    const struct layout *l = e->p->layout;
+    const struct report *r = &e->p->report;
+    int64_t at = r->norms, most = 1;
 
-    if (!positions || !c || !si)
-        return titan_fail(err, TITAN_ENOMEM, "executor: out of memory");
-    for (int64_t i = 0; i < n; i++)
-        positions[i] = (int32_t)(i % e->ctx.t);
-    model_rope_tables(e->ctx.model, e->ctx.t, c, si);
-    TRY(d->ops->alloc(d->dev, (size_t)n * sizeof *positions, (void **)&e->positions, err));
-    TRY(d->ops->alloc(d->dev, bytes, (void **)&e->cos, err));
-    TRY(d->ops->alloc(d->dev, bytes, (void **)&e->sin, err));
-    TRY(d->ops->copy(s, e->positions, positions, (size_t)n * sizeof *positions));
-    TRY(d->ops->copy(s, e->cos, c, bytes));
-    TRY(d->ops->copy(s, e->sin, si, bytes));
-    e->ctx.positions = e->positions;
-    e->ctx.cos = e->cos;
-    e->ctx.sin = e->sin;
-    return d->ops->stream_sync(s, err);
+    e->norms = calloc((size_t)l->model->n_units, sizeof *e->norms);
+    if (!e->norms)
+        return no_memory(err);
+    for (int u = 0; u < l->model->n_units; u++) {
+        e->norms[u] = at;
+        at += r->canonical ? r->tp * layout_unit_blocks(l, u) : 1;
+        most = MAX(most, l->units[u].shard / NORM_BLOCK + 1);
+    }
+    TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
+    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS) * sizeof(double), (void **)&e->host_header,
+                           err));
+    return d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->host_report, err);
 }
 
 static titan_status open_parts(struct exec *e, struct titan_error *err)
 {
-    const struct device_handle *d = e->opt.device;
-    const size_t report = (size_t)report_size(e->p) * sizeof(double);
-
     TRY(bind_buffers(e, err));
     TRY(open_events(e, err));
-    TRY(d->ops->alloc_host(d->dev, report, (void **)&e->host_header, err));
-    TRY(d->ops->alloc_host(d->dev, report * (size_t)e->p->world, (void **)&e->host_reports, err));
-    return upload_tables(e, err);
+    return open_report(e, err);
 }
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err)
 {
+    const struct program *p = options->program;
+    int64_t to;
+
     struct exec *e = calloc(1, sizeof *e);
     if (!e)
-        return titan_fail(err, TITAN_ENOMEM, "executor: out of memory");
+        return no_memory(err);
     e->opt = *options;
-    e->p = options->program;
-    e->ctx = *options->shape;
-    e->ctx.stream = options->streams[STREAM_COMPUTE];
+    e->p = p;
+    e->ops = options->device->ops;
+    mesh_coords(&p->mesh, options->rank, e->at);
+    tree_share(p->report.microbatches, mesh_batch_size(&p->mesh), mesh_batch_rank(&p->mesh, options->rank), &e->from,
+               &to);
+    e->tokens = options->cut.b * options->cut.t / p->mesh.size[AXIS_CP];
     const titan_status status = open_parts(e, err);
     if (status != TITAN_OK) {
         exec_close(e);
@@ -116,328 +178,489 @@ void exec_close(struct exec *e)
 {
     if (!e)
         return;
-    const struct device_ops *ops = e->opt.device->ops;
     struct device *const dev = e->opt.device->dev;
-    void *const memory[] = {e->arena, e->positions, e->cos, e->sin};
 
-    for (size_t i = 0; i < ARRAY_SIZE(memory); i++)
-        if (memory[i])
-            ops->release(dev, memory[i]);
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (e->tables[i])
+            e->ops->release(dev, e->tables[i]);
+    if (e->arena)
+        e->ops->release(dev, e->arena);
+    if (e->scratch)
+        e->ops->release(dev, e->scratch);
     for (int i = 0; e->events && i < e->p->n_actions; i++)
         if (e->events[i])
-            ops->event_close(e->events[i]);
-    if (e->step_end)
-        ops->event_close(e->step_end);
+            e->ops->event_close(e->events[i]);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (e->joined[s])
+            e->ops->event_close(e->joined[s]);
     if (e->host_header)
-        ops->release_host(dev, e->host_header);
-    if (e->host_reports)
-        ops->release_host(dev, e->host_reports);
+        e->ops->release_host(dev, e->host_header);
+    if (e->host_report)
+        e->ops->release_host(dev, e->host_report);
+    free(e->norms);
     free(e->address);
     free(e->events);
     free(e);
 }
 
-/* --- actions
- * ---------------------------------------------------------------------------------------------------------------- */
+void *exec_address(const struct exec *e, int buffer)
+{
+    return e->address[buffer];
+}
+
+/* --- actions ------------------------------------------------------------------------------------------------------ */
 
 /* What one action sees. */
 struct call {
     struct exec *e;
     const struct action *a;
+    const struct operand *o;
+    const struct op_params *p;
+    const struct device_ops *ops;
     struct stream *s;
     const struct exec_step *step;
-    struct exec_decision *decision;
+    bool *skip;
+    struct titan_error *err;
 };
+typedef titan_status (*run_fn)(const struct call *c);
 
-static void *in(const struct call *c, int i)
+static void *at(const struct call *c, int i)
 {
-    return c->e->address[c->a->in[i]];
+    const struct operand *o = &c->o[i];
+    return (char *)c->e->address[o->buffer] + o->offset;
 }
 
-static void *out(const struct call *c, int i)
+static bool flag(const struct call *c, enum op_flag f)
 {
-    return c->e->address[c->a->out[i]];
+    return c->p->flags & f;
 }
 
-static int64_t shard_of(const struct call *c)
-{
-    return c->e->opt.state->layout->shard[c->a->unit];
-}
-
-static int64_t padded(const struct call *c)
-{
-    return layout_padded(c->e->opt.state->layout, c->a->unit);
-}
-
-static int64_t slot(const struct call *c)
-{
-    return c->a->microbatch - c->e->p->from;
-}
-
-static titan_status run_gather(const struct call *c)
-{
-    const struct exec *e = c->e;
-    return e->opt.comm_ops->all_gather(e->opt.comm, out(c, 0), in(c, 0), (size_t)shard_of(c), e->ctx.dt, c->s);
-}
+#define DT ((enum dtype)c->p->dt)
+#define N(i) (c->p->n[i])
 
 static titan_status run_load(const struct call *c)
 {
-    const int64_t n2 = 2 * c->e->ctx.b * c->e->ctx.t;
-    return c->e->ctx.ops->copy(c->s, out(c, 0), c->step->batch + slot(c) * n2, (size_t)n2 * sizeof(int32_t));
+    const int64_t each = 5 * c->e->tokens;
+    return c->ops->copy(c->s, at(c, 0), c->step->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
 }
 
-static const int32_t *targets_of(const struct call *c, const int32_t *tokens)
+/* First row of the vocabulary on this rank, which has v of them. */
+static int64_t first_row(const struct call *c, int64_t v)
 {
-    return tokens + c->e->ctx.b * c->e->ctx.t;
+    return c->e->at[AXIS_TP] * v;
 }
 
-static titan_status run_embed_forward(const struct call *c)
+static titan_status run_embed(const struct call *c)
 {
-    return embedding_forward(&c->e->ctx, out(c, 0), in(c, 0), in(c, 1));
+    return c->ops->embed(c->s, at(c, 0), at(c, 1), at(c, 2), DT, N(0), N(1), N(2), first_row(c, N(2)));
 }
 
 static titan_status run_embed_wgrad(const struct call *c)
 {
-    return embedding_wgrad(&c->e->ctx, out(c, 0), padded(c), c->a->first, in(c, 0), in(c, 1));
+    return c->ops->embed_wgrad(c->s, at(c, 0), at(c, 1), at(c, 2), DT, N(0), N(1), N(2), first_row(c, N(2)));
 }
 
-/* The norm's rstd (N) of a unit's input tells whether that was finite, at the cost of N elements. */
-static titan_status check_input(const struct call *c, double *report, const float *rstd)
+static titan_status run_rmsnorm(const struct call *c)
 {
-    const size_t n = (size_t)(c->e->ctx.b * c->e->ctx.t);
-    return c->e->ctx.ops->block_sums(c->s, report + report_check(c->e->p, slot(c), c->a->unit), rstd, n, n, false);
+    return c->ops->rmsnorm(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1), c->p->f[0]);
 }
 
-static titan_status run_layer_forward(const struct call *c)
+static titan_status run_rmsnorm_dgrad(const struct call *c)
 {
-    const bool recompute = c->a->n_out == 1;
-    struct layer_saved saved;
-
-    (void)layer_saved_carve(&c->e->ctx, out(c, 0), &saved);
-    TRY(layer_forward(&c->e->ctx, c->a->unit - 1, recompute ? NULL : out(c, 1), &saved, in(c, 0), in(c, 1)));
-    return recompute ? TITAN_OK : check_input(c, out(c, 2), saved.rstd1);
+    return c->ops->rmsnorm_dgrad(c->s, at(c, 0), flag(c, OP_ADD_TO), at(c, 1), at(c, 2), at(c, 3), at(c, 4), DT, N(0),
+                                 N(1));
 }
 
-static titan_status run_layer_dgrad(const struct call *c)
+static titan_status run_rmsnorm_dgain(const struct call *c)
 {
-    struct layer_saved saved;
-    struct layer_back back;
-    (void)layer_saved_carve(&c->e->ctx, in(c, 2), &saved);
-    (void)layer_back_carve(&c->e->ctx, out(c, 1), &back);
-    return layer_dgrad(&c->e->ctx, c->a->unit - 1, out(c, 0), &back, &saved, in(c, 0), in(c, 1), in(c, 3), out(c, 2));
+    return c->ops->rmsnorm_dgain(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1));
 }
 
-static titan_status run_layer_wgrad(const struct call *c)
+static titan_status run_matmul(const struct call *c)
 {
-    struct layer_saved saved;
-    struct layer_back back;
-    (void)layer_saved_carve(&c->e->ctx, in(c, 1), &saved);
-    (void)layer_back_carve(&c->e->ctx, in(c, 2), &back);
-    return layer_wgrad(&c->e->ctx, c->a->unit - 1, out(c, 0), padded(c), c->a->first, &saved, &back, in(c, 0),
-                       in(c, 3));
+    return c->ops->matmul(c->s, at(c, 0), flag(c, OP_F32) ? DTYPE_F32 : DT, N(5), at(c, 1), flag(c, OP_TA), N(3),
+                          at(c, 2), flag(c, OP_TB), N(4), DT, N(0), N(1), N(2), flag(c, OP_ADD_TO) ? 1 : 0);
 }
 
-static titan_status run_head_forward(const struct call *c)
+static titan_status run_rope(const struct call *c)
 {
-    const struct layer_ctx *ctx = &c->e->ctx;
-    const size_t n = (size_t)(ctx->b * ctx->t);
-    struct head_saved head;
-    float *const losses = out(c, 1);
-    double *const report = out(c, 2);
-
-    (void)head_saved_carve(ctx, out(c, 0), &head);
-    TRY(head_forward(ctx, &head, in(c, 0), in(c, 1)));
-    TRY(check_input(c, report, head.rstd));
-    TRY(head_loss(ctx, &head, losses, targets_of(c, in(c, 2)), true));
-    return ctx->ops->block_sums(c->s, report + report_losses() + slot(c), losses, n, n, false);
+    return c->ops->rope(c->s, at(c, 0), N(3), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1), N(2), flag(c, OP_BACKWARD));
 }
 
-static titan_status run_head_dgrad(const struct call *c)
+/* masks: the first of the three operands. */
+static struct attention_shape attention_shape_of(const struct call *c, int masks)
 {
-    struct head_saved head;
-    struct head_back back;
-    (void)head_saved_carve(&c->e->ctx, in(c, 2), &head);
-    (void)head_back_carve(&c->e->ctx, out(c, 1), &back);
-    return head_dgrad(&c->e->ctx, out(c, 0), &back, &head, in(c, 0), in(c, 1));
+    const bool masked = flag(c, OP_MASKED);
+
+    return (struct attention_shape){.dt = DT,
+                                    .b = N(0),
+                                    .tq = N(1),
+                                    .tk = N(2),
+                                    .h = N(3),
+                                    .kv = N(4),
+                                    .d = N(5),
+                                    .dv = N(6),
+                                    .index = masked ? at(c, masks) : NULL,
+                                    .start = masked ? at(c, masks + 1) : NULL,
+                                    .key_index = masked ? at(c, masks + 2) : NULL};
 }
 
-static titan_status run_head_wgrad(const struct call *c)
+static titan_status run_attention(const struct call *c)
 {
-    struct head_saved head;
-    struct head_back back;
-    (void)head_saved_carve(&c->e->ctx, in(c, 1), &head);
-    (void)head_back_carve(&c->e->ctx, in(c, 2), &back);
-    return head_wgrad(&c->e->ctx, out(c, 0), padded(c), c->a->first, &head, &back, in(c, 0));
+    const struct attention_shape shape = attention_shape_of(c, 5);
+    return c->ops->attention(c->s, at(c, 0), N(10), at(c, 1), at(c, 2), N(7), at(c, 3), N(8), at(c, 4), N(9), &shape);
 }
 
-static titan_status run_reduce(const struct call *c)
+static titan_status run_attention_dgrad(const struct call *c)
 {
-    const struct exec *e = c->e;
-    return e->opt.comm_ops->reduce_scatter(e->opt.comm, out(c, 0), in(c, 0), (size_t)shard_of(c), DTYPE_F32, c->s);
+    const struct attention_shape shape = attention_shape_of(c, 10);
+    return c->ops->attention_dgrad(c->s, at(c, 0), N(11), at(c, 1), N(12), at(c, 2), N(13), at(c, 3), N(14), at(c, 4),
+                                   N(10), at(c, 5), at(c, 6), N(7), at(c, 7), N(8), at(c, 8), N(9), &shape, at(c, 9));
 }
 
-/* PACK: [owner j][subtree k][shard of j]. */
-static titan_status run_pack(const struct call *c)
+static titan_status run_attention_merge(const struct call *c)
 {
-    const struct program *p = c->e->p;
-    const int64_t shard = shard_of(c);
-    float *const pack = out(c, 0);
-
-    for (int j = 0; j < p->world; j++)
-        for (int k = 0; k < c->a->n_in; k++)
-            TRY(c->e->ctx.ops->copy(c->s, pack + (j * p->subtrees_max + k) * shard, (float *)in(c, k) + j * shard,
-                                    (size_t)shard * sizeof(float)));
-    return TITAN_OK;
+    return c->ops->attention_merge(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), N(3), DT, N(0), N(1), N(2));
 }
 
-static titan_status run_exchange(const struct call *c)
+static titan_status run_swiglu(const struct call *c)
 {
-    const struct exec *e = c->e;
-    return e->opt.comm_ops->all_to_all(e->opt.comm, out(c, 0), in(c, 0), c->a->bytes, c->s);
+    return c->ops->swiglu(c->s, at(c, 0), at(c, 1), at(c, 2), N(2), DT, N(0), N(1));
 }
 
-static titan_status run_combine(const struct call *c)
+static titan_status run_swiglu_dgrad(const struct call *c)
 {
-    const struct program *p = c->e->p;
-    const struct device_ops *ops = c->e->ctx.ops;
-    const int64_t shard = shard_of(c);
-    float *const slices = out(c, 0);
+    return c->ops->swiglu_dgrad(c->s, at(c, 0), at(c, 1), N(2), at(c, 2), at(c, 3), at(c, 4), N(3), DT, N(0), N(1));
+}
 
-    for (int i = 0; i < p->n_adds; i++)
-        TRY(ops->accumulate(c->s, slices + p->adds[i].left * shard, slices + p->adds[i].right * shard, (size_t)shard));
-    return ops->copy(c->s, out(c, 1), slices + p->root_slice * shard, (size_t)shard * sizeof(float));
+static titan_status run_add(const struct call *c)
+{
+    return c->ops->add(c->s, at(c, 0), at(c, 1), at(c, 2), DT, (size_t)N(0));
+}
+
+static titan_status run_copy(const struct call *c)
+{
+    return c->ops->copy(c->s, at(c, 0), at(c, 1), (size_t)N(0));
+}
+
+static titan_status run_copy_2d(const struct call *c)
+{
+    return c->ops->copy_2d(c->s, at(c, 0), N(2), at(c, 1), N(3), DT, N(0), N(1), MAX(N(4), 1));
+}
+
+static titan_status run_add_2d(const struct call *c)
+{
+    return c->ops->add_2d(c->s, at(c, 0), N(2), at(c, 1), N(3), DT, N(0), N(1), MAX(N(4), 1));
+}
+
+static titan_status run_cast(const struct call *c)
+{
+    return c->ops->cast(c->s, at(c, 0), DT, at(c, 1), (enum dtype)c->p->dt2, (size_t)N(0));
+}
+
+static titan_status run_zero(const struct call *c)
+{
+    return c->ops->zero(c->s, at(c, 0), (size_t)N(0));
+}
+
+static titan_status run_accumulate(const struct call *c)
+{
+    return c->ops->accumulate(c->s, at(c, 0), at(c, 1), (size_t)N(0));
+}
+
+/* --- loss and report ------------------------------------------------------------------------------------------------
+ */
+
+static titan_status run_loss_stats(const struct call *c)
+{
+    return c->ops->loss_stats(c->s, at(c, 0), at(c, 1), at(c, 2), DT, N(0), N(1), first_row(c, N(1)));
+}
+
+static titan_status run_loss_finish(const struct call *c)
+{
+    const bool gradient = !flag(c, OP_NO_GRADIENT);
+    const int k = gradient ? 2 : 1; /* logits */
+    return c->ops->loss_finish(c->s, at(c, 0), gradient ? at(c, 1) : NULL, at(c, k), at(c, k + 1), at(c, k + 2), N(2),
+                               DT, N(0), N(1), first_row(c, N(1)));
+}
+
+/* *out += the sum of x (n), or of its squares. */
+static titan_status add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)
+{
+    if (n == 0)
+        return TITAN_OK;
+    TRY(c->ops->block_sums(c->s, c->e->scratch, x, (size_t)n, NORM_BLOCK, square));
+    return c->ops->sum(c->s, out, true, c->e->scratch, (size_t)((n + NORM_BLOCK - 1) / NORM_BLOCK));
+}
+
+/* Where a number of this rank's slot stands: [cp][microbatches]. */
+static int64_t microbatch_place(const struct exec *e, int64_t slot)
+{
+    return e->at[AXIS_CP] * e->p->report.microbatches + e->from + slot;
+}
+
+static titan_status run_loss_sum(const struct call *c)
+{
+    double *const report = at(c, 0);
+    if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same */
+        return TITAN_OK;
+    return add_sum(c, report + c->e->p->report.losses + microbatch_place(c->e, c->a->microbatch), at(c, 1), N(0),
+                   false);
+}
+
+/* The norm's rstd of a unit's input tells whether that was finite, at the cost of one number a token. */
+static titan_status run_check(const struct call *c)
+{
+    double *const report = at(c, 0);
+    return add_sum(c, report + c->e->p->report.checks + c->a->unit, at(c, 1), N(0), false);
 }
 
 static titan_status run_norm(const struct call *c)
 {
-    const struct layout *l = c->e->opt.state->layout;
-    double *const report = out(c, 0);
-    double *const blocks = report + report_blocks(c->e->p) + l->offset[c->a->unit] / l->block;
-    return c->e->ctx.ops->block_sums(c->s, blocks, in(c, 0), (size_t)shard_of(c), (size_t)l->block, true);
+    const struct exec *e = c->e;
+    const struct layout *l = e->p->layout;
+    const struct unit_layout *u = &l->units[c->a->unit];
+    double *out = (double *)at(c, 0) + e->norms[c->a->unit];
+    const int64_t n = layout_counted(l, c->a->unit, e->opt.rank);
+
+    if (!e->p->canonical)
+        return add_sum(c, out, at(c, 1), n, true);
+    if (n == 0)
+        return TITAN_OK;
+    out += e->at[AXIS_TP] * layout_unit_blocks(l, c->a->unit) +
+           u->shard / l->block * mesh_group_rank(&e->p->mesh, u->group, e->opt.rank);
+    return c->ops->block_sums(c->s, out, at(c, 1), (size_t)n, (size_t)l->block, true);
 }
 
 static titan_status run_agree(const struct call *c)
 {
     const struct exec *e = c->e;
-    const struct program *p = e->p;
-    const int64_t share = p->share_max, mine = p->to - p->from;
-    double *const report = in(c, 0);
+    const struct report *r = &e->p->report;
+    const size_t share = (size_t)e->p->share;
+    double *const report = at(c, 0), *const counts = e->host_header, *const orders = e->host_header + share;
 
-    for (int64_t i = 0; i < share; i++)
-        e->host_header[i] = i < mine ? c->step->counts[i] : 0;
+    for (size_t i = 0; i < share; i++)
+        counts[i] = c->step->counts[i];
     for (int i = 0; i < REPORT_ORDERS; i++)
-        e->host_header[share + i] = c->step->orders >> i & 1;
-    TRY(e->ctx.ops->copy(c->s, report + report_counts(p), e->host_header,
-                         (size_t)(share + REPORT_ORDERS) * sizeof(double)));
-    if (p->world == 1)
-        return e->ctx.ops->copy(c->s, out(c, 1), report, c->a->bytes);
-    return e->opt.comm_ops->all_gather(e->opt.comm, out(c, 1), report, (size_t)report_size(p), DTYPE_F64, c->s);
+        orders[i] = c->step->orders >> i & 1;
+    if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
+        TRY(c->ops->copy(c->s, report + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
+    TRY(c->ops->copy(c->s, report + r->orders, orders, REPORT_ORDERS * sizeof(double)));
+    if (e->p->mesh.world == 1)
+        return TITAN_OK;
+    return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);
 }
 
 /* The one place where the host waits for the device. */
-static titan_status run_decide(const struct call *c, struct titan_error *err)
+static titan_status run_decide(const struct call *c)
 {
     const struct exec *e = c->e;
 
-    TRY(e->ctx.ops->copy(c->s, e->host_reports, in(c, 0),
-                         (size_t)report_size(e->p) * sizeof(double) * (size_t)e->p->world));
-    TRY(e->ctx.ops->stream_sync(c->s, err));
-    return c->step->decide(c->step->arg, e->host_reports, c->decision, err);
+    TRY(c->ops->copy(c->s, e->host_report, at(c, 0), (size_t)e->p->report.size * sizeof(double)));
+    TRY(c->ops->stream_sync(c->s, c->err));
+    return c->step->decide(c->step->arg, e->host_report, c->skip, c->err);
 }
 
 static titan_status run_optimise(const struct call *c)
 {
-    const struct train_state *st = c->e->opt.state;
-    const int64_t at = st->layout->offset[c->a->unit];
-    uint16_t *const shadow = st->shadow == st->master ? NULL : (uint16_t *)st->shadow + at;
+    const bool staged = c->e->p->buffers[c->o[0].buffer].kind != BUF_STATE;
 
-    if (c->decision->skip)
+    if (*c->skip)
         return TITAN_OK;
-    return c->e->ctx.ops->adamw(c->s, st->master + at, st->m + at, st->v + at, in(c, 0), shadow, (size_t)shard_of(c),
-                                &c->decision->adamw);
+    return c->e->opt.optimise(c->e->opt.arg, c->a->unit, staged ? at(c, 0) : NULL, at(c, 1), at(c, 2), N(0), c->s);
 }
 
-static titan_status run_action(const struct call *c, struct titan_error *err)
+/* --- transfers ------------------------------------------------------------------------------------------------------
+ */
+
+static struct comm *comm_of(const struct call *c)
 {
-    switch (c->a->kind) {
-    case ACT_GATHER:
-        return run_gather(c);
-    case ACT_RELEASE:
-        return TITAN_OK; /* ends a lifetime, which the arena knows */
-    case ACT_LOAD:
-        return run_load(c);
-    case ACT_EMBED_FORWARD:
-        return run_embed_forward(c);
-    case ACT_LAYER_FORWARD:
-        return run_layer_forward(c);
-    case ACT_HEAD_FORWARD:
-        return run_head_forward(c);
-    case ACT_HEAD_DGRAD:
-        return run_head_dgrad(c);
-    case ACT_HEAD_WGRAD:
-        return run_head_wgrad(c);
-    case ACT_LAYER_DGRAD:
-        return run_layer_dgrad(c);
-    case ACT_LAYER_WGRAD:
-        return run_layer_wgrad(c);
-    case ACT_EMBED_WGRAD:
-        return run_embed_wgrad(c);
-    case ACT_ZERO:
-        return c->e->ctx.ops->zero(c->s, out(c, 0), (size_t)padded(c) * sizeof(float));
-    case ACT_ADD:
-        return c->e->ctx.ops->accumulate(c->s, out(c, 0), in(c, 0), (size_t)padded(c));
-    case ACT_REDUCE:
-        return run_reduce(c);
-    case ACT_PACK:
-        return run_pack(c);
-    case ACT_EXCHANGE:
-        return run_exchange(c);
-    case ACT_COMBINE:
-        return run_combine(c);
-    case ACT_NORM:
-        return run_norm(c);
-    case ACT_AGREE:
-        return run_agree(c);
-    case ACT_DECIDE:
-        return run_decide(c, err);
-    case ACT_OPTIMISE:
-        return run_optimise(c);
-    case ACT_COUNT:
-        break;
+    return c->e->opt.comms[c->a->channel];
+}
+
+static titan_status one_collective(const struct call *c, int i)
+{
+    const struct comm_ops *comm = c->e->opt.comm_ops;
+
+    switch (c->a->op) {
+    case OP_ALL_GATHER:
+        return comm->all_gather(comm_of(c), at(c, 2 * i), at(c, 2 * i + 1), (size_t)N(i), DT, c->s);
+    case OP_REDUCE_SCATTER:
+        return comm->reduce_scatter(comm_of(c), at(c, 2 * i), at(c, 2 * i + 1), (size_t)N(i), DT, c->s);
+    default:
+        return comm->all_reduce(comm_of(c), at(c, i), (size_t)N(i), DT, c->s);
     }
-    return TITAN_EBUG;
 }
 
-static titan_status issue(const struct call *c, int index, struct titan_error *err)
+/* One, or a bucket of several as one. */
+static titan_status run_collective(const struct call *c)
 {
-    const struct device_ops *ops = c->e->ctx.ops;
+    const struct comm_ops *comm = c->e->opt.comm_ops;
+    const int n = c->a->op == OP_ALL_REDUCE ? c->a->n_operands : c->a->n_operands / 2;
 
-    if (c->a->wait >= 0)
-        TRY(ops->event_wait(c->e->events[c->a->wait], c->s, err));
-    TRY(run_action(c, err));
-    if (c->a->signal)
-        TRY(ops->event_record(c->e->events[index], c->s, err));
+    if (n == 1)
+        return one_collective(c, 0);
+    TRY(comm->group_begin(comm_of(c)));
+    for (int i = 0; i < n; i++)
+        TRY(one_collective(c, i));
+    return comm->group_end(comm_of(c));
+}
+
+static titan_status run_all_to_all(const struct call *c)
+{
+    return c->e->opt.comm_ops->all_to_all(comm_of(c), at(c, 0), at(c, 1), (size_t)N(0), c->s);
+}
+
+static titan_status run_all_to_all_v(const struct call *c)
+{
+    return c->e->opt.comm_ops->all_to_all_v(comm_of(c), at(c, 0), at(c, 1), at(c, 2), at(c, 3), (size_t)N(0), c->s);
+}
+
+static titan_status run_shift(const struct call *c)
+{
+    return c->e->opt.comm_ops->shift(comm_of(c), at(c, 0), at(c, 1), (size_t)N(0), (int)N(1), c->s);
+}
+
+static titan_status run_send(const struct call *c)
+{
+    return c->e->opt.comm_ops->send(comm_of(c), at(c, 0), (size_t)N(0), c->a->peer, c->s);
+}
+
+static titan_status run_recv(const struct call *c)
+{
+    return c->e->opt.comm_ops->recv(comm_of(c), at(c, 0), (size_t)N(0), c->a->peer, c->s);
+}
+
+/* [owner][subtree][shard] from the subtrees' whole gradients. */
+static titan_status run_pack(const struct call *c)
+{
+    const int64_t shard = N(0), owners = N(1), subtrees = N(2);
+    float *const slices = at(c, 0);
+
+    for (int64_t j = 0; j < owners; j++)
+        for (int k = 1; k < c->a->n_operands; k++)
+            TRY(c->ops->copy(c->s, slices + (j * subtrees + k - 1) * shard, (float *)at(c, k) + j * shard,
+                             (size_t)shard * sizeof(float)));
+    return TITAN_OK;
+}
+
+static titan_status run_sum_tree(const struct call *c)
+{
+    const struct program *p = c->e->p;
+    const int64_t shard = N(0);
+    float *const slices = at(c, 1);
+
+    for (int i = 0; i < p->n_adds; i++)
+        TRY(c->ops->accumulate(c->s, slices + p->adds[i].left * shard, slices + p->adds[i].right * shard,
+                               (size_t)shard));
+    return c->ops->copy(c->s, at(c, 0), slices + p->root_slice * shard, (size_t)shard * sizeof(float));
+}
+
+static titan_status run_nothing(const struct call *c)
+{
+    (void)c;
+    return TITAN_OK;
+}
+
+static const run_fn run[OP_COUNT] = {
+    [OP_LOAD] = run_load,
+    [OP_EMBED] = run_embed,
+    [OP_EMBED_WGRAD] = run_embed_wgrad,
+    [OP_RMSNORM] = run_rmsnorm,
+    [OP_RMSNORM_DGRAD] = run_rmsnorm_dgrad,
+    [OP_RMSNORM_DGAIN] = run_rmsnorm_dgain,
+    [OP_MATMUL] = run_matmul,
+    [OP_ROPE] = run_rope,
+    [OP_ATTENTION] = run_attention,
+    [OP_ATTENTION_DGRAD] = run_attention_dgrad,
+    [OP_ATTENTION_MERGE] = run_attention_merge,
+    [OP_SWIGLU] = run_swiglu,
+    [OP_SWIGLU_DGRAD] = run_swiglu_dgrad,
+    [OP_ADD] = run_add,
+    [OP_COPY] = run_copy,
+    [OP_COPY_2D] = run_copy_2d,
+    [OP_ADD_2D] = run_add_2d,
+    [OP_CAST] = run_cast,
+    [OP_ZERO] = run_zero,
+    [OP_ACCUMULATE] = run_accumulate,
+    [OP_LOSS_STATS] = run_loss_stats,
+    [OP_LOSS_FINISH] = run_loss_finish,
+    [OP_LOSS_SUM] = run_loss_sum,
+    [OP_CHECK] = run_check,
+    [OP_ALL_GATHER] = run_collective,
+    [OP_REDUCE_SCATTER] = run_collective,
+    [OP_ALL_REDUCE] = run_collective,
+    [OP_ALL_TO_ALL] = run_all_to_all,
+    [OP_ALL_TO_ALL_V] = run_all_to_all_v,
+    [OP_SHIFT] = run_shift,
+    [OP_SEND] = run_send,
+    [OP_RECV] = run_recv,
+    [OP_PACK] = run_pack,
+    [OP_SUM_TREE] = run_sum_tree,
+    [OP_NORM] = run_norm,
+    [OP_AGREE] = run_agree,
+    [OP_DECIDE] = run_decide,
+    [OP_OPTIMISE] = run_optimise,
+    [OP_RELEASE] = run_nothing,
+};
+
+/* --- the walk -------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status issue(const struct call *c, int index)
+{
+    const struct exec *e = c->e;
+
+    for (int i = 0; i < c->a->n_waits; i++)
+        TRY(c->ops->event_wait(e->events[e->p->waits[c->a->wait + i]], c->s, c->err));
+    if (!run[c->a->op])
+        return titan_fail(c->err, TITAN_EBUG, "the executor has no operation %s", op_name((enum op)c->a->op));
+    TRY(run[c->a->op](c));
+    return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
+}
+
+/* The next step begins where all streams of this one have ended: its program knows nothing of this one's last
+ * accesses. */
+static titan_status join_streams(const struct exec *e, struct titan_error *err)
+{
+    struct stream *const compute = e->opt.streams[STREAM_COMPUTE];
+
+    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
+        if (e->joined[s]) {
+            TRY(e->ops->event_record(e->joined[s], e->opt.streams[s], err));
+            TRY(e->ops->event_wait(e->joined[s], compute, err));
+        }
+    TRY(e->ops->event_record(e->joined[STREAM_COMPUTE], compute, err));
+    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
+        if (e->joined[s])
+            TRY(e->ops->event_wait(e->joined[STREAM_COMPUTE], e->opt.streams[s], err));
     return TITAN_OK;
 }
 
 titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err)
 {
-    struct exec_decision decision = {.skip = true};
     struct titan_error fault = {0};
+    bool skip = true;
 
     for (int i = 0; i < e->p->n_actions; i++) {
         const struct action *a = &e->p->actions[i];
-        const struct call c = {.e = e, .a = a, .s = e->opt.streams[a->stream], .step = step, .decision = &decision};
-        const titan_status status = issue(&c, i, &fault);
+        const struct call c = {.e = e,
+                               .a = a,
+                               .o = action_operands(e->p, a),
+                               .p = action_params(e->p, a),
+                               .ops = e->ops,
+                               .s = e->opt.streams[a->stream],
+                               .step = step,
+                               .skip = &skip,
+                               .err = &fault};
+        const titan_status status = issue(&c, i);
         if (status == TITAN_OK)
             continue;
         if (err && fault.status == status)
             *err = fault;
         else
             (void)titan_fail(err, status, "%s", titan_status_text(status));
-        return titan_error_wrap(err, "action %d (%s)", i, action_name(a->kind));
+        return titan_error_wrap(err, "action %d (%s)", i, op_name((enum op)a->op));
     }
-    /* The next step's gathers read what this one's update writes. */
-    TRY(e->ctx.ops->event_record(e->step_end, e->opt.streams[STREAM_COMPUTE], err));
-    return e->ctx.ops->event_wait(e->step_end, e->opt.streams[STREAM_COMM], err);
+    return join_streams(e, err);
 }

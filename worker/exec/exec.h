@@ -12,21 +12,23 @@
 
 #include "worker/comm/comm.h"
 #include "worker/plan/program.h"
+#include "worker/plan/sequence.h"
 
 struct exec;
 
 struct exec_options {
     const struct program *program; /* borrowed, finished and checked */
     int rank;                      /* of the mesh */
-    int64_t b, t;                  /* of a microbatch, for the tables */
+    struct sequence_cut cut;       /* of a microbatch, for the tables */
     const struct device_handle *device;
     struct stream *streams[STREAM_COUNT]; /* borrowed; those in program->streams */
     const struct comm_ops *comm_ops;      /* NULL when world is 1 */
     struct comm *comms[CHANNEL_COUNT];    /* borrowed; those in program->channels whose group has several members */
     /* Memory of an external buffer other than TABLE. */
     void *(*bind)(void *arg, const struct buffer *buffer);
-    /* What OPTIMISE updates: n elements of masters, moments, shadow from `at` on. */
-    titan_status (*optimise)(void *arg, const struct buffer *state, const struct buffer *shard, const float *grad,
+    /* OPTIMISE: update a unit's n elements. state: masters, m and v one after the other where the program staged them
+     * (offload), otherwise NULL: the caller knows where it keeps them. shard: the compute type's copy. */
+    titan_status (*optimise)(void *arg, int unit, float *state, void *shard, const float *grad, int64_t n,
                              struct stream *s);
     void *arg;
 };

@@ -93,7 +93,12 @@ int model_experts_unit(const struct model *model, int layer);
 /* Initial values of elements [start, start+count) of a tensor flattened row-major. */
 void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out);
 
-/* Rotary tables for positions [0, positions): cos and sin (positions, D/2). Angles in double; the Llama 3.1 rule
+/* Width of the part of a head that is rotated. */
+static inline int64_t model_rope_dim(const struct model *model)
+{
+    return model->dims.kv_lora_rank > 0 ? model->dims.qk_rope_head_dim : model->head_dim;
+}
+/* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2). Angles in double; the Llama 3.1 rule
  * where dims.rope_scaling. */
 void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out);
 

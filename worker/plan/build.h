@@ -5,11 +5,11 @@
  * them the builder places gathers and releases of parameters, activations sent and received, reductions of gradients,
  * and at the end norm, agreement, decision and update.
  *
- * Data-parallel ranks share out the M microbatches of a global batch contiguously; a rank with fewer than others runs the
- * same schedule with its last slots empty and takes part in every fsdp collective all the same. Gradients are fp32:
- * summed over a rank's microbatches unsharded and reduced once (step), or reduced each time into the shard (microbatch).
- * canonical: microbatch gradients are added in the tree of tree.h instead, whole subtrees on their rank, the rest by
- * exchange of slices. */
+ * Data-parallel ranks share out the M microbatches of a global batch contiguously; a rank with fewer than others runs
+ * the same schedule with its last slots empty and takes part in every fsdp collective all the same. Gradients are fp32:
+ * summed over a rank's microbatches unsharded and reduced once (step), or reduced each time into the shard
+ * (microbatch). canonical: microbatch gradients are added in the tree of tree.h instead, whole subtrees on their rank,
+ * the rest by exchange of slices. */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
 #define TITAN_WORKER_PLAN_BUILD_H
 
@@ -50,7 +50,7 @@ struct build_options {
     enum reduce_when reduce;
     int prefetch; /* visits a gather is issued ahead */
     bool canonical;
-    bool offload; /* masters and moments in host memory */
+    bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
 };
 

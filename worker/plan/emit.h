@@ -58,7 +58,8 @@ void emit_operand(struct emitter *e, struct tensor t, enum access access); /* no
 /* The last action, to change what emit_op stamped. */
 struct action *emit_last(struct emitter *e);
 
-/* --- device operations; outputs first ------------------------------------------------------------------------------ */
+/* --- device operations; outputs first ------------------------------------------------------------------------------
+ */
 void emit_load(struct emitter *e, struct tensor tokens);
 void emit_embed(struct emitter *e, struct tensor x, struct tensor tokens, struct tensor table);
 void emit_embed_wgrad(struct emitter *e, struct tensor dtable, struct tensor tokens, struct tensor dx);
@@ -101,7 +102,8 @@ void emit_loss_finish(struct emitter *e, struct tensor losses, struct tensor dlo
 void emit_loss_sum(struct emitter *e, struct tensor report, struct tensor losses);
 void emit_check(struct emitter *e, struct tensor report, struct tensor rstd);
 
-/* --- transfers: on the stream of their channel --------------------------------------------------------------------- */
+/* --- transfers: on the stream of their channel ---------------------------------------------------------------------
+ */
 /* A group of one member: nothing is written and the input is the result, so callers need no branch:
  *   y = emit_all_gather(e, CHANNEL_TP, "name", x)
  * is x itself, or a new ACTIVATION of n times the rows. */
@@ -115,7 +117,8 @@ void emit_shift(struct emitter *e, enum channel channel, struct tensor out, stru
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
 
-/* --- doing it again ------------------------------------------------------------------------------------------------ */
+/* --- doing it again ------------------------------------------------------------------------------------------------
+ */
 /* Write actions [from, to) once more, with new buffers in place of those they define, but only what the needed tensors
  * take: a buffer for which keep says yes (with the action that defined it) is used as it is. needed (n) are then the
  * tensors of the new buffers. This is activation recomputation (Chen et al. 2016, arXiv:1604.06174). */

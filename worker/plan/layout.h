@@ -2,12 +2,13 @@
  *
  * Three cuts, one inside the other. pp: a unit belongs to the stage its layer is in (a stage to a pp rank). tp (for
  * expert units: ep): a tensor is cut in equal parts by rows or by columns (model_tensor.split), or whole on each rank;
- * all of a unit's local parts lie in one flat buffer, cut tensors first, whole ones from `whole` on. fsdp (expert units:
- * expert_shard): the flat buffer, padded, is cut into equal ranges, one a rank; dp_replicate ranks hold the same.
+ * all of a unit's local parts lie in one flat buffer, cut tensors first, whole ones from `whole` on. fsdp (expert
+ * units: expert_shard): the flat buffer, padded, is cut into equal ranges, one a rank; dp_replicate ranks hold the
+ * same.
  *
- * A rank's state (masters, moments) is the concatenation of its ranges, unit by unit of its stages. Seen from the global
- * tensor a range is a set of boxes (struct piece), and one intersection routine (piece_overlap) serves checkpoints, live
- * resharding and export.
+ * A rank's state (masters, moments) is the concatenation of its ranges, unit by unit of its stages. Seen from the
+ * global tensor a range is a set of boxes (struct piece), and one intersection routine (piece_overlap) serves
+ * checkpoints, live resharding and export.
  *
  * canonical: ranges are multiples of block, which depends on the model only, so that sums over blocks are the same for
  * every data-parallel degree. */
@@ -26,12 +27,12 @@ struct local_tensor {
 
 struct unit_layout {
     int stage, pp_rank;
-    int64_t numel;  /* of the local flat buffer, up to the end of the last tensor */
-    int64_t whole;  /* first element of the tensors that are not cut; a multiple of block */
-    int64_t shard;  /* elements one rank of the group holds */
-    int64_t padded; /* shard * group size */
-    int64_t offset; /* where the range begins in a rank's state */
-    enum group group;        /* GROUP_FSDP or GROUP_EXPERT_SHARD */
+    int64_t numel;    /* of the local flat buffer, up to the end of the last tensor */
+    int64_t whole;    /* first element of the tensors that are not cut; a multiple of block */
+    int64_t shard;    /* elements one rank of the group holds */
+    int64_t padded;   /* shard * group size */
+    int64_t offset;   /* where the range begins in a rank's state */
+    enum group group; /* GROUP_FSDP or GROUP_EXPERT_SHARD */
     enum channel gather, reduce;
 };
 
@@ -39,19 +40,19 @@ struct layout {
     const struct model *model; /* borrowed */
     struct mesh mesh;
     int stages;
-    bool v_order;             /* stage s on rank s mod pp, or in a V (base/schedule.h) */
+    bool v_order; /* stage s on rank s mod pp, or in a V (base/schedule.h) */
     bool canonical;
-    int64_t block;            /* elements */
-    int *first_unit;          /* [stages + 1]: a stage's units are first_unit[s]..first_unit[s+1] */
+    int64_t block;   /* elements */
+    int *first_unit; /* [stages + 1]: a stage's units are first_unit[s]..first_unit[s+1] */
     struct unit_layout *units;
     struct local_tensor *tensors; /* of every model tensor */
-    int64_t *total;           /* per pp rank: elements of a rank's state */
+    int64_t *total;               /* per pp rank: elements of a rank's state */
 };
 
 struct layout_options {
     const struct model *model;
     struct mesh mesh;
-    int stages;             /* 0: one per pp rank */
+    int stages; /* 0: one per pp rank */
     bool v_order;
     const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
     bool canonical;

@@ -1,9 +1,9 @@
 /* mesh.h - the ranks of an epoch as a grid with named axes, outermost first: pp, dp_replicate, dp_shard, cp, tp.
  *
  * Groups are derived from it; a group's members are the ranks that differ in the group's axes only, in rank order.
- * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, ep innermost.
- * Channels are the communicators a program may use: several over the same group where operations of the group run
- * beside each other on different streams. */
+ * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, ep
+ * innermost. Channels are the communicators a program may use: several over the same group where operations of the
+ * group run beside each other on different streams. */
 #ifndef TITAN_WORKER_PLAN_MESH_H
 #define TITAN_WORKER_PLAN_MESH_H
 

@@ -42,8 +42,8 @@
     X(SWIGLU_DGRAD, "w dgate, w dup, r dout, r gate, r up; n: N F lddgu ldgu")                                         \
     X(ADD, "w out, r a, r b; n: elements")                                                                             \
     X(COPY, "w dst, r src; n: bytes")                                                                                  \
-    X(COPY_2D, "w dst, r src; n: rows cols ldd lds")                                                                   \
-    X(ADD_2D, "u dst, r src; n: rows cols ldd lds")                                                                    \
+    X(COPY_2D, "w dst, r src; n: rows cols ldd lds repeat (0 = 1)")                                                    \
+    X(ADD_2D, "u dst, r src; n: rows cols ldd lds repeat")                                                             \
     X(CAST, "w dst, r src; n: elements, dtypes of the parameters")                                                     \
     X(ZERO, "w dst; n: bytes")                                                                                         \
     X(ACCUMULATE, "u dst, r src; n: elements; fp32")                                                                   \
@@ -107,15 +107,22 @@ struct op_params {
 enum phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_DGRAD, PHASE_WGRAD, PHASE_REDUCE, PHASE_UPDATE, PHASE_COUNT };
 
 /* X(name, external, kind of memory in reports) */
-enum memory_kind { MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS, MEMORY_BUFFERS,
-                   MEMORY_HOST, MEMORY_COUNT };
+enum memory_kind {
+    MEMORY_PARAMETERS,
+    MEMORY_GRADIENTS,
+    MEMORY_OPTIMIZER,
+    MEMORY_ACTIVATIONS,
+    MEMORY_BUFFERS,
+    MEMORY_HOST,
+    MEMORY_COUNT
+};
 #define BUFFER_KINDS(X)                                                                                                \
-    X(SHARD, true, MEMORY_PARAMETERS)  /* a unit's own range in the compute type: what is gathered */                  \
-    X(STATE, true, MEMORY_OPTIMIZER)   /* masters and moments of that range */                                         \
-    X(STATE_HOST, true, MEMORY_HOST)   /* the same in host memory (offload) */                                         \
-    X(TABLE, true, MEMORY_BUFFERS)     /* static: see enum table */                                                    \
-    X(BIAS, true, MEMORY_BUFFERS)      /* expert biases and counts of a unit */                                        \
-    X(OUTPUT, true, MEMORY_BUFFERS)    /* what a caller without a training state wants back: logits, losses */         \
+    X(SHARD, true, MEMORY_PARAMETERS) /* a unit's own range in the compute type: what is gathered */                   \
+    X(STATE, true, MEMORY_OPTIMIZER)  /* masters and moments of that range */                                          \
+    X(STATE_HOST, true, MEMORY_HOST)  /* the same in host memory (offload) */                                          \
+    X(TABLE, true, MEMORY_BUFFERS)    /* static: see enum table */                                                     \
+    X(BIAS, true, MEMORY_BUFFERS)     /* expert biases and counts of a unit */                                         \
+    X(OUTPUT, true, MEMORY_BUFFERS)   /* what a caller without a training state wants back: logits, losses */          \
     X(FULL, false, MEMORY_PARAMETERS)                                                                                  \
     X(TOKENS, false, MEMORY_BUFFERS)                                                                                   \
     X(ACTIVATION, false, MEMORY_ACTIVATIONS)                                                                           \
@@ -241,8 +248,8 @@ bool buffer_is_external(enum buffer_kind kind);
 enum memory_kind buffer_memory(enum buffer_kind kind);
 const char *memory_kind_name(enum memory_kind kind);
 const char *stream_name(enum stream_id stream);
-bool op_is_collective(enum op op);  /* every member of the channel's group takes part */
-bool op_is_transfer(enum op op);    /* collective, SEND or RECV */
+bool op_is_collective(enum op op); /* every member of the channel's group takes part */
+bool op_is_transfer(enum op op);   /* collective, SEND or RECV */
 /* Bytes this rank hands to the communicator. */
 size_t action_sent_bytes(const struct program *p, const struct action *a);
 
@@ -262,8 +269,8 @@ void program_close(struct program *p); /* NULL is fine */
  * Waits are derived from the parts of buffers that are touched and from memory that is used again. Near-linear in
  * actions: 10^6 of them in a few seconds. */
 titan_status program_finish(struct program *p, struct titan_error *err) TITAN_MUST_USE;
-/* Lifetimes only, and the most bytes of arena buffers alive at once, by kind (MEMORY_COUNT; NULL is fine): a lower bound
- * of arena_bytes that needs no placement. *ret_action: where that is. */
+/* Lifetimes only, and the most bytes of arena buffers alive at once, by kind (MEMORY_COUNT; NULL is fine): a lower
+ * bound of arena_bytes that needs no placement. *ret_action: where that is. */
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 /* One line an action. */
 void program_print(const struct program *p, struct buf *out);
