@@ -68,8 +68,14 @@ void layout_close(struct layout *layout); /* NULL is fine */
 int layout_stage_rank(const struct layout *layout, int stage); /* pp rank */
 /* Elements of this rank's state. */
 int64_t layout_total(const struct layout *layout, int rank);
+/* How many different local flat buffers a unit has: tp, for expert units ep; and which one a rank has a range of. */
+int layout_unit_parts(const struct layout *layout, int unit);
+int layout_unit_part(const struct layout *layout, int unit, int rank);
+/* First element of a rank's range of a unit, in the flat buffer. */
+int64_t layout_begin(const struct layout *layout, int unit, int rank);
 /* Elements of a rank's range of a unit that it counts in sums over the model: ranges of whole tensors are counted by tp
- * (ep) rank 0 only, everything by dp_replicate rank 0 only. The counted part is the beginning of the range. */
+ * (ep) rank 0 only, everything by dp_replicate rank 0 only, and nothing by other pp ranks than the unit's. The counted
+ * part is the beginning of the range; canonical: whole blocks of it. */
 int64_t layout_counted(const struct layout *layout, int unit, int rank);
 /* Blocks of a unit's flat buffer on one tp rank (canonical), the same for every data-parallel degree. */
 int64_t layout_unit_blocks(const struct layout *layout, int unit);
@@ -80,9 +86,18 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *r
  * model keeps (expert biases). Owned (free). */
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
-/* The pieces of them that a rank holds, pointing into its state arrays (layout_total each). owner: only those no other
- * rank answers for (what it writes in a checkpoint); otherwise all it needs. Owned (free). */
-titan_status layout_pieces(const struct layout *layout, int rank, bool owner, float *master, float *m, float *v,
+/* Expert biases (models with a balance_rate): how many numbers there are, and where those of a layer begin. Every rank
+ * has room for all and keeps those of its own stages, whole. */
+int64_t layout_biases(const struct model *model);
+int64_t layout_bias_offset(const struct model *model, int layer);
+
+/* A rank's state: layout_total elements each, bias layout_biases. */
+struct state_arrays {
+    float *master, *m, *v, *bias;
+};
+/* The pieces of the specs that a rank holds, pointing into its state arrays. owner: only those it answers for, so that
+ * each element is one rank's (what it writes in a checkpoint); otherwise all it needs. Owned (free). */
+titan_status layout_pieces(const struct layout *layout, int rank, bool owner, const struct state_arrays *arrays,
                            struct piece **ret, int *ret_n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif
