@@ -31,6 +31,10 @@
 #include "base/buf.h"
 #include "base/error.h"
 
+#define SCHEDULE_RANKS_MAX 1024
+#define SCHEDULE_CELLS_MAX (1 << 23)        /* 3 * stages * microbatches */
+#define SCHEDULE_CSV_MAX (64 * 1024 * 1024) /* bytes */
+
 enum cell_kind { CELL_F, CELL_I, CELL_W, CELL_B };
 
 struct cell {
@@ -64,13 +68,13 @@ titan_status schedule_load(const char *path, int ranks, int stages, int microbat
 void schedule_close(struct schedule *s); /* NULL is fine */
 
 int schedule_rank_of(const struct schedule *s, int stage);
-/* Every (stage, microbatch) has one F and one backward (B, or I and W) on the stage's own rank, F before I before W, and
- * the whole thing runs to its end when a cell waits for its inputs (F for F of the stage before, I and B for the one
- * behind) and ranks go on in order. TITAN_EINVAL names the cell that is missing, double, misplaced, or stands in a
+/* Every (stage, microbatch) has one F and one backward (B, or I and W) on the stage's own rank, F before I before W,
+ * and the whole thing runs to its end when a cell waits for its inputs (F for F of the stage before, I and B for the
+ * one behind) and ranks go on in order. TITAN_EINVAL names the cell that is missing, double, misplaced, or stands in a
  * deadlock, and what it waits for. */
 titan_status schedule_check(const struct schedule *s, struct titan_error *err) TITAN_MUST_USE;
-/* When everything ends if F, I and W of a stage take these times (B: t_i + t_w) and sending takes none; *ret_busy (ranks)
- * gets each rank's working time, NULL is fine. Only for checked schedules. */
+/* When everything ends if F, I and W of a stage take these times (B: t_i + t_w) and sending takes none; *ret_busy
+ * (ranks) gets each rank's working time, NULL is fine. Only for checked schedules. */
 double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy);
 /* Idle time of a rank by the generator's formula above; -1 where there is none. */
 double schedule_bubble(const struct schedule *s, double t_f, double t_i, double t_w);

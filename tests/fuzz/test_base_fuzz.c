@@ -1,6 +1,6 @@
-/* Seeded fuzzing of the parsers of outside text: TOML, JSON, run files, overrides. Whatever comes in, the answer is a
- * status with a one-line message, what was accepted can be printed and read back, and nothing leaks or overruns (the
- * sanitizer builds see to that). FUZZ_SEED and FUZZ_ROUNDS repeat or lengthen a run. */
+/* Seeded fuzzing of the parsers of outside text: TOML, JSON, run files, overrides, schedules. Whatever comes in, the
+ * answer is a status with a one-line message, what was accepted can be printed and read back, and nothing leaks or
+ * overruns (the sanitizer builds see to that). FUZZ_SEED and FUZZ_ROUNDS repeat or lengthen a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/recipe.h"
 #include "base/rng.h"
+#include "base/schedule.h"
 #include "base/toml.h"
 #include "base/utf8.h"
 
@@ -264,6 +265,48 @@ static void fuzz_set(void **state)
     }
 }
 
+static const char *const csv_words[] = {
+    "0F0", "1F0", "0B0", "1B0", "0I0", "0W0",  "1I1", "1W1", "0F1", "2F0", "3B1",
+    ",",   ",",   "\n",  "\n",  " ",   "\r\n", "F",   "0",   "9",   "-",   "99999999999",
+};
+
+/* What is accepted passes the check, ends, and reads back as it was printed. */
+static void fuzz_schedule(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
+    int accepted = 0, n = rounds(40000);
+    for (int i = 0; i < n; i++) {
+        int ranks = 1 + (int)draw(3), stages = ranks * (1 + (int)draw(2)), microbatches = 1 + (int)draw(3);
+        const char *name = stages == ranks ? "1F1B" : "Interleaved1F1B";
+        struct schedule *s = NULL, *back = NULL;
+        struct titan_error err = {0};
+        assert_int_equal(schedule_generate(name, ranks, stages, microbatches, &s, &err), TITAN_OK);
+        buf_clear(&corpus);
+        schedule_print(s, &corpus);
+        schedule_close(s);
+        s = NULL;
+        make(&text, csv_words, ARRAY_SIZE(csv_words), &corpus);
+        titan_status status = schedule_parse(text.data ? text.data : "", "fuzz", ranks, stages, microbatches, &s, &err);
+        if (status != TITAN_OK) {
+            check_error(&err, status);
+            continue;
+        }
+        accepted++;
+        _cleanup_(buf_free) struct buf one = BUF_INIT, two = BUF_INIT;
+        assert_int_equal(schedule_check(s, &err), TITAN_OK);
+        assert_true(schedule_makespan(s, 1, 1, 1, NULL) >= 3 * microbatches);
+        schedule_print(s, &one);
+        assert_int_equal(schedule_parse(one.data, "printed", ranks, stages, microbatches, &back, &err), TITAN_OK);
+        schedule_print(back, &two);
+        assert_string_equal(one.data, two.data);
+        schedule_close(back);
+        schedule_close(s);
+    }
+    printf("# schedule: %d of %d accepted\n", accepted, n);
+    assert_true(accepted > 0 && accepted < n);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -277,10 +320,8 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fuzz_toml),
-        cmocka_unit_test(fuzz_json),
-        cmocka_unit_test(fuzz_recipe),
-        cmocka_unit_test(fuzz_set),
+        cmocka_unit_test(fuzz_toml), cmocka_unit_test(fuzz_json),     cmocka_unit_test(fuzz_recipe),
+        cmocka_unit_test(fuzz_set),  cmocka_unit_test(fuzz_schedule),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

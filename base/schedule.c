@@ -1,0 +1,193 @@
+#include "base/schedule.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/cleanup.h"
+#include "base/schedule_family.h"
+
+static const struct schedule_family families[] = {
+    {.name = "GPipe",
+     .stages_per_rank = 1,
+     .fixed = true,
+     .generate = schedule_generate_looped_bfs,
+     .bubble = schedule_bubble_looped_bfs},
+    {.name = "1F1B",
+     .stages_per_rank = 1,
+     .fixed = true,
+     .generate = schedule_generate_1f1b,
+     .bubble = schedule_bubble_looped_bfs},
+    {.name = "Interleaved1F1B",
+     .stages_per_rank = 2,
+     .generate = schedule_generate_1f1b,
+     .bubble = schedule_bubble_interleaved},
+    {.name = "LoopedBFS",
+     .stages_per_rank = 2,
+     .generate = schedule_generate_looped_bfs,
+     .bubble = schedule_bubble_looped_bfs},
+};
+
+const struct schedule_family *schedule_family(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(families); i++)
+        if (strcasecmp(name, families[i].name) == 0 || (families[i].alias && strcasecmp(name, families[i].alias) == 0))
+            return &families[i];
+    return NULL;
+}
+
+int schedule_stages_per_rank(const char *name)
+{
+    const struct schedule_family *family = schedule_family(name);
+    return family ? family->stages_per_rank : 0;
+}
+
+const char *schedule_names(void)
+{
+    return "GPipe|1F1B|Interleaved1F1B|LoopedBFS";
+}
+
+/* --- life ----------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status check_limits(const char *name, int ranks, int stages, int microbatches, struct titan_error *err)
+{
+    if (ranks < 1 || ranks > SCHEDULE_RANKS_MAX)
+        return titan_fail(err, TITAN_EINVAL, "schedule %s: %d pipeline ranks; 1 to %d are possible", name, ranks,
+                          SCHEDULE_RANKS_MAX);
+    if (microbatches < 1)
+        return titan_fail(err, TITAN_EINVAL, "schedule %s: %d microbatches; it takes at least 1", name, microbatches);
+    if (stages < 1 || stages % ranks) {
+        titan_status status = titan_fail(
+            err, TITAN_EINVAL, "schedule %s: %d stages cannot be shared evenly by %d ranks", name, stages, ranks);
+        int64_t nearest = ((int64_t)MAX(stages, 0) + ranks / 2) / ranks * ranks;
+        titan_error_hint(err, "the nearest number of stages is %lld", (long long)MAX(nearest, ranks));
+        return status;
+    }
+    if ((int64_t)stages * microbatches > SCHEDULE_CELLS_MAX / 3) {
+        titan_status status =
+            titan_fail(err, TITAN_EINVAL, "schedule %s: %d stages and %d microbatches are more than %d cells", name,
+                       stages, microbatches, SCHEDULE_CELLS_MAX);
+        titan_error_hint(err, "with %d stages at most %d microbatches fit", stages, SCHEDULE_CELLS_MAX / 3 / stages);
+        return status;
+    }
+    return TITAN_OK;
+}
+
+static void close_schedule(struct schedule **s)
+{
+    schedule_close(*s);
+}
+
+titan_status schedule_new(const char *name, int ranks, int stages, int microbatches, bool v_order,
+                          struct schedule **ret, struct titan_error *err)
+{
+    TRY(check_limits(name, ranks, stages, microbatches, err));
+    _cleanup_(close_schedule) struct schedule *s = calloc(1, sizeof *s);
+    if (s) {
+        s->n_cells = calloc((size_t)ranks, sizeof *s->n_cells);
+        s->cells = calloc((size_t)ranks, sizeof(struct cell *));
+    }
+    /* One block for all ranks: pages that hold no cell are never touched. */
+    size_t room = 3 * (size_t)(stages / ranks) * (size_t)microbatches + 1;
+    if (s && s->n_cells && s->cells)
+        s->cells[0] = malloc((size_t)ranks * room * sizeof **s->cells);
+    if (!s || !s->n_cells || !s->cells || !s->cells[0])
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a schedule of %d stages and %d microbatches", stages,
+                          microbatches);
+    for (int r = 1; r < ranks; r++)
+        s->cells[r] = s->cells[0] + (size_t)r * room;
+    snprintf(s->name, sizeof s->name, "%s", name);
+    s->ranks = ranks;
+    s->stages = stages;
+    s->microbatches = microbatches;
+    s->v_order = v_order;
+    *ret = TAKE(s);
+    return TITAN_OK;
+}
+
+void schedule_close(struct schedule *s)
+{
+    if (!s)
+        return;
+    if (s->cells)
+        free(s->cells[0]);
+    free(s->cells);
+    free(s->n_cells);
+    free(s);
+}
+
+void schedule_put(struct schedule *s, int rank, enum cell_kind kind, int stage, int microbatch)
+{
+    if (microbatch < s->microbatches)
+        s->cells[rank][s->n_cells[rank]++] = (struct cell){.kind = kind, .stage = stage, .microbatch = microbatch};
+}
+
+int schedule_rank_of(const struct schedule *s, int stage)
+{
+    if (s->v_order && stage >= s->ranks)
+        return 2 * s->ranks - 1 - stage;
+    return stage % s->ranks;
+}
+
+titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
+                               struct titan_error *err)
+{
+    const struct schedule_family *family = schedule_family(name);
+    if (!family)
+        return titan_fail(err, TITAN_EINVAL, "no pipeline schedule is named \"%s\"; there are %s", name,
+                          schedule_names());
+    TRY(check_limits(family->name, ranks, stages, microbatches, err));
+    if (family->fixed && stages != family->stages_per_rank * ranks) {
+        titan_status status =
+            titan_fail(err, TITAN_EINVAL, "schedule %s: a rank holds %d stage%s, so %d ranks have no %d stages",
+                       family->name, family->stages_per_rank, family->stages_per_rank == 1 ? "" : "s", ranks, stages);
+        titan_error_hint(err, "the number of stages is %d", family->stages_per_rank * ranks);
+        return status;
+    }
+    struct schedule *s;
+    TRY(schedule_new(family->name, ranks, stages, microbatches, family->v_order, &s, err));
+    family->generate(s);
+    *ret = s;
+    return TITAN_OK;
+}
+
+/* --- figures -------------------------------------------------------------------------------------------------------
+ */
+
+double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy)
+{
+    const double t[] = {[CELL_F] = t_f, [CELL_I] = t_i, [CELL_W] = t_w, [CELL_B] = t_i + t_w};
+    _cleanup_(schedule_walk_free) struct schedule_walk w = {0};
+    if (schedule_walk(s, t, &w) != TITAN_OK)
+        return -1;
+    double end = 0;
+    for (int r = 0; r < s->ranks; r++) {
+        end = fmax(end, w.clock[r]);
+        if (ret_busy) {
+            ret_busy[r] = 0;
+            for (int i = 0; i < s->n_cells[r]; i++)
+                ret_busy[r] += t[s->cells[r][i].kind];
+        }
+    }
+    return end;
+}
+
+double schedule_bubble(const struct schedule *s, double t_f, double t_i, double t_w)
+{
+    const struct schedule_family *family = schedule_family(s->name);
+    return family ? family->bubble(s, t_f, t_i, t_w) : -1;
+}
+
+int schedule_in_flight(const struct schedule *s, int rank)
+{
+    int now = 0, most = 0;
+    for (int i = 0; i < s->n_cells[rank]; i++) {
+        enum cell_kind kind = s->cells[rank][i].kind;
+        now += kind == CELL_F ? 1 : kind == CELL_I ? 0 : -1;
+        most = MAX(most, now);
+    }
+    return most;
+}

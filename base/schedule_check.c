@@ -1,0 +1,219 @@
+/* Does a schedule do everything once, in order, and come to its end? */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/cleanup.h"
+#include "base/schedule_family.h"
+
+const char *cell_text(struct cell cell, char text[CELL_TEXT])
+{
+    snprintf(text, CELL_TEXT, "%d%c%d", cell.stage, "FIWB"[cell.kind], cell.microbatch);
+    return text;
+}
+
+/* --- the walk ------------------------------------------------------------------------------------------------------
+ */
+
+static size_t slot(const struct schedule *s, int stage, int microbatch)
+{
+    return (size_t)stage * (size_t)s->microbatches + (size_t)microbatch;
+}
+
+bool cell_input(const struct schedule *s, struct cell c, struct cell *ret)
+{
+    int stage = c.kind == CELL_F ? c.stage - 1 : c.stage + 1;
+    if (c.kind == CELL_W || stage < 0 || stage >= s->stages)
+        return false;
+    *ret = (struct cell){.kind = c.kind, .stage = stage, .microbatch = c.microbatch};
+    return true;
+}
+
+void schedule_walk_free(struct schedule_walk *w)
+{
+    free(w->next);
+    free(w->clock);
+    free(w->forward);
+    free(w->backward);
+    free(w->queue);
+    free(w->in_queue);
+}
+
+static titan_status walk_init(const struct schedule *s, struct schedule_walk *w)
+{
+    size_t ranks = (size_t)s->ranks, slots = (size_t)s->stages * (size_t)s->microbatches;
+    w->next = calloc(ranks, sizeof *w->next);
+    w->clock = calloc(ranks, sizeof *w->clock);
+    w->queue = calloc(ranks, sizeof *w->queue);
+    w->in_queue = calloc(ranks, sizeof *w->in_queue);
+    w->forward = malloc(slots * sizeof *w->forward);
+    w->backward = malloc(slots * sizeof *w->backward);
+    if (!w->next || !w->clock || !w->queue || !w->in_queue || !w->forward || !w->backward)
+        return TITAN_ENOMEM;
+    for (size_t i = 0; i < slots; i++)
+        w->forward[i] = w->backward[i] = NAN;
+    return TITAN_OK;
+}
+
+static void enqueue(struct schedule_walk *w, int rank)
+{
+    if (!w->in_queue[rank]) {
+        w->in_queue[rank] = true;
+        w->queue[w->queued++] = rank;
+    }
+}
+
+/* One rank as far as it goes; those that what it did may have set free are queued. */
+static void walk_rank(const struct schedule *s, const double t[4], int rank, struct schedule_walk *w)
+{
+    for (; w->next[rank] < s->n_cells[rank]; w->next[rank]++) {
+        struct cell c = s->cells[rank][w->next[rank]], input;
+        double start = w->clock[rank];
+        if (cell_input(s, c, &input)) {
+            double there = (c.kind == CELL_F ? w->forward : w->backward)[slot(s, input.stage, c.microbatch)];
+            if (isnan(there))
+                return;
+            start = fmax(start, there);
+        }
+        w->clock[rank] = start + t[c.kind];
+        if (c.kind == CELL_W)
+            continue;
+        (c.kind == CELL_F ? w->forward : w->backward)[slot(s, c.stage, c.microbatch)] = w->clock[rank];
+        int reader = c.kind == CELL_F ? c.stage + 1 : c.stage - 1;
+        if (reader >= 0 && reader < s->stages && schedule_rank_of(s, reader) != rank)
+            enqueue(w, schedule_rank_of(s, reader));
+    }
+}
+
+titan_status schedule_walk(const struct schedule *s, const double t[4], struct schedule_walk *ret)
+{
+    TRY(walk_init(s, ret));
+    for (int r = s->ranks - 1; r >= 0; r--)
+        enqueue(ret, r);
+    while (ret->queued) {
+        int rank = ret->queue[--ret->queued];
+        ret->in_queue[rank] = false;
+        walk_rank(s, t, rank, ret);
+    }
+    return TITAN_OK;
+}
+
+/* --- the check -----------------------------------------------------------------------------------------------------
+ */
+
+enum { DONE_F = 1 << CELL_F, DONE_I = 1 << CELL_I, DONE_W = 1 << CELL_W, DONE_B = 1 << CELL_B };
+
+/* Can c stand here, when its stage and microbatch have done what is in *done? */
+static titan_status check_cell(const struct schedule *s, int rank, struct cell c, uint8_t *done,
+                               struct titan_error *err)
+{
+    char text[CELL_TEXT];
+    uint8_t needs = c.kind == CELL_F ? 0 : c.kind == CELL_W ? DONE_I : DONE_F;
+    uint8_t excludes = c.kind == CELL_F ? 0 : c.kind == CELL_B ? DONE_I | DONE_W : DONE_B;
+    if (schedule_rank_of(s, c.stage) != rank)
+        return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s is misplaced: stage %d belongs to rank %d", rank,
+                          cell_text(c, text), c.stage, schedule_rank_of(s, c.stage));
+    if (*done & 1 << c.kind)
+        return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s stands there twice", rank, cell_text(c, text));
+    if (*done & excludes)
+        return titan_fail(err, TITAN_EINVAL,
+                          "rank %d: cell %s is double: B is I and W at once, and %d%c%d stands before it", rank,
+                          cell_text(c, text), c.stage, *done & DONE_B ? 'B' : 'I', c.microbatch);
+    if ((*done & needs) != needs)
+        return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s has no %d%c%d before it", rank, cell_text(c, text),
+                          c.stage, needs == DONE_I ? 'I' : 'F', c.microbatch);
+    *done |= (uint8_t)(1 << c.kind);
+    return TITAN_OK;
+}
+
+static titan_status check_complete(const struct schedule *s, const uint8_t *done, struct titan_error *err)
+{
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int mb = 0; mb < s->microbatches; mb++) {
+            uint8_t has = done[slot(s, stage, mb)];
+            int rank = schedule_rank_of(s, stage);
+            if (!(has & DONE_F))
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %dF%d is missing", rank, stage, mb);
+            if (!(has & (DONE_B | DONE_I)))
+                return titan_fail(err, TITAN_EINVAL,
+                                  "rank %d: %dF%d has no backward: %dB%d, or %dI%d and %dW%d, is missing", rank, stage,
+                                  mb, stage, mb, stage, mb, stage, mb);
+            if (!(has & (DONE_B | DONE_W)))
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %dW%d is missing, and %dI%d needs it", rank, stage,
+                                  mb, stage, mb);
+        }
+    return TITAN_OK;
+}
+
+static titan_status check_cells(const struct schedule *s, struct titan_error *err)
+{
+    _cleanup_free_ uint8_t *done = calloc((size_t)s->stages * (size_t)s->microbatches, 1);
+    if (!done)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to check a schedule");
+    for (int r = 0; r < s->ranks; r++)
+        for (int i = 0; i < s->n_cells[r]; i++) {
+            struct cell c = s->cells[r][i];
+            if (c.kind > CELL_B || c.stage < 0 || c.stage >= s->stages || c.microbatch < 0 ||
+                c.microbatch >= s->microbatches)
+                return titan_fail(err, TITAN_EINVAL,
+                                  "rank %d: cell %d (stage %d, action %u, microbatch %d) is not of a "
+                                  "schedule of %d stages and %d microbatches",
+                                  r, i + 1, c.stage, (unsigned)c.kind, c.microbatch, s->stages, s->microbatches);
+            TRY(check_cell(s, r, c, &done[slot(s, c.stage, c.microbatch)], err));
+        }
+    return check_complete(s, done, err);
+}
+
+/* What the stuck rank's next cell waits for. The rank that has it, and where: a cell that is I in the waiter's stage
+ * may be B in the next. */
+static struct cell awaited(const struct schedule *s, const struct schedule_walk *w, int rank, int *ret_rank,
+                           int *ret_at)
+{
+    struct cell input = {0};
+    titan_assert(cell_input(s, s->cells[rank][w->next[rank]], &input));
+    *ret_rank = schedule_rank_of(s, input.stage);
+    const struct cell *cells = s->cells[*ret_rank];
+    int at = w->next[*ret_rank];
+    while (cells[at].stage != input.stage || cells[at].microbatch != input.microbatch || cells[at].kind == CELL_W ||
+           (cells[at].kind == CELL_F) != (input.kind == CELL_F))
+        at++;
+    *ret_at = at + 1;
+    return cells[at];
+}
+
+/* Follow who waits for whom until it closes, then tell the ring; as many links as fit a message. */
+static titan_status deadlock(const struct schedule *s, const struct schedule_walk *w, int stuck,
+                             struct titan_error *err)
+{
+    int rank = stuck, at;
+    for (int i = 0; i < s->ranks; i++) /* as many steps as there are ranks end within the ring */
+        (void)awaited(s, w, rank, &rank, &at);
+    char story[320] = "";
+    int first = rank;
+    size_t len = 0;
+    for (int link = 0; link < 3 && (link == 0 || rank != first); link++) {
+        char stops[CELL_TEXT], wants[CELL_TEXT];
+        int here = rank;
+        cell_text(s->cells[here][w->next[here]], stops);
+        cell_text(awaited(s, w, here, &rank, &at), wants);
+        int n = snprintf(story + len, sizeof story - len,
+                         "%srank %d stops at %s (cell %d), which waits for %s, cell %d of rank %d", len ? "; " : "",
+                         here, stops, w->next[here] + 1, wants, at, rank);
+        len = MIN(len + (size_t)n, sizeof story - 1);
+    }
+    titan_status status = titan_fail(err, TITAN_EINVAL, "deadlock: %s%s", story, rank == first ? "" : "; ...");
+    titan_error_hint(err, "a rank runs its cells in order: put the awaited cells before those that wait");
+    return status;
+}
+
+titan_status schedule_check(const struct schedule *s, struct titan_error *err)
+{
+    TRY(check_cells(s, err));
+    static const double no_time[4];
+    _cleanup_(schedule_walk_free) struct schedule_walk w = {0};
+    if (schedule_walk(s, no_time, &w) != TITAN_OK)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to check a schedule");
+    for (int r = 0; r < s->ranks; r++)
+        if (w.next[r] < s->n_cells[r])
+            return deadlock(s, &w, r, err);
+    return TITAN_OK;
+}
