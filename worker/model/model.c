@@ -1,72 +1,151 @@
-/* model.c - parameter list, initialisation and rotary tables of the Llama 3 family. */
+/* model.c - parameter list, initial values and rotary tables of the Llama 3 family and of Qwen 3. */
 #include "worker/model/model.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/rng.h"
 
-#define LAYER_TENSORS 9
+#define LAYER_TENSORS 11 /* at most */
 #define TRUNCATE_AT 3.0f
 
-static int64_t align_up(int64_t n)
+/* --- what a model can be ------------------------------------------------------------------------------------------ */
+
+static int64_t head_width(const struct model_dims *d)
 {
-    return (n + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
+    return d->head_dim > 0 ? d->head_dim : d->dim / d->n_heads;
 }
 
 static titan_status check_dims(const struct model_dims *d, struct titan_error *err)
 {
     if (d->dim < 1 || d->n_layers < 1 || d->n_heads < 1 || d->n_kv_heads < 1 || d->ffn_hidden < 1 || d->vocab_size < 1)
         return titan_fail(err, TITAN_EINVAL, "model: every dimension must be at least 1");
-    if (d->dim % d->n_heads != 0)
+    if (d->head_dim <= 0 && d->dim % d->n_heads != 0)
         return titan_fail(err, TITAN_EINVAL, "model: dim %ld is not a multiple of n_heads %ld", (long)d->dim,
                           (long)d->n_heads);
     if (d->n_heads % d->n_kv_heads != 0)
         return titan_fail(err, TITAN_EINVAL, "model: n_heads %ld is not a multiple of n_kv_heads %ld", (long)d->n_heads,
                           (long)d->n_kv_heads);
-    if (d->dim / d->n_heads % 2 != 0)
+    if (head_width(d) % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
-                          (long)(d->dim / d->n_heads));
+                          (long)head_width(d));
+    if (d->n_experts > 0 || d->kv_lora_rank > 0)
+        return titan_fail(err, TITAN_EINVAL, "model: %s is not implemented",
+                          d->n_experts > 0 ? "a mixture of experts (n_experts)" : "latent attention (kv_lora_rank)");
     return TITAN_OK;
 }
 
-static struct model_unit *begin_unit(struct model *m, enum unit_kind kind, int layer)
+/* --- the list ----------------------------------------------------------------------------------------------------- */
+
+static void begin_unit(struct model *m, enum unit_kind kind, int layer)
 {
     struct model_unit *u = &m->units[m->n_units++];
     u->kind = kind;
     u->layer = layer;
     u->first_tensor = m->n_tensors;
-    if (kind == UNIT_LAYER)
-        (void)snprintf(u->name, sizeof u->name, "layers.%d", layer);
+    if (kind == UNIT_LAYER || kind == UNIT_EXPERTS)
+        (void)snprintf(u->name, sizeof u->name, "layers.%d%s", layer, kind == UNIT_EXPERTS ? ".experts" : "");
     else
         (void)snprintf(u->name, sizeof u->name, "%s", kind == UNIT_EMBEDDING ? "embedding" : "head");
-    return u;
 }
 
-/* cols 0: a vector. glued: continues the matrix before it, without a gap. */
-static void add_tensor(struct model *m, const char *name, int64_t rows, int64_t cols, bool glued, enum init_rule init,
+/* Name, role, cut and glue of a tensor; its size and initial values come from the dimensions. */
+struct tensor_kind {
+    const char *name;
+    enum tensor_role role;
+    enum split split;
+    bool glued;
+};
+
+/* cols 0: a vector. */
+static void add_tensor(struct model *m, const struct tensor_kind *kind, int64_t rows, int64_t cols, enum init_rule init,
                        double std)
 {
     struct model_unit *u = &m->units[m->n_units - 1];
     struct model_tensor *t = &m->tensors[m->n_tensors++];
 
-    if (u->kind == UNIT_LAYER)
-        (void)snprintf(t->name, sizeof t->name, "layers.%d.%s", u->layer, name);
+    if (u->layer >= 0)
+        (void)snprintf(t->name, sizeof t->name, "layers.%d.%s", u->layer, kind->name);
     else
-        (void)snprintf(t->name, sizeof t->name, "%s", name);
+        (void)snprintf(t->name, sizeof t->name, "%s", kind->name);
     t->shape[0] = rows;
     t->shape[1] = cols;
     t->ndim = cols > 0 ? 2 : 1;
     t->numel = rows * (cols > 0 ? cols : 1);
     t->unit = m->n_units - 1;
-    t->offset = glued ? u->numel : align_up(u->numel);
+    t->role = kind->role;
+    t->split = kind->split;
+    t->glued = kind->glued;
     t->init = init;
     t->std = (float)std;
     u->n_tensors++;
-    u->numel = t->offset + t->numel;
+}
+
+static void add_ones(struct model *m, const char *name, enum tensor_role role, int64_t n)
+{
+    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0, INIT_ONES, 0);
+}
+
+static void add_normal(struct model *m, const char *name, enum tensor_role role, enum split split, bool glued,
+                       int64_t rows, int64_t cols, double std)
+{
+    add_tensor(m, &(struct tensor_kind){name, role, split, glued}, rows, cols, INIT_NORMAL, std);
+}
+
+/* The head's matrix: also the embedding's where they are tied. */
+static void add_output(struct model *m, const char *name, enum tensor_role role)
+{
+    const struct model_dims *d = &m->dims;
+    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_ROWS, false}, d->vocab_size, d->dim, INIT_TRUNCATED,
+               1.0 / sqrt((double)d->dim));
+}
+
+static void add_attention(struct model *m, double out_std)
+{
+    const int64_t c = m->dims.dim, hd = m->dims.n_heads * m->head_dim, kd = m->dims.n_kv_heads * m->head_dim;
+
+    add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
+    add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
+    add_normal(m, "attention.wk.weight", ROLE_WK, SPLIT_ROWS, true, kd, c, 0.02);
+    add_normal(m, "attention.wv.weight", ROLE_WV, SPLIT_ROWS, true, kd, c, 0.02);
+    add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, hd, out_std);
+    if (m->dims.qk_norm) {
+        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, m->head_dim);
+        add_ones(m, "attention.k_norm.weight", ROLE_K_NORM, m->head_dim);
+    }
+}
+
+static void add_feed_forward(struct model *m, double out_std)
+{
+    const int64_t c = m->dims.dim, f = m->dims.ffn_hidden;
+
+    add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+    add_normal(m, "feed_forward.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
+    add_normal(m, "feed_forward.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
+    add_normal(m, "feed_forward.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
+}
+
+static void add_units(struct model *m)
+{
+    const struct model_dims *d = &m->dims;
+
+    begin_unit(m, UNIT_EMBEDDING, -1);
+    if (d->tied_embeddings)
+        add_output(m, "tok_embeddings.weight", ROLE_EMBEDDING);
+    else
+        add_normal(m, "tok_embeddings.weight", ROLE_EMBEDDING, SPLIT_ROWS, false, d->vocab_size, d->dim, 1.0);
+    for (int l = 0; l < d->n_layers; l++) {
+        const double out_std = 0.02 / sqrt(2.0 * (l + 1));
+        begin_unit(m, UNIT_LAYER, l);
+        add_attention(m, out_std);
+        add_feed_forward(m, out_std);
+    }
+    begin_unit(m, UNIT_HEAD, -1);
+    add_ones(m, "norm.weight", ROLE_NORM, d->dim);
+    if (!d->tied_embeddings)
+        add_output(m, "output.weight", ROLE_OUTPUT);
 }
 
 titan_status model_open(const struct model_dims *dims, struct model **ret, struct titan_error *err)
@@ -76,36 +155,14 @@ titan_status model_open(const struct model_dims *dims, struct model **ret, struc
     if (!m)
         return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
     m->dims = *dims;
-    m->head_dim = dims->dim / dims->n_heads;
-    m->units = calloc((size_t)dims->n_layers + 2, sizeof *m->units);
+    m->head_dim = m->dims.head_dim = head_width(dims);
+    m->units = calloc(2 * (size_t)dims->n_layers + 2, sizeof *m->units);
     m->tensors = calloc((size_t)dims->n_layers * LAYER_TENSORS + 3, sizeof *m->tensors);
     if (!m->units || !m->tensors) {
         model_close(m);
         return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
     }
-
-    const int64_t c = dims->dim, f = dims->ffn_hidden, v = dims->vocab_size;
-    const int64_t hd = dims->n_heads * m->head_dim, kd = dims->n_kv_heads * m->head_dim;
-
-    begin_unit(m, UNIT_EMBEDDING, -1);
-    add_tensor(m, "tok_embeddings.weight", v, c, false, INIT_NORMAL, 1.0);
-    for (int l = 0; l < dims->n_layers; l++) {
-        const double out_std = 0.02 / sqrt(2.0 * (l + 1));
-        begin_unit(m, UNIT_LAYER, l);
-        add_tensor(m, "attention_norm.weight", c, 0, false, INIT_ONES, 0);
-        add_tensor(m, "attention.wq.weight", hd, c, false, INIT_NORMAL, 0.02);
-        add_tensor(m, "attention.wk.weight", kd, c, true, INIT_NORMAL, 0.02);
-        add_tensor(m, "attention.wv.weight", kd, c, true, INIT_NORMAL, 0.02);
-        add_tensor(m, "attention.wo.weight", c, hd, false, INIT_NORMAL, out_std);
-        add_tensor(m, "ffn_norm.weight", c, 0, false, INIT_ONES, 0);
-        add_tensor(m, "feed_forward.w1.weight", f, c, false, INIT_NORMAL, 0.02);
-        add_tensor(m, "feed_forward.w3.weight", f, c, true, INIT_NORMAL, out_std);
-        add_tensor(m, "feed_forward.w2.weight", c, f, false, INIT_NORMAL, out_std);
-    }
-    begin_unit(m, UNIT_HEAD, -1);
-    add_tensor(m, "norm.weight", c, 0, false, INIT_ONES, 0);
-    add_tensor(m, "output.weight", v, c, false, INIT_TRUNCATED, 1.0 / sqrt((double)c));
-
+    add_units(m);
     *ret = m;
     return TITAN_OK;
 }
@@ -119,6 +176,34 @@ void model_close(struct model *model)
     free(model);
 }
 
+int model_find(const struct model *model, int unit, enum tensor_role role)
+{
+    const struct model_unit *u = &model->units[unit];
+
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
+        if (model->tensors[i].role == role)
+            return i;
+    return role == ROLE_OUTPUT && u->kind == UNIT_HEAD && model->dims.tied_embeddings ? 0 : -1;
+}
+
+/* Layers that have a unit of experts, among the first n. */
+static int expert_layers(const struct model *model, int n)
+{
+    return model->dims.n_experts > 0 ? (int)MAX(0, n - model->dims.n_dense_layers) : 0;
+}
+
+int model_layer_unit(const struct model *model, int layer)
+{
+    return 1 + layer + expert_layers(model, layer);
+}
+
+int model_experts_unit(const struct model *model, int layer)
+{
+    return expert_layers(model, layer + 1) > expert_layers(model, layer) ? model_layer_unit(model, layer) + 1 : -1;
+}
+
+/* --- initial values ----------------------------------------------------------------------------------------------- */
+
 static float redraw(uint64_t seed, const char *name, uint64_t index)
 {
     for (int attempt = 1;; attempt++) {
@@ -130,8 +215,10 @@ static float redraw(uint64_t seed, const char *name, uint64_t index)
     }
 }
 
-static void init_tensor(const struct model_tensor *t, uint64_t seed, int64_t start, int64_t count, float *out)
+void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out)
 {
+    const struct model_tensor *t = &model->tensors[tensor];
+
     if (t->init == INIT_ONES) {
         for (int64_t i = 0; i < count; i++)
             out[i] = 1.0f;
@@ -146,18 +233,7 @@ static void init_tensor(const struct model_tensor *t, uint64_t seed, int64_t sta
     }
 }
 
-void model_init_range(const struct model *model, uint64_t seed, int unit, int64_t start, int64_t count, float *out)
-{
-    const struct model_unit *u = &model->units[unit];
-
-    memset(out, 0, (size_t)count * sizeof *out);
-    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
-        const struct model_tensor *t = &model->tensors[i];
-        const int64_t from = MAX(start, t->offset), to = MIN(start + count, t->offset + t->numel);
-        if (from < to)
-            init_tensor(t, seed, from - t->offset, to - from, out + (from - start));
-    }
-}
+/* --- rotary tables ------------------------------------------------------------------------------------------------ */
 
 /* Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between blended. */
 static double scale_frequency(double freq)
