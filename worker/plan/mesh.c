@@ -98,6 +98,11 @@ int mesh_group_size(const struct mesh *mesh, enum group group)
     return stride_of(mesh, group).n;
 }
 
+int mesh_group_stride(const struct mesh *mesh, enum group group)
+{
+    return stride_of(mesh, group).stride;
+}
+
 int mesh_group_rank(const struct mesh *mesh, enum group group, int rank)
 {
     const struct stride s = stride_of(mesh, group);

@@ -64,6 +64,8 @@ void mesh_coords(const struct mesh *mesh, int rank, int ret[AXIS_COUNT]);
 int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT]);
 
 int mesh_group_size(const struct mesh *mesh, enum group group);
+/* Ranks from one member to the next. */
+int mesh_group_stride(const struct mesh *mesh, enum group group);
 /* Position of a rank in its group; members: mesh_group_size of them, in order. */
 int mesh_group_rank(const struct mesh *mesh, enum group group, int rank);
 void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int *ret);

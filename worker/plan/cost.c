@@ -1,0 +1,255 @@
+/* cost.c - times of actions on a modelled machine. */
+#include "worker/plan/cost.h"
+
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/cleanup.h"
+#include "worker/device/device.h"
+
+#define GIB (UINT64_C(1) << 30)
+
+/* Peaks: NVIDIA data sheets, dense. Efficiencies: see docs/plan.md for how they were found. */
+static const struct machine machines[] = {
+    {.name = "h100",
+     .doc = "NVIDIA H100 SXM 80 GB, 8 in a machine, NVLink 450 GB/s, 400 Gb/s network each",
+     .flops_bf16 = 989e12,
+     .flops_f32 = 67e12,
+     .flops_f8 = 1979e12,
+     .memory_bandwidth = 3.35e12,
+     .memory_bytes = 80 * GIB,
+     .node = 8,
+     .link_bandwidth = 450e9,
+     .net_bandwidth = 50e9,
+     .host_bandwidth = 55e9,
+     .link_latency = 3e-6,
+     .net_latency = 8e-6,
+     .start = 3e-6,
+     .issue = 2e-6,
+     .matmul_efficiency = 0.62,
+     .matmul_half = 2e9,
+     .attention_efficiency = 0.40,
+     .attention_dgrad_efficiency = 0.33,
+     .memory_efficiency = 0.75,
+     .memory_overhead = 0.06,
+     .memory_fixed = 3 * GIB},
+    {.name = "h200",
+     .doc = "NVIDIA H200 SXM 141 GB, 8 in a machine, NVLink 450 GB/s, 400 Gb/s network each",
+     .flops_bf16 = 989e12,
+     .flops_f32 = 67e12,
+     .flops_f8 = 1979e12,
+     .memory_bandwidth = 4.8e12,
+     .memory_bytes = 141 * GIB,
+     .node = 8,
+     .link_bandwidth = 450e9,
+     .net_bandwidth = 50e9,
+     .host_bandwidth = 55e9,
+     .link_latency = 3e-6,
+     .net_latency = 8e-6,
+     .start = 3e-6,
+     .issue = 2e-6,
+     .matmul_efficiency = 0.68,
+     .matmul_half = 2e9,
+     .attention_efficiency = 0.45,
+     .attention_dgrad_efficiency = 0.38,
+     .memory_efficiency = 0.75,
+     .memory_overhead = 0.06,
+     .memory_fixed = 3 * GIB},
+    {.name = "b200",
+     .doc = "NVIDIA B200 180 GB, 8 in a machine, NVLink 900 GB/s, 400 Gb/s network each",
+     .flops_bf16 = 2250e12,
+     .flops_f32 = 75e12,
+     .flops_f8 = 4500e12,
+     .memory_bandwidth = 8e12,
+     .memory_bytes = 180 * GIB,
+     .node = 8,
+     .link_bandwidth = 900e9,
+     .net_bandwidth = 50e9,
+     .host_bandwidth = 55e9,
+     .link_latency = 3e-6,
+     .net_latency = 8e-6,
+     .start = 3e-6,
+     .issue = 2e-6,
+     .matmul_efficiency = 0.60,
+     .matmul_half = 4e9,
+     .attention_efficiency = 0.40,
+     .attention_dgrad_efficiency = 0.33,
+     .memory_efficiency = 0.75,
+     .memory_overhead = 0.06,
+     .memory_fixed = 3 * GIB},
+    {.name = "cpu",
+     .doc = "one core of a server processor with AVX-512 for each worker, shared memory between them",
+     .flops_bf16 = 0.1e12,
+     .flops_f32 = 0.1e12,
+     .memory_bandwidth = 15e9,
+     .memory_bytes = 16 * GIB,
+     .node = 64,
+     .link_bandwidth = 5e9,
+     .net_bandwidth = 1e9,
+     .host_bandwidth = 10e9,
+     .link_latency = 20e-6,
+     .net_latency = 50e-6,
+     .start = 1e-6,
+     .issue = 0.2e-6,
+     .matmul_efficiency = 0.8,
+     .matmul_half = 1e4,
+     .attention_efficiency = 0.4,
+     .attention_dgrad_efficiency = 0.4,
+     .memory_efficiency = 0.7},
+};
+
+const struct machine *machine_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(machines); i++)
+        if (strcasecmp(machines[i].name, name) == 0)
+            return &machines[i];
+    return NULL;
+}
+
+const char *machine_names(void)
+{
+    return "h100|h200|b200|cpu";
+}
+
+/* --- compute --------------------------------------------------------------------------------------------------------
+ */
+
+/* Score entries that are computed: half of the square where keys and queries are the same tokens, and with masks too,
+ * since every part of a balanced cut sees half of all pairs. */
+static double attention_pairs(const struct op_params *p)
+{
+    const double b = (double)p->n[0], tq = (double)p->n[1], tk = (double)p->n[2], h = (double)p->n[3];
+    return b * h * tq * tk / 2;
+}
+
+double cost_flops(const struct program *p, const struct action *a)
+{
+    const struct op_params *q = action_params(p, a);
+    const double d = (double)q->n[5], dv = (double)q->n[6];
+
+    switch (a->op) {
+    case OP_MATMUL:
+        return 2.0 * (double)q->n[0] * (double)q->n[1] * (double)q->n[2];
+    case OP_GROUPED_MATMUL:
+        return 2.0 * (double)q->n[0] * (double)q->n[1] * (double)q->n[2];
+    case OP_ATTENTION:
+        return 2 * attention_pairs(q) * (d + dv);
+    case OP_ATTENTION_DGRAD: /* scores again, dv, dp, dq, dk */
+        return 2 * attention_pairs(q) * (3 * d + 2 * dv);
+    default:
+        return 0;
+    }
+}
+
+static double touched_bytes(const struct program *p, const struct action *a)
+{
+    const struct operand *o = action_operands(p, a);
+    double bytes = 0;
+
+    for (int i = 0; i < a->n_operands; i++)
+        bytes += (double)o[i].bytes * (o[i].access == ACCESS_UPDATE ? 2 : 1);
+    return bytes;
+}
+
+static double memory_time(const struct machine *m, double bytes)
+{
+    return bytes / (m->memory_bandwidth * m->memory_efficiency);
+}
+
+static double matmul_time(const struct cost *c, const struct program *p, const struct action *a)
+{
+    const struct machine *m = c->machine;
+    const struct op_params *q = action_params(p, a);
+    const double flops = cost_flops(p, a), mnk = flops / 2;
+    const bool head = a->unit == p->layout->model->n_units - 1;
+    const bool f8 = c->float8 && m->flops_f8 > 0 && !head && !(q->flags & OP_F32 && !(q->flags & OP_TA));
+    const double peak = q->dt == DTYPE_F32 ? m->flops_f32 : f8 ? m->flops_f8 : m->flops_bf16;
+    const double efficiency = m->matmul_efficiency * mnk / (mnk + m->matmul_half);
+    /* fp8 operands are made from bf16 ones first: read 2 bytes, write 1 */
+    const double casts = f8 ? 3.0 * ((double)q->n[0] * (double)q->n[2] + (double)q->n[1] * (double)q->n[2]) : 0;
+
+    return MAX(flops / (peak * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
+}
+
+static double attention_time(const struct machine *m, const struct program *p, const struct action *a)
+{
+    const double peak = action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    const double efficiency = a->op == OP_ATTENTION ? m->attention_efficiency : m->attention_dgrad_efficiency;
+    return cost_flops(p, a) / (peak * efficiency);
+}
+
+/* --- transfers ------------------------------------------------------------------------------------------------------
+ */
+
+struct links {
+    int n, machines;
+    double bandwidth, latency;
+};
+
+static struct links links_of(const struct machine *m, const struct mesh *mesh, enum group group)
+{
+    const int n = mesh_group_size(mesh, group);
+    const int on_one = MAX(1, MIN(n, m->node / mesh_group_stride(mesh, group)));
+    const int count = (n + on_one - 1) / on_one;
+    const double net = m->net_bandwidth * on_one;
+    return (struct links){.n = n,
+                          .machines = count,
+                          .bandwidth = count == 1    ? m->link_bandwidth
+                                       : on_one == 1 ? net
+                                                     : MIN(m->link_bandwidth, net),
+                          .latency = count == 1 ? m->link_latency : m->net_latency};
+}
+
+double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes)
+{
+    const struct links l = links_of(m, mesh, group);
+    const double n = l.n, steps = l.machines > 1 ? l.machines + log2(n) : n - 1;
+
+    switch (op) {
+    case OP_ALL_GATHER: /* bytes: one rank's part */
+        return steps * l.latency + bytes * (n - 1) / l.bandwidth;
+    case OP_REDUCE_SCATTER: /* bytes: the whole */
+    case OP_ALL_TO_ALL_V:
+        return steps * l.latency + bytes * (n - 1) / n / l.bandwidth;
+    case OP_ALL_TO_ALL: /* bytes: to each */
+        return steps * l.latency + bytes * (n - 1) / l.bandwidth;
+    case OP_ALL_REDUCE:
+    case OP_AGREE: /* small ones go up and down a tree */
+        return 2 * (log2(n) * l.latency + bytes * (n - 1) / n / l.bandwidth);
+    default: /* one message */
+        return l.latency + bytes / (l.machines > 1 ? m->net_bandwidth : m->link_bandwidth);
+    }
+}
+
+double cost_action(const struct cost *cost, const struct program *p, const struct action *a)
+{
+    const struct machine *m = cost->machine;
+
+    if (op_is_transfer((enum op)a->op) || a->op == OP_AGREE) {
+        if (a->op == OP_AGREE && p->mesh.world == 1)
+            return 0;
+        return m->start + cost_transfer(m, &p->mesh, (enum op)a->op, channel_group((enum channel)a->channel),
+                                        (double)action_sent_bytes(p, a));
+    }
+    switch (a->op) {
+    case OP_RELEASE:
+    case OP_DECIDE:
+        return 0;
+    case OP_MATMUL:
+    case OP_GROUPED_MATMUL:
+        return m->start + matmul_time(cost, p, a);
+    case OP_ATTENTION:
+    case OP_ATTENTION_DGRAD:
+        return m->start + attention_time(m, p, a);
+    case OP_LOAD:
+        return m->start + touched_bytes(p, a) / m->host_bandwidth;
+    case OP_COPY:
+        if (a->stream == STREAM_COPY)
+            return m->start + (double)action_params(p, a)->n[0] / m->host_bandwidth;
+        break;
+    default:
+        break;
+    }
+    return m->start + memory_time(m, touched_bytes(p, a));
+}

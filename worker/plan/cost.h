@@ -1,0 +1,50 @@
+/* cost.h - how long each action of a program takes on a machine: a model, not a measurement.
+ *
+ * Compute: a product takes its FLOPs at the machine's peak times an efficiency that falls for small products; what
+ * moves memory takes its bytes at the memory's bandwidth. Both pay a fixed cost to start. Transfers take the bytes a
+ * ring moves at the slowest link of the group plus a latency for each step (Thakur et al. 2005): (n-1)/n of the whole
+ * for gather and scatter, twice that for all-reduce. A group's links follow from where its ranks lie: `node`
+ * consecutive ranks share one machine; members on one machine pool their network cards.
+ *
+ * The efficiencies are calibrated once, on TorchTitan's published 8B runs (docs/plan.md). */
+#ifndef TITAN_WORKER_PLAN_COST_H
+#define TITAN_WORKER_PLAN_COST_H
+
+#include "worker/plan/program.h"
+
+struct machine {
+    const char *name, *doc;
+    double flops_bf16, flops_f32, flops_f8; /* dense peak of one device, FLOP/s; f8 0: not there */
+    double memory_bandwidth;                /* bytes/s */
+    uint64_t memory_bytes;
+    int node;                              /* devices in a machine */
+    double link_bandwidth;                 /* one direction, device to device in a machine, bytes/s */
+    double net_bandwidth;                  /* one direction, a device's share of its machine's network */
+    double host_bandwidth;                 /* device to host memory */
+    double link_latency, net_latency;      /* s, a step of a collective */
+    double start;                          /* s, an operation begins */
+    double issue;                          /* s, the host issues one action */
+    double matmul_efficiency, matmul_half; /* of peak for large products; m*n*k at which half of it is reached */
+    double attention_efficiency, attention_dgrad_efficiency;
+    double memory_efficiency;
+    double memory_overhead; /* share of the plan's bytes that a run needs besides (allocator, context) */
+    uint64_t memory_fixed;  /* bytes that it needs in any case: context, communicators */
+};
+
+/* "h100", "h200", "b200", "cpu"; NULL: no such machine. */
+const struct machine *machine_find(const char *name);
+const char *machine_names(void); /* "h100|h200|b200|cpu" */
+
+struct cost {
+    const struct machine *machine;
+    bool float8; /* products of layers in fp8 */
+};
+
+/* Seconds on the action's stream. */
+double cost_action(const struct cost *cost, const struct program *p, const struct action *a);
+/* FLOPs of a product or an attention action; 0 for others. Causal attention counts the visible half. */
+double cost_flops(const struct program *p, const struct action *a);
+/* Seconds a transfer of `bytes` (what the action's kind counts, see action_sent_bytes) takes in a group. */
+double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes);
+
+#endif

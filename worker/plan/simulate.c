@@ -1,0 +1,333 @@
+/* simulate.c - programs on a virtual clock. */
+#include "worker/plan/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* One stream of one rank: its actions in order, and how far it is. */
+struct lane {
+    int *actions;
+    int n, next;
+    double free; /* end of the last one */
+    /* SEND: ready times of those the partner has not met yet are found through the partner's lane */
+};
+
+struct sim {
+    const struct simulation_options *opt;
+    struct simulation *out;
+    struct lane *lanes; /* [rank][STREAM_COUNT] */
+};
+
+static struct lane *lane_of(const struct sim *s, int rank, int stream)
+{
+    return &s->lanes[rank * STREAM_COUNT + stream];
+}
+
+static const struct action *action_at(const struct sim *s, int rank, int index)
+{
+    return &s->opt->programs[rank]->actions[index];
+}
+
+/* --- set-up ---------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status fill_lanes(struct sim *s, struct titan_error *err)
+{
+    for (int r = 0; r < s->opt->n; r++) {
+        const struct program *p = s->opt->programs[r];
+        int count[STREAM_COUNT] = {0};
+        for (int i = 0; i < p->n_actions; i++)
+            count[p->actions[i].stream]++;
+        for (int k = 0; k < STREAM_COUNT; k++) {
+            struct lane *l = lane_of(s, r, k);
+            l->actions = malloc(((size_t)count[k] + 1) * sizeof *l->actions);
+            if (!l->actions)
+                return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
+        }
+        for (int i = 0; i < p->n_actions; i++) {
+            struct lane *l = lane_of(s, r, p->actions[i].stream);
+            l->actions[l->n++] = i;
+        }
+    }
+    return TITAN_OK;
+}
+
+static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
+{
+    s->out->n = s->opt->n;
+    s->out->ranks = calloc((size_t)s->opt->n, sizeof *s->out->ranks);
+    s->lanes = calloc((size_t)(s->opt->n * STREAM_COUNT), sizeof *s->lanes);
+    if (!s->out->ranks || !s->lanes)
+        return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
+    for (int r = 0; r < s->opt->n; r++) {
+        struct simulated_rank *k = &s->out->ranks[r];
+        const size_t n = (size_t)s->opt->programs[r]->n_actions + 1;
+        k->program = s->opt->programs[r];
+        k->start = calloc(n, sizeof *k->start);
+        k->end = malloc(n * sizeof *k->end);
+        if (!k->start || !k->end)
+            return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
+        for (size_t i = 0; i < n; i++)
+            k->end[i] = -1; /* not run */
+    }
+    return fill_lanes(s, err);
+}
+
+/* --- the clock ------------------------------------------------------------------------------------------------------
+ */
+
+/* Head of a lane; -1 at its end. */
+static int head(const struct lane *l)
+{
+    return l->next < l->n ? l->actions[l->next] : -1;
+}
+
+/* When the action could begin; -1 while something it waits for has not run. *ret_blocker: the latest of those. */
+static double ready_time(const struct sim *s, int rank, int index, int *ret_blocker)
+{
+    const struct program *p = s->opt->programs[rank];
+    const struct action *a = &p->actions[index];
+    const double *const end = s->out->ranks[rank].end;
+    double t = MAX(lane_of(s, rank, a->stream)->free, s->opt->issue * index);
+
+    *ret_blocker = -1;
+    for (int i = 0; i < a->n_waits; i++) {
+        const int w = p->waits[a->wait + i];
+        if (end[w] < 0) {
+            *ret_blocker = w;
+            return -1;
+        }
+        if (end[w] > t) {
+            t = end[w];
+            *ret_blocker = w;
+        }
+    }
+    return t;
+}
+
+/* The rank and stream where the other side of a SEND or RECV stands. */
+static void partner_of(const struct action *a, int *ret_rank, int *ret_stream)
+{
+    *ret_rank = a->peer;
+    *ret_stream = a->op == OP_SEND ? a->stream - STREAM_SEND + STREAM_RECV : a->stream - STREAM_RECV + STREAM_SEND;
+}
+
+static void account(struct sim *s, int rank, int index, double start, double end, int blocker)
+{
+    struct simulated_rank *k = &s->out->ranks[rank];
+    const struct program *p = k->program;
+    const struct action *a = &p->actions[index];
+    struct lane *l = lane_of(s, rank, a->stream);
+    const double idle = start - l->free, took = end - start;
+
+    if (a->stream == STREAM_COMPUTE && idle > 0 && blocker >= 0 && p->actions[blocker].channel >= 0)
+        k->exposed[p->actions[blocker].channel] += idle;
+    if (a->channel >= 0 && a->op != OP_RECV)
+        k->bytes[a->channel] += (double)action_sent_bytes(p, a);
+    if (a->stream == STREAM_COMPUTE) {
+        k->compute += took;
+        if (a->phase == PHASE_FORWARD)
+            k->forward += took;
+        else if (a->phase != PHASE_REDUCE && a->phase != PHASE_UPDATE)
+            k->backward += took;
+        if (a->phase != PHASE_REDUCE && a->phase != PHASE_UPDATE && took > 0) {
+            k->first = k->last == 0 ? start : k->first;
+            k->last = end;
+        }
+    }
+    k->start[index] = start;
+    k->end[index] = end;
+    k->finish = MAX(k->finish, end);
+    l->free = end;
+    l->next++;
+}
+
+static double time_of(const struct sim *s, int rank, int index)
+{
+    return s->opt->time(s->opt->arg, s->opt->programs[rank], action_at(s, rank, index));
+}
+
+/* SEND and RECV begin together. */
+static bool advance_pair(struct sim *s, int rank, int index, double ready, int blocker)
+{
+    const struct action *a = action_at(s, rank, index);
+    int peer, stream, other_blocker;
+
+    partner_of(a, &peer, &stream);
+    const int other = head(lane_of(s, peer, stream));
+    if (other < 0 || action_at(s, peer, other)->peer != rank)
+        return false;
+    const double other_ready = ready_time(s, peer, other, &other_blocker);
+    if (other_ready < 0)
+        return false;
+    const double start = MAX(ready, other_ready), end = start + time_of(s, rank, index);
+    account(s, rank, index, start, end, blocker);
+    account(s, peer, other, start, end, other_blocker);
+    return true;
+}
+
+/* What all ranks take part in. */
+static bool advance_world(struct sim *s, int stream)
+{
+    double start = 0;
+    int blocker;
+
+    for (int r = 0; r < s->opt->n; r++) {
+        const int i = head(lane_of(s, r, stream));
+        const double ready =
+            i >= 0 && action_at(s, r, i)->channel == CHANNEL_WORLD ? ready_time(s, r, i, &blocker) : -1;
+        if (ready < 0)
+            return false;
+        start = MAX(start, ready);
+    }
+    for (int r = 0; r < s->opt->n; r++) {
+        const int i = head(lane_of(s, r, stream));
+        account(s, r, i, start, start + time_of(s, r, i), -1);
+    }
+    return true;
+}
+
+static bool advance(struct sim *s, int rank, int stream)
+{
+    struct lane *l = lane_of(s, rank, stream);
+    bool moved = false;
+
+    for (int i; (i = head(l)) >= 0; moved = true) {
+        const struct action *a = action_at(s, rank, i);
+        int blocker;
+        const double ready = ready_time(s, rank, i, &blocker);
+        if (ready < 0)
+            break;
+        if (a->op == OP_SEND || a->op == OP_RECV) {
+            if (!advance_pair(s, rank, i, ready, blocker))
+                break;
+        } else if (a->channel == CHANNEL_WORLD) {
+            if (!advance_world(s, stream))
+                break;
+        } else {
+            account(s, rank, i, ready, ready + time_of(s, rank, i), blocker);
+        }
+    }
+    return moved;
+}
+
+static titan_status stuck(const struct sim *s, struct titan_error *err)
+{
+    for (int r = 0; r < s->opt->n; r++)
+        for (int k = 0; k < STREAM_COUNT; k++) {
+            const int i = head(lane_of(s, r, k));
+            int blocker;
+            if (i < 0 || ready_time(s, r, i, &blocker) < 0)
+                continue; /* waits for another stream of its own rank: not the cause */
+            const struct action *a = action_at(s, r, i);
+            return titan_fail(
+                err, TITAN_EINVAL,
+                "deadlock: pp rank %d stands at action %d (%s, microbatch %d, peer %d) and nobody meets it", r, i,
+                op_name((enum op)a->op), a->microbatch, a->peer);
+        }
+    return titan_fail(err, TITAN_EINVAL, "deadlock: actions wait for each other");
+}
+
+static titan_status run(struct sim *s, struct titan_error *err)
+{
+    bool moved = true, left = false;
+
+    while (moved) {
+        moved = false;
+        for (int r = 0; r < s->opt->n; r++)
+            for (int k = 0; k < STREAM_COUNT; k++)
+                moved |= advance(s, r, k);
+    }
+    for (int i = 0; i < s->opt->n * STREAM_COUNT; i++)
+        left |= head(&s->lanes[i]) >= 0;
+    return left ? stuck(s, err) : TITAN_OK;
+}
+
+static void summarise(struct simulation *out)
+{
+    double first = INFINITY, last = 0, busy = 0;
+
+    for (int r = 0; r < out->n; r++) {
+        out->step = MAX(out->step, out->ranks[r].finish);
+        first = MIN(first, out->ranks[r].first);
+        last = MAX(last, out->ranks[r].last);
+        busy += out->ranks[r].forward + out->ranks[r].backward;
+    }
+    if (last > first)
+        out->bubble = 1 - busy / (out->n * (last - first));
+}
+
+titan_status simulate(const struct simulation_options *options, struct simulation **ret, struct titan_error *err)
+{
+    struct sim s = {.opt = options, .out = calloc(1, sizeof *s.out)};
+
+    if (!s.out)
+        return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
+    titan_status status = alloc_ranks(&s, err);
+    if (status == TITAN_OK)
+        status = run(&s, err);
+    for (int i = 0; s.lanes && i < options->n * STREAM_COUNT; i++)
+        free(s.lanes[i].actions);
+    free(s.lanes);
+    if (status != TITAN_OK) {
+        simulation_close(s.out);
+        return status;
+    }
+    summarise(s.out);
+    *ret = s.out;
+    return TITAN_OK;
+}
+
+void simulation_close(struct simulation *s)
+{
+    if (!s)
+        return;
+    for (int r = 0; s->ranks && r < s->n; r++) {
+        free(s->ranks[r].start);
+        free(s->ranks[r].end);
+    }
+    free(s->ranks);
+    free(s);
+}
+
+/* --- timeline
+ * --------------------------------------------------------------------------------------------------------- */
+
+static void write_names(const struct simulation *s, struct buf *out)
+{
+    const char *comma = "";
+
+    for (int r = 0; r < s->n; r++) {
+        buf_printf(out, "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"pp rank %d\"}}",
+                   comma, r, r);
+        comma = ",\n";
+        for (int k = 0; k < STREAM_COUNT; k++)
+            if (s->ranks[r].program->streams >> k & 1)
+                buf_printf(out,
+                           "%s{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                           comma, r, k, stream_name((enum stream_id)k));
+    }
+}
+
+void simulation_timeline(const struct simulation *s, struct buf *out)
+{
+    buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    write_names(s, out);
+    for (int r = 0; r < s->n; r++) {
+        const struct simulated_rank *k = &s->ranks[r];
+        for (int i = 0; i < k->program->n_actions; i++) {
+            const struct action *a = &k->program->actions[i];
+            if (k->end[i] <= k->start[i])
+                continue;
+            buf_printf(out,
+                       ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+                       "\"args\":{\"action\":%d,\"unit\":%d,\"stage\":%d,\"microbatch\":%d}}",
+                       op_name((enum op)a->op), phase_name((enum phase)a->phase), r, a->stream, k->start[i] * 1e6,
+                       (k->end[i] - k->start[i]) * 1e6, i, a->unit, a->stage, a->microbatch);
+        }
+    }
+    buf_puts(out, "\n]}\n");
+}
