@@ -48,7 +48,7 @@ enum saved_tensor {
     SAVED_K_RAW,
     SAVED_Q_RSTD,
     SAVED_K_RSTD,
-    SAVED_KV,    /* (cp*N,2*K*D) of all cp ranks (gathered) */
+    SAVED_KV,    /* cp > 1: k | v (cp*N,2*K*D) of all cp ranks; where keys go round: (N,2*K*D) of this one */
     SAVED_ATTN,  /* (N,H*D) */
     SAVED_LSE,   /* (H,N) */
     SAVED_H,     /* (Ns,C)  x + attention */

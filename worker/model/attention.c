@@ -1,0 +1,312 @@
+/* attention.c - grouped-query attention: projections, the norm of heads, rotary embedding, context parallelism.
+ *
+ * Queries, keys and values lie in one buffer, side by side in each row, where that costs no copy; with the heads' norm,
+ * and where keys and values travel over cp, they have buffers of their own. */
+#include "base/cleanup.h"
+#include "worker/model/parts.h"
+
+/* --- who sees whom, and in what shape ----------------------------------------------------------------------------- */
+
+static struct attention_heads heads_of(const struct block *k, const struct block_sizes *z)
+{
+    return (struct attention_heads){.b = k->masked ? 1 : k->b, .h = z->h, .kv = z->kv, .d = z->d, .dv = z->d};
+}
+
+/* key_index: the keys' places in the batch. */
+static struct attention_mask mask_of(const struct block *k, const struct block_tokens *tokens, struct tensor key_index)
+{
+    if (!k->masked)
+        return (struct attention_mask){TENSOR_NONE, TENSOR_NONE, TENSOR_NONE};
+    return (struct attention_mask){.index = tokens->index, .start = tokens->start, .key_index = key_index};
+}
+
+/* Key index of all cp ranks, in rank order, or in the order in which they come round. */
+static struct tensor keys_of(const struct block *k, const struct block_sizes *z, enum table table)
+{
+    return tensor_at(k->table[table], 0, DTYPE_I32, 1, z->cp * z->n);
+}
+
+static struct tensor dgrad_work(struct block *k, const struct attention_heads *heads, int64_t queries, int64_t keys)
+{
+    const struct attention_shape shape = {.dt = k->dt,
+                                          .b = heads->b,
+                                          .tq = queries / heads->b,
+                                          .tk = keys / heads->b,
+                                          .h = heads->h,
+                                          .kv = heads->kv,
+                                          .d = heads->d,
+                                          .dv = heads->dv};
+    const size_t bytes = k->ops->attention_work_bytes(k->dev, &shape);
+    return bytes == 0 ? TENSOR_NONE : emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)bytes);
+}
+
+/* Queries and keys of the same width; in one go where they are neighbours. */
+static void rotate(struct block *k, const struct block_tokens *tokens, struct tensor q, struct tensor key,
+                   bool backward)
+{
+    const int64_t d = k->layout->model->head_dim;
+    const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
+    const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
+
+    if (key.buffer == q.buffer && key.ld == q.ld && key.offset == q.offset + (size_t)q.cols * dtype_bytes(q.dt)) {
+        q.cols += key.cols;
+        emit_rope(k->e, q, tokens->positions, c, s, q.cols / d, backward);
+        return;
+    }
+    emit_rope(k->e, q, tokens->positions, c, s, q.cols / d, backward);
+    emit_rope(k->e, key, tokens->positions, c, s, key.cols / d, backward);
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+/* Rows of heads, each a row of its own. */
+static struct tensor by_head(struct tensor t, int64_t d)
+{
+    return tensor_reshape(t, tensor_numel(t) / d, d);
+}
+
+/* One product: q | k | v (N,(H+2K)*D). Where keys and values travel they are a product of their own. */
+static void project(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor xn = saved->t[SAVED_XN1];
+    struct tensor kv;
+
+    if (z.cp == 1) {
+        const struct tensor qkv = block_new(k, BUF_ACTIVATION, "qkv", z.n, z.hd + 2 * z.kd);
+        block_linear(k, qkv, xn, block_param(k, u, ROLE_WQ, 3));
+        saved->t[SAVED_Q] = tensor_cols(qkv, 0, z.hd);
+        kv = tensor_cols(qkv, z.hd, 2 * z.kd);
+    } else {
+        saved->t[SAVED_Q] = block_new(k, BUF_ACTIVATION, "q", z.n, z.hd);
+        block_linear(k, saved->t[SAVED_Q], xn, block_param(k, u, ROLE_WQ, 1));
+        saved->t[SAVED_KV] = kv = block_new(k, BUF_ACTIVATION, "kv", z.n, 2 * z.kd);
+        block_linear(k, kv, xn, block_param(k, u, ROLE_WK, 2));
+    }
+    saved->t[SAVED_K] = tensor_cols(kv, 0, z.kd);
+    saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.kd);
+}
+
+/* Normed heads of x (N,heads*D) into a tensor of the same shape. */
+static struct tensor norm_heads(struct block *k, const char *name, struct tensor x, struct tensor gain,
+                                struct tensor *ret_rstd)
+{
+    const int64_t d = k->layout->model->head_dim;
+    const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
+
+    *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, tensor_numel(x) / d);
+    emit_rmsnorm(k->e, by_head(out, d), *ret_rstd, by_head(x, d), gain, k->layout->model->dims.norm_eps);
+    return out;
+}
+
+/* Three products, and the norm of each head of queries and keys (Qwen 3). */
+static void project_normed(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor xn = saved->t[SAVED_XN1];
+
+    saved->t[SAVED_Q_RAW] = block_new(k, BUF_ACTIVATION, "q_raw", z.n, z.hd);
+    block_linear(k, saved->t[SAVED_Q_RAW], xn, block_param(k, u, ROLE_WQ, 1));
+    saved->t[SAVED_Q] =
+        norm_heads(k, "q", saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1), &saved->t[SAVED_Q_RSTD]);
+    saved->t[SAVED_K_RAW] = block_new(k, BUF_ACTIVATION, "k_raw", z.n, z.kd);
+    block_linear(k, saved->t[SAVED_K_RAW], xn, block_param(k, u, ROLE_WK, 1));
+    saved->t[SAVED_K] =
+        norm_heads(k, "k", saved->t[SAVED_K_RAW], block_param(k, u, ROLE_K_NORM, 1), &saved->t[SAVED_K_RSTD]);
+    if (z.cp == 1) {
+        saved->t[SAVED_V] = block_new(k, BUF_ACTIVATION, "v", z.n, z.kd);
+    } else {
+        saved->t[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, 2 * z.kd);
+        saved->t[SAVED_V] = tensor_cols(saved->t[SAVED_KV], z.kd, z.kd);
+        emit_copy(k->e, tensor_cols(saved->t[SAVED_KV], 0, z.kd), saved->t[SAVED_K]);
+        saved->t[SAVED_K] = tensor_cols(saved->t[SAVED_KV], 0, z.kd);
+    }
+    block_linear(k, saved->t[SAVED_V], xn, block_param(k, u, ROLE_WV, 1));
+}
+
+/* Keys and values (N,2*K*D) go round the cp ranks, each step to the next one; the step after this one's travels while
+ * this one's is used. Partial results are merged by their log-sum-exp (Liu et al. 2023, arXiv:2310.01889). */
+static void attend_ring(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct attention_heads heads = heads_of(k, &z);
+    struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE;
+
+    for (int i = 0; i < z.cp; i++, kv = next) {
+        if (i + 1 < z.cp) {
+            next = block_new(k, BUF_WORK, "kv_ring", z.n, 2 * z.kd);
+            emit_shift(k->e, CHANNEL_CP, next, kv, 1);
+        }
+        const struct attention_mask mask =
+            mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
+        const struct tensor keys = tensor_cols(kv, 0, z.kd), values = tensor_cols(kv, z.kd, z.kd);
+        if (i == 0) {
+            emit_attention(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], saved->t[SAVED_Q], keys, values, &heads,
+                           &mask);
+            continue;
+        }
+        const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.hd);
+        const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", z.h, z.n);
+        emit_attention(k->e, part, part_lse, saved->t[SAVED_Q], keys, values, &heads, &mask);
+        emit_attention_merge(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, z.h);
+    }
+}
+
+void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                       struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct attention_heads heads = heads_of(k, &z);
+
+    if (k->layout->model->dims.qk_norm)
+        project_normed(k, u, saved);
+    else
+        project(k, u, saved);
+    rotate(k, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
+    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.hd);
+    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", z.h, z.n);
+    if (z.cp > 1 && k->ring) {
+        attend_ring(k, tokens, saved);
+        return;
+    }
+    struct tensor key_index = tokens->index;
+    if (z.cp > 1) {
+        /* (cp*N,2*K*D), rank by rank */
+        saved->t[SAVED_KV] = emit_all_gather(k->e, CHANNEL_CP, BUF_ACTIVATION, "kv", saved->t[SAVED_KV]);
+        saved->t[SAVED_K] = tensor_cols(saved->t[SAVED_KV], 0, z.kd);
+        saved->t[SAVED_V] = tensor_cols(saved->t[SAVED_KV], z.kd, z.kd);
+        key_index = keys_of(k, &z, TABLE_KEYS_GATHERED);
+    }
+    const struct attention_mask mask = mask_of(k, tokens, key_index);
+    emit_attention(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], saved->t[SAVED_Q], saved->t[SAVED_K],
+                   saved->t[SAVED_V], &heads, &mask);
+}
+
+/* --- input gradient ----------------------------------------------------------------------------------------------- */
+
+/* Gradients of queries, keys and values as attention saw them. */
+struct qkv {
+    struct tensor q, k, v;
+};
+
+static void dgrad(struct block *k, const struct layer_saved *saved, const struct attention_mask *mask,
+                  const struct qkv *out, struct tensor keys, struct tensor values, struct tensor dattn)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct attention_heads heads = heads_of(k, &z);
+
+    emit_attention_dgrad(k->e, out->q, out->k, out->v, dattn, saved->t[SAVED_ATTN], saved->t[SAVED_LSE],
+                         saved->t[SAVED_Q], keys, values, dgrad_work(k, &heads, z.n, keys.rows), &heads, mask);
+}
+
+/* Gradients of all ranks' keys and values, each summed where it belongs: (N,2*K*D). */
+static struct tensor attend_gathered_dgrad(struct block *k, const struct block_tokens *tokens,
+                                           const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct attention_mask mask = mask_of(k, tokens, keys_of(k, &z, TABLE_KEYS_GATHERED));
+    const struct tensor dkv = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, 2 * z.kd);
+    const struct qkv out = {dq, tensor_cols(dkv, 0, z.kd), tensor_cols(dkv, z.kd, z.kd)};
+
+    dgrad(k, saved, &mask, &out, saved->t[SAVED_K], saved->t[SAVED_V], dattn);
+    return emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", dkv);
+}
+
+/* Keys and values go round once more, their gradients one step behind them; after cp steps these are home: (N,2*K*D).
+ */
+static struct tensor attend_ring_dgrad(struct block *k, const struct block_tokens *tokens,
+                                       const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
+{
+    const struct block_sizes z = block_sizes(k);
+    struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE, travelling = TENSOR_NONE;
+
+    for (int i = 0; i < z.cp; i++, kv = next) {
+        if (i + 1 < z.cp) {
+            next = block_new(k, BUF_WORK, "kv_ring", z.n, 2 * z.kd);
+            emit_shift(k->e, CHANNEL_CP, next, kv, 1);
+        }
+        const struct attention_mask mask =
+            mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
+        const struct tensor part = block_new(k, BUF_DACTIVATION, "dkv_part", z.n, 2 * z.kd);
+        const struct qkv out = {i == 0 ? dq : block_new(k, BUF_WORK, "dq_part", z.n, z.hd), tensor_cols(part, 0, z.kd),
+                                tensor_cols(part, z.kd, z.kd)};
+        dgrad(k, saved, &mask, &out, tensor_cols(kv, 0, z.kd), tensor_cols(kv, z.kd, z.kd), dattn);
+        if (i > 0) {
+            emit_add_to(k->e, dq, out.q);
+            emit_add(k->e, part, part, travelling);
+        }
+        travelling = block_new(k, BUF_DACTIVATION, "dkv_ring", z.n, 2 * z.kd);
+        emit_shift(k->e, CHANNEL_CP, travelling, part, 1);
+    }
+    return travelling;
+}
+
+static void attend_dgrad(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
+                         struct tensor dattn, const struct qkv *out)
+{
+    const struct block_sizes z = block_sizes(k);
+
+    if (z.cp == 1) {
+        const struct attention_mask mask = mask_of(k, tokens, tokens->index);
+        dgrad(k, saved, &mask, out, saved->t[SAVED_K], saved->t[SAVED_V], dattn);
+        return;
+    }
+    const struct tensor dkv = k->ring ? attend_ring_dgrad(k, tokens, saved, dattn, out->q)
+                                      : attend_gathered_dgrad(k, tokens, saved, dattn, out->q);
+    emit_copy(k->e, out->k, tensor_cols(dkv, 0, z.kd));
+    emit_copy(k->e, out->v, tensor_cols(dkv, z.kd, z.kd));
+}
+
+/* Gradient before the heads' norm into a part of BACK_DQKV. */
+static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor dnormed, struct tensor raw,
+                             struct tensor gain, struct tensor rstd)
+{
+    const int64_t d = k->layout->model->head_dim;
+    const struct tensor dense = block_new(k, BUF_WORK, "dhead_raw", raw.rows, raw.cols);
+
+    emit_rmsnorm_dgrad(k->e, by_head(dense, d), false, by_head(dnormed, d), by_head(raw, d), gain, rstd);
+    emit_copy(k->e, to, dense);
+}
+
+struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                              const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
+{
+    const struct block_sizes z = block_sizes(k);
+    const bool normed = k->layout->model->dims.qk_norm;
+    const struct tensor dqkv = block_new(k, BUF_DACTIVATION, "dqkv", z.n, z.hd + 2 * z.kd);
+    struct qkv out = {tensor_cols(dqkv, 0, z.hd), tensor_cols(dqkv, z.hd, z.kd), tensor_cols(dqkv, z.hd + z.kd, z.kd)};
+    const struct qkv raw = out;
+
+    if (normed) {
+        out.q = back->t[BACK_DQ_NORMED] = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd);
+        out.k = back->t[BACK_DK_NORMED] = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd);
+    }
+    attend_dgrad(k, tokens, saved, dattn, &out);
+    rotate(k, tokens, out.q, out.k, true);
+    if (normed) {
+        norm_heads_dgrad(k, raw.q, out.q, saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1),
+                         saved->t[SAVED_Q_RSTD]);
+        norm_heads_dgrad(k, raw.k, out.k, saved->t[SAVED_K_RAW], block_param(k, u, ROLE_K_NORM, 1),
+                         saved->t[SAVED_K_RSTD]);
+    }
+    back->t[BACK_DQKV] = dqkv;
+    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
+    block_linear_dgrad(k, dxn, dqkv, block_param(k, u, ROLE_WQ, 3));
+    return dxn;
+}
+
+/* --- weight gradient ---------------------------------------------------------------------------------------------- */
+
+void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                     const struct layer_back *back)
+{
+    const int64_t d = k->layout->model->head_dim;
+
+    block_linear_wgrad(k, block_grad(k, u, ROLE_WQ, 3), u->first, back->t[BACK_DQKV], saved->t[SAVED_XN1]);
+    if (!k->layout->model->dims.qk_norm)
+        return;
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_Q_NORM, 1), by_head(back->t[BACK_DQ_NORMED], d),
+                       by_head(saved->t[SAVED_Q_RAW], d), saved->t[SAVED_Q_RSTD]);
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_K_NORM, 1), by_head(back->t[BACK_DK_NORMED], d),
+                       by_head(saved->t[SAVED_K_RAW], d), saved->t[SAVED_K_RSTD]);
+}

@@ -1,0 +1,409 @@
+/* block.c - embedding, transformer layer and head as operations of a program. */
+#include "worker/model/block.h"
+
+#include <assert.h>
+
+#include "base/cleanup.h"
+#include "worker/model/parts.h"
+
+/* --- sizes and views ---------------------------------------------------------------------------------------------- */
+
+int64_t block_tokens_local(const struct block *k)
+{
+    return k->b * k->t / mesh_group_size(&k->layout->mesh, GROUP_CP);
+}
+
+int64_t block_tokens_sharded(const struct block *k)
+{
+    return block_tokens_local(k) / mesh_group_size(&k->layout->mesh, GROUP_TP);
+}
+
+void block_tokens_view(const struct block *k, int buffer, struct block_tokens *ret)
+{
+    ret->all = tensor_at(buffer, 0, DTYPE_I32, 5, block_tokens_local(k));
+    ret->inputs = tensor_rows(ret->all, 0, 1);
+    ret->targets = tensor_rows(ret->all, 1, 1);
+    ret->positions = tensor_rows(ret->all, 2, 1);
+    ret->index = tensor_rows(ret->all, 3, 1);
+    ret->start = tensor_rows(ret->all, 4, 1);
+}
+
+struct block_sizes block_sizes(const struct block *k)
+{
+    const struct model *m = k->layout->model;
+    const struct model_dims *dims = &m->dims;
+    const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
+    const int64_t h = dims->n_heads / tp, kv = dims->n_kv_heads / tp;
+
+    return (struct block_sizes){.tp = tp,
+                                .cp = mesh_group_size(&k->layout->mesh, GROUP_CP),
+                                .n = block_tokens_local(k),
+                                .ns = block_tokens_sharded(k),
+                                .c = dims->dim,
+                                .h = h,
+                                .kv = kv,
+                                .d = m->head_dim,
+                                .hd = h * m->head_dim,
+                                .kd = kv * m->head_dim,
+                                .f = dims->ffn_hidden / tp,
+                                .v = dims->vocab_size / tp};
+}
+
+struct tensor block_new(struct block *k, enum buffer_kind kind, const char *name, int64_t rows, int64_t cols)
+{
+    return emit_tensor(k->e, kind, name, k->dt, rows, cols);
+}
+
+struct tensor block_new_f32(struct block *k, enum buffer_kind kind, const char *name, int64_t rows, int64_t cols)
+{
+    return emit_tensor(k->e, kind, name, DTYPE_F32, rows, cols);
+}
+
+static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_role role, int count, int buffer,
+                                 enum dtype dt)
+{
+    const struct model *m = k->layout->model;
+    const int first = model_find(m, unit, role);
+    assert(first >= 0 && buffer >= 0);
+    const struct local_tensor *t = &k->layout->tensors[first];
+    int64_t rows = t->rows;
+
+    for (int i = 1; i < count; i++) {
+        assert(m->tensors[first + i].glued);
+        rows += t[i].rows;
+    }
+    return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, t->cols);
+}
+
+struct tensor block_param(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count)
+{
+    return unit_matrix(k, u->unit, role, count, u->params, k->dt);
+}
+
+struct tensor block_grad(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count)
+{
+    return unit_matrix(k, u->unit, role, count, u->grads, DTYPE_F32);
+}
+
+/* --- gradients of a whole unit ------------------------------------------------------------------------------------ */
+
+static void zero_range(struct block *k, const struct unit_buffers *u, int64_t from, int64_t to)
+{
+    if (from < to)
+        emit_zero(k->e, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
+}
+
+/* The unit's matrix that begins first at or behind an element; -1: none. */
+static int next_matrix(const struct block *k, const struct model_unit *unit, int64_t from)
+{
+    int found = -1;
+
+    for (int i = unit->first_tensor; i < unit->first_tensor + unit->n_tensors; i++) {
+        const int64_t at = k->layout->tensors[i].offset;
+        if (k->layout->model->tensors[i].ndim > 1 && at >= from && (found < 0 || at < k->layout->tensors[found].offset))
+            found = i;
+    }
+    return found;
+}
+
+void block_begin_grads(struct block *k, const struct unit_buffers *u)
+{
+    const struct model_unit *unit = &k->layout->model->units[u->unit];
+    int64_t done = 0; /* everything before is written by a product or zeroed */
+
+    if (!u->first)
+        return;
+    for (int i; (i = next_matrix(k, unit, done)) >= 0;) {
+        const struct local_tensor *t = &k->layout->tensors[i];
+        zero_range(k, u, done, t->offset);
+        done = t->offset + t->rows * t->cols;
+    }
+    zero_range(k, u, done, k->layout->units[u->unit].padded);
+}
+
+/* --- linear layers and norms -------------------------------------------------------------------------------------- */
+
+void block_linear(struct block *k, struct tensor y, struct tensor x, struct tensor w)
+{
+    emit_matmul(k->e, y, false, x, false, w, true);
+}
+
+void block_linear_dgrad(struct block *k, struct tensor dx, struct tensor dy, struct tensor w)
+{
+    emit_matmul(k->e, dx, false, dy, false, w, false);
+}
+
+void block_linear_wgrad(struct block *k, struct tensor dw, bool first, struct tensor dy, struct tensor x)
+{
+    emit_matmul(k->e, dw, !first, dy, true, x, false);
+}
+
+struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
+                         struct tensor *ret_rstd)
+{
+    const struct tensor xn = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
+
+    *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, x.rows);
+    emit_rmsnorm(k->e, xn, *ret_rstd, x, gain, k->layout->model->dims.norm_eps);
+    return emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, name, xn);
+}
+
+struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
+                               struct tensor x, struct tensor gain, struct tensor rstd)
+{
+    const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
+
+    emit_copy(k->e, dx, residual);
+    emit_rmsnorm_dgrad(k->e, dx, true, dxn, x, gain, rstd);
+    return dx;
+}
+
+/* out (Ns,C) = x w^T, summed over tp, + residual */
+static struct tensor project_out(struct block *k, const char *name, struct tensor x, struct tensor w,
+                                 struct tensor residual)
+{
+    struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, w.rows);
+
+    block_linear(k, out, x, w);
+    out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, name, out);
+    emit_add(k->e, out, out, residual);
+    return out;
+}
+
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
+
+struct tensor embedding_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor x = block_new(k, BUF_ACTIVATION, "x", z.n, z.c);
+
+    /* Each tp rank has the rows of its part of the vocabulary, others are zero. */
+    emit_embed(k->e, x, tokens->inputs, block_param(k, u, ROLE_EMBEDDING, 1));
+    return emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, "x", x);
+}
+
+void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor dx)
+{
+    const struct tensor all = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dx", dx);
+
+    if (u->first)
+        zero_range(k, u, 0, k->layout->units[u->unit].padded);
+    emit_embed_wgrad(k->e, block_grad(k, u, ROLE_EMBEDDING, 1), tokens->inputs, all);
+}
+
+/* --- layer -------------------------------------------------------------------------------------------------------- */
+
+/* y = h + w2 (silu(w1 n) * w3 n), n = norm(h) */
+static struct tensor feed_forward(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    struct tensor *s = saved->t;
+
+    /* xn2 (N,C) */
+    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], block_param(k, u, ROLE_FFN_NORM, 1), &s[SAVED_RSTD2]);
+    /* gu (N,2F): gate | up of each token side by side */
+    s[SAVED_GU] = block_new(k, BUF_ACTIVATION, "gu", z.n, 2 * z.f);
+    block_linear(k, s[SAVED_GU], s[SAVED_XN2], block_param(k, u, ROLE_W1, 2));
+    /* act (N,F) */
+    s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", z.n, z.f);
+    emit_swiglu(k->e, s[SAVED_ACT], tensor_cols(s[SAVED_GU], 0, z.f), tensor_cols(s[SAVED_GU], z.f, z.f));
+    /* y (Ns,C) */
+    return project_out(k, "y", s[SAVED_ACT], block_param(k, u, ROLE_W2, 1), s[SAVED_H]);
+}
+
+struct tensor layer_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                            struct tensor x, struct tensor report, struct layer_saved *saved)
+{
+    struct tensor *s = saved->t;
+
+    for (int i = 0; i < SAVED_COUNT; i++)
+        s[i] = TENSOR_NONE;
+    s[SAVED_X] = x;
+    /* xn1 (N,C) */
+    s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
+    if (tensor_exists(report))
+        emit_check(k->e, report, s[SAVED_RSTD1]);
+    /* attn (N,H*D) */
+    attention_forward(k, u, tokens, saved);
+    /* h (Ns,C) = x + wo attn */
+    s[SAVED_H] = project_out(k, "h", s[SAVED_ATTN], block_param(k, u, ROLE_WO, 1), x);
+    return feed_forward(k, u, saved);
+}
+
+/* dh (Ns,C) from dy (Ns,C), through the feed-forward half and its residual. */
+static struct tensor feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                        struct tensor dy, struct layer_back *back)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor *s = saved->t;
+    struct tensor *g = back->t;
+
+    g[BACK_DY] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy", dy);
+    /* dact (N,F) */
+    const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", z.n, z.f);
+    block_linear_dgrad(k, dact, g[BACK_DY], block_param(k, u, ROLE_W2, 1));
+    /* dgu (N,2F) */
+    g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", z.n, 2 * z.f);
+    emit_swiglu_dgrad(k->e, tensor_cols(g[BACK_DGU], 0, z.f), tensor_cols(g[BACK_DGU], z.f, z.f), dact,
+                      tensor_cols(s[SAVED_GU], 0, z.f), tensor_cols(s[SAVED_GU], z.f, z.f));
+    /* dxn2 (N,C) -> (Ns,C) */
+    const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", z.n, z.c);
+    block_linear_dgrad(k, dxn2, g[BACK_DGU], block_param(k, u, ROLE_W1, 2));
+    g[BACK_DXN2] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn2);
+    /* dh (Ns,C) = dy + the norm's */
+    return block_norm_dgrad(k, "dh", dy, g[BACK_DXN2], s[SAVED_H], block_param(k, u, ROLE_FFN_NORM, 1), s[SAVED_RSTD2]);
+}
+
+struct tensor layer_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                          const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor *s = saved->t;
+    struct tensor *g = back->t;
+
+    for (int i = 0; i < BACK_COUNT; i++)
+        g[i] = TENSOR_NONE;
+    const struct tensor dh = feed_forward_dgrad(k, u, saved, dy, back);
+    g[BACK_DH] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dh", dh);
+    /* dattn (N,H*D) */
+    const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
+    block_linear_dgrad(k, dattn, g[BACK_DH], block_param(k, u, ROLE_WO, 1));
+    /* dxn1 (N,C) -> (Ns,C) */
+    const struct tensor dxn1 = attention_dgrad(k, u, tokens, saved, dattn, back);
+    g[BACK_DXN1] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn1", dxn1);
+    /* dx (Ns,C) = dh + the norm's */
+    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], s[SAVED_X], block_param(k, u, ROLE_ATTENTION_NORM, 1),
+                            s[SAVED_RSTD1]);
+}
+
+void layer_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                 const struct layer_back *back)
+{
+    const struct tensor *s = saved->t, *g = back->t;
+
+    block_begin_grads(k, u);
+    /* dw2 (C,F) */
+    block_linear_wgrad(k, block_grad(k, u, ROLE_W2, 1), u->first, g[BACK_DY], s[SAVED_ACT]);
+    /* dw1 | dw3 (2F,C) */
+    block_linear_wgrad(k, block_grad(k, u, ROLE_W1, 2), u->first, g[BACK_DGU], s[SAVED_XN2]);
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
+    /* dwo (C,H*D) */
+    block_linear_wgrad(k, block_grad(k, u, ROLE_WO, 1), u->first, g[BACK_DH], s[SAVED_ATTN]);
+    attention_wgrad(k, u, saved, back);
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
+}
+
+/* --- head --------------------------------------------------------------------------------------------------------- */
+
+/* Losses (1,n) of logits (n,V) cut by vocabulary, which become their gradient: 3 numbers a token are exchanged. */
+static void losses_of(struct block *k, struct tensor losses, struct tensor logits, struct tensor targets, bool gradient)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor part = block_new_f32(k, BUF_WORK, "loss_stats", logits.rows, 3);
+
+    emit_loss_stats(k->e, part, logits, targets);
+    const struct tensor stats = emit_all_gather(k->e, CHANNEL_TP, BUF_WORK, "loss_stats", part);
+    emit_loss_finish(k->e, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats, z.tp);
+}
+
+/* What the pieces of a head have in common. */
+struct head {
+    struct tensor xn, dxn; /* (N,C); dxn none without gradients */
+    struct tensor w, dw;   /* (V,C) */
+    bool first;            /* dw is overwritten by the first piece */
+    struct tensor report, losses;
+};
+
+static void head_piece(struct block *k, const struct head *head, const struct block_tokens *tokens, int64_t from,
+                       int64_t n)
+{
+    const enum phase phase = k->e->phase;
+    const bool gradient = tensor_exists(head->dxn);
+    const struct tensor xn = tensor_rows(head->xn, from, n);
+    const struct tensor losses =
+        tensor_exists(head->losses) ? tensor_cols(head->losses, from, n) : block_new_f32(k, BUF_WORK, "losses", 1, n);
+    /* logits (n,V) */
+    const struct tensor logits = block_new(k, BUF_ACTIVATION, "logits", n, head->w.rows);
+
+    block_linear(k, logits, xn, head->w);
+    losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
+    if (tensor_exists(head->report))
+        emit_loss_sum(k->e, head->report, losses);
+    if (!gradient)
+        return;
+    /* The gradient is that of the sum over tokens; the mean over the global batch is the optimizer's factor. */
+    k->e->phase = PHASE_DGRAD;
+    block_linear_dgrad(k, tensor_rows(head->dxn, from, n), logits, head->w);
+    k->e->phase = PHASE_WGRAD;
+    block_linear_wgrad(k, head->dw, head->first && from == 0, logits, xn);
+    k->e->phase = phase;
+}
+
+static struct tensor head_back(struct block *k, const struct unit_buffers *u, struct tensor dxn, struct tensor x,
+                               struct tensor rstd)
+{
+    const enum phase phase = k->e->phase;
+    const struct tensor dx = block_new(k, BUF_DACTIVATION, "dx", x.rows, x.cols);
+
+    k->e->phase = PHASE_DGRAD;
+    dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn", dxn);
+    emit_rmsnorm_dgrad(k->e, dx, false, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd);
+    k->e->phase = PHASE_WGRAD;
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_NORM, 1), dxn, x, rstd);
+    k->e->phase = phase;
+    return dx;
+}
+
+/* Buffers that hold the head's matrix. A tied one is found in the embedding's unit. */
+static const struct unit_buffers *output_unit(const struct block *k, const struct unit_buffers *u,
+                                              const struct unit_buffers *tied)
+{
+    return k->layout->model->dims.tied_embeddings ? tied : u;
+}
+
+static enum tensor_role output_role(const struct block *k)
+{
+    return k->layout->model->dims.tied_embeddings ? ROLE_EMBEDDING : ROLE_OUTPUT;
+}
+
+struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
+                        const struct block_tokens *tokens, struct tensor x, struct tensor report, struct tensor losses)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct unit_buffers *out = output_unit(k, u, tied);
+    const bool gradient = u->grads >= 0;
+    const int64_t pieces = MAX(1, MIN(k->loss_chunks, z.n)), rows = (z.n + pieces - 1) / pieces;
+    struct tensor rstd;
+    struct head head = {.xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd),
+                        .dxn = TENSOR_NONE,
+                        .w = block_param(k, out, output_role(k), 1),
+                        .dw = TENSOR_NONE,
+                        .first = out->first,
+                        .report = report,
+                        .losses = losses};
+
+    if (tensor_exists(report))
+        emit_check(k->e, report, rstd);
+    if (gradient) {
+        const enum phase phase = k->e->phase;
+        head.dxn = block_new(k, BUF_DACTIVATION, "dxn", z.n, z.c);
+        head.dw = block_grad(k, out, output_role(k), 1);
+        k->e->phase = PHASE_WGRAD;
+        block_begin_grads(k, u);
+        if (out != u)
+            block_begin_grads(k, out);
+        k->e->phase = phase;
+    }
+    for (int64_t from = 0; from < z.n; from += rows)
+        head_piece(k, &head, tokens, from, MIN(rows, z.n - from));
+    return gradient ? head_back(k, u, head.dxn, x, rstd) : TENSOR_NONE;
+}
+
+void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
+                 struct tensor logits)
+{
+    struct tensor rstd;
+    const struct tensor xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd);
+
+    block_linear(k, logits, xn, block_param(k, output_unit(k, u, tied), output_role(k), 1));
+}
