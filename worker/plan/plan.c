@@ -1,0 +1,180 @@
+/* plan.c - recipe in, programs out. */
+#include "worker/plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/plan/check.h"
+
+/* --- policies -------------------------------------------------------------------------------------------------------
+ */
+
+static enum reshard reshard_of(const char *text)
+{
+    if (strcmp(text, "never") == 0)
+        return RESHARD_NEVER;
+    return strcmp(text, "always") == 0 ? RESHARD_ALWAYS : RESHARD_DEFAULT;
+}
+
+static enum reduce_when reduce_of(const char *text)
+{
+    if (strcmp(text, "step") == 0)
+        return REDUCE_STEP;
+    return strcmp(text, "microbatch") == 0 ? REDUCE_MICROBATCH : REDUCE_DEFAULT;
+}
+
+/* Selective: "op" keeps the results of expensive operations in every layer, a number n recomputes every n-th layer. */
+static void choose_checkpointing(const struct recipe *r, int layers, enum checkpointing *ret)
+{
+    const char *mode = r->activation_checkpoint.mode, *option = r->activation_checkpoint.selective_ac_option;
+    const bool full = strcmp(mode, "full") == 0, selective = strcmp(mode, "selective") == 0;
+    const int every = selective && strcmp(option, "op") != 0 ? atoi(option) : 0;
+
+    for (int l = 0; l < layers; l++)
+        ret[l] = full || (every > 0 && (l + 1) % every == 0) ? CHECKPOINT_FULL
+                 : selective && every == 0                   ? CHECKPOINT_OPS
+                                                             : CHECKPOINT_NONE;
+}
+
+/* Without a device: the same order of magnitude as the plug-ins ask for. */
+static size_t estimated_work(struct device *dev, const struct attention_shape *s)
+{
+    (void)dev;
+    return (size_t)(s->b * s->tq * s->h) * sizeof(float) +
+           (size_t)(s->b * s->tk * s->kv * (s->d + s->dv)) * sizeof(float);
+}
+
+static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work};
+
+/* --- open -----------------------------------------------------------------------------------------------------------
+ */
+
+static int64_t largest_share(const struct plan *plan)
+{
+    const int64_t ranks = mesh_batch_size(&plan->mesh);
+    return (plan->build.microbatches + ranks - 1) / ranks;
+}
+
+static titan_status open_schedule(struct plan *plan, struct titan_error *err)
+{
+    const struct recipe *r = plan->opt.recipe;
+    const int ranks = plan->mesh.size[AXIS_PP], stages = plan->layout->stages;
+    const char *csv = r->parallelism.pipeline_parallel_schedule_csv;
+
+    if (ranks == 1)
+        return TITAN_OK;
+    if (csv[0])
+        return schedule_load(csv, ranks, stages, (int)largest_share(plan), &plan->schedule, err);
+    return schedule_generate(r->parallelism.pipeline_parallel_schedule, ranks, stages, (int)largest_share(plan),
+                             &plan->schedule, err);
+}
+
+static void set_build_options(struct plan *plan)
+{
+    const struct recipe *r = plan->opt.recipe;
+    const int64_t rows = recipe_microbatch_rows(r);
+
+    plan->cut = (struct sequence_cut){.b = rows,
+                                      .t = r->training.seq_len,
+                                      .cp = plan->mesh.size[AXIS_CP],
+                                      .balanced = r->parallelism.context_parallel_load_balance};
+    plan->build =
+        (struct build_options){.layout = plan->layout,
+                               .dt = plan->opt.dt,
+                               .b = rows,
+                               .t = r->training.seq_len,
+                               .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
+                               .ring = strcmp(r->parallelism.context_parallel_rotate_method, "ring") == 0,
+                               .loss_chunks = (int)r->training.loss_chunks,
+                               .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,
+                               .dev = plan->opt.dev,
+                               .microbatches = r->training.global_batch_size / rows,
+                               .reshard = reshard_of(r->parallelism.fsdp_reshard_after_forward),
+                               .reduce = reduce_of(r->parallelism.fsdp_reduce),
+                               .prefetch = r->parallelism.fsdp_reorder ? (int)r->parallelism.fsdp_prefetch : 0,
+                               .canonical = r->numerics.canonical,
+                               .offload = r->training.enable_cpu_offload,
+                               .checkpointing = plan->checkpointing};
+}
+
+static titan_status open_parts(struct plan *plan, struct titan_error *err)
+{
+    const struct recipe *r = plan->opt.recipe;
+    const int layers = (int)r->model.dims.n_layers;
+
+    TRY(recipe_check_world(r, plan->opt.world, err));
+    TRY(mesh_build(r, plan->opt.world, &plan->mesh, err));
+    TRY(layout_of_recipe(r, plan->opt.model, &plan->mesh, &plan->layout, err));
+    plan->checkpointing = calloc((size_t)layers, sizeof *plan->checkpointing);
+    if (!plan->checkpointing)
+        return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
+    choose_checkpointing(r, layers, plan->checkpointing);
+    set_build_options(plan);
+    TRY(open_schedule(plan, err));
+    plan->build.schedule = plan->schedule;
+    plan->kinds = program_kinds(&plan->build);
+    return TITAN_OK;
+}
+
+titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err)
+{
+    struct plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
+    plan->opt = *options;
+    const titan_status status = open_parts(plan, err);
+    if (status != TITAN_OK) {
+        plan_close(plan);
+        return status;
+    }
+    *ret = plan;
+    return TITAN_OK;
+}
+
+void plan_close(struct plan *plan)
+{
+    if (!plan)
+        return;
+    schedule_close(plan->schedule);
+    layout_close(plan->layout);
+    free(plan->checkpointing);
+    free(plan);
+}
+
+/* --- programs -------------------------------------------------------------------------------------------------------
+ */
+
+titan_status plan_program(const struct plan *plan, int rank, struct program **ret, struct titan_error *err)
+{
+    return program_build(&plan->build, rank, ret, err);
+}
+
+titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err)
+{
+    struct program **programs = calloc((size_t)plan->kinds, sizeof(struct program *));
+    titan_status status = TITAN_OK;
+
+    if (!programs)
+        return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
+    for (int k = 0; status == TITAN_OK && k < plan->kinds; k++) {
+        status = plan_program(plan, program_kind_rank(&plan->build, k), &programs[k], err);
+        if (status == TITAN_OK)
+            status = program_check(programs[k], plan->opt.memory_bytes, err);
+    }
+    if (status == TITAN_OK)
+        status = programs_check((const struct program *const *)programs, plan->kinds, err);
+    if (status != TITAN_OK) {
+        plan_free_programs(plan, programs);
+        return status;
+    }
+    *ret = programs;
+    return TITAN_OK;
+}
+
+void plan_free_programs(const struct plan *plan, struct program **programs)
+{
+    for (int k = 0; programs && k < plan->kinds; k++)
+        program_close(programs[k]);
+    free(programs);
+}

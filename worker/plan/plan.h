@@ -1,0 +1,43 @@
+/* plan.h - from a recipe and a number of ranks to checked programs: mesh, layout, schedule, policies, programs, passes.
+ *
+ * What the training loop, `titan-worker check` and `titan-worker plan` share. */
+#ifndef TITAN_WORKER_PLAN_PLAN_H
+#define TITAN_WORKER_PLAN_PLAN_H
+
+#include "worker/plan/build.h"
+#include "worker/plan/cost.h"
+#include "worker/plan/sequence.h"
+
+struct plan_options {
+    const struct recipe *recipe; /* resolved; borrowed */
+    const struct model *model;   /* borrowed */
+    int world;
+    enum dtype dt;
+    const struct device_ops *ops; /* attention_work_bytes; NULL: estimated */
+    struct device *dev;
+    const struct machine *machine; /* for passes that weigh costs and for the memory budget; NULL: none known */
+    uint64_t memory_bytes;         /* of a device; 0 = unknown */
+};
+
+struct plan {
+    struct plan_options opt;
+    struct mesh mesh;
+    struct layout *layout;
+    struct schedule *schedule;         /* NULL without a pipeline */
+    enum checkpointing *checkpointing; /* of every layer */
+    struct sequence_cut cut;           /* of a microbatch */
+    struct build_options build;
+    int kinds;
+};
+
+titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err) TITAN_MUST_USE;
+void plan_close(struct plan *plan); /* NULL is fine */
+
+/* The finished program of this rank's kind, after the recipe's passes. */
+titan_status plan_program(const struct plan *plan, int rank, struct program **ret,
+                          struct titan_error *err) TITAN_MUST_USE;
+/* Programs of all kinds, each checked and all together; *ret is an array of plan->kinds, owned (plan_free_programs). */
+titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err) TITAN_MUST_USE;
+void plan_free_programs(const struct plan *plan, struct program **programs); /* NULL is fine */
+
+#endif
