@@ -19,7 +19,8 @@ struct bench {
     int64_t b, t, n, c, heads, kv, d, f, v, layers;
     void *x[6];     /* activations, large enough for all */
     float *grad[4]; /* fp32, a unit's size */
-    float *rstd;
+    float *rstd, *stats;
+    struct attention_shape attention;
     int32_t *tokens;
     float *angle;
     void *work;
@@ -104,13 +105,13 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->rope(s, b->x[0], q, b->tokens, b->angle, b->angle, b->dt, n, b->heads + b->kv, b->d, false);
         break;
     case ATTN:
-        st = ops->attention(s, b->x[2], hd, b->rstd, qkv, q, qkv + hd * e, qkv + (hd + b->kv * b->d) * e, q, b->dt,
-                            b->b, b->t, b->heads, b->kv, b->d);
+        st = ops->attention(s, b->x[2], hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q,
+                            &b->attention);
         break;
     case ATTN_DX:
-        st = ops->attention_dgrad(s, dqkv, q, dqkv + hd * e, dqkv + (hd + b->kv * b->d) * e, q, b->x[3], hd, b->x[2],
-                                  hd, b->rstd, qkv, q, qkv + hd * e, qkv + (hd + b->kv * b->d) * e, q, b->dt, b->b,
-                                  b->t, b->heads, b->kv, b->d, b->work);
+        st = ops->attention_dgrad(s, dqkv, q, dqkv + hd * e, q, dqkv + (hd + b->kv * b->d) * e, q, b->x[3], hd, b->x[2],
+                                  hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &b->attention,
+                                  b->work);
         break;
     case SWIGLU:
         st = ops->swiglu(s, b->x[0], b->x[1], (char *)b->x[1] + b->f * e, 2 * b->f, b->dt, n, b->f);
@@ -126,13 +127,14 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->copy(s, b->x[0], b->x[1], (size_t)(n * c * e));
         break;
     case EMBED:
-        st = ops->embed(s, b->x[0], b->tokens, b->x[1], b->dt, n, c, b->v);
+        st = ops->embed(s, b->x[0], b->tokens, b->x[1], b->dt, n, c, b->v, 0);
         break;
     case EMBED_DW:
-        st = ops->embed_wgrad(s, b->grad[0], b->tokens, b->x[0], b->dt, n, c, b->v);
+        st = ops->embed_wgrad(s, b->grad[0], b->tokens, b->x[0], b->dt, n, c, b->v, 0);
         break;
     case LOSS:
-        st = ops->cross_entropy(s, b->rstd, b->x[0], b->x[1], b->tokens, b->dt, n, b->v, 1.0f);
+        st = ops->loss_stats(s, b->stats, b->x[1], b->tokens, b->dt, n, b->v, 0);
+        st |= ops->loss_finish(s, b->rstd, b->x[0], b->x[1], b->tokens, b->stats, 1, b->dt, n, b->v, 0);
         break;
     case ADAMW:
         st = ops->adamw(s, b->grad[0], b->grad[1], b->grad[2], b->grad[3], b->x[4], params, &adam);
@@ -225,7 +227,7 @@ static void run_rest(struct bench *b)
     run(b, (struct op_call){.name = "copy", .kind = COPY, .calls = 2 * l, .bytes = 2 * n * c * e});
     run(b, (struct op_call){.name = "embed", .kind = EMBED, .calls = 1, .bytes = 2 * n * c * e});
     run(b, (struct op_call){.name = "embed_wgrad", .kind = EMBED_DW, .calls = 1, .bytes = n * c * (e + 8)});
-    run(b, (struct op_call){.name = "cross_entropy", .kind = LOSS, .calls = 1, .bytes = 2 * n * (double)b->v * e});
+    run(b, (struct op_call){.name = "loss", .kind = LOSS, .calls = 1, .bytes = 3 * n * (double)b->v * e});
     run(b, (struct op_call){.name = "adamw", .kind = ADAMW, .calls = l, .bytes = 30 * params});
     run(b, (struct op_call){.name = "block_sums", .kind = SUMS, .calls = l, .bytes = 4 * params});
 }
@@ -261,7 +263,10 @@ int main(int argc, char **argv)
     b.rstd = memory(&b, (size_t)(b.n * b.heads) * 4);
     b.tokens = memory(&b, (size_t)b.n * 4);
     b.angle = memory(&b, (size_t)(b.t * b.d) * 4);
-    b.work = memory(&b, b.ops->attention_work_bytes(b.h.dev, b.dt, b.b, b.t, b.heads, b.kv, b.d));
+    b.stats = memory(&b, (size_t)b.n * 12);
+    b.attention = (struct attention_shape){
+        .dt = b.dt, .b = b.b, .tq = b.t, .tk = b.t, .h = b.heads, .kv = b.kv, .d = b.d, .dv = b.d};
+    b.work = memory(&b, b.ops->attention_work_bytes(b.h.dev, &b.attention));
 
     printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"peak_gflops_bf16\": %.1f, \"peak_gflops_fp32\": %.1f,\n"
            "  \"dim\": %lld, \"layers\": %lld, \"heads\": %lld, \"kv_heads\": %lld, \"ffn\": %lld, \"vocab\": %lld, "

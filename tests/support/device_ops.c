@@ -8,7 +8,7 @@
 
 /* --- harness ----------------------------------------------------------------------------------------------------- */
 
-enum { TRACKED_MAX = 64 };
+enum { TRACKED_MAX = 128 };
 
 struct checker {
     const struct device_handle *h;
@@ -284,66 +284,86 @@ static void ref_rmsnorm_grad(double *dx, double *dg, const double *dy, const dou
     }
 }
 
-struct attention_shape {
-    int64_t b, t, h, kv, d;
+/* An attention problem in fp64; places as device.h's index, start and key_index, NULL = causal. */
+struct attention_ref {
+    int64_t b, tq, tk, h, kv, d, dv;
+    const double *index, *start, *key_index;
 };
 
-/* q (N,H,D), k and v (N,K,D), dense. */
+static bool ref_sees(const struct attention_ref *s, int64_t b, int64_t i, int64_t j)
+{
+    if (!s->index)
+        return j <= i;
+    double place = s->key_index[b * s->tk + j];
+    return place >= s->start[b * s->tq + i] && place <= s->index[b * s->tq + i];
+}
+
+/* q (B*Tq,H,D), k (B*Tk,K,D), v (B*Tk,K,Dv), dense. */
 static void ref_attention(double *out, double *lse, const double *q, const double *k, const double *v,
-                          const struct attention_shape *s)
+                          const struct attention_ref *s)
 {
     double scale = 1.0 / sqrt((double)s->d);
-    double *p = malloc((size_t)(s->t + 1) * sizeof(*p));
+    double *p = malloc((size_t)(s->tk + 1) * sizeof(*p));
     if (!p)
         abort();
     for (int64_t b = 0; b < s->b; b++)
         for (int64_t h = 0; h < s->h; h++)
-            for (int64_t i = 0; i < s->t; i++) {
-                int64_t g = h / (s->h / s->kv), row = b * s->t + i;
+            for (int64_t i = 0; i < s->tq; i++) {
+                int64_t g = h / (s->h / s->kv), row = b * s->tq + i;
                 double max = -INFINITY, sum = 0.0;
-                for (int64_t j = 0; j <= i; j++) {
-                    p[j] = 0.0;
+                for (int64_t j = 0; j < s->tk; j++) {
+                    p[j] = ref_sees(s, b, i, j) ? 0.0 : -INFINITY;
                     for (int64_t e = 0; e < s->d; e++)
-                        p[j] += q[(row * s->h + h) * s->d + e] * k[((b * s->t + j) * s->kv + g) * s->d + e] * scale;
+                        p[j] += q[(row * s->h + h) * s->d + e] * k[((b * s->tk + j) * s->kv + g) * s->d + e] * scale;
                     max = fmax(max, p[j]);
                 }
-                for (int64_t j = 0; j <= i; j++)
-                    sum += exp(p[j] - max);
-                lse[h * s->b * s->t + row] = max + log(sum);
-                for (int64_t e = 0; e < s->d; e++) {
+                for (int64_t j = 0; j < s->tk; j++)
+                    sum += p[j] = p[j] == -INFINITY ? 0.0 : exp(p[j] - max);
+                lse[h * s->b * s->tq + row] = max + log(sum);
+                for (int64_t e = 0; e < s->dv; e++) {
                     double o = 0.0;
-                    for (int64_t j = 0; j <= i; j++)
-                        o += exp(p[j] - max) / sum * v[((b * s->t + j) * s->kv + g) * s->d + e];
-                    out[(row * s->h + h) * s->d + e] = o;
+                    for (int64_t j = 0; j < s->tk && sum > 0.0; j++)
+                        o += p[j] / sum * v[((b * s->tk + j) * s->kv + g) * s->dv + e];
+                    out[(row * s->h + h) * s->dv + e] = o;
                 }
             }
     free(p);
 }
+
+/* Adds to dq, dk and dv of one query what one key gives. */
+static void ref_attention_pair(double *dq, double *dk, double *dv, const double *q, const double *k, const double *v,
+                               const double *dout, double lse, double delta, const struct attention_ref *s)
+{
+    double score = 0.0, dp = 0.0, scale = 1.0 / sqrt((double)s->d);
+    for (int64_t e = 0; e < s->d; e++)
+        score += q[e] * k[e] * scale;
+    for (int64_t e = 0; e < s->dv; e++)
+        dp += dout[e] * v[e];
+    double p = exp(score - lse), ds = p * (dp - delta) * scale;
+    for (int64_t e = 0; e < s->d; e++) {
+        dq[e] += ds * k[e];
+        dk[e] += ds * q[e];
+    }
+    for (int64_t e = 0; e < s->dv; e++)
+        dv[e] += p * dout[e];
+}
 static void ref_attention_grad(double *dq, double *dk, double *dv, const double *dout, const double *out,
                                const double *lse, const double *q, const double *k, const double *v,
-                               const struct attention_shape *s)
+                               const struct attention_ref *s)
 {
-    double scale = 1.0 / sqrt((double)s->d);
     for (int64_t b = 0; b < s->b; b++)
         for (int64_t h = 0; h < s->h; h++)
-            for (int64_t i = 0; i < s->t; i++) {
-                int64_t g = h / (s->h / s->kv), row = b * s->t + i, at = (row * s->h + h) * s->d;
+            for (int64_t i = 0; i < s->tq; i++) {
+                int64_t g = h / (s->h / s->kv), row = b * s->tq + i, at = (row * s->h + h) * s->d;
+                int64_t vat = (row * s->h + h) * s->dv;
                 double delta = 0.0;
-                for (int64_t e = 0; e < s->d; e++)
-                    delta += dout[at + e] * out[at + e];
-                for (int64_t j = 0; j <= i; j++) {
-                    int64_t to = ((b * s->t + j) * s->kv + g) * s->d;
-                    double score = 0.0, dp = 0.0;
-                    for (int64_t e = 0; e < s->d; e++) {
-                        score += q[at + e] * k[to + e] * scale;
-                        dp += dout[at + e] * v[to + e];
-                    }
-                    double p = exp(score - lse[h * s->b * s->t + row]), ds = p * (dp - delta) * scale;
-                    for (int64_t e = 0; e < s->d; e++) {
-                        dq[at + e] += ds * k[to + e];
-                        dk[to + e] += ds * q[at + e];
-                        dv[to + e] += p * dout[at + e];
-                    }
+                for (int64_t e = 0; e < s->dv; e++)
+                    delta += dout[vat + e] * out[vat + e];
+                for (int64_t j = 0; j < s->tk; j++) {
+                    int64_t to = (b * s->tk + j) * s->kv + g;
+                    if (ref_sees(s, b, i, j))
+                        ref_attention_pair(dq + at, dk + to * s->d, dv + to * s->dv, q + at, k + to * s->d,
+                                           v + to * s->dv, dout + vat, lse[h * s->b * s->tq + row], delta, s);
                 }
             }
 }
@@ -358,8 +378,7 @@ static double ref_dsilu(double x)
     return s * (1.0 + x * (1.0 - s));
 }
 
-static void ref_cross_entropy(double *loss, double *dx, const double *x, const double *target, int64_t n, int64_t v,
-                              double grad_scale)
+static void ref_cross_entropy(double *loss, double *dx, const double *x, const double *target, int64_t n, int64_t v)
 {
     for (int64_t i = 0; i < n; i++) {
         double max = -INFINITY, sum = 0.0;
@@ -372,7 +391,7 @@ static void ref_cross_entropy(double *loss, double *dx, const double *x, const d
             sum += exp(x[i * v + j] - max);
         loss[i] = log(sum) + max - x[i * v + (int64_t)target[i]];
         for (int64_t j = 0; j < v; j++)
-            dx[i * v + j] = grad_scale * (exp(x[i * v + j] - max) / sum - (j == (int64_t)target[i]));
+            dx[i * v + j] = exp(x[i * v + j] - max) / sum - (j == (int64_t)target[i]);
     }
 }
 
@@ -415,7 +434,7 @@ static bool differences(struct checker *c, double *x, const double *grad, int64_
 struct difference_case {
     double *x, *g, *q, *k, *v, *out, *aux;
     const double *weight;
-    struct attention_shape shape;
+    struct attention_ref shape;
     int64_t n, c;
 };
 static double norm_value(const void *arg)
@@ -438,8 +457,33 @@ static double silu_value(const void *arg)
 static double loss_value(const void *arg)
 {
     const struct difference_case *d = arg;
-    ref_cross_entropy(d->aux, d->out, d->x, d->g, d->n, d->c, 1.0);
+    ref_cross_entropy(d->aux, d->out, d->x, d->g, d->n, d->c);
     return d->aux[0] + d->aux[1] + d->aux[2];
+}
+
+/* Causal, and with rows out of order in two documents where the last row sees nothing. */
+static void check_reference_attention(struct checker *c)
+{
+    static const double index[] = {3, 0, 6, 1, 7, 4, 2, 5}, start[] = {0, 0, 5, 0, 5, 0, 0, 9};
+    for (int masked = 0; masked < 2; masked++) {
+        struct difference_case d = {.shape = {.b = 2, .tq = 4, .tk = 4, .h = 4, .kv = 2, .d = 3, .dv = 3}};
+        if (masked)
+            d.shape = (struct attention_ref){1, 8, 8, 4, 2, 3, 2, index, start, index};
+        const struct attention_ref *s = &d.shape;
+        int64_t nq = 8 * s->h * s->d, nk = 8 * s->kv * s->d, nv = 8 * s->kv * s->dv;
+        d.n = 8 * s->h * s->dv;
+        d.q = values(c, nq), d.k = values(c, nk), d.v = values(c, nv), d.out = values(c, d.n), d.aux = values(c, 32);
+        double *weight = values(c, d.n), *dq = values(c, nq), *dk = values(c, nk), *dv = values(c, nv);
+        fill(c, d.q, nq, 1.0), fill(c, d.k, nk, 1.0), fill(c, d.v, nv, 1.0), fill(c, weight, d.n, 1.0);
+        d.weight = weight;
+        attention_value(&d);
+        ref_attention_grad(dq, dk, dv, weight, d.out, d.aux, d.q, d.k, d.v, s);
+        result(c,
+               differences(c, d.q, dq, nq, attention_value, &d) && differences(c, d.k, dk, nk, attention_value, &d) &&
+                   differences(c, d.v, dv, nv, attention_value, &d),
+               "reference: attention gradients by finite differences%s", masked ? ", masked" : "");
+    }
+    sweep(c);
 }
 
 static void check_reference(struct checker *c)
@@ -454,21 +498,6 @@ static void check_reference(struct checker *c)
     result(c, differences(c, d.x, dx, 21, norm_value, &d) && differences(c, d.g, dg, 7, norm_value, &d),
            "reference: rmsnorm gradients by finite differences");
 
-    d.shape = (struct attention_shape){.b = 2, .t = 4, .h = 4, .kv = 2, .d = 3};
-    d.n = 8 * 4 * 3;
-    int64_t nk = 8 * 2 * 3;
-    d.q = values(c, d.n), d.k = values(c, nk), d.v = values(c, nk), d.out = values(c, d.n), d.aux = values(c, 32);
-    weight = values(c, d.n);
-    fill(c, d.q, d.n, 1.0), fill(c, d.k, nk, 1.0), fill(c, d.v, nk, 1.0), fill(c, weight, d.n, 1.0);
-    d.weight = weight;
-    double *dq = values(c, d.n), *dk = values(c, nk), *dv = values(c, nk);
-    attention_value(&d);
-    ref_attention_grad(dq, dk, dv, weight, d.out, d.aux, d.q, d.k, d.v, &d.shape);
-    result(c,
-           differences(c, d.q, dq, d.n, attention_value, &d) && differences(c, d.k, dk, nk, attention_value, &d) &&
-               differences(c, d.v, dv, nk, attention_value, &d),
-           "reference: attention gradients by finite differences");
-
     double slope = ref_dsilu(d.x[0]);
     result(c, differences(c, d.x, &slope, 1, silu_value, &d), "reference: silu gradient by finite differences");
 
@@ -477,7 +506,7 @@ static void check_reference(struct checker *c)
     target[0] = 2, target[1] = -1, target[2] = 6;
     d.g = target, d.out = values(c, 21), d.aux = values(c, 3);
     memset(dx, 0, 21 * sizeof(*dx));
-    ref_cross_entropy(d.aux, dx, d.x, target, 3, 7, 1.0);
+    ref_cross_entropy(d.aux, dx, d.x, target, 3, 7);
     result(c, differences(c, d.x, dx, 21, loss_value, &d), "reference: loss gradient by finite differences");
     sweep(c);
 }
@@ -633,26 +662,37 @@ static void check_matmul(struct checker *c)
 
 /* --- embedding --------------------------------------------------------------------------------------------------- */
 
+/* Rows [first, first+rows) of a vocabulary of v tokens. */
+static void embed_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, int64_t v, int64_t first, int64_t rows)
+{
+    struct tensor tokens = integers(c, n, 0, v), table = noise(c, rows * w, dt, 1.0), out = noise(c, n * w, dt, 1.0);
+    struct tensor dout = noise(c, n * w, dt, 1.0), dtable = noise(c, rows * w, DTYPE_F32, 1.0);
+    double *want = values(c, n * w), *dwant = values(c, rows * w);
+    memcpy(dwant, dtable.x, (size_t)(rows * w) * sizeof(double));
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < w; j++) {
+            int64_t row = (int64_t)tokens.x[r] - first;
+            if (row < 0 || row >= rows)
+                continue;
+            want[r * w + j] = table.x[row * w + j];
+            dwant[row * w + j] += dout.x[r * w + j];
+        }
+    need(c, c->ops->embed(c->s, out.p, tokens.p, table.p, dt, n, w, rows, first), "embed");
+    result(c, same(c, download(c, &out), want, n * w, "rows"), "embed %s %lldx%lld rows %lld+%lld", name_of(dt),
+           (long long)n, (long long)w, (long long)first, (long long)rows);
+    need(c, c->ops->embed_wgrad(c->s, dtable.p, tokens.p, dout.p, dt, n, w, rows, first), "embed_wgrad");
+    result(c, near(c, download(c, &dtable), dwant, rows * w, limit_of(DTYPE_F32), "dtable"),
+           "embed_wgrad %s %lldx%lld rows %lld+%lld", name_of(dt), (long long)n, (long long)w, (long long)first,
+           (long long)rows);
+    sweep(c);
+}
+
 static void check_embed(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
-        enum dtype dt = both[i];
-        int64_t n = i ? 200 : 4500, w = i ? 40 : 33, v = 11;
-        struct tensor tokens = integers(c, n, 0, v), table = noise(c, v * w, dt, 1.0), out = empty(c, n * w, dt);
-        struct tensor dout = noise(c, n * w, dt, 1.0), dtable = noise(c, v * w, DTYPE_F32, 1.0);
-        double *want = values(c, n * w), *dwant = values(c, v * w);
-        memcpy(dwant, dtable.x, (size_t)(v * w) * sizeof(double));
-        for (int64_t r = 0; r < n; r++)
-            for (int64_t j = 0; j < w; j++) {
-                want[r * w + j] = table.x[(int64_t)tokens.x[r] * w + j];
-                dwant[(int64_t)tokens.x[r] * w + j] += dout.x[r * w + j];
-            }
-        need(c, c->ops->embed(c->s, out.p, tokens.p, table.p, dt, n, w, v), "embed");
-        result(c, same(c, download(c, &out), want, n * w, "rows"), "embed %s", name_of(dt));
-        need(c, c->ops->embed_wgrad(c->s, dtable.p, tokens.p, dout.p, dt, n, w, v), "embed_wgrad");
-        result(c, near(c, download(c, &dtable), dwant, v * w, limit_of(DTYPE_F32), "dtable"), "embed_wgrad %s",
-               name_of(dt));
-        sweep(c);
+        embed_case(c, both[i], 4500, 33, 11, 0, 11);
+        embed_case(c, both[i], 200, 40, 11, 4, 5);
+        embed_case(c, both[i], 37, 8, 300, 299, 1);
     }
 }
 
@@ -748,67 +788,326 @@ static void *offset_of(const struct tensor *t, int64_t i)
     return (char *)t->p + (size_t)i * dtype_bytes(t->dt);
 }
 
-/* q, k and v as columns of one product, as the model has them. */
-static void attention_case(struct checker *c, enum dtype dt, struct attention_shape s, double sharpness)
+/* One attention problem on the device: every tensor with a row stride of its own. */
+struct attention_data {
+    struct attention_shape s;
+    struct attention_ref ref;
+    struct tensor q, k, v, out, lse, dout, index, start, key_index;
+    double *dq, *dk, *dv;                /* dense references */
+    double *dense_q, *dense_k, *dense_v; /* what the device has, dense */
+    int64_t wq, wk, wv, wo, pad;         /* row widths; each stride is pad more */
+};
+
+enum attention_mask { CAUSAL, DOCUMENTS, HEAD_TAIL, SCATTERED };
+static const char *const mask_names[] = {"causal", "documents", "head-tail", "scattered"};
+
+/* Which token of its sequence (of `length`) row i of n holds: head-tail rows are chunks rank and 2*ranks-1-rank. */
+static void choose_tokens(struct checker *c, int64_t *token, int64_t n, int64_t length, enum attention_mask mask,
+                          int64_t rank)
 {
-    int64_t n = s.b * s.t, wq = s.h * s.d, wk = s.kv * s.d, ld = wq + 2 * wk;
-    struct tensor qkv = noise(c, n * ld, dt, sharpness), out = empty(c, n * wq, dt), lse = empty(c, s.h * n, DTYPE_F32);
-    struct tensor dout = noise(c, n * wq, dt, 1.0), dqkv = noise(c, n * ld, dt, 1.0);
-    double *q = unpack(c, qkv.x, n, ld, 0, wq), *k = unpack(c, qkv.x, n, ld, wq, wk);
-    double *v = unpack(c, qkv.x, n, ld, wq + wk, wk);
-    double *wout = values(c, n * wq), *wlse = values(c, s.h * n);
-    ref_attention(wout, wlse, q, k, v, &s);
+    int64_t all[1024], half = n / 2, chunks = half > 0 ? length / half : 0;
+    for (int64_t i = 0; i < length; i++)
+        all[i] = i;
+    if (mask == HEAD_TAIL)
+        for (int64_t i = 0; i < n; i++)
+            token[i] = i < half ? rank * half + i : (chunks - 1 - rank) * half + i - half;
+    for (int64_t i = 0; i < n && mask != HEAD_TAIL; i++) {
+        int64_t pick = i + (int64_t)(next_random(c) % (uint64_t)(length - i)), keep = all[i];
+        if (mask == SCATTERED)
+            all[i] = all[pick], all[pick] = keep;
+        token[i] = all[i];
+    }
+}
+
+/* Documents of 1 to 40 tokens, or none; then the places of the chosen queries and keys. */
+static void attention_masks(struct checker *c, struct attention_data *a, enum attention_mask mask, int64_t length,
+                            int64_t query_rank, int64_t key_rank)
+{
+    const struct attention_shape *s = &a->s;
+    int64_t token[1024], begin[1024] = {0};
+    a->index = empty(c, s->b * s->tq, DTYPE_I32);
+    a->start = empty(c, s->b * s->tq, DTYPE_I32);
+    a->key_index = empty(c, s->b * s->tk, DTYPE_I32);
+    for (int64_t b = 0; b < s->b; b++) {
+        for (int64_t i = 1, left = 20; i < length && mask != HEAD_TAIL; i++, left--) {
+            begin[i] = left > 0 ? begin[i - 1] : i;
+            left = left > 0 ? left : 1 + (int64_t)(next_random(c) % 40);
+        }
+        choose_tokens(c, token, s->tq, length, mask, query_rank);
+        for (int64_t i = 0; i < s->tq; i++) {
+            a->index.x[b * s->tq + i] = (double)(b * length + token[i]);
+            a->start.x[b * s->tq + i] = (double)(b * length + begin[token[i]]);
+        }
+        choose_tokens(c, token, s->tk, length, mask, key_rank);
+        for (int64_t i = 0; i < s->tk; i++)
+            a->key_index.x[b * s->tk + i] = (double)(b * length + token[i]);
+    }
+    upload(c, &a->index), upload(c, &a->start), upload(c, &a->key_index);
+    a->s.index = a->index.p, a->s.start = a->start.p, a->s.key_index = a->key_index.p;
+    a->ref.index = a->index.x, a->ref.start = a->start.x, a->ref.key_index = a->key_index.x;
+}
+
+static struct attention_data attention_data(struct checker *c, const struct attention_shape *s, int64_t pad,
+                                            double sharpness)
+{
+    struct attention_data a = {.s = *s, .pad = pad};
+    int64_t nq = s->b * s->tq, nk = s->b * s->tk;
+    a.ref = (struct attention_ref){s->b, s->tq, s->tk, s->h, s->kv, s->d, s->dv, NULL, NULL, NULL};
+    a.wq = s->h * s->d, a.wk = s->kv * s->d, a.wv = s->kv * s->dv, a.wo = s->h * s->dv;
+    a.q = noise(c, nq * (a.wq + pad), s->dt, sharpness);
+    a.k = noise(c, nk * (a.wk + 2 * pad), s->dt, sharpness);
+    a.v = noise(c, nk * (a.wv + 3 * pad), s->dt, sharpness);
+    a.out = noise(c, nq * (a.wo + pad), s->dt, 1.0);
+    a.dout = noise(c, nq * (a.wo + 2 * pad), s->dt, 1.0);
+    a.lse = noise(c, s->h * nq, DTYPE_F32, 1.0);
+    a.dense_q = unpack(c, a.q.x, nq, a.wq + pad, 0, a.wq);
+    a.dense_k = unpack(c, a.k.x, nk, a.wk + 2 * pad, 0, a.wk);
+    a.dense_v = unpack(c, a.v.x, nk, a.wv + 3 * pad, 0, a.wv);
+    return a;
+}
+
+/* What lies between rows stays. */
+static bool gaps_kept(struct checker *c, const double *got, const struct tensor *before, int64_t n, int64_t width,
+                      int64_t pad)
+{
+    bool ok = true;
+    for (int64_t i = 0; i < n && pad && ok; i++)
+        ok = same(c, got + i * (width + pad) + width, before->x + i * (width + pad) + width, pad, "between rows");
+    return ok;
+}
+
+/* lse against the reference; rows that see nothing must say -inf, and are 0 in both afterwards. */
+static bool lse_near(struct checker *c, double *got, double *want, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (want[i] == -INFINITY && got[i] == -INFINITY)
+            got[i] = want[i] = 0.0;
+    return near(c, got, want, n, limit_of(DTYPE_F32), "lse"); /* fp32, from products of dt */
+}
+
+static void attention_forward(struct checker *c, struct attention_data *a, const char *name)
+{
+    const struct attention_shape *s = &a->s;
+    int64_t n = s->b * s->tq, pad = a->pad;
+    double *want = values(c, n * a->wo), *wlse = values(c, s->h * n);
+    ref_attention(want, wlse, a->dense_q, a->dense_k, a->dense_v, &a->ref);
     need(c,
-         c->ops->attention(c->s, out.p, wq, lse.p, qkv.p, ld, offset_of(&qkv, wq), offset_of(&qkv, wq + wk), ld, dt,
-                           s.b, s.t, s.h, s.kv, s.d),
+         c->ops->attention(c->s, a->out.p, a->wo + pad, a->lse.p, a->q.p, a->wq + pad, a->k.p, a->wk + 2 * pad, a->v.p,
+                           a->wv + 3 * pad, s),
          "attention");
-    double *gout = download(c, &out), *glse = download(c, &lse);
-    bool ok = near(c, gout, wout, n * wq, limit_of(dt), "out");
-    /* lse is fp32, from products of dt. */
-    ok = near(c, glse, wlse, s.h * n, limit_of(DTYPE_F32), "lse") && ok;
-    result(c, ok, "attention %s B%lld T%lld H%lld K%lld D%lld", name_of(dt), (long long)s.b, (long long)s.t,
-           (long long)s.h, (long long)s.kv, (long long)s.d);
-    double *wdq = values(c, n * wq), *wdk = values(c, n * wk), *wdv = values(c, n * wk);
-    ref_attention_grad(wdq, wdk, wdv, dout.x, gout, glse, q, k, v, &s);
-    size_t bytes = c->ops->attention_work_bytes(c->h->dev, dt, s.b, s.t, s.h, s.kv, s.d);
-    void *work = device_memory(c, bytes);
-    need(c,
-         c->ops->attention_dgrad(c->s, dqkv.p, ld, offset_of(&dqkv, wq), offset_of(&dqkv, wq + wk), ld, dout.p, wq,
-                                 out.p, wq, lse.p, qkv.p, ld, offset_of(&qkv, wq), offset_of(&qkv, wq + wk), ld, dt,
-                                 s.b, s.t, s.h, s.kv, s.d, work),
-         "attention_dgrad");
-    double *grad = download(c, &dqkv), limit = 5.0 * limit_of(dt);
-    ok = near(c, unpack(c, grad, n, ld, 0, wq), wdq, n * wq, limit, "dq");
-    ok = near(c, unpack(c, grad, n, ld, wq, wk), wdk, n * wk, limit, "dk") && ok;
-    ok = near(c, unpack(c, grad, n, ld, wq + wk, wk), wdv, n * wk, limit, "dv") && ok;
-    /* Again: the same bits. */
-    struct tensor again = empty(c, n * ld, dt);
-    need(c,
-         c->ops->attention_dgrad(c->s, again.p, ld, offset_of(&again, wq), offset_of(&again, wq + wk), ld, dout.p, wq,
-                                 out.p, wq, lse.p, qkv.p, ld, offset_of(&qkv, wq), offset_of(&qkv, wq + wk), ld, dt,
-                                 s.b, s.t, s.h, s.kv, s.d, work),
-         "attention_dgrad");
-    ok = same(c, download(c, &again), grad, n * ld, "repeated") && ok;
-    result(c, ok, "attention_dgrad %s B%lld T%lld H%lld K%lld D%lld", name_of(dt), (long long)s.b, (long long)s.t,
-           (long long)s.h, (long long)s.kv, (long long)s.d);
+    double *got = download(c, &a->out), *glse = download(c, &a->lse);
+    bool ok = gaps_kept(c, got, &a->out, n, a->wo, pad);
+    ok = near(c, unpack(c, got, n, a->wo + pad, 0, a->wo), want, n * a->wo, limit_of(s->dt), "out") && ok;
+    ok = lse_near(c, glse, wlse, s->h * n) && ok;
+    result(c, ok, "attention %s", name);
+}
+
+/* dq, dk and dv twice, which must be the same to the bit, against the reference's. */
+static void attention_backward(struct checker *c, struct attention_data *a, const char *name)
+{
+    const struct attention_shape *s = &a->s;
+    int64_t nq = s->b * s->tq, nk = s->b * s->tk, pad = a->pad;
+    double *got[2][3], *out = unpack(c, download(c, &a->out), nq, a->wo + pad, 0, a->wo);
+    double *wq = values(c, nq * a->wq), *wk = values(c, nk * a->wk), *wv = values(c, nk * a->wv);
+    ref_attention_grad(wq, wk, wv, unpack(c, a->dout.x, nq, a->wo + 2 * pad, 0, a->wo), out, download(c, &a->lse),
+                       a->dense_q, a->dense_k, a->dense_v, &a->ref);
+    void *work = device_memory(c, c->ops->attention_work_bytes(c->h->dev, s));
+    bool ok = true;
+    for (int i = 0; i < 2; i++) {
+        struct tensor dq = noise(c, nq * (a->wq + 2 * pad), s->dt, 1.0), dk = noise(c, nk * (a->wk + pad), s->dt, 1.0);
+        struct tensor dv = noise(c, nk * (a->wv + pad), s->dt, 1.0);
+        need(c,
+             c->ops->attention_dgrad(c->s, dq.p, a->wq + 2 * pad, dk.p, a->wk + pad, dv.p, a->wv + pad, a->dout.p,
+                                     a->wo + 2 * pad, a->out.p, a->wo + pad, a->lse.p, a->q.p, a->wq + pad, a->k.p,
+                                     a->wk + 2 * pad, a->v.p, a->wv + 3 * pad, s, work),
+             "attention_dgrad");
+        double *all[3] = {download(c, &dq), download(c, &dk), download(c, &dv)};
+        ok = gaps_kept(c, all[0], &dq, nq, a->wq, 2 * pad) && gaps_kept(c, all[1], &dk, nk, a->wk, pad) &&
+             gaps_kept(c, all[2], &dv, nk, a->wv, pad) && ok;
+        got[i][0] = unpack(c, all[0], nq, a->wq + 2 * pad, 0, a->wq);
+        got[i][1] = unpack(c, all[1], nk, a->wk + pad, 0, a->wk);
+        got[i][2] = unpack(c, all[2], nk, a->wv + pad, 0, a->wv);
+    }
+    ok = near(c, got[0][0], wq, nq * a->wq, 5.0 * limit_of(s->dt), "dq") && ok;
+    ok = near(c, got[0][1], wk, nk * a->wk, 5.0 * limit_of(s->dt), "dk") && ok;
+    ok = near(c, got[0][2], wv, nk * a->wv, 5.0 * limit_of(s->dt), "dv") && ok;
+    ok = same(c, got[1][0], got[0][0], nq * a->wq, "repeated dq") && ok;
+    ok = same(c, got[1][1], got[0][1], nk * a->wk, "repeated dk") && ok;
+    ok = same(c, got[1][2], got[0][2], nk * a->wv, "repeated dv") && ok;
+    result(c, ok, "attention_dgrad %s", name);
+}
+
+static void attention_case(struct checker *c, struct attention_shape s, int64_t pad, double sharpness,
+                           enum attention_mask mask, int64_t length)
+{
+    char name[128];
+    struct attention_data a = attention_data(c, &s, pad, sharpness);
+    if (mask != CAUSAL)
+        attention_masks(c, &a, mask, length, 0, 1);
+    snprintf(name, sizeof(name), "%s B%lld Tq%lld Tk%lld H%lld K%lld D%lld Dv%lld ld+%lld %s", name_of(s.dt),
+             (long long)s.b, (long long)s.tq, (long long)s.tk, (long long)s.h, (long long)s.kv, (long long)s.d,
+             (long long)s.dv, (long long)pad, mask_names[mask]);
+    attention_forward(c, &a, name);
+    attention_backward(c, &a, name);
     sweep(c);
+}
+
+/* q, k and v as columns of one product, as a model may have them; so are the gradients. */
+static void check_attention_packed(struct checker *c, enum dtype dt)
+{
+    const struct attention_shape s = {.dt = dt, .b = 2, .tq = 100, .tk = 100, .h = 8, .kv = 4, .d = 32, .dv = 32};
+    int64_t n = 200, wq = 256, wk = 128, ld = wq + 2 * wk;
+    struct tensor qkv = noise(c, n * ld, dt, 2.0), out[2], lse = empty(c, s.h * n, DTYPE_F32), grad[2];
+    struct tensor dout = noise(c, n * wq, dt, 1.0);
+    void *work = device_memory(c, c->ops->attention_work_bytes(c->h->dev, &s));
+    for (int i = 0; i < 2; i++) { /* the second time with q, k and v copied apart */
+        struct tensor q = qkv, k = qkv, v = qkv;
+        int64_t lq = i ? wq : ld, lk = i ? wk : ld;
+        int64_t at[3] = {0, i ? n * wq : wq, i ? n * (wq + wk) : wq + wk};
+        if (i) {
+            q = empty(c, n * ld, dt);
+            memcpy(q.x, unpack(c, qkv.x, n, ld, 0, wq), (size_t)(n * wq) * 8);
+            memcpy(q.x + at[1], unpack(c, qkv.x, n, ld, wq, wk), (size_t)(n * wk) * 8);
+            memcpy(q.x + at[2], unpack(c, qkv.x, n, ld, wq + wk, wk), (size_t)(n * wk) * 8);
+            upload(c, &q);
+            k = v = q;
+        }
+        out[i] = empty(c, n * wq, dt), grad[i] = empty(c, n * ld, dt);
+        need(c,
+             c->ops->attention(c->s, out[i].p, wq, lse.p, q.p, lq, offset_of(&k, at[1]), lk, offset_of(&v, at[2]), lk,
+                               &s),
+             "attention");
+        need(c,
+             c->ops->attention_dgrad(c->s, grad[i].p, ld, offset_of(&grad[i], wq), ld, offset_of(&grad[i], wq + wk), ld,
+                                     dout.p, wq, out[i].p, wq, lse.p, q.p, lq, offset_of(&k, at[1]), lk,
+                                     offset_of(&v, at[2]), lk, &s, work),
+             "attention_dgrad");
+    }
+    bool ok = same(c, download(c, &out[1]), download(c, &out[0]), n * wq, "out");
+    ok = same(c, download(c, &grad[1]), download(c, &grad[0]), n * ld, "gradients") && ok;
+    result(c, ok, "attention %s of q, k and v in one buffer and apart: the same bits", name_of(dt));
+    sweep(c);
+}
+
+/* The keys in parts, as they come round a ring: partial results merge to the whole row's, partial gradients add up. */
+static void ring_case(struct checker *c, struct attention_shape s, int parts, enum attention_mask mask, int64_t length)
+{
+    struct attention_data a = attention_data(c, &s, 0, 2.0);
+    attention_masks(c, &a, mask, length, 0, 0);
+    int64_t n = s.tq, nq = n * a.wq, no = n * a.wo;
+    double *want = values(c, no), *wlse = values(c, s.h * n), *wq = values(c, nq), *sum = values(c, nq);
+    double *wk = values(c, s.tk * a.wk), *wv = values(c, s.tk * a.wv);
+    struct tensor part = empty(c, no, s.dt), part_lse = empty(c, s.h * n, DTYPE_F32), dq = empty(c, nq, s.dt);
+    struct tensor dk = empty(c, s.tk * a.wk, s.dt), dv = empty(c, s.tk * a.wv, s.dt);
+    void *work = device_memory(c, c->ops->attention_work_bytes(c->h->dev, &s));
+    ref_attention(want, wlse, a.dense_q, a.dense_k, a.dense_v, &a.ref);
+    for (int p = 0; p < 2 * parts; p++) { /* forward round, backward round */
+        int64_t i = p % parts, from = s.tk * i / parts, to = s.tk * (i + 1) / parts;
+        struct attention_shape some = s;
+        some.tk = to - from, some.index = a.index.p, some.start = a.start.p;
+        some.key_index = offset_of(&a.key_index, from);
+        void *k = offset_of(&a.k, from * a.wk), *v = offset_of(&a.v, from * a.wv);
+        if (p < parts) {
+            need(c,
+                 c->ops->attention(c->s, p ? part.p : a.out.p, a.wo, p ? part_lse.p : a.lse.p, a.q.p, a.wq, k, a.wk, v,
+                                   a.wv, &some),
+                 "attention");
+            if (p)
+                need(c, c->ops->attention_merge(c->s, a.out.p, a.lse.p, part.p, part_lse.p, a.wo, s.dt, n, s.h, s.dv),
+                     "attention_merge");
+            continue;
+        }
+        need(c,
+             c->ops->attention_dgrad(c->s, dq.p, a.wq, offset_of(&dk, from * a.wk), a.wk, offset_of(&dv, from * a.wv),
+                                     a.wv, a.dout.p, a.wo, a.out.p, a.wo, a.lse.p, a.q.p, a.wq, k, a.wk, v, a.wv, &some,
+                                     work),
+             "attention_dgrad");
+        double *got = download(c, &dq);
+        for (int64_t j = 0; j < nq; j++)
+            sum[j] += got[j];
+    }
+    double *out = download(c, &a.out), *lse = download(c, &a.lse), limit = 5.0 * limit_of(s.dt);
+    ref_attention_grad(wq, wk, wv, a.dout.x, out, lse, a.dense_q, a.dense_k, a.dense_v, &a.ref);
+    bool ok = near(c, out, want, no, limit, "out") && lse_near(c, lse, wlse, s.h * n);
+    ok = near(c, sum, wq, nq, limit, "dq") && near(c, download(c, &dk), wk, s.tk * a.wk, limit, "dk") &&
+         near(c, download(c, &dv), wv, s.tk * a.wv, limit, "dv") && ok;
+    result(c, ok, "attention %s Tq%lld Tk%lld D%lld Dv%lld in %d parts, %s", name_of(s.dt), (long long)s.tq,
+           (long long)s.tk, (long long)s.d, (long long)s.dv, parts, mask_names[mask]);
+    sweep(c);
+}
+
+/* All ranks' head-tail rows against all keys give, put back in order, what causal attention gives. */
+static void head_tail_case(struct checker *c, enum dtype dt, int64_t ranks, int64_t half)
+{
+    int64_t n = 2 * half * ranks, own = 2 * half;
+    struct attention_shape s = {.dt = dt, .b = 1, .tq = n, .tk = n, .h = 4, .kv = 2, .d = 16, .dv = 16};
+    struct attention_data a = attention_data(c, &s, 0, 2.0);
+    struct tensor q = empty(c, own * a.wq, dt), index = empty(c, own, DTYPE_I32), start = empty(c, own, DTYPE_I32);
+    struct tensor key = empty(c, n, DTYPE_I32), out = empty(c, own * a.wo, dt), lse = empty(c, s.h * own, DTYPE_F32);
+    double *want = values(c, n * a.wo), *got = values(c, n * a.wo), *wlse = values(c, s.h * n);
+    int64_t token[1024];
+    ref_attention(want, wlse, a.dense_q, a.dense_k, a.dense_v, &a.ref);
+    for (int64_t i = 0; i < n; i++)
+        key.x[i] = (double)i;
+    upload(c, &key);
+    s.tq = own, s.index = index.p, s.start = start.p, s.key_index = key.p;
+    for (int64_t r = 0; r < ranks; r++) {
+        choose_tokens(c, token, own, n, HEAD_TAIL, r);
+        for (int64_t i = 0; i < own; i++) {
+            index.x[i] = (double)token[i];
+            memcpy(q.x + i * a.wq, a.dense_q + token[i] * a.wq, (size_t)a.wq * 8);
+        }
+        upload(c, &index), upload(c, &q);
+        need(c, c->ops->attention(c->s, out.p, a.wo, lse.p, q.p, a.wq, a.k.p, a.wk, a.v.p, a.wv, &s), "attention");
+        double *mine = download(c, &out);
+        for (int64_t i = 0; i < own; i++)
+            memcpy(got + token[i] * a.wo, mine + i * a.wo, (size_t)a.wo * 8);
+    }
+    result(c, near(c, got, want, n * a.wo, limit_of(dt), "out"), "attention %s of %lld ranks' head and tail is causal",
+           name_of(dt), (long long)ranks);
+    sweep(c);
+}
+
+static void check_attention_masks(struct checker *c, enum dtype dt)
+{
+    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0}, 0, 2.0, DOCUMENTS, 100);
+    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0}, 4, 1.0, DOCUMENTS, 71);
+    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0}, 0, 2.0, HEAD_TAIL, 256);
+    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0}, 2, 1.0, SCATTERED, 170);
+    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0}, 8, 2.0, SCATTERED, 400);
+    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0}, 3, DOCUMENTS, 96);
+    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0}, 4, SCATTERED, 150);
+    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0}, 2, HEAD_TAIL, 64);
+    head_tail_case(c, dt, 4, 20);
 }
 
 static void check_attention(struct checker *c)
 {
-    static const struct attention_shape shapes[] = {{1, 1, 1, 1, 16},   {2, 5, 4, 2, 16},  {1, 33, 3, 1, 32},
-                                                    {2, 100, 8, 4, 32}, {1, 64, 2, 2, 64}, {1, 130, 4, 1, 128},
-                                                    {3, 71, 2, 1, 64}};
+    static const int64_t shapes[][6] = {/* B, T, H, K, D, Dv */
+                                        {1, 1, 1, 1, 16, 16},   {2, 5, 4, 2, 16, 16},  {1, 33, 3, 1, 32, 32},
+                                        {2, 100, 8, 4, 32, 32}, {1, 64, 2, 2, 64, 64}, {1, 130, 4, 1, 128, 128},
+                                        {3, 71, 2, 1, 64, 64},  {2, 45, 4, 4, 48, 32}, {1, 66, 2, 1, 16, 40}};
     for (int i = 0; i < 2; i++) {
         rope_case(c, both[i], 23, 3, 16, 0, false);
         rope_case(c, both[i], 23, 2, 32, 16, true);
         rope_case(c, both[i], 7, 4, 128, 64, false);
-        for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++)
-            attention_case(c, both[i], shapes[j], j % 2 ? 3.0 : 1.0);
+        for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++) {
+            const int64_t *z = shapes[j];
+            attention_case(c, (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0},
+                           j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
+        }
+        check_attention_packed(c, both[i]);
+        check_attention_masks(c, both[i]);
     }
     struct tensor x = empty(c, 4096, DTYPE_F32);
-    result(c, c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, x.p, 32, DTYPE_F32, 1, 4, 3, 2, 16) == TITAN_EINVAL,
-           "attention refuses query heads that key heads do not divide");
+    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL};
+    bool ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
+    result(c, ok, "attention refuses query heads that key heads do not divide");
+    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL};
+    ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
+    s.tk = 4, s.index = x.p;
+    ok = ok && c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
+    result(c, ok, "attention refuses lengths that differ without masks, and half a mask");
     sweep(c);
 }
 
@@ -837,26 +1136,41 @@ static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, 
     sweep(c);
 }
 
-static void loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, double range, bool alias)
+/* Logits (N,V) cut into parts of columns, each part's memory apart, as ranks have them. */
+enum { LOSS_PARTS_MAX = 4 };
+static void loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, int parts, double range, bool alias)
 {
-    struct tensor x = noise(c, n * v, dt, range), target = integers(c, n, -1, v), loss = empty(c, n, DTYPE_F32);
-    struct tensor dx = noise(c, n * v, dt, 1.0);
-    double *wl = values(c, n), *wd = values(c, n * v), scale = 1.0 / 64;
+    struct tensor target = integers(c, n, -1, v), loss = empty(c, n, DTYPE_F32), x[LOSS_PARTS_MAX];
+    struct tensor stats = empty(c, parts * n * 3, DTYPE_F32);
+    double *all = values(c, n * v), *wl = values(c, n), *wd = values(c, n * v);
+    int64_t first[LOSS_PARTS_MAX + 1] = {0};
     if (n > 1) {
         target.x[0] = (double)(v - 1);
         target.x[1] = -100;
         upload(c, &target);
     }
-    ref_cross_entropy(wl, wd, x.x, target.x, n, v, scale);
-    need(c, c->ops->cross_entropy(c->s, loss.p, NULL, x.p, target.p, dt, n, v, (float)scale), "loss only");
-    bool ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss only");
-    need(c, c->ops->zero(c->s, loss.p, (size_t)n * 4), "zero");
-    struct tensor *to = alias ? &x : &dx;
-    need(c, c->ops->cross_entropy(c->s, loss.p, to->p, x.p, target.p, dt, n, v, (float)scale), "loss");
-    ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss") && ok;
-    ok = near(c, download(c, to), wd, n * v, limit_of(dt), "dlogits") && ok;
-    result(c, ok, "cross_entropy %s %lldx%lld logits within %g%s", name_of(dt), (long long)n, (long long)v, range,
-           alias ? ", in place" : "");
+    for (int p = 0; p < parts; p++) { /* uneven: the last part has the rest */
+        first[p + 1] = p + 1 == parts ? v : (p + 1) * v / (2 * parts) + 1;
+        int64_t w = first[p + 1] - first[p];
+        x[p] = noise(c, n * w, dt, range);
+        for (int64_t i = 0; i < n * w; i++)
+            all[i / w * v + first[p] + i % w] = x[p].x[i];
+        need(c, c->ops->loss_stats(c->s, offset_of(&stats, p * n * 3), x[p].p, target.p, dt, n, w, first[p]), "stats");
+    }
+    ref_cross_entropy(wl, wd, all, target.x, n, v);
+    bool ok = true;
+    for (int p = 0; p < parts; p++) {
+        int64_t w = first[p + 1] - first[p];
+        struct tensor apart = noise(c, n * w, dt, 1.0), *to = alias ? &x[p] : &apart;
+        need(c, c->ops->loss_finish(c->s, loss.p, NULL, x[p].p, target.p, stats.p, parts, dt, n, w, first[p]), "loss");
+        ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss only") && ok;
+        need(c, c->ops->zero(c->s, loss.p, (size_t)n * 4), "zero");
+        need(c, c->ops->loss_finish(c->s, loss.p, to->p, x[p].p, target.p, stats.p, parts, dt, n, w, first[p]), "loss");
+        ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss") && ok;
+        ok = near(c, download(c, to), unpack(c, wd, n, v, first[p], w), n * w, limit_of(dt), "dlogits") && ok;
+    }
+    result(c, ok, "loss %s %lldx%lld in %d parts, logits within %g%s", name_of(dt), (long long)n, (long long)v, parts,
+           range, alias ? ", in place" : "");
     sweep(c);
 }
 
@@ -877,16 +1191,20 @@ static void check_layers(struct checker *c)
         result(c, same(c, download(c, &b), download(c, &o), 5001, "in place") && ok, "add %s, apart and in place",
                name_of(dt));
         sweep(c);
-        loss_case(c, dt, 1, 2, 1.0, false);
-        loss_case(c, dt, 37, 7, 5.0, true);
-        loss_case(c, dt, 50, 256, 20.0, true);
-        loss_case(c, dt, 5, 1003, 100.0, false);
+        loss_case(c, dt, 1, 2, 1, 1.0, false);
+        loss_case(c, dt, 37, 7, 1, 5.0, true);
+        loss_case(c, dt, 50, 256, 1, 20.0, true);
+        loss_case(c, dt, 5, 1003, 1, 100.0, false);
+        loss_case(c, dt, 41, 130, 2, 5.0, true);
+        loss_case(c, dt, 9, 1003, 4, 60.0, false);
     }
     struct tensor x = noise(c, 8, DTYPE_F32, 1.0), target = integers(c, 1, 0, 8), loss = empty(c, 1, DTYPE_F32);
+    struct tensor stats = empty(c, 3, DTYPE_F32);
     x.x[3] = NAN;
     upload(c, &x);
-    need(c, c->ops->cross_entropy(c->s, loss.p, NULL, x.p, target.p, DTYPE_F32, 1, 8, 1.0f), "loss");
-    result(c, isnan(download(c, &loss)[0]), "cross_entropy of a NaN logit is NaN");
+    need(c, c->ops->loss_stats(c->s, stats.p, x.p, target.p, DTYPE_F32, 1, 8, 0), "stats");
+    need(c, c->ops->loss_finish(c->s, loss.p, NULL, x.p, target.p, stats.p, 1, DTYPE_F32, 1, 8, 0), "loss");
+    result(c, isnan(download(c, &loss)[0]), "loss of a NaN logit is NaN");
     sweep(c);
 }
 
@@ -961,6 +1279,40 @@ static void adamw_case(struct checker *c, int64_t n, bool with_shadow)
     sweep(c);
 }
 
+static void sum_case(struct checker *c, int64_t n)
+{
+    struct tensor x = noise(c, n, DTYPE_F64, 1.0), out = noise(c, 1, DTYPE_F64, 1.0);
+    double want[2] = {0.0, out.x[0]};
+    for (int64_t i = 0; i < n; i++)
+        want[0] += x.x[i];
+    want[1] += want[0];
+    need(c, c->ops->sum(c->s, out.p, true, x.p, (size_t)n), "sum");
+    bool ok = fabs(download(c, &out)[0] - want[1]) <= 1e-12 * (1.0 + fabs(want[1]));
+    need(c, c->ops->sum(c->s, out.p, false, x.p, (size_t)n), "sum");
+    double *got = download(c, &out);
+    ok = ok && fabs(got[0] - want[0]) <= 1e-12 * (1.0 + fabs(want[0]));
+    need(c, c->ops->sum(c->s, out.p, false, x.p, (size_t)n), "sum");
+    ok = same(c, download(c, &out), got, 1, "repeated") && ok;
+    result(c, ok, "sum of %lld fp64", (long long)n);
+    sweep(c);
+}
+
+static void sgd_case(struct checker *c, int64_t n, bool with_shadow)
+{
+    struct tensor w = noise(c, n, DTYPE_F32, 1.0), g = noise(c, n, DTYPE_F32, 10.0), shadow = empty(c, n, DTYPE_BF16);
+    const struct adamw_args a = {.lr = 3e-3f, .weight_decay = 0.1f, .grad_scale = 0.25f};
+    double *want = values(c, n);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = w.x[i] - (double)a.lr * (g.x[i] * (double)a.grad_scale + (double)a.weight_decay * w.x[i]);
+    need(c, c->ops->sgd(c->s, w.p, g.p, with_shadow ? shadow.p : NULL, (size_t)n, &a), "sgd");
+    double *got = download(c, &w), *bits = download(c, &shadow);
+    bool ok = near(c, got, want, n, limit_of(DTYPE_F32), "weights");
+    for (int64_t i = 0; i < n; i++)
+        ok = ok && bits[i] == (with_shadow ? (double)from_bf16(to_bf16((float)got[i])) : 0.0);
+    result(c, ok, "sgd %lld%s", (long long)n, with_shadow ? " with shadow" : "");
+    sweep(c);
+}
+
 static void check_sums(struct checker *c)
 {
     struct tensor a = noise(c, 3333, DTYPE_F32, 1.0), b = noise(c, 3333, DTYPE_F32, 1.0);
@@ -981,6 +1333,11 @@ static void check_sums(struct checker *c)
     adamw_case(c, 1, true);
     adamw_case(c, 1003, true);
     adamw_case(c, 4096, false);
+    sum_case(c, 1);
+    sum_case(c, 1003);
+    sum_case(c, 100000);
+    sgd_case(c, 1003, true);
+    sgd_case(c, 40000, false);
 }
 
 /* --- streams ----------------------------------------------------------------------------------------------------- */
@@ -1059,7 +1416,7 @@ static void check_repeat(struct checker *c)
         table[i] = empty(c, v * w, DTYPE_F32);
         gain[i] = empty(c, w, DTYPE_F32);
         weight[i] = empty(c, w * w, DTYPE_F32);
-        need(c, c->ops->embed_wgrad(c->s, table[i].p, tokens.p, dy.p, DTYPE_BF16, n, w, v), "embed_wgrad");
+        need(c, c->ops->embed_wgrad(c->s, table[i].p, tokens.p, dy.p, DTYPE_BF16, n, w, v, 0), "embed_wgrad");
         need(c, c->ops->rmsnorm_dgain(c->s, gain[i].p, dy.p, x.p, rstd.p, DTYPE_BF16, n, w), "rmsnorm_dgain");
         need(c,
              c->ops->matmul(c->s, weight[i].p, DTYPE_F32, w, dy.p, true, w, x.p, false, w, DTYPE_BF16, w, w, n, 1.0f),
@@ -1086,6 +1443,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
         goto out;
     }
     check_reference(&c);
+    check_reference_attention(&c);
     check_memory(&c);
     check_cast(&c);
     check_streams(&c);

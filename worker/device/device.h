@@ -188,6 +188,7 @@ struct device_ops {
                                     int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
                                     const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
                                     const void *v, int64_t ldv, const struct attention_shape *shape, void *work);
+    /* Of a shape's sizes; masks need not be there yet. */
     size_t (*attention_work_bytes)(struct device *dev, const struct attention_shape *shape);
     /* Two partial results over different keys become one: lse = log(exp(lse) + exp(other_lse)), out = the mean of out
      * and other weighted by their share, computed in fp32. out, other (N,H,Dv) with row stride ld; lse (H,N). */

@@ -1,9 +1,10 @@
-/* attention.c - causal grouped-query attention, forward and backward, in fp32 on tiles that stay in cache.
+/* attention.c - grouped-query attention, forward and backward, in fp32 on tiles that stay in cache.
  *
  * One task is one sequence and one key/value head: its keys and values are widened to fp32 once (and transposed, so
  * that every product streams rows of its right operand), then all query heads that share them are walked in blocks of
- * BLOCK rows. A block's scores against all keys it may see are held at once: BLOCK x T floats, 256 KiB at T = 2048, so
- * softmax needs no running rescale. Formulas of the backward pass: Dao 2023, arXiv:2307.08691, algorithm 2.
+ * BLOCK rows. A block's scores against all keys it may see are held at once: BLOCK x T floats, 128 KiB at T = 2048, so
+ * softmax needs no running rescale. Keys that the mask hides from the whole block are left out (attention_keys.c).
+ * Formulas of the backward pass: Dao 2023, arXiv:2307.08691, algorithm 2.
  *   S = q k^T / sqrt(D), P = exp(S - lse), out = P v
  *   dv = P^T do, dP = do v^T, dS = P (dP - rowsum(do out)) / sqrt(D), dq = dS k, dk = dS^T q
  * Only a task writes its dk and dv, in one order: the result is the same for any number of threads. */
@@ -15,7 +16,8 @@
 #include "worker/device/cpu/attention.h"
 #include "worker/device/cpu/gemm.h"
 
-enum { BLOCK = 16, PAD_T = LANES, PAD_D = GEMM_COLUMNS };
+enum { BLOCK = 16, TILE = 16, PAD_T = LANES, PAD_D = GEMM_COLUMNS };
+static_assert((int)BLOCK <= (int)ATTENTION_ROWS_MAX, "a block's rows have bounds");
 
 static int64_t round_up(int64_t n, int64_t to)
 {
@@ -67,7 +69,6 @@ CPU_KERNEL static void store_rows(void *dst, int64_t ldd, const float *src, int6
 CPU_KERNEL static void transpose(float *restrict dst, int64_t ldd, const float *restrict src, int64_t lds, int64_t rows,
                                  int64_t cols)
 {
-    enum { TILE = 16 };
     for (int64_t i0 = 0; i0 < rows; i0 += TILE) {
         int64_t i1 = MIN(i0 + TILE, rows);
         for (int64_t j = 0; j < cols; j++)
@@ -79,24 +80,23 @@ CPU_KERNEL static void transpose(float *restrict dst, int64_t ldd, const float *
             dst[j * ldd + i] = 0.0f;
 }
 
-/* Row of n valid scores, padded to a multiple of LANES: exp(s - max) in place, zeros behind. Returns the sum, *ret_max
- * the max. Scores behind n are there, only not wanted: no lane has to stand aside. */
-CPU_KERNEL static float softmax_row(float *s, int32_t n, int32_t padded, float *ret_max)
+/* Scores of a row, a multiple of LANES: exp(s - max) in place; what is -inf becomes 0. Returns the sum, *ret_max the
+ * max. */
+CPU_KERNEL static float softmax_row(float *s, int32_t n, float *ret_max)
 {
     float tops[LANES], sums[LANES] = {0};
     for (int l = 0; l < LANES; l++)
         tops[l] = -INFINITY;
-    for (int32_t j = 0; j < padded; j += LANES)
+    for (int32_t j = 0; j < n; j += LANES)
 #pragma omp simd
-        for (int l = 0; l < LANES; l++) {
-            float x = j + l < n ? s[j + l] : -INFINITY;
-            tops[l] = x > tops[l] ? x : tops[l];
-        }
+        for (int l = 0; l < LANES; l++)
+            tops[l] = s[j + l] > tops[l] ? s[j + l] : tops[l];
     float max = lanes_max(tops);
-    for (int32_t j = 0; j < padded; j += LANES)
+    float from = max == -INFINITY ? 0.0f : max; /* nothing is seen: -inf less -inf would be NaN */
+    for (int32_t j = 0; j < n; j += LANES)
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
-            float e = j + l < n ? exp_neg_f32(s[j + l] - max) : 0.0f;
+            float e = exp_neg_f32(s[j + l] - from);
             s[j + l] = e;
             sums[l] += e;
         }
@@ -104,19 +104,15 @@ CPU_KERNEL static float softmax_row(float *s, int32_t n, int32_t padded, float *
     return lanes_sum(sums);
 }
 
-/* p (n valid, padded) = exp(p - lse), then ds = p (dp - delta) scale, in place of dp. */
-CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64_t n, int64_t padded, float lse,
-                                    float delta, float scale)
+/* p (n) = exp(p - lse), then ds = p (dp - delta), in place of dp. A row that sees nothing has lse -inf. */
+CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64_t n, float lse, float delta)
 {
+    float from = lse == -INFINITY ? INFINITY : lse;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        float e = exp_neg_f32(p[j] - lse);
+        float e = exp_neg_f32(p[j] - from);
         p[j] = e;
-        dp[j] = e * (dp[j] - delta) * scale;
-    }
-    for (int64_t j = n; j < padded; j++) {
-        p[j] = 0.0f;
-        dp[j] = 0.0f;
+        dp[j] = e * (dp[j] - delta);
     }
 }
 
@@ -132,53 +128,82 @@ CPU_KERNEL static float dot(const float *restrict a, const float *restrict b, in
 /* --- forward ----------------------------------------------------------------------------------------------------- */
 
 struct forward_scratch {
+    struct attention_keys keys;
     float *kt, *v, *q, *s, *o;
 };
 
-static size_t forward_layout(struct forward_scratch *f, float *base, int64_t t, int64_t d)
+static size_t forward_layout(struct forward_scratch *f, float *base, const struct attention_shape *z)
 {
-    int64_t tp = round_up(t, PAD_T), dp = round_up(d, PAD_D);
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     float *p = base;
-    f->kt = p, p += d * tp;
-    f->v = p, p += tp * dp;
+    p += attention_keys_layout(&f->keys, p, z->tk, TILE);
+    f->kt = p, p += z->d * tp;
+    f->v = p, p += tp * vp;
     f->q = p, p += BLOCK * dp;
     f->s = p, p += BLOCK * tp;
-    f->o = p, p += MAX(BLOCK, tp) * dp; /* holds the keys before they are transposed */
+    f->o = p, p += MAX(BLOCK * vp, tp * dp); /* holds the keys before they are transposed */
     return (size_t)(p - base);
 }
 
-static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row0, int64_t head,
+/* s (rows, tp) = x (rows, width) yt, the columns that are seen. */
+static void scores(const struct attention_keys *keys, float *s, int64_t tp, const float *x, int64_t ldx,
+                   const float *yt, int64_t width)
+{
+    for (int32_t r = 0; r < keys->n_runs; r++) {
+        const struct key_run *run = &keys->runs[r];
+        gemm_f32(s + run->at, tp, x, ldx, 1, yt + run->from, tp, keys->rows,
+                 round_up(run->to - run->from, GEMM_COLUMNS), width, false);
+    }
+}
+
+/* o (rows, dp) = s y, y (keys, dp). */
+static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const float *s, int64_t tp, const float *y)
+{
+    for (int32_t r = 0; r < keys->n_runs; r++) {
+        const struct key_run *run = &keys->runs[r];
+        gemm_f32(o, dp, s + run->at, tp, 1, y + run->from * dp, dp, keys->rows, dp, run->to - run->from, r > 0);
+    }
+    if (keys->n_runs == 0)
+        memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
+}
+
+static void forward_block(const struct attention_args *a, struct forward_scratch *f, int64_t sequence, int64_t head,
                           int64_t i0)
 {
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D);
-    int64_t rows = MIN(BLOCK, t - i0), keys = MIN(round_up(i0 + rows, PAD_T), tp), row = row0 + i0;
+    const struct attention_shape *z = &a->shape;
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0;
     float factor[BLOCK];
-    load_rows(f->q, dp, at(a->q, row * a->ldq + head * d, (enum dtype)a->dt), a->ldq, rows, d, 1.0f / sqrtf((float)d),
-              a->dt);
-    gemm_f32(f->s, tp, f->q, dp, 1, f->kt, tp, rows, keys, d, false);
+    attention_keys_see(&f->keys, z, sequence, i0, rows);
+    load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, 1.0f / sqrtf((float)z->d),
+              (int)z->dt);
+    scores(&f->keys, f->s, tp, f->q, dp, f->kt, z->d);
+    attention_keys_mask(&f->keys, f->s, tp, LANES);
     for (int64_t i = 0; i < rows; i++) {
-        float max, sum = softmax_row(f->s + i * tp, (int32_t)(i0 + i + 1), (int32_t)keys, &max);
-        factor[i] = 1.0f / sum;
-        a->lse[head * a->b * t + row + i] = max + logf(sum);
+        float max, sum = softmax_row(f->s + i * tp, f->keys.columns, &max);
+        factor[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+        a->lse[head * z->b * z->tq + row + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
     }
-    gemm_f32(f->o, dp, f->s, tp, 1, f->v, dp, rows, dp, i0 + rows, false);
-    store_rows(at_mut(a->out, row * a->ldo + head * d, (enum dtype)a->dt), a->ldo, f->o, dp, rows, d, factor, a->dt);
+    weigh(&f->keys, f->o, vp, f->s, tp, f->v);
+    store_rows(at_mut(a->out, row * a->ldo + head * z->dv, z->dt), a->ldo, f->o, vp, rows, z->dv, factor, (int)z->dt);
 }
 
 static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct attention_args *a = p;
+    const struct attention_shape *z = &a->shape;
     struct forward_scratch f;
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D), group = a->h / a->kv;
-    forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, t, d);
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
+    forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
-        int64_t row0 = task / a->kv * t, kv = task % a->kv, offset = row0 * a->ldkv + kv * d;
-        load_rows(f.o, dp, at(a->k, offset, (enum dtype)a->dt), a->ldkv, t, d, 1.0f, a->dt);
-        transpose(f.kt, tp, f.o, dp, t, d);
-        load_rows(f.v, dp, at(a->v, offset, (enum dtype)a->dt), a->ldkv, t, d, 1.0f, a->dt);
+        int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
+        attention_keys_load(&f.keys, z, sequence);
+        load_rows(f.o, dp, at(a->k, row0 * a->ldk + kv * z->d, z->dt), a->ldk, z->tk, z->d, 1.0f, (int)z->dt);
+        transpose(f.kt, tp, f.o, dp, z->tk, z->d);
+        load_rows(f.v, vp, at(a->v, row0 * a->ldv + kv * z->dv, z->dt), a->ldv, z->tk, z->dv, 1.0f, (int)z->dt);
         for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < t; i0 += BLOCK)
-                forward_block(a, &f, row0, head, i0);
+            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
+                forward_block(a, &f, sequence, head, i0);
     }
 }
 
@@ -187,27 +212,36 @@ static titan_status run_forward(const struct cpu_context *ctx, const void *p)
     struct attention_args a = *(const struct attention_args *)p;
     struct forward_scratch f;
     bool pairs = attention_bf16_fits(ctx->dev, &a);
-    a.thread_floats = pairs ? attention_bf16_forward_floats(a.t, a.d) : forward_layout(&f, NULL, a.t, a.d);
+    a.thread_floats = pairs ? attention_bf16_forward_floats(&a.shape) : forward_layout(&f, NULL, &a.shape);
     void *scratch;
     TRY(cpu_scratch_take(ctx, a.thread_floats * sizeof(float) * (size_t)ctx->threads, &scratch));
     a.scratch = scratch;
-    cpu_for(ctx, (int64_t)a.b * a.kv, 1, pairs ? attention_bf16_forward : forward_range, &a);
+    cpu_for(ctx, a.shape.b * a.shape.kv, 1, pairs ? attention_bf16_forward : forward_range, &a);
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
 
-static bool shape_valid(enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d)
+static bool shape_valid(const struct attention_shape *z)
 {
     const int64_t max = 1 << 24;
-    return (dt == DTYPE_BF16 || dt == DTYPE_F32) && b >= 0 && b < max && t >= 0 && t < max && kv > 0 && h > 0 &&
-           h < max && h % kv == 0 && d > 0 && d < max;
+    return (z->dt == DTYPE_BF16 || z->dt == DTYPE_F32) && z->b >= 0 && z->b < max && z->tq >= 0 && z->tq < max &&
+           z->tk >= 0 && z->tk < max && z->kv > 0 && z->h > 0 && z->h < max && z->h % z->kv == 0 && z->d > 0 &&
+           z->d < max && z->dv > 0 && z->dv < max;
+}
+
+/* All masks or none, which is causal. */
+static bool masks_valid(const struct attention_shape *z)
+{
+    const bool masked = z->index != NULL;
+    return masked == (z->start != NULL) && masked == (z->key_index != NULL) && (masked || z->tq == z->tk);
 }
 
 titan_status cpu_attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                           const void *k, const void *v, int64_t ldkv, enum dtype dt, int64_t b, int64_t t, int64_t h,
-                           int64_t kv, int64_t d)
+                           const void *k, int64_t ldk, const void *v, int64_t ldv, const struct attention_shape *shape)
 {
-    if (!shape_valid(dt, b, t, h, kv, d) || ldq < h * d || ldo < h * d || ldkv < kv * d)
+    const struct attention_shape *z = shape;
+    if (!shape_valid(z) || !masks_valid(z) || ldq < z->h * z->d || ldo < z->h * z->dv || ldk < z->kv * z->d ||
+        ldv < z->kv * z->dv)
         return TITAN_EINVAL;
     struct attention_args a = {.out = out,
                                .q = q,
@@ -215,88 +249,98 @@ titan_status cpu_attention(struct stream *s, void *out, int64_t ldo, float *lse,
                                .v = v,
                                .lse = lse,
                                .ldq = ldq,
-                               .ldkv = ldkv,
+                               .ldk = ldk,
+                               .ldv = ldv,
                                .ldo = ldo,
-                               .b = (int32_t)b,
-                               .t = (int32_t)t,
-                               .h = (int32_t)h,
-                               .kv = (int32_t)kv,
-                               .d = (int32_t)d,
-                               .dt = (int32_t)dt};
+                               .shape = *shape};
     return cpu_enqueue(s, run_forward, &a, sizeof(a));
 }
 
 /* --- backward ---------------------------------------------------------------------------------------------------- */
 
 struct backward_scratch {
+    struct attention_keys keys;
     float *k, *kt, *vt, *dk, *dv;      /* of the task */
     float *q, *dout, *o, *dq, *p, *ds; /* of the block */
 };
 
-static size_t backward_layout(struct backward_scratch *f, float *base, int64_t t, int64_t d)
+static size_t backward_layout(struct backward_scratch *f, float *base, const struct attention_shape *z)
 {
-    int64_t tp = round_up(t, PAD_T), dp = round_up(d, PAD_D);
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     float *p = base;
-    f->k = p, p += tp * dp;
-    f->kt = p, p += d * tp;
-    f->vt = p, p += d * tp;
+    p += attention_keys_layout(&f->keys, p, z->tk, TILE);
+    f->k = p, p += tp * MAX(dp, vp); /* holds the values before they are transposed */
+    f->kt = p, p += z->d * tp;
+    f->vt = p, p += z->dv * tp;
     f->dk = p, p += tp * dp;
-    f->dv = p, p += tp * dp;
+    f->dv = p, p += tp * vp;
     f->q = p, p += BLOCK * dp;
-    f->dout = p, p += BLOCK * dp;
-    f->o = p, p += BLOCK * dp;
+    f->dout = p, p += BLOCK * vp;
+    f->o = p, p += BLOCK * vp;
     f->dq = p, p += BLOCK * dp;
     f->p = p, p += BLOCK * tp;
     f->ds = p, p += BLOCK * tp;
     return (size_t)(p - base);
 }
 
-static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row0, int64_t head,
+/* y (keys, dp) += s^T x (rows, dp). */
+static void spread(const struct attention_keys *keys, float *y, int64_t dp, const float *s, int64_t tp, const float *x)
+{
+    for (int32_t r = 0; r < keys->n_runs; r++) {
+        const struct key_run *run = &keys->runs[r];
+        gemm_f32(y + run->from * dp, dp, s + run->at, 1, tp, x, dp, run->to - run->from, dp, keys->rows, true);
+    }
+}
+
+static void backward_block(const struct attention_args *a, struct backward_scratch *f, int64_t sequence, int64_t head,
                            int64_t i0)
 {
-    enum dtype dt = (enum dtype)a->dt;
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D);
-    int64_t rows = MIN(BLOCK, t - i0), seen = i0 + rows, keys = MIN(round_up(seen, PAD_T), tp), row = row0 + i0;
-    float scale = 1.0f / sqrtf((float)d);
+    const struct attention_shape *z = &a->shape;
+    const enum dtype dt = z->dt;
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0;
+    float scale = 1.0f / sqrtf((float)z->d), factor[BLOCK];
+    attention_keys_see(&f->keys, z, sequence, i0, rows);
     /* Scaled as in forward, so that the scores are the same to the bit. */
-    load_rows(f->q, dp, at(a->q, row * a->ldq + head * d, dt), a->ldq, rows, d, scale, a->dt);
-    load_rows(f->dout, dp, at(a->dout, row * a->lddo + head * d, dt), a->lddo, rows, d, 1.0f, a->dt);
-    load_rows(f->o, dp, at(a->fwd, row * a->ldo + head * d, dt), a->ldo, rows, d, 1.0f, a->dt);
-    gemm_f32(f->p, tp, f->q, dp, 1, f->kt, tp, rows, keys, d, false);
-    gemm_f32(f->ds, tp, f->dout, dp, 1, f->vt, tp, rows, keys, d, false);
+    load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d, scale, (int)dt);
+    load_rows(f->dout, vp, at(a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv, 1.0f, (int)dt);
+    load_rows(f->o, vp, at(a->fwd, row * a->ldo + head * z->dv, dt), a->ldo, rows, z->dv, 1.0f, (int)dt);
+    scores(&f->keys, f->p, tp, f->q, dp, f->kt, z->d);
+    scores(&f->keys, f->ds, tp, f->dout, vp, f->vt, z->dv);
+    attention_keys_mask(&f->keys, f->p, tp, TILE);
     for (int64_t i = 0; i < rows; i++)
-        dsoftmax_row(f->p + i * tp, f->ds + i * tp, i0 + i + 1, keys, a->lse[head * a->b * t + row + i],
-                     dot(f->dout + i * dp, f->o + i * dp, d), 1.0f);
-    gemm_f32(f->dq, dp, f->ds, tp, 1, f->k, dp, rows, dp, seen, false);
-    gemm_f32(f->dv, dp, f->p, 1, tp, f->dout, dp, seen, dp, rows, true);
-    gemm_f32(f->dk, dp, f->ds, 1, tp, f->q, dp, seen, dp, rows, true); /* q carries the scale */
-    float factor[BLOCK];
+        dsoftmax_row(f->p + i * tp, f->ds + i * tp, f->keys.columns, a->lse[head * z->b * z->tq + row + i],
+                     dot(f->dout + i * vp, f->o + i * vp, z->dv));
+    weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
+    spread(&f->keys, f->dv, vp, f->p, tp, f->dout);
+    spread(&f->keys, f->dk, dp, f->ds, tp, f->q); /* q carries the scale */
     for (int64_t i = 0; i < BLOCK; i++)
         factor[i] = scale;
-    store_rows(at_mut(a->dq, row * a->lddq + head * d, dt), a->lddq, f->dq, dp, rows, d, factor, a->dt);
+    store_rows(at_mut(a->dq, row * a->lddq + head * z->d, dt), a->lddq, f->dq, dp, rows, z->d, factor, (int)dt);
 }
 
 static void backward_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct attention_args *a = p;
+    const struct attention_shape *z = &a->shape;
+    const enum dtype dt = z->dt;
     struct backward_scratch f;
-    enum dtype dt = (enum dtype)a->dt;
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D), group = a->h / a->kv;
-    backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, t, d);
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
+    backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
-        int64_t row0 = task / a->kv * t, kv = task % a->kv, offset = row0 * a->ldkv + kv * d;
-        load_rows(f.k, dp, at(a->v, offset, dt), a->ldkv, t, d, 1.0f, a->dt);
-        transpose(f.vt, tp, f.k, dp, t, d);
-        load_rows(f.k, dp, at(a->k, offset, dt), a->ldkv, t, d, 1.0f, a->dt);
-        transpose(f.kt, tp, f.k, dp, t, d);
+        int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
+        attention_keys_load(&f.keys, z, sequence);
+        load_rows(f.k, vp, at(a->v, row0 * a->ldv + kv * z->dv, dt), a->ldv, z->tk, z->dv, 1.0f, (int)dt);
+        transpose(f.vt, tp, f.k, vp, z->tk, z->dv);
+        load_rows(f.k, dp, at(a->k, row0 * a->ldk + kv * z->d, dt), a->ldk, z->tk, z->d, 1.0f, (int)dt);
+        transpose(f.kt, tp, f.k, dp, z->tk, z->d);
         memset(f.dk, 0, (size_t)(tp * dp) * sizeof(float));
-        memset(f.dv, 0, (size_t)(tp * dp) * sizeof(float));
+        memset(f.dv, 0, (size_t)(tp * vp) * sizeof(float));
         for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < t; i0 += BLOCK)
-                backward_block(a, &f, row0, head, i0);
-        int64_t doffset = row0 * a->lddkv + kv * d;
-        store_rows(at_mut(a->dk, doffset, dt), a->lddkv, f.dk, dp, t, d, NULL, a->dt);
-        store_rows(at_mut(a->dv, doffset, dt), a->lddkv, f.dv, dp, t, d, NULL, a->dt);
+            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
+                backward_block(a, &f, sequence, head, i0);
+        store_rows(at_mut(a->dk, row0 * a->lddk + kv * z->d, dt), a->lddk, f.dk, dp, z->tk, z->d, NULL, (int)dt);
+        store_rows(at_mut(a->dv, row0 * a->lddv + kv * z->dv, dt), a->lddv, f.dv, vp, z->tk, z->dv, NULL, (int)dt);
     }
 }
 
@@ -304,32 +348,34 @@ static titan_status run_backward(const struct cpu_context *ctx, const void *p)
 {
     const struct attention_args *a = p;
     bool pairs = attention_bf16_fits(ctx->dev, a);
-    cpu_for(ctx, (int64_t)a->b * a->kv, 1, pairs ? attention_bf16_backward : backward_range, a);
+    cpu_for(ctx, a->shape.b * a->shape.kv, 1, pairs ? attention_bf16_backward : backward_range, a);
     return TITAN_OK;
 }
 
 /* Either way must fit: which one it is depends on strides, too. */
-static size_t thread_floats(int64_t t, int64_t d)
+static size_t thread_floats(const struct attention_shape *shape)
 {
     struct backward_scratch f;
-    return MAX(backward_layout(&f, NULL, t, d), attention_bf16_backward_floats(t, d));
+    return MAX(backward_layout(&f, NULL, shape), attention_bf16_backward_floats(shape));
 }
 
-size_t cpu_attention_work_bytes(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
-                                int64_t d)
+size_t cpu_attention_work_bytes(struct device *dev, const struct attention_shape *shape)
 {
-    if (!shape_valid(dt, b, t, h, kv, d))
+    if (!shape_valid(shape))
         return 0;
-    return thread_floats(t, d) * sizeof(float) * (size_t)dev->threads;
+    return thread_floats(shape) * sizeof(float) * (size_t)dev->threads;
 }
 
-titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
-                                 const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
-                                 const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv, enum dtype dt,
-                                 int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d, void *work)
+titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
+                                 int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
+                                 const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
+                                 const void *v, int64_t ldv, const struct attention_shape *shape, void *work)
 {
-    if (!shape_valid(dt, b, t, h, kv, d) || ldq < h * d || ldo < h * d || lddo < h * d || lddq < h * d ||
-        ldkv < kv * d || lddkv < kv * d)
+    const struct attention_shape *z = shape;
+    if (!shape_valid(z) || !masks_valid(z))
+        return TITAN_EINVAL;
+    if (MIN(ldq, lddq) < z->h * z->d || MIN(ldo, lddo) < z->h * z->dv || MIN(ldk, lddk) < z->kv * z->d ||
+        MIN(ldv, lddv) < z->kv * z->dv)
         return TITAN_EINVAL;
     struct attention_args a = {.dq = dq,
                                .dk = dk,
@@ -342,17 +388,72 @@ titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void 
                                .lse = (float *)lse,
                                .scratch = work,
                                .ldq = ldq,
-                               .ldkv = ldkv,
+                               .ldk = ldk,
+                               .ldv = ldv,
                                .ldo = ldo,
                                .lddq = lddq,
-                               .lddkv = lddkv,
+                               .lddk = lddk,
+                               .lddv = lddv,
                                .lddo = lddo,
-                               .b = (int32_t)b,
-                               .t = (int32_t)t,
-                               .h = (int32_t)h,
-                               .kv = (int32_t)kv,
-                               .d = (int32_t)d,
-                               .dt = (int32_t)dt,
-                               .thread_floats = thread_floats(t, d)};
+                               .shape = *shape,
+                               .thread_floats = thread_floats(shape)};
     return cpu_enqueue(s, run_backward, &a, sizeof(a));
+}
+
+/* --- merge ------------------------------------------------------------------------------------------------------- */
+
+struct merge_args {
+    void *out;
+    const void *other;
+    float *lse;
+    const float *other_lse;
+    enum dtype dt;
+    int64_t ld, n, h, dv;
+};
+
+CPU_INLINE void merge_row_as(void *restrict out, const void *restrict other, float mine, float theirs, int64_t n,
+                             enum dtype dt)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        store_f32_as(out, j, dt, load_as_f32(out, j, dt) * mine + load_as_f32(other, j, dt) * theirs);
+}
+CPU_KERNEL static void merge_row(void *out, const void *other, float mine, float theirs, int64_t n, int dt)
+{
+    if (dt == DTYPE_BF16)
+        merge_row_as(out, other, mine, theirs, n, DTYPE_BF16);
+    else
+        merge_row_as(out, other, mine, theirs, n, DTYPE_F32);
+}
+
+static void merge_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct merge_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t head = 0; head < a->h; head++) {
+            float *lse = a->lse + head * a->n + i, x = *lse, y = a->other_lse[head * a->n + i];
+            if (y == -INFINITY)
+                continue;
+            float top = fmaxf(x, y), ex = expf(x - top), ey = expf(y - top), sum = ex + ey;
+            *lse = top + logf(sum);
+            merge_row(at_mut(a->out, i * a->ld + head * a->dv, a->dt), at(a->other, i * a->ld + head * a->dv, a->dt),
+                      ex / sum, ey / sum, a->dv, (int)a->dt);
+        }
+}
+
+static titan_status run_merge(const struct cpu_context *ctx, const void *p)
+{
+    const struct merge_args *a = p;
+    cpu_for(ctx, a->n, 1 + (1 << 13) / (a->h * a->dv), merge_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
+                                 int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv)
+{
+    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || n < 0 || h <= 0 || dv <= 0 || ld < h * dv)
+        return TITAN_EINVAL;
+    struct merge_args a = {out, other, lse, other_lse, dt, ld, n, h, dv};
+    return cpu_enqueue(s, run_merge, &a, sizeof(a));
 }

@@ -13,13 +13,14 @@
 #include "worker/device/cpu/attention.h"
 #include "worker/device/cpu/gemm.h"
 
-enum { BLOCK = 32, PAD_T = 32, PAD_D = GEMM_COLUMNS };
+enum { BLOCK = 32, TILE = 32, PAD_T = TILE, PAD_D = GEMM_COLUMNS };
+static_assert((int)BLOCK <= (int)ATTENTION_ROWS_MAX, "a block's rows have bounds");
 
 bool attention_bf16_fits(const struct device *dev, const struct attention_args *a)
 {
-    int64_t odd = a->d | a->ldq | a->ldkv | a->lddo;
+    int64_t odd = a->shape.d | a->shape.dv | a->ldq | a->ldk | a->ldv | a->lddo;
     uintptr_t address = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)a->dout;
-    return a->dt == DTYPE_BF16 && gemm_bf16_usable(&dev->isa) && odd % 2 == 0 && address % 4 == 0;
+    return a->shape.dt == DTYPE_BF16 && gemm_bf16_usable(&dev->isa) && odd % 2 == 0 && address % 4 == 0;
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -33,9 +34,9 @@ static int64_t round_up(int64_t n, int64_t to)
 CPU_KERNEL static void transpose_words(uint32_t *restrict dst, int64_t tp, const uint32_t *restrict src, int64_t lds,
                                        int64_t t, int64_t words)
 {
-    enum { TILE = 16 };
-    for (int64_t j0 = 0; j0 < t; j0 += TILE) {
-        int64_t j1 = MIN(j0 + TILE, t);
+    enum { STEP = 16 };
+    for (int64_t j0 = 0; j0 < t; j0 += STEP) {
+        int64_t j1 = MIN(j0 + STEP, t);
         for (int64_t p = 0; p < words; p++)
             for (int64_t j = j0; j < j1; j++)
                 dst[p * tp + j] = src[j * lds + p];
@@ -74,7 +75,7 @@ CPU_KERNEL static void store_rows(uint16_t *restrict dst, int64_t ldd, const flo
 
 /* --- forward ----------------------------------------------------------------------------------------------------- */
 
-/* arith.h's exp, sixteen at a time; below -87.33 it stays at the smallest normal number. */
+/* arith.h's exp, sixteen at a time. */
 BF16_INLINE __m512 exp_neg_16(__m512 x)
 {
     const __m512 shift = _mm512_set1_ps(12582912.0f);
@@ -88,28 +89,22 @@ BF16_INLINE __m512 exp_neg_16(__m512 x)
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(4.999923148e-1f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(q, n);
+    /* What is masked has to weigh nothing at all; a NaN is not below. */
+    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(keep, q, n);
 }
 
-/* Lanes j.. of a row that are below n. */
-BF16_INLINE __mmask16 below(int64_t j, int64_t n)
-{
-    return j + 16 <= n ? 0xffff : j >= n ? 0 : (__mmask16)((1u << (n - j)) - 1);
-}
-
-/* p (padded, a multiple of 16) bf16 = exp(scale (s - max)) over n scores, zeros behind. Returns the sum before
- * rounding. */
-BF16_TARGET static float softmax_row(uint16_t *restrict p, const float *restrict s, int64_t n, int64_t padded,
-                                     float scale, float *restrict ret_max)
+/* p (n, a multiple of 16) bf16 = exp(scale (s - max)); what is -inf becomes 0. Returns the sum before rounding. */
+BF16_TARGET static float softmax_row(uint16_t *restrict p, const float *restrict s, int64_t n, float scale,
+                                     float *restrict ret_max)
 {
     __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
     for (int64_t j = 0; j < n; j += 16)
-        top = _mm512_mask_max_ps(top, below(j, n), top, _mm512_loadu_ps(s + j));
-    float max = _mm512_reduce_max_ps(top);
-    __m512 factor = _mm512_set1_ps(scale), offset = _mm512_set1_ps(-max * scale);
-    for (int64_t j = 0; j < padded; j += 16) {
+        top = _mm512_max_ps(top, _mm512_loadu_ps(s + j));
+    float max = _mm512_reduce_max_ps(top), from = max == -INFINITY ? 0.0f : max;
+    __m512 factor = _mm512_set1_ps(scale), offset = _mm512_set1_ps(-from * scale);
+    for (int64_t j = 0; j < n; j += 16) {
         __m512 e = exp_neg_16(_mm512_fmadd_ps(_mm512_loadu_ps(s + j), factor, offset));
-        e = _mm512_maskz_mov_ps(below(j, n), e);
         _mm256_storeu_si256((__m256i *)(p + j), (__m256i)_mm512_cvtneps_pbh(e));
         sum = _mm512_add_ps(sum, e);
     }
@@ -118,58 +113,89 @@ BF16_TARGET static float softmax_row(uint16_t *restrict p, const float *restrict
 }
 
 struct forward_scratch {
+    struct attention_keys keys;
     uint32_t *kt, *v, *p;
     float *s, *o;
 };
 
-static size_t forward_layout(struct forward_scratch *f, float *base, int64_t t, int64_t d)
+static size_t forward_layout(struct forward_scratch *f, float *base, const struct attention_shape *z)
 {
-    int64_t tp = round_up(t, PAD_T), dp = round_up(d, PAD_D);
+    int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D);
     float *x = base;
-    f->kt = (uint32_t *)x, x += d / 2 * tp;
-    f->v = (uint32_t *)x, x += tp / 2 * dp;
+    x += attention_keys_layout(&f->keys, x, z->tk, TILE);
+    f->kt = (uint32_t *)x, x += z->d / 2 * tp;
+    f->v = (uint32_t *)x, x += tp / 2 * vp;
     f->p = (uint32_t *)x, x += BLOCK * tp / 2;
     f->s = x, x += BLOCK * tp;
-    f->o = x, x += BLOCK * dp;
+    f->o = x, x += BLOCK * vp;
     return (size_t)(x - base);
 }
 
-size_t attention_bf16_forward_floats(int64_t t, int64_t d)
+size_t attention_bf16_forward_floats(const struct attention_shape *shape)
 {
     struct forward_scratch f;
-    return forward_layout(&f, NULL, t, d);
+    return forward_layout(&f, NULL, shape);
 }
 
-static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row0, int64_t head,
+/* s (rows, tp) = x (rows, pairs) yt, the columns that are seen. */
+static void scores(const struct attention_keys *keys, float *s, int64_t tp, const void *x, int64_t ldx,
+                   const uint32_t *yt, int64_t pairs)
+{
+    for (int32_t r = 0; r < keys->n_runs; r++) {
+        const struct key_run *run = &keys->runs[r];
+        gemm_bf16(s + run->at, tp, x, ldx / 2, 1, yt + run->from, tp, keys->rows, round_up(run->to - run->from, TILE),
+                  pairs, false);
+    }
+}
+
+/* o (rows, dp) = s y, y (keys/2, dp) in pairs of keys. */
+static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const uint32_t *s, int64_t tp,
+                  const uint32_t *y)
+{
+    for (int32_t r = 0; r < keys->n_runs; r++) {
+        const struct key_run *run = &keys->runs[r];
+        gemm_bf16(o, dp, s + run->at / 2, tp / 2, 1, y + run->from / 2 * dp, dp, keys->rows, dp,
+                  (run->to - run->from + 1) / 2, r > 0);
+    }
+    if (keys->n_runs == 0)
+        memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
+}
+
+static void forward_block(const struct attention_args *a, struct forward_scratch *f, int64_t sequence, int64_t head,
                           int64_t i0)
 {
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D), row = row0 + i0;
-    int64_t rows = MIN(BLOCK, t - i0), keys = MIN(round_up(i0 + rows, PAD_T), tp);
-    float factor[BLOCK], scale = 1.0f / sqrtf((float)d);
-    const uint16_t *q = (const uint16_t *)a->q + row * a->ldq + head * d;
-    gemm_bf16(f->s, tp, (const uint32_t *)q, a->ldq / 2, 1, f->kt, tp, rows, keys, d / 2, false);
+    const struct attention_shape *z = &a->shape;
+    int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D);
+    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0;
+    float factor[BLOCK], scale = 1.0f / sqrtf((float)z->d);
+    attention_keys_see(&f->keys, z, sequence, i0, rows);
+    scores(&f->keys, f->s, tp, (const uint16_t *)a->q + row * a->ldq + head * z->d, a->ldq, f->kt, z->d / 2);
+    attention_keys_mask(&f->keys, f->s, tp, TILE);
     for (int64_t i = 0; i < rows; i++) {
-        float max, sum = softmax_row((uint16_t *)f->p + i * tp, f->s + i * tp, i0 + i + 1, keys, scale, &max);
-        factor[i] = 1.0f / sum;
-        a->lse[head * a->b * t + row + i] = max + logf(sum);
+        float max, sum = softmax_row((uint16_t *)f->p + i * tp, f->s + i * tp, f->keys.columns, scale, &max);
+        factor[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+        a->lse[head * z->b * z->tq + row + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
     }
-    gemm_bf16(f->o, dp, f->p, tp / 2, 1, f->v, dp, rows, dp, (i0 + rows + 1) / 2, false);
-    store_rows((uint16_t *)a->out + row * a->ldo + head * d, a->ldo, f->o, dp, rows, d, factor);
+    weigh(&f->keys, f->o, vp, f->p, tp, f->v);
+    store_rows((uint16_t *)a->out + row * a->ldo + head * z->dv, a->ldo, f->o, vp, rows, z->dv, factor);
 }
 
 void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int thread)
 {
     const struct attention_args *a = args;
+    const struct attention_shape *z = &a->shape;
     struct forward_scratch f;
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D), group = a->h / a->kv;
-    forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, t, d);
+    int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
+    forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
-        int64_t row0 = task / a->kv * t, kv = task % a->kv, offset = row0 * a->ldkv + kv * d;
-        transpose_words(f.kt, tp, (const uint32_t *)((const uint16_t *)a->k + offset), a->ldkv / 2, t, d / 2);
-        interleave_rows(f.v, dp, (const uint16_t *)a->v + offset, a->ldkv, t, tp, d);
+        int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
+        const uint16_t *k = (const uint16_t *)a->k + row0 * a->ldk + kv * z->d;
+        attention_keys_load(&f.keys, z, sequence);
+        transpose_words(f.kt, tp, (const uint32_t *)k, a->ldk / 2, z->tk, z->d / 2);
+        interleave_rows(f.v, vp, (const uint16_t *)a->v + row0 * a->ldv + kv * z->dv, a->ldv, z->tk, tp, z->dv);
         for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < t; i0 += BLOCK)
-                forward_block(a, &f, row0, head, i0);
+            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
+                forward_block(a, &f, sequence, head, i0);
     }
 }
 
@@ -182,29 +208,29 @@ BF16_INLINE __m512i pair_words(__m256bh low, __m256bh high)
     return _mm512_or_si512(_mm512_cvtepu16_epi32((__m256i)low), h);
 }
 
-/* Two neighbouring rows of scores s and of dp, n and n+1 of them valid (the second row none where it is absent), padded
- * to a multiple of 16 with zeros: P = exp(scale s - lse), dS = P (dp - delta) scale. ds: dS row by row; pt and dst:
- * words of both rows' P and dS. */
+/* Two neighbouring rows of n (a multiple of 16) scores s and of dp; the second counts for nothing where it is absent:
+ * P = exp(scale s - lse), dS = P (dp - delta) scale. A row that sees nothing has lse -inf. ds: dS row by row; pt and
+ * dst: words of both rows' P and dS. */
 BF16_TARGET static void dsoftmax_rows(uint32_t *restrict pt, uint32_t *restrict dst, uint16_t *restrict ds,
                                       const float *restrict s, const float *restrict dp, int64_t ld, int64_t n,
-                                      int64_t padded, const float *restrict lse, const float *restrict delta,
-                                      float scale, bool second)
+                                      const float *restrict lse, const float *restrict delta, float scale, bool second)
 {
-    int64_t valid[2] = {n, second ? n + 1 : 0};
+    const __mmask16 keep[2] = {0xffff, second ? 0xffff : 0};
     __m512 factor = _mm512_set1_ps(scale), down[2], minus[2];
     for (int r = 0; r < 2; r++) {
-        down[r] = _mm512_set1_ps(r == 0 || second ? lse[r] : 0.0f);
-        minus[r] = _mm512_set1_ps(r == 0 || second ? delta[r] : 0.0f);
+        bool there = r == 0 || second;
+        down[r] = _mm512_set1_ps(there && lse[r] != -INFINITY ? lse[r] : INFINITY);
+        minus[r] = _mm512_set1_ps(there ? delta[r] : 0.0f);
     }
-    for (int64_t j = 0; j < padded; j += 16) {
+    for (int64_t j = 0; j < n; j += 16) {
         __m256bh p[2], d[2];
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++) {
             __m512 e = exp_neg_16(_mm512_fmsub_ps(_mm512_loadu_ps(s + r * ld + j), factor, down[r]));
-            e = _mm512_maskz_mov_ps(below(j, valid[r]), e);
+            e = _mm512_maskz_mov_ps(keep[r], e);
             __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp + r * ld + j), minus[r]), factor);
             p[r] = _mm512_cvtneps_pbh(e);
-            d[r] = _mm512_cvtneps_pbh(_mm512_maskz_mul_ps(below(j, valid[r]), e, x));
+            d[r] = _mm512_cvtneps_pbh(_mm512_maskz_mul_ps(keep[r], e, x));
             _mm256_storeu_si256((__m256i *)(ds + r * ld + j), (__m256i)d[r]);
         }
         _mm512_storeu_si512(pt + j, pair_words(p[0], p[1]));
@@ -222,82 +248,109 @@ CPU_KERNEL static float dot(const uint16_t *restrict a, const uint16_t *restrict
 }
 
 struct backward_scratch {
+    struct attention_keys keys;
     uint32_t *kt, *vt, *k;              /* of the task */
     uint32_t *q, *dout, *pt, *dst, *ds; /* of the block */
     float *dk, *dv, *s, *dp, *dq;
 };
 
-static size_t backward_layout(struct backward_scratch *f, float *base, int64_t t, int64_t d)
+static size_t backward_layout(struct backward_scratch *f, float *base, const struct attention_shape *z)
 {
-    int64_t tp = round_up(t, PAD_T), dp = round_up(d, PAD_D);
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     float *x = base;
-    f->kt = (uint32_t *)x, x += (d + 1) / 2 * tp;
-    f->vt = (uint32_t *)x, x += (d + 1) / 2 * tp;
+    x += attention_keys_layout(&f->keys, x, z->tk, TILE);
+    f->kt = (uint32_t *)x, x += (z->d + 1) / 2 * tp;
+    f->vt = (uint32_t *)x, x += (z->dv + 1) / 2 * tp;
     f->k = (uint32_t *)x, x += tp / 2 * dp;
     f->q = (uint32_t *)x, x += BLOCK / 2 * dp;
-    f->dout = (uint32_t *)x, x += BLOCK / 2 * dp;
+    f->dout = (uint32_t *)x, x += BLOCK / 2 * vp;
     f->pt = (uint32_t *)x, x += BLOCK / 2 * tp;
     f->dst = (uint32_t *)x, x += BLOCK / 2 * tp;
     f->ds = (uint32_t *)x, x += BLOCK / 2 * tp;
     f->dk = x, x += tp * dp;
-    f->dv = x, x += tp * dp;
+    f->dv = x, x += tp * vp;
     f->s = x, x += BLOCK * tp;
     f->dp = x, x += BLOCK * tp;
     f->dq = x, x += BLOCK * dp;
     return (size_t)(x - base);
 }
 
-size_t attention_bf16_backward_floats(int64_t t, int64_t d)
+size_t attention_bf16_backward_floats(const struct attention_shape *shape)
 {
     struct backward_scratch f;
-    return backward_layout(&f, NULL, t, d);
+    return backward_layout(&f, NULL, shape);
 }
 
-static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row0, int64_t head,
-                           int64_t i0)
+/* y (keys, dp) += s^T x (rows, dp), s and x in pairs of rows. */
+static void spread(const struct attention_keys *keys, float *y, int64_t dp, const uint32_t *s, int64_t tp,
+                   const uint32_t *x)
 {
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D), row = row0 + i0;
-    int64_t rows = MIN(BLOCK, t - i0), seen = i0 + rows, keys = MIN(round_up(seen, PAD_T), tp);
-    int64_t pairs = (rows + 1) / 2;
-    const uint16_t *q = (const uint16_t *)a->q + row * a->ldq + head * d;
-    const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * d;
-    const uint16_t *out = (const uint16_t *)a->fwd + row * a->ldo + head * d;
-    const float *lse = a->lse + head * a->b * t + row;
-    float delta[BLOCK], scale = 1.0f / sqrtf((float)d);
-    gemm_bf16(f->s, tp, (const uint32_t *)q, a->ldq / 2, 1, f->kt, tp, rows, keys, d / 2, false);
-    gemm_bf16(f->dp, tp, (const uint32_t *)dout, a->lddo / 2, 1, f->vt, tp, rows, keys, d / 2, false);
-    interleave_rows(f->q, dp, q, a->ldq, rows, 2 * pairs, d);
-    interleave_rows(f->dout, dp, dout, a->lddo, rows, 2 * pairs, d);
+    for (int32_t r = 0; r < keys->n_runs; r++) {
+        const struct key_run *run = &keys->runs[r];
+        gemm_bf16(y + run->from * dp, dp, s + run->at, 1, tp, x, dp, run->to - run->from, dp, (keys->rows + 1) / 2,
+                  true);
+    }
+}
+
+/* P and dS of a block from its scores and dp. */
+static void dsoftmax_block(const struct attention_args *a, const struct backward_scratch *f, int64_t tp, int64_t row,
+                           int64_t head)
+{
+    const struct attention_shape *z = &a->shape;
+    const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
+    const uint16_t *out = (const uint16_t *)a->fwd + row * a->ldo + head * z->dv;
+    const float *lse = a->lse + head * z->b * z->tq + row;
+    const int64_t rows = f->keys.rows;
+    float delta[BLOCK];
     for (int64_t i = 0; i < rows; i++)
-        delta[i] = dot(dout + i * a->lddo, out + i * a->ldo, d);
+        delta[i] = dot(dout + i * a->lddo, out + i * a->ldo, z->dv);
     for (int64_t i = 0; i < rows; i += 2)
         dsoftmax_rows(f->pt + i / 2 * tp, f->dst + i / 2 * tp, (uint16_t *)f->ds + i * tp, f->s + i * tp,
-                      f->dp + i * tp, tp, i0 + i + 1, keys, lse + i, delta + i, scale, i + 1 < rows);
-    gemm_bf16(f->dq, dp, f->ds, tp / 2, 1, f->k, dp, rows, dp, (seen + 1) / 2, false);
-    gemm_bf16(f->dv, dp, f->pt, 1, tp, f->dout, dp, seen, dp, pairs, true);
-    gemm_bf16(f->dk, dp, f->dst, 1, tp, f->q, dp, seen, dp, pairs, true);
-    store_rows((uint16_t *)a->dq + row * a->lddq + head * d, a->lddq, f->dq, dp, rows, d, NULL);
+                      f->dp + i * tp, tp, f->keys.columns, lse + i, delta + i, 1.0f / sqrtf((float)z->d), i + 1 < rows);
+}
+
+static void backward_block(const struct attention_args *a, struct backward_scratch *f, int64_t sequence, int64_t head,
+                           int64_t i0)
+{
+    const struct attention_shape *z = &a->shape;
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0, even = (rows + 1) / 2 * 2;
+    const uint16_t *q = (const uint16_t *)a->q + row * a->ldq + head * z->d;
+    const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
+    attention_keys_see(&f->keys, z, sequence, i0, rows);
+    scores(&f->keys, f->s, tp, q, a->ldq, f->kt, z->d / 2);
+    scores(&f->keys, f->dp, tp, dout, a->lddo, f->vt, z->dv / 2);
+    attention_keys_mask(&f->keys, f->s, tp, TILE);
+    interleave_rows(f->q, dp, q, a->ldq, rows, even, z->d);
+    interleave_rows(f->dout, vp, dout, a->lddo, rows, even, z->dv);
+    dsoftmax_block(a, f, tp, row, head);
+    weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
+    spread(&f->keys, f->dv, vp, f->pt, tp, f->dout);
+    spread(&f->keys, f->dk, dp, f->dst, tp, f->q);
+    store_rows((uint16_t *)a->dq + row * a->lddq + head * z->d, a->lddq, f->dq, dp, rows, z->d, NULL);
 }
 
 void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int thread)
 {
     const struct attention_args *a = args;
+    const struct attention_shape *z = &a->shape;
     struct backward_scratch f;
-    int64_t t = a->t, d = a->d, tp = round_up(t, PAD_T), dp = round_up(d, PAD_D), group = a->h / a->kv;
-    backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, t, d);
+    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
+    backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
-        int64_t row0 = task / a->kv * t, kv = task % a->kv, offset = row0 * a->ldkv + kv * d;
-        const uint16_t *k = (const uint16_t *)a->k + offset, *v = (const uint16_t *)a->v + offset;
-        transpose_words(f.kt, tp, (const uint32_t *)k, a->ldkv / 2, t, d / 2);
-        transpose_words(f.vt, tp, (const uint32_t *)v, a->ldkv / 2, t, d / 2);
-        interleave_rows(f.k, dp, k, a->ldkv, t, tp, d);
+        int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
+        const uint16_t *k = (const uint16_t *)a->k + row0 * a->ldk + kv * z->d;
+        const uint16_t *v = (const uint16_t *)a->v + row0 * a->ldv + kv * z->dv;
+        attention_keys_load(&f.keys, z, sequence);
+        transpose_words(f.kt, tp, (const uint32_t *)k, a->ldk / 2, z->tk, z->d / 2);
+        transpose_words(f.vt, tp, (const uint32_t *)v, a->ldv / 2, z->tk, z->dv / 2);
+        interleave_rows(f.k, dp, k, a->ldk, z->tk, tp, z->d);
         memset(f.dk, 0, (size_t)(tp * dp) * sizeof(float));
-        memset(f.dv, 0, (size_t)(tp * dp) * sizeof(float));
+        memset(f.dv, 0, (size_t)(tp * vp) * sizeof(float));
         for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < t; i0 += BLOCK)
-                backward_block(a, &f, row0, head, i0);
-        int64_t doffset = row0 * a->lddkv + kv * d;
-        store_rows((uint16_t *)a->dk + doffset, a->lddkv, f.dk, dp, t, d, NULL);
-        store_rows((uint16_t *)a->dv + doffset, a->lddkv, f.dv, dp, t, d, NULL);
+            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
+                backward_block(a, &f, sequence, head, i0);
+        store_rows((uint16_t *)a->dk + row0 * a->lddk + kv * z->d, a->lddk, f.dk, dp, z->tk, z->d, NULL);
+        store_rows((uint16_t *)a->dv + row0 * a->lddv + kv * z->dv, a->lddv, f.dv, vp, z->tk, z->dv, NULL);
     }
 }

@@ -175,14 +175,18 @@ static const struct device_ops ops = {
     .attention = cpu_attention,
     .attention_dgrad = cpu_attention_dgrad,
     .attention_work_bytes = cpu_attention_work_bytes,
+    .attention_merge = cpu_attention_merge,
     .swiglu = cpu_swiglu,
     .swiglu_dgrad = cpu_swiglu_dgrad,
     .add = cpu_add,
-    .cross_entropy = cpu_cross_entropy,
+    .loss_stats = cpu_loss_stats,
+    .loss_finish = cpu_loss_finish,
     .accumulate = cpu_accumulate,
     .scale = cpu_scale,
     .block_sums = cpu_block_sums,
+    .sum = cpu_sum,
     .adamw = cpu_adamw,
+    .sgd = cpu_sgd,
 };
 
 static const char *cpu_unusable(void)

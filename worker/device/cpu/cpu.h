@@ -46,7 +46,7 @@ struct cpu_context {
 };
 
 typedef titan_status (*cpu_run)(const struct cpu_context *ctx, const void *args);
-#define CPU_ARGS_MAX 208
+#define CPU_ARGS_MAX 256
 /* Run now (compute stream) or queue (other streams). args are copied. Skipped when the stream has failed. */
 titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t bytes);
 
@@ -87,9 +87,9 @@ titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc,
                         float beta);
 /* embed.c */
 titan_status cpu_embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt, int64_t n,
-                       int64_t c, int64_t v);
+                       int64_t c, int64_t v, int64_t first);
 titan_status cpu_embed_wgrad(struct stream *s, float *dtable, const int32_t *tokens, const void *dout, enum dtype dt,
-                             int64_t n, int64_t c, int64_t v);
+                             int64_t n, int64_t c, int64_t v, int64_t first);
 /* norm.c */
 titan_status cpu_rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
                          int64_t n, int64_t c, float eps);
@@ -102,29 +102,34 @@ titan_status cpu_rope(struct stream *s, void *x, int64_t ldx, const int32_t *pos
                       const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
 /* attention.c */
 titan_status cpu_attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                           const void *k, const void *v, int64_t ldkv, enum dtype dt, int64_t b, int64_t t, int64_t h,
-                           int64_t kv, int64_t d);
-titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
-                                 const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
-                                 const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv, enum dtype dt,
-                                 int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d, void *work);
-size_t cpu_attention_work_bytes(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
-                                int64_t d);
+                           const void *k, int64_t ldk, const void *v, int64_t ldv, const struct attention_shape *shape);
+titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
+                                 int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
+                                 const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
+                                 const void *v, int64_t ldv, const struct attention_shape *shape, void *work);
+size_t cpu_attention_work_bytes(struct device *dev, const struct attention_shape *shape);
+titan_status cpu_attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
+                                 int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv);
 /* swiglu.c */
 titan_status cpu_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
                         int64_t n, int64_t f);
 titan_status cpu_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
                               const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f);
 /* loss.c */
-titan_status cpu_cross_entropy(struct stream *s, float *losses, void *dlogits, const void *logits,
-                               const int32_t *targets, enum dtype dt, int64_t n, int64_t v, float grad_scale);
+titan_status cpu_loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets, enum dtype dt,
+                            int64_t n, int64_t v, int64_t first);
+titan_status cpu_loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits, const int32_t *targets,
+                             const float *stats, int64_t parts, enum dtype dt, int64_t n, int64_t v, int64_t first);
 /* sums.c */
 titan_status cpu_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
 titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size_t n);
 titan_status cpu_scale(struct stream *s, float *x, float factor, size_t n);
 titan_status cpu_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square);
+titan_status cpu_sum(struct stream *s, double *out, bool add, const double *x, size_t n);
 /* optim.c */
 titan_status cpu_adamw(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
                        size_t n, const struct adamw_args *args);
+titan_status cpu_sgd(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+                     const struct adamw_args *args);
 
 #endif

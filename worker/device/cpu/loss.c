@@ -1,4 +1,5 @@
-/* loss.c - softmax cross-entropy, loss and gradient in one operation. */
+/* loss.c - softmax cross-entropy over a vocabulary in parts: what each part has to tell the others, then loss and
+ * gradient from what all told. */
 #include <math.h>
 #include <string.h>
 
@@ -6,18 +7,26 @@
 #include "worker/device/cpu/arith.h"
 
 struct loss_args {
-    float *losses;
+    float *out; /* stats or losses */
     void *dlogits;
     const void *logits;
     const int32_t *targets;
+    const float *stats;
     enum dtype dt;
-    int64_t n, v;
-    float grad_scale;
+    int64_t parts, n, v, first;
 };
 
-/* loss = log(sum exp(x - max)) - (x[target] - max). A NaN among the logits makes sum, and so the loss, NaN. The
- * gradient is written over the logits element by element, so they may be the same memory. */
-CPU_INLINE float loss_row(void *dlogits, const void *logits, int32_t target, int64_t v, float grad_scale, enum dtype dt)
+enum { STATS = 3 }; /* largest logit, sum of exp(logit - largest), the target's logit */
+
+/* This part's column of the target, -1: not here. */
+CPU_INLINE int64_t column_of(const struct loss_args *a, int64_t i)
+{
+    int64_t column = a->targets[i] - a->first;
+    return a->targets[i] >= 0 && column >= 0 && column < a->v ? column : -1;
+}
+
+/* A NaN among the logits makes the sum NaN. */
+CPU_INLINE void stats_row(float *stats, const void *logits, int64_t v, enum dtype dt)
 {
     float tops[LANES], sums[LANES] = {0};
     int64_t whole = v / LANES * LANES;
@@ -31,68 +40,131 @@ CPU_INLINE float loss_row(void *dlogits, const void *logits, int32_t target, int
         }
     for (int64_t j = whole; j < v; j++)
         tops[j - whole] = fmaxf(tops[j - whole], load_as_f32(logits, j, dt));
-    float max = lanes_max(tops);
+    float max = lanes_max(tops), from = max == -INFINITY ? 0.0f : max;
     for (int64_t j = 0; j < whole; j += LANES)
 #pragma omp simd
         for (int l = 0; l < LANES; l++)
-            sums[l] += exp_neg_f32(load_as_f32(logits, j + l, dt) - max);
+            sums[l] += exp_neg_f32(load_as_f32(logits, j + l, dt) - from);
     for (int64_t j = whole; j < v; j++)
-        sums[j - whole] += exp_neg_f32(load_as_f32(logits, j, dt) - max);
-    float sum = lanes_sum(sums);
-    float loss = logf(sum) - (load_as_f32(logits, target, dt) - max);
-    if (!dlogits)
-        return loss;
-    float k = grad_scale / sum;
-    float p = exp_neg_f32(load_as_f32(logits, target, dt) - max) / sum;
+        sums[j - whole] += exp_neg_f32(load_as_f32(logits, j, dt) - from);
+    stats[0] = max;
+    stats[1] = lanes_sum(sums);
+}
+CPU_KERNEL static void stats_bf16(float *stats, const void *logits, int64_t v)
+{
+    stats_row(stats, logits, v, DTYPE_BF16);
+}
+CPU_KERNEL static void stats_f32(float *stats, const void *logits, int64_t v)
+{
+    stats_row(stats, logits, v, DTYPE_F32);
+}
+
+static void stats_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct loss_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        float *stats = a->out + i * STATS;
+        const void *logits = at(a->logits, i * a->v, a->dt);
+        int64_t column = column_of(a, i);
+        if (a->targets[i] < 0) { /* not counted: nobody looks at it */
+            stats[0] = stats[1] = stats[2] = 0.0f;
+            continue;
+        }
+        (a->dt == DTYPE_BF16 ? stats_bf16 : stats_f32)(stats, logits, a->v);
+        stats[2] = column >= 0 ? load_as_f32(logits, column, a->dt) : 0.0f;
+    }
+}
+
+static titan_status run_stats(const struct cpu_context *ctx, const void *p)
+{
+    const struct loss_args *a = p;
+    cpu_for(ctx, a->n, 1 + (1 << 13) / a->v, stats_range, a);
+    return TITAN_OK;
+}
+
+static bool args_valid(const struct loss_args *a)
+{
+    return a->n >= 0 && a->v > 0 && a->first >= 0 && a->parts > 0 && (a->dt == DTYPE_BF16 || a->dt == DTYPE_F32);
+}
+
+titan_status cpu_loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets, enum dtype dt,
+                            int64_t n, int64_t v, int64_t first)
+{
+    struct loss_args a = {
+        .out = stats, .logits = logits, .targets = targets, .dt = dt, .parts = 1, .n = n, .v = v, .first = first};
+    return args_valid(&a) ? cpu_enqueue(s, run_stats, &a, sizeof(a)) : TITAN_EINVAL;
+}
+
+/* dlogits = exp(x - max) / sum, less 1 at the target's column. It is written over the logits element by element, so
+ * they may be the same memory. */
+CPU_INLINE void gradient_row(void *dlogits, const void *logits, int64_t column, int64_t v, float max, float sum,
+                             enum dtype dt)
+{
+    float k = 1.0f / sum, target = 0.0f;
+    if (column >= 0)
+        target = exp_neg_f32(load_as_f32(logits, column, dt) - max) / sum - 1.0f;
 #pragma omp simd
     for (int64_t j = 0; j < v; j++)
         store_f32_as(dlogits, j, dt, exp_neg_f32(load_as_f32(logits, j, dt) - max) * k);
-    store_f32_as(dlogits, target, dt, (p - 1.0f) * grad_scale);
-    return loss;
+    if (column >= 0)
+        store_f32_as(dlogits, column, dt, target);
 }
-CPU_KERNEL static float loss_bf16(void *dlogits, const void *logits, int32_t target, int64_t v, float grad_scale)
+CPU_KERNEL static void gradient_bf16(void *dlogits, const void *logits, int64_t column, int64_t v, float max, float sum)
 {
-    return loss_row(dlogits, logits, target, v, grad_scale, DTYPE_BF16);
+    gradient_row(dlogits, logits, column, v, max, sum, DTYPE_BF16);
 }
-CPU_KERNEL static float loss_f32(void *dlogits, const void *logits, int32_t target, int64_t v, float grad_scale)
+CPU_KERNEL static void gradient_f32(void *dlogits, const void *logits, int64_t column, int64_t v, float max, float sum)
 {
-    return loss_row(dlogits, logits, target, v, grad_scale, DTYPE_F32);
+    gradient_row(dlogits, logits, column, v, max, sum, DTYPE_F32);
 }
 
-static void loss_range(const void *p, int64_t begin, int64_t end, int thread)
+/* loss = log(sum exp(x - max)) - (x[target] - max), over all parts. */
+static float finish_row(const struct loss_args *a, int64_t i, float *ret_max, float *ret_sum)
+{
+    float max = -INFINITY, sum = 0.0f, target = 0.0f;
+    for (int64_t p = 0; p < a->parts; p++)
+        max = fmaxf(max, a->stats[(p * a->n + i) * STATS]);
+    for (int64_t p = 0; p < a->parts; p++) {
+        const float *stats = a->stats + (p * a->n + i) * STATS;
+        sum += stats[0] == max ? stats[1] : stats[1] * expf(stats[0] - max);
+        target += stats[2];
+    }
+    *ret_max = max;
+    *ret_sum = sum;
+    return logf(sum) - (target - max);
+}
+
+static void finish_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct loss_args *a = p;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         void *dlogits = a->dlogits ? at_mut(a->dlogits, i * a->v, a->dt) : NULL;
+        float max, sum;
         if (a->targets[i] < 0) {
-            a->losses[i] = 0.0f;
+            a->out[i] = 0.0f;
             if (dlogits)
                 memset(dlogits, 0, (size_t)a->v * dtype_bytes(a->dt));
             continue;
         }
-        a->losses[i] = (a->dt == DTYPE_BF16 ? loss_bf16 : loss_f32)(dlogits, at(a->logits, i * a->v, a->dt),
-                                                                    a->targets[i], a->v, a->grad_scale);
+        a->out[i] = finish_row(a, i, &max, &sum);
+        if (dlogits)
+            (a->dt == DTYPE_BF16 ? gradient_bf16 : gradient_f32)(dlogits, at(a->logits, i * a->v, a->dt),
+                                                                 column_of(a, i), a->v, max, sum);
     }
 }
 
-static titan_status run_loss(const struct cpu_context *ctx, const void *p)
+static titan_status run_finish(const struct cpu_context *ctx, const void *p)
 {
     const struct loss_args *a = p;
-    for (int64_t i = 0; i < a->n; i++) {
-        if (a->targets[i] >= a->v)
-            return titan_fail(ctx->err, TITAN_EINVAL, "target %d at position %lld is outside the vocabulary of %lld",
-                              a->targets[i], (long long)i, (long long)a->v);
-    }
-    cpu_for(ctx, a->n, 1 + (1 << 13) / a->v, loss_range, a);
+    cpu_for(ctx, a->n, 1 + (1 << 13) / a->v, finish_range, a);
     return TITAN_OK;
 }
 
-titan_status cpu_cross_entropy(struct stream *s, float *losses, void *dlogits, const void *logits,
-                               const int32_t *targets, enum dtype dt, int64_t n, int64_t v, float grad_scale)
+titan_status cpu_loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits, const int32_t *targets,
+                             const float *stats, int64_t parts, enum dtype dt, int64_t n, int64_t v, int64_t first)
 {
-    if (n < 0 || v <= 0 || (dt != DTYPE_BF16 && dt != DTYPE_F32))
-        return TITAN_EINVAL;
-    struct loss_args a = {losses, dlogits, logits, targets, dt, n, v, grad_scale};
-    return cpu_enqueue(s, run_loss, &a, sizeof(a));
+    struct loss_args a = {losses, dlogits, logits, targets, stats, dt, parts, n, v, first};
+    return args_valid(&a) ? cpu_enqueue(s, run_finish, &a, sizeof(a)) : TITAN_EINVAL;
 }

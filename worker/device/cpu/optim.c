@@ -1,5 +1,5 @@
-/* optim.c - AdamW on fp32 masters with an optional bf16 shadow. One pass over memory: 28 bytes an element read or
- * written (30 with the shadow), so memory bounds it. */
+/* optim.c - AdamW and SGD on fp32 masters with an optional bf16 shadow. One pass over memory: AdamW reads and writes 28
+ * bytes an element (30 with the shadow), so memory bounds it. */
 #include <math.h>
 
 #include "worker/device/cpu/cpu.h"
@@ -63,4 +63,42 @@ titan_status cpu_adamw(struct stream *s, float *master, float *m, float *v, cons
 {
     struct optim_args a = {master, m, v, grad, shadow, n, *args};
     return cpu_enqueue(s, run_adamw, &a, sizeof(a));
+}
+
+CPU_KERNEL static void sgd_elements(float *restrict master, const float *restrict grad, uint16_t *restrict shadow,
+                                    int64_t n, float scale, float lr, float decay)
+{
+    if (shadow) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            master[i] -= lr * (grad[i] * scale + decay * master[i]);
+            shadow[i] = bf16_from_f32(master[i]);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            master[i] -= lr * (grad[i] * scale + decay * master[i]);
+    }
+}
+
+static void sgd_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct optim_args *a = p;
+    (void)thread;
+    sgd_elements(a->master + begin, a->grad + begin, a->shadow ? a->shadow + begin : NULL, end - begin,
+                 a->adam.grad_scale, a->adam.lr, a->adam.weight_decay);
+}
+
+static titan_status run_sgd(const struct cpu_context *ctx, const void *p)
+{
+    const struct optim_args *a = p;
+    cpu_for(ctx, (int64_t)a->n, 1 << 14, sgd_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_sgd(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+                     const struct adamw_args *args)
+{
+    struct optim_args a = {.master = master, .grad = grad, .shadow = shadow, .n = n, .adam = *args};
+    return cpu_enqueue(s, run_sgd, &a, sizeof(a));
 }

@@ -10,7 +10,7 @@ struct sum_args {
     enum dtype dt;
     float factor;
     int64_t n, block;
-    bool square;
+    bool square, add;
 };
 
 CPU_KERNEL static void add_bf16(uint16_t *out, const uint16_t *a, const uint16_t *b, int64_t n)
@@ -134,4 +134,36 @@ titan_status cpu_block_sums(struct stream *s, double *out, const float *x, size_
         return TITAN_EINVAL;
     struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .block = (int64_t)block, .square = square};
     return cpu_enqueue(s, run_block_sums, &a, sizeof(a));
+}
+
+CPU_KERNEL static double sum_f64(const double *restrict x, int64_t n)
+{
+    double lanes[SUM_LANES] = {0};
+    int64_t i = 0;
+    for (; i + SUM_LANES <= n; i += SUM_LANES) {
+#pragma omp simd
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] += x[i + l];
+    }
+    for (int l = 0; i + l < n; l++)
+        lanes[l] += x[i + l];
+    double sum = 0.0;
+    for (int l = 0; l < SUM_LANES; l++)
+        sum += lanes[l];
+    return sum;
+}
+
+static titan_status run_sum(const struct cpu_context *ctx, const void *p)
+{
+    const struct sum_args *a = p;
+    double *out = a->out, sum = sum_f64(a->a, a->n);
+    (void)ctx;
+    *out = a->add ? *out + sum : sum;
+    return TITAN_OK;
+}
+
+titan_status cpu_sum(struct stream *s, double *out, bool add, const double *x, size_t n)
+{
+    struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .add = add};
+    return cpu_enqueue(s, run_sum, &a, sizeof(a));
 }

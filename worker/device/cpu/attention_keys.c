@@ -1,0 +1,101 @@
+/* attention_keys.c - which keys a block of queries sees. A mask is two bounds for each query and a place for each key,
+ * so tiles of keys are told apart by their extremes: seen by nobody, by all, or to be looked at pair by pair. Causal
+ * attention without masks is the same with places 0, 1, 2, ... */
+#include <limits.h>
+#include <math.h>
+
+#include "worker/device/cpu/attention.h"
+
+size_t attention_keys_layout(struct attention_keys *k, float *base, int64_t count, int64_t tile)
+{
+    int64_t tiles = (count + tile - 1) / tile;
+    int32_t *p = (int32_t *)base;
+    k->count = (int32_t)count;
+    k->tile = (int32_t)tile;
+    k->tiles = (int32_t)tiles;
+    k->place = p, p += tiles * tile;
+    k->low = p, p += tiles;
+    k->high = p, p += tiles;
+    k->partly = p, p += tiles;
+    k->runs = (struct key_run *)p, p += (tiles / 2 + 1) * 3;
+    return (size_t)((p - (int32_t *)base + 15) / 16 * 16);
+}
+
+void attention_keys_load(struct attention_keys *k, const struct attention_shape *shape, int64_t sequence)
+{
+    const int32_t *places = shape->key_index ? shape->key_index + sequence * shape->tk : NULL;
+    for (int32_t j = 0; j < k->tiles * k->tile; j++)
+        k->place[j] = j >= k->count ? INT32_MAX : places ? places[j] : j;
+    for (int32_t t = 0; t < k->tiles; t++) {
+        const int32_t *place = k->place + t * k->tile;
+        int32_t low = INT32_MAX, high = INT32_MIN;
+        for (int32_t j = 0; j < k->tile; j++) {
+            low = MIN(low, place[j]);
+            high = MAX(high, place[j]);
+        }
+        k->low[t] = low;
+        k->high[t] = high;
+    }
+}
+
+void attention_keys_see(struct attention_keys *k, const struct attention_shape *shape, int64_t sequence, int64_t i0,
+                        int64_t rows)
+{
+    const int64_t row = sequence * shape->tq + i0;
+    int32_t first_min = INT32_MAX, first_max = INT32_MIN, last_min = INT32_MAX, last_max = INT32_MIN;
+    for (int64_t i = 0; i < rows; i++) {
+        int32_t first = shape->index ? shape->start[row + i] : 0;
+        int32_t last = shape->index ? shape->index[row + i] : (int32_t)(i0 + i);
+        k->first[i] = first;
+        k->last[i] = last;
+        first_min = MIN(first_min, first);
+        first_max = MAX(first_max, first);
+        last_min = MIN(last_min, last);
+        last_max = MAX(last_max, last);
+    }
+    k->rows = (int32_t)rows;
+    k->n_runs = k->columns = 0;
+    struct key_run *run = NULL;
+    for (int32_t t = 0; t < k->tiles; t++) {
+        if (k->low[t] > last_max || k->high[t] < first_min) {
+            run = NULL;
+            continue;
+        }
+        k->partly[t] = k->low[t] < first_max || k->high[t] > last_min;
+        if (!run) {
+            run = &k->runs[k->n_runs++];
+            *run = (struct key_run){.from = t * k->tile, .at = k->columns};
+        }
+        run->to = MIN((t + 1) * k->tile, k->count);
+        k->columns += k->tile;
+    }
+}
+
+CPU_INLINE void mask_tile(const struct attention_keys *k, float *restrict s, int64_t ld, const int32_t *restrict place,
+                          const int tile)
+{
+    for (int32_t i = 0; i < k->rows; i++) {
+        int32_t first = k->first[i], last = k->last[i];
+#pragma omp simd
+        for (int j = 0; j < tile; j++)
+            s[i * ld + j] = place[j] >= first && place[j] <= last ? s[i * ld + j] : -INFINITY;
+    }
+}
+
+CPU_KERNEL void attention_keys_mask(const struct attention_keys *k, float *s, int64_t ld, int64_t pad)
+{
+    for (int32_t r = 0; r < k->n_runs; r++) {
+        const struct key_run *run = &k->runs[r];
+        for (int32_t j = run->from; j < run->to; j += k->tile) {
+            if (!k->partly[j / k->tile])
+                continue;
+            if (k->tile == 32)
+                mask_tile(k, s + run->at + j - run->from, ld, k->place + j, 32);
+            else
+                mask_tile(k, s + run->at + j - run->from, ld, k->place + j, 16);
+        }
+    }
+    for (int32_t i = 0; i < k->rows && k->columns % pad; i++)
+        for (int64_t j = k->columns; j % pad; j++)
+            s[i * ld + j] = -INFINITY;
+}
