@@ -1,0 +1,315 @@
+/* forecast.c - programs and their simulation as numbers a person can use. */
+#include "worker/plan/forecast.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define GIB 1073741824.0
+
+/* --- numbers
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* One program for each pp rank: of the kinds that rank has, the first, which has the largest share. */
+static void pick_programs(const struct plan *plan, struct program *const *programs, const struct program **ret)
+{
+    for (int k = plan->kinds - 1; k >= 0; k--) {
+        const int r = programs[k]->pp_rank;
+        if (!ret[r] || programs[k]->share >= ret[r]->share)
+            ret[r] = programs[k];
+    }
+}
+
+static void measure_memory(const struct machine *m, const struct program *p, struct forecast_memory *ret)
+{
+    struct program copy = *p; /* lifetimes are written again as they are */
+
+    ret->pp_rank = p->pp_rank;
+    (void)program_peak(&copy, ret->bytes, NULL);
+    size_t sum = 0;
+    for (int k = 0; k < MEMORY_COUNT; k++)
+        sum += ret->bytes[k];
+    ret->bytes[MEMORY_BUFFERS] += p->arena_bytes > sum ? p->arena_bytes - sum : 0; /* lost to placement */
+    for (int i = 0; i < p->n_buffers; i++)
+        if (buffer_is_external(p->buffers[i].kind))
+            ret->bytes[buffer_memory(p->buffers[i].kind)] += p->buffers[i].bytes;
+    for (int k = 0; k < MEMORY_COUNT; k++)
+        ret->total += k == MEMORY_HOST ? 0 : ret->bytes[k];
+    ret->predicted = (double)ret->total * (1 + m->memory_overhead) + (double)m->memory_fixed;
+}
+
+static void measure_time(const struct simulated_rank *k, double step, struct forecast_time *ret)
+{
+    double known = 0;
+
+    for (int i = 0; i < k->program->n_actions; i++) {
+        const struct action *a = &k->program->actions[i];
+        const double took = k->end[i] - k->start[i];
+        if (a->stream != STREAM_COMPUTE)
+            continue;
+        if (a->op == OP_MATMUL || a->op == OP_GROUPED_MATMUL)
+            ret->matmul += took;
+        else if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD)
+            ret->attention += took;
+        else
+            ret->memory_bound += took;
+    }
+    for (int c = 0; c < CHANNEL_COUNT; c++) {
+        ret->exposed[c] = channel_group((enum channel)c) == GROUP_PP ? 0 : k->exposed[c];
+        known += ret->exposed[c];
+    }
+    known += ret->matmul + ret->attention + ret->memory_bound;
+    ret->idle = MAX(0, step - known);
+}
+
+static void measure_bytes(const struct simulated_rank *k, double ret[AXIS_COUNT + 1])
+{
+    static const int axis_of_group[GROUP_COUNT] = {
+        [GROUP_WORLD] = AXIS_DP_REPLICATE,
+        [GROUP_PP] = AXIS_PP,
+        [GROUP_REPLICATE] = AXIS_DP_REPLICATE,
+        [GROUP_FSDP] = AXIS_DP_SHARD,
+        [GROUP_CP] = AXIS_CP,
+        [GROUP_TP] = AXIS_TP,
+        [GROUP_EP] = AXIS_COUNT,
+        [GROUP_EXPERT_SHARD] = AXIS_DP_SHARD,
+    };
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        ret[axis_of_group[channel_group((enum channel)c)]] += k->bytes[c];
+}
+
+static double cost_of(void *arg, const struct program *p, const struct action *a)
+{
+    return cost_action(arg, p, a);
+}
+
+static void fill(struct forecast *f, const struct simulation *s)
+{
+    const struct recipe *r = f->plan->opt.recipe;
+    const struct machine *m = f->machine;
+
+    for (int i = 0; i < f->n; i++) {
+        const struct simulated_rank *k = &s->ranks[i];
+        measure_memory(m, k->program, &f->memory[i]);
+        measure_time(k, s->step, &f->time[i]);
+        measure_bytes(k, f->bytes[i]);
+        f->actions = MAX(f->actions, k->program->n_actions);
+        if (k->compute > s->ranks[f->busiest].compute)
+            f->busiest = i;
+        if (f->memory[i].total > f->memory[f->fullest].total)
+            f->fullest = i;
+    }
+    f->tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
+    f->step = s->step;
+    f->bubble = s->bubble;
+    f->tokens_per_second = f->tokens / f->step / f->plan->opt.world;
+    const double peak = f->plan->opt.dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    f->mfu = recipe_flops_per_token(r) * f->tokens_per_second / peak;
+}
+
+titan_status forecast_make(const struct plan *plan, struct program *const *programs, const struct cost *cost,
+                           struct forecast *ret, struct simulation **ret_simulation, struct titan_error *err)
+{
+    const int n = plan->mesh.size[AXIS_PP];
+    const struct program **by_rank = calloc((size_t)n, sizeof *by_rank);
+    struct forecast f = {.plan = plan, .machine = cost->machine, .n = n};
+    struct simulation *s = NULL;
+
+    f.memory = calloc((size_t)n, sizeof *f.memory);
+    f.time = calloc((size_t)n, sizeof *f.time);
+    f.bytes = calloc((size_t)n, sizeof *f.bytes);
+    titan_status status = TITAN_OK;
+    if (!by_rank || !f.memory || !f.time || !f.bytes)
+        status = titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
+    if (status == TITAN_OK) {
+        pick_programs(plan, programs, by_rank);
+        const struct simulation_options options = {
+            .programs = by_rank, .n = n, .issue = cost->machine->issue, .time = cost_of, .arg = (void *)cost};
+        status = simulate(&options, &s, err);
+    }
+    free(by_rank);
+    if (status != TITAN_OK) {
+        forecast_clear(&f);
+        return status;
+    }
+    fill(&f, s);
+    if (ret_simulation)
+        *ret_simulation = s;
+    else
+        simulation_close(s);
+    *ret = f;
+    return TITAN_OK;
+}
+
+void forecast_clear(struct forecast *f)
+{
+    free(f->memory);
+    free(f->time);
+    free(f->bytes);
+    *f = (struct forecast){0};
+}
+
+/* --- for people
+ * --------------------------------------------------------------------------------------------------------- */
+
+static void print_head(const struct forecast *f, struct buf *out)
+{
+    const struct recipe *r = f->plan->opt.recipe;
+    const struct mesh *m = &f->plan->mesh;
+    const char *cross = "";
+
+    buf_printf(out, "%s %s, %.2f B parameters, on %d x %s\n", r->model.name, r->model.flavor,
+               (double)recipe_params(r) * 1e-9, m->world, f->machine->name);
+    buf_puts(out, "mesh        ");
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (m->size[a] > 1) {
+            buf_printf(out, "%s%s %d", cross, mesh_axis_name((enum mesh_axis)a), m->size[a]);
+            cross = " x ";
+        }
+    buf_printf(out, "%s", m->world == 1 ? "one rank" : "");
+    if (m->ep > 1)
+        buf_printf(out, ", ep %d", m->ep);
+    buf_printf(
+        out,
+        "\nbatch       %ld sequences of %ld = %.2f M tokens; %ld microbatches of %ld over %d data-parallel ranks\n",
+        (long)r->training.global_batch_size, (long)r->training.seq_len, f->tokens * 1e-6,
+        (long)f->plan->build.microbatches, (long)f->plan->build.b, mesh_batch_size(m));
+    if (f->plan->schedule)
+        buf_printf(out, "pipeline    %s, %d stages on %d ranks, bubble %.1f %%\n", f->plan->schedule->name,
+                   f->plan->schedule->stages, m->size[AXIS_PP], 100 * f->bubble);
+    buf_printf(out, "program     %d kinds of rank, up to %ld actions\n", f->plan->kinds, (long)f->actions);
+}
+
+static void print_memory(const struct forecast *f, struct buf *out)
+{
+    buf_puts(out, "\nmemory, GiB   ");
+    for (int i = 0; i < f->n; i++)
+        buf_printf(out, "  pp %-4d", i);
+    for (int k = 0; k < MEMORY_COUNT; k++) {
+        if (k == MEMORY_HOST && f->memory[0].bytes[k] == 0)
+            continue;
+        buf_printf(out, "\n  %-12s", memory_kind_name((enum memory_kind)k));
+        for (int i = 0; i < f->n; i++)
+            buf_printf(out, " %8.2f", (double)f->memory[i].bytes[k] / GIB);
+    }
+    buf_puts(out, "\n  planned     ");
+    for (int i = 0; i < f->n; i++)
+        buf_printf(out, "%s%8.2f", i ? " " : "", (double)f->memory[i].total / GIB);
+    buf_puts(out, "\n  predicted   ");
+    for (int i = 0; i < f->n; i++)
+        buf_printf(out, "%s%8.2f", i ? " " : "", f->memory[i].predicted / GIB);
+    const double most = f->memory[f->fullest].predicted;
+    buf_printf(out, "\n  of %.0f GiB: %s\n", (double)f->machine->memory_bytes / GIB,
+               most <= (double)f->machine->memory_bytes ? "fits" : "DOES NOT FIT");
+}
+
+static void print_bytes(const struct forecast *f, struct buf *out)
+{
+    buf_puts(out, "\nsent by a rank in a step, GB\n");
+    for (int a = 0; a <= AXIS_COUNT; a++) {
+        double most = 0;
+        for (int i = 0; i < f->n; i++)
+            most = MAX(most, f->bytes[i][a]);
+        if (most > 0)
+            buf_printf(out, "  %-12s %8.3f\n", a == AXIS_COUNT ? "ep" : mesh_axis_name((enum mesh_axis)a), most * 1e-9);
+    }
+}
+
+struct part {
+    const char *name;
+    double seconds;
+};
+
+static int by_seconds(const void *x, const void *y)
+{
+    const struct part *a = x, *b = y;
+    return a->seconds < b->seconds ? 1 : a->seconds > b->seconds ? -1 : 0;
+}
+
+static int parts_of(const struct forecast_time *t, struct part *ret)
+{
+    static const char *const waits[CHANNEL_COUNT] = {
+        "waiting: step report",     "waiting: parameter gather", "waiting: gradient reduction",
+        "waiting: replicas",        "waiting: context parallel", "waiting: tensor parallel",
+        "waiting: expert exchange", "waiting: expert gather",    "waiting: expert reduction",
+        "waiting: pipeline",        "waiting: pipeline",         "waiting: pipeline",
+        "waiting: pipeline",
+    };
+    int n = 0;
+
+    ret[n++] = (struct part){"products", t->matmul};
+    ret[n++] = (struct part){"attention", t->attention};
+    ret[n++] = (struct part){"memory-bound operations", t->memory_bound};
+    ret[n++] = (struct part){"pipeline bubble and ends", t->idle};
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        if (t->exposed[c] > 0)
+            ret[n++] = (struct part){waits[c], t->exposed[c]};
+    qsort(ret, (size_t)n, sizeof *ret, by_seconds);
+    return n;
+}
+
+static void print_time(const struct forecast *f, struct buf *out)
+{
+    struct part parts[CHANNEL_COUNT + 4];
+    const int n = parts_of(&f->time[f->busiest], parts);
+
+    buf_printf(out, "\nstep        %.3f s, %.0f tokens/s per device, MFU %.1f %%\n", f->step, f->tokens_per_second,
+               100 * f->mfu);
+    buf_printf(out, "where it goes on the busiest rank (pp %d)\n", f->busiest);
+    for (int i = 0; i < n; i++)
+        if (parts[i].seconds > 0.001 * f->step)
+            buf_printf(out, "  %-26s %9.4f s %5.1f %%\n", parts[i].name, parts[i].seconds,
+                       100 * parts[i].seconds / f->step);
+    buf_printf(out, "slowest     %s\n", parts[0].name);
+}
+
+void forecast_print(const struct forecast *f, struct buf *out)
+{
+    print_head(f, out);
+    print_memory(f, out);
+    print_bytes(f, out);
+    print_time(f, out);
+}
+
+/* --- for programs
+ * --------------------------------------------------------------------------------------------------------- */
+
+static void json_rank(const struct forecast *f, int i, struct buf *out)
+{
+    struct part parts[CHANNEL_COUNT + 4];
+    const struct forecast_memory *m = &f->memory[i];
+
+    buf_printf(out, "{\"pp_rank\":%d,\"memory\":{", i);
+    for (int k = 0; k < MEMORY_COUNT; k++)
+        buf_printf(out, "\"%s\":%zu,", memory_kind_name((enum memory_kind)k), m->bytes[k]);
+    buf_printf(out, "\"planned\":%zu,\"predicted\":%.0f},\"sent_bytes\":{", m->total, m->predicted);
+    for (int a = 0; a <= AXIS_COUNT; a++)
+        buf_printf(out, "%s\"%s\":%.0f", a ? "," : "", a == AXIS_COUNT ? "ep" : mesh_axis_name((enum mesh_axis)a),
+                   f->bytes[i][a]);
+    buf_puts(out, "},\"seconds\":{");
+    const int n = parts_of(&f->time[i], parts);
+    for (int k = 0; k < n; k++)
+        buf_printf(out, "%s\"%s\":%.6f", k ? "," : "", parts[k].name, parts[k].seconds);
+    buf_puts(out, "}}");
+}
+
+void forecast_json(const struct forecast *f, struct buf *out)
+{
+    const struct mesh *m = &f->plan->mesh;
+
+    buf_printf(out, "{\"world\":%d,\"device\":\"%s\",\"mesh\":{", m->world, f->machine->name);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        buf_printf(out, "\"%s\":%d,", mesh_axis_name((enum mesh_axis)a), m->size[a]);
+    buf_printf(out, "\"ep\":%d},\"tokens\":%.0f,\"microbatches\":%ld,\"kinds\":%d,\"actions\":%ld,", m->ep, f->tokens,
+               (long)f->plan->build.microbatches, f->plan->kinds, (long)f->actions);
+    buf_printf(out, "\"step_seconds\":%.6f,\"tokens_per_second_per_device\":%.3f,\"mfu\":%.5f,\"bubble\":%.5f,",
+               f->step, f->tokens_per_second, f->mfu, f->bubble);
+    buf_printf(out, "\"memory_bytes\":%lu,\"fits\":%s,\"ranks\":[", (unsigned long)f->machine->memory_bytes,
+               f->memory[f->fullest].predicted <= (double)f->machine->memory_bytes ? "true" : "false");
+    for (int i = 0; i < f->n; i++) {
+        buf_puts(out, i ? "," : "");
+        json_rank(f, i, out);
+    }
+    buf_puts(out, "]}\n");
+}

@@ -1,0 +1,49 @@
+/* forecast.h - what a plan costs before it runs: memory by kind, bytes by axis, step time, MFU, bubble, the slowest
+ * thing.
+ *
+ * Everything is read off the programs and their simulation; nothing is run. */
+#ifndef TITAN_WORKER_PLAN_FORECAST_H
+#define TITAN_WORKER_PLAN_FORECAST_H
+
+#include "worker/plan/plan.h"
+#include "worker/plan/simulate.h"
+
+struct forecast_memory {
+    int pp_rank;
+    size_t bytes[MEMORY_COUNT]; /* when most is needed; HOST is not part of the sum */
+    size_t total;               /* of the device, as planned */
+    double predicted;           /* with the machine's overhead */
+};
+
+/* Where a rank's step goes, s; they add up to its step. */
+struct forecast_time {
+    double matmul, attention, memory_bound; /* compute */
+    double exposed[CHANNEL_COUNT];          /* waiting for a transfer */
+    double idle;                            /* the rest: pipeline bubble, the end of the step */
+};
+
+struct forecast {
+    const struct plan *plan;
+    const struct machine *machine;
+    int n; /* pp ranks */
+    struct forecast_memory *memory;
+    struct forecast_time *time;
+    double (*bytes)[AXIS_COUNT + 1]; /* a rank sends in a step; the last: between experts' ranks */
+    int64_t actions;                 /* of the longest program */
+    double tokens;                   /* of a global batch */
+    double step, tokens_per_second;  /* per device */
+    double mfu, bubble;
+    int busiest; /* pp rank with the most compute */
+    int fullest; /* pp rank with the most memory */
+};
+
+/* programs: of all kinds (plan_programs). *ret_simulation is the caller's to close where not NULL. */
+titan_status forecast_make(const struct plan *plan, struct program *const *programs, const struct cost *cost,
+                           struct forecast *ret, struct simulation **ret_simulation,
+                           struct titan_error *err) TITAN_MUST_USE;
+void forecast_clear(struct forecast *f);
+
+void forecast_print(const struct forecast *f, struct buf *out);
+void forecast_json(const struct forecast *f, struct buf *out);
+
+#endif
