@@ -125,7 +125,7 @@ static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int
         const struct model_tensor *x = &f->model->tensors[i];
         f->values[i] = calloc((size_t)x->numel, sizeof(float));
         f->grads[i] = calloc((size_t)x->numel, sizeof(float));
-        model_init_range(f->model, f->seed, x->unit, x->offset, x->numel, f->values[i]);
+        model_init_tensor(f->model, f->seed, i, 0, x->numel, f->values[i]);
     }
 }
 

@@ -37,7 +37,7 @@ static struct tensor dgrad_work(struct block *k, const struct attention_heads *h
                                           .d = heads->d,
                                           .dv = heads->dv};
     const size_t bytes = k->ops->attention_work_bytes(k->dev, &shape);
-    return bytes == 0 ? TENSOR_NONE : emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)bytes);
+    return emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
 }
 
 /* Queries and keys of the same width; in one go where they are neighbours. */

@@ -1,8 +1,6 @@
 /* block.c - embedding, transformer layer and head as operations of a program. */
 #include "worker/model/block.h"
 
-#include <assert.h>
-
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 
@@ -64,12 +62,12 @@ static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_ro
 {
     const struct model *m = k->layout->model;
     const int first = model_find(m, unit, role);
-    assert(first >= 0 && buffer >= 0);
+    titan_assert(first >= 0 && buffer >= 0);
     const struct local_tensor *t = &k->layout->tensors[first];
     int64_t rows = t->rows;
 
     for (int i = 1; i < count; i++) {
-        assert(m->tensors[first + i].glued);
+        titan_assert(m->tensors[first + i].glued);
         rows += t[i].rows;
     }
     return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, t->cols);

@@ -1,11 +1,11 @@
 /* block.h - each part of the model once, written as operations of a program (plan/emit.h): forward, input gradient
  * (dgrad) and weight gradient (wgrad) apart.
  *
- * Nothing here knows of ranks, schedules or who owns memory. Shapes are local; where a layout of the tokens changes, the
- * model says so by a transfer that is nothing when its group has one member (emit.h): activations between blocks are cut
- * by tokens over tp (sequence parallel, Korthikanti et al. 2022, arXiv:2205.05198), inside attention and feed-forward
- * they are whole in tokens and cut in heads or features (Shoeybi et al. 2019, arXiv:1909.08053), keys and values are
- * gathered over cp, or go round it (Liu et al. 2023, arXiv:2310.01889).
+ * Nothing here knows of ranks, schedules or who owns memory. Shapes are local; where a layout of the tokens changes,
+ * the model says so by a transfer that is nothing when its group has one member (emit.h): activations between blocks
+ * are cut by tokens over tp (sequence parallel, Korthikanti et al. 2022, arXiv:2205.05198), inside attention and
+ * feed-forward they are whole in tokens and cut in heads or features (Shoeybi et al. 2019, arXiv:1909.08053), keys and
+ * values are gathered over cp, or go round it (Liu et al. 2023, arXiv:2310.01889).
  *
  * Shape letters as in device.h, local unless said otherwise: N = b*t/cp tokens, Ns = N/tp of them on this tp rank, C
  * width, H query heads, K key/value heads, D head width, F feed-forward width, V vocabulary. */
@@ -63,11 +63,11 @@ struct layer_saved {
 };
 /* What the weight gradients need of the input gradients. */
 enum back_tensor {
-    BACK_DY,   /* (N,C)  gathered over tp */
-    BACK_DGU,  /* (N,2F) */
-    BACK_DXN2, /* (Ns,C) */
-    BACK_DH,   /* (N,C)  gathered over tp */
-    BACK_DQKV, /* (N,(H+2K)*D) */
+    BACK_DY,        /* (N,C)  gathered over tp */
+    BACK_DGU,       /* (N,2F) */
+    BACK_DXN2,      /* (Ns,C) */
+    BACK_DH,        /* (N,C)  gathered over tp */
+    BACK_DQKV,      /* (N,(H+2K)*D) */
     BACK_DQ_NORMED, /* gradients before the heads' norm (qk_norm) */
     BACK_DK_NORMED,
     BACK_DXN1, /* (Ns,C) */
@@ -103,8 +103,7 @@ void layer_wgrad(struct block *k, const struct unit_buffers *u, const struct lay
  * parallel): 3 numbers a token are exchanged. Returns dx (Ns,C), none without grads. losses: (N) fp32 where the caller
  * wants them (OUTPUT), otherwise none. tied: the embedding's buffers, NULL otherwise. */
 struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
-                        const struct block_tokens *tokens, struct tensor x, struct tensor report,
-                        struct tensor losses);
+                        const struct block_tokens *tokens, struct tensor x, struct tensor report, struct tensor losses);
 /* logits (n,V) of rows [from, from+n) of x into a tensor of the caller's; tp and cp must be 1. */
 void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
                  struct tensor logits);

@@ -1,9 +1,10 @@
 /* model.h - a model as a list of parameters, grouped in FSDP units.
  *
- * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head; the experts of a
- * layer are a unit of their own, right behind the layer's. plan/layout.h places a unit's parameters in one flat buffer
- * in the order of the list: tensors of one glue form one matrix there (wq|wk|wv is ((H+2K)*D, C), w1|w3 is (2F, C)), so
- * each needs one product; others start at multiples of MODEL_ALIGN elements, and what lies between is always zero.
+ * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head; the experts of
+ * a layer are a unit of their own, right behind the layer's. plan/layout.h places a unit's parameters in one flat
+ * buffer in the order of the list: tensors of one glue form one matrix there (wq|wk|wv is ((H+2K)*D, C), w1|w3 is (2F,
+ * C)), so each needs one product; others start at multiples of MODEL_ALIGN elements, and what lies between is always
+ * zero.
  *
  *   embedding  tok_embeddings.weight (V,C)
  *   layers.N   attention_norm (C) | wq (H*D,C) wk (K*D,C) wv (K*D,C) | wo (C,H*D) | ffn_norm (C) | w1 (F,C) w3 (F,C) |
@@ -98,8 +99,8 @@ static inline int64_t model_rope_dim(const struct model *model)
 {
     return model->dims.kv_lora_rank > 0 ? model->dims.qk_rope_head_dim : model->head_dim;
 }
-/* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2). Angles in double; the Llama 3.1 rule
- * where dims.rope_scaling. */
+/* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2). Angles in double; the
+ * Llama 3.1 rule where dims.rope_scaling. */
 void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out);
 
 #endif

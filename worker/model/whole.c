@@ -5,105 +5,87 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "worker/model/layers.h"
+#include "worker/exec/exec.h"
+#include "worker/model/block.h"
+
+/* What is wanted of a batch. */
+enum want { WANT_LOGITS, WANT_NEXT, WANT_LOSS, WANT_GRADIENTS };
+
+/* The program of the newest call: text is generated, and tests compare, with the same one again and again. */
+struct run {
+    enum want want;
+    int64_t b, t;
+    struct program *program; /* NULL: none yet */
+    struct exec *exec;
+};
 
 struct whole_model {
-    struct layer_ctx ctx;
+    const struct model *model;
     const struct device_handle *device;
+    const struct device_ops *ops;
+    enum dtype dt;
     int64_t b_max, t_max;
-    void **params; /* per unit, in the compute type */
-    int64_t unit_max;
+    struct layout *layout;
+    struct stream *stream;
+    struct run run;
+    int64_t unit_max; /* elements of the largest unit */
+    int32_t *host;    /* (5,b*t): what LOAD reads */
     /* device memory */
-    int32_t *tokens, *targets, *positions;
-    float *cos, *sin, *losses, *staging; /* staging (unit_max) fp32: parameters in, gradients out */
+    void **params;  /* per unit, in the compute type */
+    float **grads;  /* per unit, allocated at first use */
+    float *staging; /* (unit_max) fp32: parameters in, logits out */
     double *sum;
-    void *x[2], *saved, *head, *work; /* forward only: one layer's bundle is enough */
-    /* backward only, allocated at first use */
-    void **xs, **saves; /* per layer; xs has one more, the head's input */
-    void *dx[2], *back, *head_back;
+    void *output; /* logits in the compute type, or losses */
+    size_t output_room;
 };
+
+static titan_status no_memory(struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------ */
 
 static titan_status grab(struct whole_model *w, size_t bytes, void *ret, struct titan_error *err)
 {
-    return w->device->ops->alloc(w->device->dev, bytes, (void **)ret, err);
+    return w->ops->alloc(w->device->dev, bytes, (void **)ret, err);
 }
 
-static titan_status alloc_params(struct whole_model *w, struct titan_error *err)
+static void drop(struct whole_model *w, void *ptr)
 {
-    const struct model *m = w->ctx.model;
-    w->params = calloc((size_t)m->n_units, sizeof *w->params);
-    if (!w->params)
-        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
-    for (int u = 0; u < m->n_units; u++) {
-        w->unit_max = MAX(w->unit_max, m->units[u].numel);
-        TRY(grab(w, (size_t)m->units[u].numel * dtype_bytes(w->ctx.dt), &w->params[u], err));
+    if (ptr)
+        w->ops->release(w->device->dev, ptr);
+}
+
+static titan_status open_layout(struct whole_model *w, struct titan_error *err)
+{
+    const struct layout_options options = {.model = w->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
+    return layout_open(&options, &w->layout, err);
+}
+
+static titan_status open_memory(struct whole_model *w, struct titan_error *err)
+{
+    const int units = w->model->n_units;
+
+    w->params = calloc((size_t)units, sizeof *w->params);
+    w->grads = calloc((size_t)units, sizeof *w->grads);
+    w->host = calloc((size_t)(5 * w->b_max * w->t_max), sizeof *w->host);
+    if (!w->params || !w->grads || !w->host)
+        return no_memory(err);
+    for (int u = 0; u < units; u++) {
+        const int64_t n = w->layout->units[u].padded;
+        TRY(grab(w, (size_t)n * dtype_bytes(w->dt), &w->params[u], err));
+        w->unit_max = MAX(w->unit_max, n);
     }
-    return TITAN_OK;
-}
-
-static titan_status upload_rope(struct whole_model *w, struct titan_error *err)
-{
-    const size_t bytes = (size_t)(w->t_max * (w->ctx.model->head_dim / 2)) * sizeof(float);
-    _cleanup_free_ float *c = malloc(bytes);
-    _cleanup_free_ float *s = malloc(bytes);
-    if (!c || !s)
-        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
-    model_rope_tables(w->ctx.model, w->t_max, c, s);
-    TRY(grab(w, bytes, &w->cos, err));
-    TRY(grab(w, bytes, &w->sin, err));
-    TRY(w->ctx.ops->copy(w->ctx.stream, w->cos, c, bytes));
-    TRY(w->ctx.ops->copy(w->ctx.stream, w->sin, s, bytes));
-    w->ctx.cos = w->cos;
-    w->ctx.sin = w->sin;
-    return w->ctx.ops->stream_sync(w->ctx.stream, err);
-}
-
-static titan_status alloc_forward(struct whole_model *w, struct titan_error *err)
-{
-    const size_t n = (size_t)(w->b_max * w->t_max);
-
-    TRY(grab(w, n * 4, &w->tokens, err));
-    TRY(grab(w, n * 4, &w->targets, err));
-    TRY(grab(w, n * 4, &w->positions, err));
-    TRY(grab(w, n * 4, &w->losses, err));
-    TRY(grab(w, sizeof *w->sum, &w->sum, err));
     TRY(grab(w, (size_t)w->unit_max * sizeof(float), &w->staging, err));
-    TRY(grab(w, residual_bytes(&w->ctx), &w->x[0], err));
-    TRY(grab(w, residual_bytes(&w->ctx), &w->x[1], err));
-    TRY(grab(w, layer_saved_carve(&w->ctx, NULL, NULL), &w->saved, err));
-    TRY(grab(w, head_saved_carve(&w->ctx, NULL, NULL), &w->head, err));
-    TRY(grab(w, layer_work_bytes(&w->ctx), &w->work, err));
-    w->ctx.positions = w->positions;
-    return upload_rope(w, err);
+    return grab(w, sizeof *w->sum, &w->sum, err);
 }
 
-static titan_status alloc_backward(struct whole_model *w, struct titan_error *err)
+static titan_status open_parts(struct whole_model *w, struct titan_error *err)
 {
-    const int layers = (int)w->ctx.model->dims.n_layers;
-    struct layer_ctx full = w->ctx;
-
-    if (w->head_back)
-        return TITAN_OK;
-    full.b = w->b_max;
-    full.t = w->t_max;
-    if (!w->xs)
-        w->xs = calloc((size_t)layers + 1, sizeof *w->xs);
-    if (!w->saves)
-        w->saves = calloc((size_t)layers, sizeof *w->saves);
-    if (!w->xs || !w->saves)
-        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
-    for (int l = 0; l <= layers; l++) {
-        if (!w->xs[l])
-            TRY(grab(w, residual_bytes(&full), &w->xs[l], err));
-        if (l < layers && !w->saves[l])
-            TRY(grab(w, layer_saved_carve(&full, NULL, NULL), &w->saves[l], err));
-    }
-    for (int i = 0; i < 2; i++)
-        if (!w->dx[i])
-            TRY(grab(w, residual_bytes(&full), &w->dx[i], err));
-    if (!w->back)
-        TRY(grab(w, layer_back_carve(&full, NULL, NULL), &w->back, err));
-    return grab(w, head_back_carve(&full, NULL, NULL), &w->head_back, err);
+    TRY(w->ops->stream_open(w->device->dev, "model", true, &w->stream, err));
+    TRY(open_layout(w, err));
+    return open_memory(w, err);
 }
 
 titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
@@ -111,16 +93,14 @@ titan_status whole_model_open(const struct model *model, const struct device_han
 {
     struct whole_model *w = calloc(1, sizeof *w);
     if (!w)
-        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
+        return no_memory(err);
+    w->model = model;
     w->device = device;
+    w->ops = device->ops;
+    w->dt = dt;
     w->b_max = b;
     w->t_max = t;
-    w->ctx = (struct layer_ctx){.ops = device->ops, .dev = device->dev, .model = model, .dt = dt, .b = b, .t = t};
-    titan_status status = device->ops->stream_open(device->dev, "model", true, &w->ctx.stream, err);
-    if (status == TITAN_OK)
-        status = alloc_params(w, err);
-    if (status == TITAN_OK)
-        status = alloc_forward(w, err);
+    const titan_status status = open_parts(w, err);
     if (status != TITAN_OK) {
         whole_model_close(w);
         return status;
@@ -129,122 +109,278 @@ titan_status whole_model_open(const struct model *model, const struct device_han
     return TITAN_OK;
 }
 
-static void drop(struct whole_model *w, void *ptr)
+static void close_run(struct whole_model *w)
 {
-    if (ptr)
-        w->device->ops->release(w->device->dev, ptr);
+    exec_close(w->run.exec);
+    program_close(w->run.program);
+    w->run = (struct run){0};
 }
 
 void whole_model_close(struct whole_model *w)
 {
     if (!w)
         return;
-    const struct model *m = w->ctx.model;
-    for (int u = 0; w->params && u < m->n_units; u++)
-        drop(w, w->params[u]);
-    for (int l = 0; w->xs && l <= m->dims.n_layers; l++)
-        drop(w, w->xs[l]);
-    for (int l = 0; w->saves && l < m->dims.n_layers; l++)
-        drop(w, w->saves[l]);
-    void *const rest[] = {w->tokens,  w->targets, w->positions, w->cos,  w->sin,      w->losses,
-                          w->staging, w->sum,     w->x[0],      w->x[1], w->saved,    w->head,
-                          w->work,    w->dx[0],   w->dx[1],     w->back, w->head_back};
-    for (size_t i = 0; i < ARRAY_SIZE(rest); i++)
-        drop(w, rest[i]);
-    if (w->ctx.stream)
-        w->device->ops->stream_close(w->ctx.stream);
+    close_run(w);
+    for (int u = 0; u < w->model->n_units; u++) {
+        if (w->params)
+            drop(w, w->params[u]);
+        if (w->grads)
+            drop(w, w->grads[u]);
+    }
+    drop(w, w->staging);
+    drop(w, w->sum);
+    drop(w, w->output);
+    if (w->stream)
+        w->ops->stream_close(w->stream);
+    layout_close(w->layout);
     free(w->params);
-    free(w->xs);
-    free(w->saves);
+    free(w->grads);
+    free(w->host);
     free(w);
 }
 
-/* Elements [offset, +count) of a unit from host fp32 values, at most unit_max. */
-static titan_status set_range(struct whole_model *w, int unit, int64_t offset, int64_t count, const float *values,
-                              struct titan_error *err)
-{
-    const struct device_ops *ops = w->ctx.ops;
-    char *const dst = (char *)w->params[unit] + (size_t)offset * dtype_bytes(w->ctx.dt);
-
-    TRY(ops->copy(w->ctx.stream, w->staging, values, (size_t)count * sizeof(float)));
-    TRY(ops->cast(w->ctx.stream, dst, w->ctx.dt, w->staging, DTYPE_F32, (size_t)count));
-    return ops->stream_sync(w->ctx.stream, err);
-}
+/* --- parameters --------------------------------------------------------------------------------------------------- */
 
 titan_status whole_model_set(struct whole_model *w, int tensor, const float *values, struct titan_error *err)
 {
-    const struct model_tensor *t = &w->ctx.model->tensors[tensor];
-    return set_range(w, t->unit, t->offset, t->numel, values, err);
+    const struct model_tensor *t = &w->model->tensors[tensor];
+    char *const unit = w->params[t->unit];
+    void *const dst = unit + (size_t)w->layout->tensors[tensor].offset * dtype_bytes(w->dt);
+
+    TRY(w->ops->copy(w->stream, w->staging, values, (size_t)t->numel * sizeof(float)));
+    TRY(w->ops->cast(w->stream, dst, w->dt, w->staging, DTYPE_F32, (size_t)t->numel));
+    return w->ops->stream_sync(w->stream, err);
 }
 
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err)
 {
     _cleanup_free_ float *values = malloc((size_t)w->unit_max * sizeof *values);
     if (!values)
-        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
-    for (int u = 0; u < w->ctx.model->n_units; u++) {
-        const int64_t n = w->ctx.model->units[u].numel;
-        model_init_range(w->ctx.model, seed, u, 0, n, values);
-        TRY(set_range(w, u, 0, n, values, err));
+        return no_memory(err);
+    for (int i = 0; i < w->model->n_tensors; i++) {
+        model_init_tensor(w->model, seed, i, 0, w->model->tensors[i].numel, values);
+        TRY(whole_model_set(w, i, values, err));
     }
     return TITAN_OK;
 }
 
-/* Tokens and positions of this call's shape onto the device. */
-static titan_status load_batch(struct whole_model *w, const int32_t *tokens, const int32_t *targets, int64_t b,
-                               int64_t t, struct titan_error *err)
-{
-    const size_t bytes = (size_t)(b * t) * sizeof(int32_t);
+/* --- the program -------------------------------------------------------------------------------------------------- */
 
+struct writer {
+    struct emitter e;
+    struct block k;
+    struct block_tokens tokens;
+    struct unit_buffers *units;
+    const struct unit_buffers *head, *tied;
+    struct layer_saved *saved;
+};
+
+static void declare_buffers(const struct whole_model *w, struct writer *to, bool gradients)
+{
+    struct emitter *e = &to->e;
+    const struct model *m = w->model;
+
+    for (int i = 0; i < TABLE_COUNT; i++)
+        to->k.table[i] = -1;
+    e->unit = TABLE_COS;
+    to->k.table[TABLE_COS] = emit_buffer(e, BUF_TABLE, "cos", (size_t)(to->k.t * m->head_dim / 2) * sizeof(float));
+    e->unit = TABLE_SIN;
+    to->k.table[TABLE_SIN] = emit_buffer(e, BUF_TABLE, "sin", (size_t)(to->k.t * m->head_dim / 2) * sizeof(float));
+    for (int u = 0; u < m->n_units; u++) {
+        const size_t n = (size_t)w->layout->units[u].padded;
+        e->unit = u;
+        to->units[u] =
+            (struct unit_buffers){.unit = u,
+                                  .params = emit_buffer(e, BUF_SHARD, "parameters", n * dtype_bytes(w->dt)),
+                                  .grads = gradients ? emit_buffer(e, BUF_OUTPUT, "gradient", n * sizeof(float)) : -1,
+                                  .first = true};
+    }
+    e->unit = -1;
+    const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(5 * to->k.b * to->k.t) * sizeof(int32_t));
+    block_tokens_view(&to->k, tokens, &to->tokens);
+    emit_load(e, to->tokens.all);
+}
+
+static struct tensor write_layers(const struct whole_model *w, struct writer *to)
+{
+    struct emitter *e = &to->e;
+
+    e->unit = 0;
+    struct tensor x = embedding_forward(&to->k, &to->units[0], &to->tokens);
+    for (int l = 0; l < w->model->dims.n_layers; l++) {
+        e->unit = model_layer_unit(w->model, l);
+        x = layer_forward(&to->k, &to->units[e->unit], &to->tokens, x, TENSOR_NONE, &to->saved[l]);
+    }
+    e->unit = to->head->unit;
+    return x;
+}
+
+static void write_logits(const struct whole_model *w, struct writer *to, bool last)
+{
+    struct tensor x = write_layers(w, to);
+
+    if (last)
+        x = tensor_rows(x, x.rows - 1, 1);
+    to->e.unit = -1;
+    const struct tensor logits = emit_tensor(&to->e, BUF_OUTPUT, "logits", w->dt, x.rows, w->model->dims.vocab_size);
+    to->e.unit = to->head->unit;
+    head_logits(&to->k, to->head, to->tied, x, logits);
+}
+
+static void write_loss(const struct whole_model *w, struct writer *to)
+{
+    struct emitter *e = &to->e;
+    const struct tensor x = write_layers(w, to);
+
+    e->unit = -1;
+    const struct tensor losses = emit_tensor(e, BUF_OUTPUT, "losses", DTYPE_F32, 1, to->k.b * to->k.t);
+    e->unit = to->head->unit;
+    struct tensor dx = head_step(&to->k, to->head, to->tied, &to->tokens, x, TENSOR_NONE, losses);
+    if (!tensor_exists(dx))
+        return;
+    for (int l = (int)w->model->dims.n_layers - 1; l >= 0; l--) {
+        struct layer_back back;
+        e->unit = model_layer_unit(w->model, l);
+        e->phase = PHASE_DGRAD;
+        dx = layer_dgrad(&to->k, &to->units[e->unit], &to->tokens, &to->saved[l], dx, &back);
+        e->phase = PHASE_WGRAD;
+        layer_wgrad(&to->k, &to->units[e->unit], &to->saved[l], &back);
+    }
+    e->unit = 0;
+    to->units[0].first = !to->tied; /* otherwise the head was */
+    embedding_wgrad(&to->k, &to->units[0], &to->tokens, dx);
+}
+
+static titan_status write_program(const struct whole_model *w, struct run *run, struct titan_error *err)
+{
+    const struct model *m = w->model;
+    _cleanup_free_ struct unit_buffers *units = calloc((size_t)m->n_units, sizeof *units);
+    _cleanup_free_ struct layer_saved *saved = calloc((size_t)m->dims.n_layers, sizeof *saved);
+    if (!units || !saved)
+        return no_memory(err);
+    struct writer to = {
+        .units = units, .head = &units[m->n_units - 1], .tied = m->dims.tied_embeddings ? units : NULL, .saved = saved};
+
+    TRY(emit_open(w->layout, 0, &to.e, err));
+    run->program = to.e.p;
+    run->program->share = run->program->share_max = 1;
+    report_init(&run->program->report, w->layout, 1, false);
+    to.k = (struct block){.e = &to.e,
+                          .layout = w->layout,
+                          .dt = w->dt,
+                          .b = run->b,
+                          .t = run->t,
+                          .loss_chunks = 1,
+                          .ops = w->ops,
+                          .dev = w->device->dev};
+    to.e.phase = PHASE_FORWARD;
+    to.e.stream = STREAM_COMPUTE;
+    to.e.stage = to.e.microbatch = 0;
+    declare_buffers(w, &to, run->want == WANT_GRADIENTS);
+    if (run->want == WANT_LOGITS || run->want == WANT_NEXT)
+        write_logits(w, &to, run->want == WANT_NEXT);
+    else
+        write_loss(w, &to);
+    if (to.e.status != TITAN_OK)
+        return titan_fail(err, to.e.status, "model: %s", titan_status_text(to.e.status));
+    return program_finish(run->program, err);
+}
+
+static void *bind_buffer(void *arg, const struct buffer *buffer)
+{
+    struct whole_model *w = arg;
+
+    if (buffer->kind == BUF_SHARD)
+        return w->params[buffer->unit];
+    return buffer->unit < 0 ? w->output : w->grads[buffer->unit];
+}
+
+/* Room for what a run gives back. */
+static titan_status open_outputs(struct whole_model *w, const struct run *run, struct titan_error *err)
+{
+    const int64_t rows = run->want == WANT_NEXT ? 1 : run->b * run->t;
+    const bool logits = run->want == WANT_LOGITS || run->want == WANT_NEXT;
+    const size_t bytes =
+        (size_t)rows * (logits ? (size_t)w->model->dims.vocab_size * dtype_bytes(w->dt) : sizeof(float));
+
+    if (bytes > w->output_room) {
+        drop(w, w->output);
+        w->output = NULL;
+        w->output_room = 0;
+        TRY(grab(w, bytes, &w->output, err));
+        w->output_room = bytes;
+    }
+    for (int u = 0; run->want == WANT_GRADIENTS && u < w->model->n_units; u++)
+        if (!w->grads[u])
+            TRY(grab(w, (size_t)w->layout->units[u].padded * sizeof(float), &w->grads[u], err));
+    return TITAN_OK;
+}
+
+static titan_status open_run(struct whole_model *w, enum want want, int64_t b, int64_t t, struct titan_error *err)
+{
+    struct run *run = &w->run;
+
+    if (run->exec && run->want == want && run->b == b && run->t == t)
+        return TITAN_OK;
+    close_run(w);
+    *run = (struct run){.want = want, .b = b, .t = t};
+    TRY(write_program(w, run, err));
+    TRY(open_outputs(w, run, err));
+    const struct exec_options options = {.program = run->program,
+                                         .cut = {.b = b, .t = t, .cp = 1},
+                                         .device = w->device,
+                                         .streams = {[STREAM_COMPUTE] = w->stream},
+                                         .bind = bind_buffer,
+                                         .arg = w};
+    return exec_open(&options, &run->exec, err);
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static titan_status check_batch(const struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t,
+                                struct titan_error *err)
+{
     if (b < 1 || t < 1 || t > w->t_max || b * t > w->b_max * w->t_max)
         return titan_fail(err, TITAN_EINVAL, "model: batch of %ld x %ld tokens, room for %ld x %ld", (long)b, (long)t,
                           (long)w->b_max, (long)w->t_max);
     for (int64_t i = 0; i < b * t; i++)
-        if (tokens[i] < 0 || tokens[i] >= w->ctx.model->dims.vocab_size)
+        if (tokens[i] < 0 || tokens[i] >= w->model->dims.vocab_size)
             return titan_fail(err, TITAN_EINVAL, "model: token %d is outside the vocabulary of %ld", tokens[i],
-                              (long)w->ctx.model->dims.vocab_size);
-    _cleanup_free_ int32_t *positions = malloc(bytes);
-    if (!positions)
-        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
-    for (int64_t i = 0; i < b * t; i++)
-        positions[i] = (int32_t)(i % t);
-    w->ctx.b = b;
-    w->ctx.t = t;
-    TRY(w->ctx.ops->copy(w->ctx.stream, w->positions, positions, bytes));
-    TRY(w->ctx.ops->copy(w->ctx.stream, w->tokens, tokens, bytes));
-    if (targets)
-        TRY(w->ctx.ops->copy(w->ctx.stream, w->targets, targets, bytes));
-    return w->ctx.ops->stream_sync(w->ctx.stream, err);
+                              (long)w->model->dims.vocab_size);
+    return TITAN_OK;
 }
 
-/* Forward up to the logits, nothing kept. */
-static titan_status forward(struct whole_model *w, struct head_saved *head)
+/* Run the program for this batch; targets NULL: none. What it gives back is on the device then. */
+static titan_status run_batch(struct whole_model *w, enum want want, const int32_t *tokens, const int32_t *targets,
+                              int64_t b, int64_t t, struct titan_error *err)
 {
-    const struct layer_ctx *ctx = &w->ctx;
-    const int layers = (int)ctx->model->dims.n_layers;
-    struct layer_saved saved;
+    const int64_t n = b * t;
 
-    (void)layer_saved_carve(ctx, w->saved, &saved);
-    (void)head_saved_carve(ctx, w->head, head);
-    TRY(embedding_forward(ctx, w->x[0], w->params[0], w->tokens));
-    for (int l = 0; l < layers; l++)
-        TRY(layer_forward(ctx, l, w->x[(l + 1) % 2], &saved, w->params[l + 1], w->x[l % 2]));
-    return head_forward(ctx, head, w->params[layers + 1], w->x[layers % 2]);
+    TRY(check_batch(w, tokens, b, t, err));
+    TRY(open_run(w, want, b, t, err));
+    for (int64_t i = 0; i < n; i++) {
+        w->host[i] = tokens[i];
+        w->host[n + i] = targets ? targets[i] : -1;
+        w->host[2 * n + i] = (int32_t)(i % t);     /* position */
+        w->host[3 * n + i] = (int32_t)i;           /* index */
+        w->host[4 * n + i] = (int32_t)(i - i % t); /* start */
+    }
+    const struct exec_step step = {.tokens = w->host};
+    TRY(exec_run(w->run.exec, &step, err));
+    return w->ops->stream_sync(w->stream, err);
 }
 
-/* Rows [first, first+rows) of the logits as fp32 on the host. */
-static titan_status fetch_logits(struct whole_model *w, const struct head_saved *head, int64_t first, int64_t rows,
-                                 float *logits, struct titan_error *err)
+/* Rows of logits as fp32 on the host. */
+static titan_status fetch_logits(struct whole_model *w, int64_t rows, float *logits, struct titan_error *err)
 {
-    const int64_t v = w->ctx.model->dims.vocab_size;
-    const int64_t chunk = MAX(1, w->unit_max / v);
+    const int64_t v = w->model->dims.vocab_size, chunk = MAX(1, w->unit_max / v);
 
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = MIN(chunk, rows - r) * v;
-        const char *src = (const char *)head->logits + (size_t)((first + r) * v) * dtype_bytes(w->ctx.dt);
-        TRY(w->ctx.ops->cast(w->ctx.stream, w->staging, DTYPE_F32, src, w->ctx.dt, (size_t)n));
-        TRY(w->ctx.ops->copy(w->ctx.stream, logits + r * v, w->staging, (size_t)n * sizeof(float)));
-        TRY(w->ctx.ops->stream_sync(w->ctx.stream, err));
+        const char *src = (const char *)w->output + (size_t)(r * v) * dtype_bytes(w->dt);
+        TRY(w->ops->cast(w->stream, w->staging, DTYPE_F32, src, w->dt, (size_t)n));
+        TRY(w->ops->copy(w->stream, logits + r * v, w->staging, (size_t)n * sizeof(float)));
+        TRY(w->ops->stream_sync(w->stream, err));
     }
     return TITAN_OK;
 }
@@ -252,72 +388,25 @@ static titan_status fetch_logits(struct whole_model *w, const struct head_saved 
 titan_status whole_model_logits(struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t, float *logits,
                                 struct titan_error *err)
 {
-    struct head_saved head;
-
-    TRY(load_batch(w, tokens, NULL, b, t, err));
-    TRY(forward(w, &head));
-    return fetch_logits(w, &head, 0, b * t, logits, err);
+    TRY(run_batch(w, WANT_LOGITS, tokens, NULL, b, t, err));
+    return fetch_logits(w, b * t, logits, err);
 }
 
 titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int64_t t, float *logits,
                               struct titan_error *err)
 {
-    struct head_saved head;
-
-    TRY(load_batch(w, tokens, NULL, 1, t, err));
-    TRY(forward(w, &head));
-    return fetch_logits(w, &head, t - 1, 1, logits, err);
+    TRY(run_batch(w, WANT_NEXT, tokens, NULL, 1, t, err));
+    return fetch_logits(w, 1, logits, err);
 }
 
-/* One unit's gradient (in staging) to the caller's arrays. */
-static titan_status fetch_gradient(struct whole_model *w, int unit, float *const *grads, struct titan_error *err)
+static titan_status fetch_gradients(struct whole_model *w, float *const *grads, struct titan_error *err)
 {
-    const struct model_unit *u = &w->ctx.model->units[unit];
-
-    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
-        const struct model_tensor *t = &w->ctx.model->tensors[i];
-        TRY(w->ctx.ops->copy(w->ctx.stream, grads[i], w->staging + t->offset, (size_t)t->numel * sizeof(float)));
+    for (int i = 0; i < w->model->n_tensors; i++) {
+        const struct model_tensor *t = &w->model->tensors[i];
+        TRY(w->ops->copy(w->stream, grads[i], w->grads[t->unit] + w->layout->tensors[i].offset,
+                         (size_t)t->numel * sizeof(float)));
     }
-    return w->ctx.ops->stream_sync(w->ctx.stream, err);
-}
-
-static titan_status loss_and_gradients(struct whole_model *w, float *const *grads, struct titan_error *err)
-{
-    const struct layer_ctx *ctx = &w->ctx;
-    const struct model *m = ctx->model;
-    const int layers = (int)m->dims.n_layers;
-    struct layer_saved saved;
-    struct layer_back back;
-    struct head_saved head;
-    struct head_back head_back;
-
-    TRY(alloc_backward(w, err));
-    TRY(embedding_forward(ctx, w->xs[0], w->params[0], w->tokens));
-    for (int l = 0; l < layers; l++) {
-        (void)layer_saved_carve(ctx, w->saves[l], &saved);
-        TRY(layer_forward(ctx, l, w->xs[l + 1], &saved, w->params[l + 1], w->xs[l]));
-    }
-    (void)head_saved_carve(ctx, w->head, &head);
-    (void)head_back_carve(ctx, w->head_back, &head_back);
-    TRY(head_forward(ctx, &head, w->params[layers + 1], w->xs[layers]));
-    TRY(head_loss(ctx, &head, w->losses, w->targets, true));
-
-    void *dy = w->dx[0], *dx = w->dx[1];
-    TRY(head_dgrad(ctx, dy, &head_back, &head, w->params[layers + 1], w->xs[layers]));
-    TRY(head_wgrad(ctx, w->staging, m->units[layers + 1].numel, true, &head, &head_back, w->xs[layers]));
-    TRY(fetch_gradient(w, layers + 1, grads, err));
-    (void)layer_back_carve(ctx, w->back, &back);
-    for (int l = layers - 1; l >= 0; l--) {
-        (void)layer_saved_carve(ctx, w->saves[l], &saved);
-        TRY(layer_dgrad(ctx, l, dx, &back, &saved, w->params[l + 1], w->xs[l], dy, w->work));
-        TRY(layer_wgrad(ctx, l, w->staging, m->units[l + 1].numel, true, &saved, &back, w->xs[l], dy));
-        TRY(fetch_gradient(w, l + 1, grads, err));
-        void *swap = dy;
-        dy = dx;
-        dx = swap;
-    }
-    TRY(embedding_wgrad(ctx, w->staging, m->units[0].numel, true, w->tokens, dy));
-    return fetch_gradient(w, 0, grads, err);
+    return w->ops->stream_sync(w->stream, err);
 }
 
 titan_status whole_model_loss(struct whole_model *w, const int32_t *tokens, const int32_t *targets, int64_t b,
@@ -325,15 +414,9 @@ titan_status whole_model_loss(struct whole_model *w, const int32_t *tokens, cons
 {
     const size_t n = (size_t)(b * t);
 
-    TRY(load_batch(w, tokens, targets, b, t, err));
-    if (grads) {
-        TRY(loss_and_gradients(w, grads, err));
-    } else {
-        struct head_saved head;
-        TRY(forward(w, &head));
-        TRY(head_loss(&w->ctx, &head, w->losses, w->targets, false));
-    }
-    TRY(w->ctx.ops->block_sums(w->ctx.stream, w->sum, w->losses, n, n, false));
-    TRY(w->ctx.ops->copy(w->ctx.stream, ret_loss_sum, w->sum, sizeof *w->sum));
-    return w->ctx.ops->stream_sync(w->ctx.stream, err);
+    TRY(run_batch(w, grads ? WANT_GRADIENTS : WANT_LOSS, tokens, targets, b, t, err));
+    TRY(w->ops->block_sums(w->stream, w->sum, w->output, n, n, false));
+    TRY(w->ops->copy(w->stream, ret_loss_sum, w->sum, sizeof *w->sum));
+    TRY(w->ops->stream_sync(w->stream, err));
+    return grads ? fetch_gradients(w, grads, err) : TITAN_OK;
 }

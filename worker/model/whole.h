@@ -1,5 +1,6 @@
-/* whole.h - the whole model on one device: no ranks, no program, memory of its own. For generating text and for tests
- * that compare against a reference; training goes through plan/ and exec/, which call the same layer functions.
+/* whole.h - the whole model on one device: no other ranks, no training state, memory of its own. For generating text
+ * and for tests that compare against a reference. What runs is a program like a training step's, written by block.h for
+ * a mesh of one rank.
  *
  * Parameters are handed over once as fp32 per tensor or initialised from a seed and kept in the compute type. Host
  * pointers throughout. One thread at a time. */
