@@ -4,26 +4,38 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/program.h"
 
-titan_status state_open(const struct device_handle *device, const struct model *model, int rank, int world,
-                        enum dtype dt, struct train_state **ret, struct titan_error *err)
+static titan_status allocate(struct train_state *s, struct titan_error *err)
+{
+    const struct device_handle *d = s->device;
+    const size_t values = 3 * (size_t)s->total * sizeof(float), shadow = (size_t)s->total * dtype_bytes(s->dt);
+    const size_t biases = (size_t)layout_biases(s->layout->model) * sizeof(float);
+
+    if (s->offload)
+        TRY(d->ops->alloc_host(d->dev, values, (void **)&s->values, err));
+    else
+        TRY(d->ops->alloc(d->dev, values, (void **)&s->values, err));
+    if (s->offload || s->dt != DTYPE_F32)
+        TRY(d->ops->alloc(d->dev, shadow, &s->shadow, err));
+    return biases > 0 ? d->ops->alloc(d->dev, biases, (void **)&s->biases, err) : TITAN_OK;
+}
+
+titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
+                        bool offload, struct train_state **ret, struct titan_error *err)
 {
     struct train_state *s = calloc(1, sizeof *s);
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     s->device = device;
+    s->layout = layout;
     s->rank = rank;
+    s->total = layout_total(layout, rank);
     s->dt = dt;
-
-    titan_status status = layout_open(model, world, &s->layout, err);
-    float **const arrays[] = {&s->master, &s->m, &s->v};
-    for (size_t i = 0; status == TITAN_OK && i < ARRAY_SIZE(arrays); i++)
-        status = device->ops->alloc(device->dev, (size_t)s->layout->total * sizeof(float), (void **)arrays[i], err);
-    if (status == TITAN_OK && dt == DTYPE_F32)
-        s->shadow = s->master;
-    else if (status == TITAN_OK)
-        status = device->ops->alloc(device->dev, (size_t)s->layout->total * dtype_bytes(dt), &s->shadow, err);
+    s->offload = offload;
+    const titan_status status = allocate(s, err);
     if (status != TITAN_OK) {
+        s->layout = NULL;
         state_close(s);
         return status;
     }
@@ -35,44 +47,124 @@ void state_close(struct train_state *state)
 {
     if (!state)
         return;
-    void *const arrays[] = {state->master, state->m, state->v, state->shadow != state->master ? state->shadow : NULL};
-    for (size_t i = 0; i < ARRAY_SIZE(arrays); i++)
-        if (arrays[i])
-            state->device->ops->release(state->device->dev, arrays[i]);
+    const struct device_handle *d = state->device;
+    if (state->values && state->offload)
+        d->ops->release_host(d->dev, state->values);
+    else if (state->values)
+        d->ops->release(d->dev, state->values);
+    if (state->shadow)
+        d->ops->release(d->dev, state->shadow);
+    if (state->biases)
+        d->ops->release(d->dev, state->biases);
     layout_close(state->layout);
     free(state);
 }
 
+/* --- where things are --------------------------------------------------------------------------------------------- */
+
+static bool holds_unit(const struct train_state *s, int unit)
+{
+    return s->layout->units[unit].pp_rank == mesh_group_rank(&s->layout->mesh, GROUP_PP, s->rank);
+}
+
+static float *unit_values(const struct train_state *s, int unit)
+{
+    return s->values + 3 * s->layout->units[unit].offset;
+}
+
+static void *unit_shard(const struct train_state *s, int unit)
+{
+    if (!s->shadow)
+        return unit_values(s, unit);
+    return (char *)s->shadow + (size_t)s->layout->units[unit].offset * dtype_bytes(s->dt);
+}
+
+void *state_bind(const struct train_state *state, const struct buffer *buffer)
+{
+    const struct model *m = state->layout->model;
+
+    switch (buffer->kind) {
+    case BUF_SHARD:
+        return unit_shard(state, buffer->unit);
+    case BUF_STATE:
+    case BUF_STATE_HOST:
+        return unit_values(state, buffer->unit);
+    case BUF_BIAS:
+        return state->biases ? state->biases + layout_bias_offset(m, m->units[buffer->unit].layer) : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* --- filling ------------------------------------------------------------------------------------------------------ */
+
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s)
 {
-    if (state->shadow == state->master)
-        return TITAN_OK;
-    return state->device->ops->cast(s, state->shadow, state->dt, state->master, DTYPE_F32,
-                                    (size_t)state->layout->total);
+    const struct device_ops *ops = state->device->ops;
+    const struct layout *l = state->layout;
+
+    for (int u = 0; state->shadow && u < l->model->n_units; u++) {
+        const size_t n = (size_t)l->units[u].shard;
+        if (!holds_unit(state, u))
+            continue;
+        if (state->dt == DTYPE_F32)
+            TRY(ops->copy(s, unit_shard(state, u), unit_values(state, u), n * sizeof(float)));
+        else
+            TRY(ops->cast(s, unit_shard(state, u), state->dt, unit_values(state, u), DTYPE_F32, n));
+    }
+    return TITAN_OK;
+}
+
+/* A box of a parameter's initial values, a row at a time where it is not as wide as the matrix. */
+static void init_piece(const struct model *m, uint64_t seed, const struct piece *p)
+{
+    const struct model_tensor *t = &m->tensors[p->tensor];
+    const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
+    const int64_t rows = p->cols == width ? p->rows : 1;
+
+    for (int64_t r = 0; r < p->rows; r += rows)
+        model_init_tensor(m, seed, p->tensor, (p->row + r) * width + p->col, rows * p->cols, p->data + r * p->cols);
+}
+
+int64_t state_snapshot_size(const struct layout *layout, int rank)
+{
+    return 3 * layout_total(layout, rank) + layout_biases(layout->model);
+}
+
+/* From a snapshot. */
+static titan_status upload(struct train_state *state, const float *host, struct stream *s, struct titan_error *err)
+{
+    const struct device_ops *ops = state->device->ops;
+    const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
+
+    TRY(ops->copy(s, state->values, host, n * sizeof *host));
+    if (state->biases)
+        TRY(ops->copy(s, state->biases, host + n, biases * sizeof *host));
+    TRY(state_refresh_shadow(state, s));
+    return ops->stream_sync(s, err);
 }
 
 titan_status state_init(struct train_state *state, uint64_t seed, struct stream *s, struct titan_error *err)
 {
     const struct layout *l = state->layout;
-    const struct device_ops *ops = state->device->ops;
-    _cleanup_free_ float *values = malloc((size_t)l->total * sizeof *values);
+    _cleanup_free_ float *host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *host);
+    _cleanup_free_ struct piece *pieces = NULL;
+    int n;
 
-    if (!values)
+    if (!host)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    for (int u = 0; u < l->model->n_units; u++)
-        model_init_range(l->model, seed, u, l->shard[u] * state->rank, l->shard[u], values + l->offset[u]);
-    TRY(ops->copy(s, state->master, values, (size_t)l->total * sizeof *values));
-    TRY(state_refresh_shadow(state, s));
-    return ops->stream_sync(s, err);
+    TRY(layout_pieces(l, state->rank, host, host + 3 * state->total, NULL, NULL, &pieces, &n, err));
+    for (int i = 0; i < n; i++)
+        if (pieces[i].tensor < l->model->n_tensors)
+            init_piece(l->model, seed, &pieces[i]);
+    return upload(state, host, s, err);
 }
 
 titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, struct stream *s,
                         struct titan_error *err)
 {
     const struct layout *l = state->layout;
-    const struct device_ops *ops = state->device->ops;
-    const size_t bytes = (size_t)l->total * sizeof(float);
-    _cleanup_free_ float *host = calloc(3, bytes); /* padding stays zero */
+    _cleanup_free_ float *host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *host); /* gaps: zero */
     _cleanup_free_ struct tensor_spec *specs = NULL;
     _cleanup_free_ struct piece *pieces = NULL;
     _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
@@ -87,25 +179,40 @@ titan_status state_load(struct train_state *state, const char *path, uint64_t re
         return TITAN_ECONFLICT;
     }
     TRY(layout_specs(l->model, &specs, &n_specs, err));
-    TRY(layout_pieces(l, state->rank, host, host + l->total, host + 2 * l->total, &pieces, &n_pieces, err));
+    TRY(layout_pieces(l, state->rank, host, host + 3 * state->total, NULL, NULL, &pieces, &n_pieces, err));
     TRY(checkpoint_load(path, specs, n_specs, pieces, n_pieces, err));
-    TRY(ops->copy(s, state->master, host, bytes));
-    TRY(ops->copy(s, state->m, host + l->total, bytes));
-    TRY(ops->copy(s, state->v, host + 2 * l->total, bytes));
-    TRY(state_refresh_shadow(state, s));
+    TRY(upload(state, host, s, err));
     state->step = info.step;
     state->tokens = info.tokens;
     state->skipped = info.skipped_steps;
-    return ops->stream_sync(s, err);
+    return TITAN_OK;
 }
 
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s, struct titan_error *err)
 {
-    const size_t total = (size_t)state->layout->total;
     const struct device_ops *ops = state->device->ops;
+    const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
 
-    TRY(ops->copy(s, host, state->master, total * sizeof(float)));
-    TRY(ops->copy(s, host + total, state->m, total * sizeof(float)));
-    TRY(ops->copy(s, host + 2 * total, state->v, total * sizeof(float)));
+    TRY(ops->copy(s, host, state->values, n * sizeof *host));
+    if (state->biases)
+        TRY(ops->copy(s, host + n, state->biases, biases * sizeof *host));
     return ops->stream_sync(s, err);
+}
+
+/* --- updates ------------------------------------------------------------------------------------------------------ */
+
+titan_status state_update(const struct train_state *state, const struct update *update, int unit, float *staged,
+                          void *shard, const float *grad, int64_t n, struct stream *s)
+{
+    const struct device_ops *ops = state->device->ops;
+    float *const master = staged ? staged : unit_values(state, unit);
+    uint16_t *const shadow = state->dt == DTYPE_BF16 ? shard : NULL;
+
+    if (update->sgd)
+        TRY(ops->sgd(s, master, grad, shadow, (size_t)n, &update->args));
+    else
+        TRY(ops->adamw(s, master, master + n, master + 2 * n, grad, shadow, (size_t)n, &update->args));
+    if (shadow || shard == master)
+        return TITAN_OK;
+    return ops->copy(s, shard, master, (size_t)n * sizeof *master);
 }

@@ -1,27 +1,34 @@
-/* state.h - one rank's part of the training state: masters and moments in fp32, and in bf16 the shadow that is
- * gathered. Device memory, in the order of layout.h; everything else about a run's progress is four numbers. */
+/* state.h - one rank's part of the training state: masters and moments in fp32, what is gathered of them in the compute
+ * type (the shadow), expert biases, and four numbers that say how far the run is. Order and cuts are layout.h's.
+ *
+ * Masters and moments are device memory or, offloaded, host memory the device copies from and to at full speed. */
 #ifndef TITAN_WORKER_STATE_H
 #define TITAN_WORKER_STATE_H
 
 #include "worker/device/device.h"
 #include "worker/plan/layout.h"
 
+struct buffer; /* plan/program.h */
+
 struct train_state {
     const struct device_handle *device; /* borrowed */
     struct layout *layout;              /* owned */
     int rank;
-    enum dtype dt;         /* of computing */
-    float *master, *m, *v; /* (layout->total) */
-    void *shadow;          /* (layout->total) bf16; masters themselves when dt is fp32 */
-    uint64_t epoch;        /* whose layout it has */
-    uint64_t step;         /* last committed */
-    uint64_t tokens;       /* seen up to it */
-    uint64_t skipped;      /* steps without update among them */
+    int64_t total; /* layout_total */
+    enum dtype dt; /* of computing */
+    bool offload;
+    float *values;    /* (3 * total) masters, m and v, unit by unit */
+    float *biases;    /* (layout_biases); NULL: the model has none */
+    void *shadow;     /* (total) dt; NULL where masters themselves are gathered: fp32, not offloaded */
+    uint64_t epoch;   /* whose layout it has */
+    uint64_t step;    /* last committed */
+    uint64_t tokens;  /* seen up to it */
+    uint64_t skipped; /* steps without update among them */
 };
 
-/* Zeroed state of one rank of world. */
-titan_status state_open(const struct device_handle *device, const struct model *model, int rank, int world,
-                        enum dtype dt, struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
+/* Zeroed state of one rank. Takes layout when it succeeds. */
+titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
+                        bool offload, struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
 void state_close(struct train_state *state); /* NULL is fine */
 
 /* Masters from the seed; moments and numbers stay zero. */
@@ -29,11 +36,25 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
                         struct titan_error *err) TITAN_MUST_USE;
 /* Shadow from the masters; enqueued. After loading masters from elsewhere. */
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s) TITAN_MUST_USE;
-/* Masters and moments and numbers from a checkpoint directory, whatever mesh wrote it. */
+/* Masters, moments, biases and numbers from a checkpoint directory, whatever mesh wrote it. */
 titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
-/* Masters, m and v one after the other (3 * total) into host memory; waits for the stream. */
+/* Values (3 * total) and then biases into host memory; waits for the stream. */
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;
+/* Elements of a snapshot. */
+int64_t state_snapshot_size(const struct layout *layout, int rank);
+
+/* What a program's external buffers are (exec.h): SHARD, STATE, STATE_HOST, BIAS; NULL for others. */
+void *state_bind(const struct train_state *state, const struct buffer *buffer);
+/* An update's arithmetic. */
+struct update {
+    bool sgd; /* otherwise AdamW */
+    struct adamw_args args;
+};
+/* Update a unit's n elements (exec.h, optimise): staged is a device copy of its masters and moments, which goes back by
+ * itself, NULL: they are updated where they lie. shard: its part of the shadow. Enqueued. */
+titan_status state_update(const struct train_state *state, const struct update *update, int unit, float *staged,
+                          void *shard, const float *grad, int64_t n, struct stream *s) TITAN_MUST_USE;
 
 #endif

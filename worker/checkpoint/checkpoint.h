@@ -3,7 +3,8 @@
  * A checkpoint is a directory DIR/step-00000120 with one safetensors file per writing rank and manifest.json. The
  * state is a set of named global tensors (parameters and optimizer moments, fp32); a rank holds pieces: boxes of a
  * tensor seen as a matrix. Shard files hold each piece as a 2-D tensor named "NAME@ROW,COL"; the manifest lists, per
- * global tensor, shape, dtype and pieces (file, row, rows, col, cols), per file its size and crc32c, and step, epoch, tokens, world size and the recipe's hash.
+ * global tensor, shape and dtype, per file its size, crc32c and pieces (row, rows, col, cols), and step, epoch, tokens,
+ * world size and the recipe's hash. Checkpoints of version 1, whose pieces are ranges of elements, are read too.
  *
  * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
  * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
@@ -30,8 +31,16 @@ struct piece {
     int64_t row, rows, col, cols;
     float *data; /* host memory, rows * cols elements, dense; not owned */
 };
+/* A tensor as a matrix. */
+void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
 /* The common part of two pieces of the same tensor; rows 0 when there is none. data is NULL. */
 struct piece piece_overlap(const struct piece *a, const struct piece *b);
+/* Where an overlap's first element stands in the data of a piece it came from. */
+int64_t piece_place(const struct piece *p, const struct piece *overlap);
+/* Elements [from, to) of a row-major matrix cols wide as boxes, in their order: the rest of a row, whole rows, part of
+ * a row. How many there are. */
+#define PIECE_BOXES_MAX 3
+int piece_boxes(int64_t cols, int64_t from, int64_t to, struct piece ret[PIECE_BOXES_MAX]);
 
 struct checkpoint_info {
     uint64_t step, epoch, tokens;

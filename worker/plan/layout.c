@@ -9,7 +9,6 @@
 
 #define BLOCK_MIN 1024
 #define BLOCKS_MAX (INT64_C(1) << 22) /* of a model: what a step sums on the host for its gradient norm */
-#define BOXES_MAX 3                   /* of a range of one tensor: the rest of a row, whole rows, part of a row */
 
 static int64_t round_up(int64_t n, int64_t grain)
 {
@@ -317,12 +316,12 @@ static int mixture_layers(const struct model *model)
 
 int64_t layout_biases(const struct model *model)
 {
-    return mixture_layers(model) * model->dims.n_experts;
+    return 2 * mixture_layers(model) * model->dims.n_experts;
 }
 
 int64_t layout_bias_offset(const struct model *model, int layer)
 {
-    return (layer - model->dims.n_dense_layers) * model->dims.n_experts;
+    return 2 * (layer - model->dims.n_dense_layers) * model->dims.n_experts;
 }
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
@@ -365,84 +364,108 @@ titan_status layout_specs(const struct model *model, struct tensor_spec **ret, i
 struct collector {
     const struct layout *layout;
     int rank;
-    bool owner;
+    float *state, *biases;
+    bool (*takes)(void *arg, int unit, enum share share);
+    void *arg;
     struct piece *pieces;
     int n;
 };
 
+static bool wanted(const struct collector *c, int unit, enum share share)
+{
+    return c->layout->units[unit].pp_rank == pp_rank(c->layout, c->rank) &&
+           (!c->takes || c->takes(c->arg, unit, share));
+}
+
 /* Elements [from, to) of a tensor's local part, which stand at data, as boxes of the tensor. */
 static void add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, float *data)
 {
-    const int64_t width = c->layout->tensors[tensor].cols;
+    struct piece boxes[PIECE_BOXES_MAX];
     int64_t row, col;
 
     layout_origin(c->layout, tensor, c->rank, &row, &col);
-    while (from < to) {
-        const int64_t at = from % width;
-        struct piece p = {.tensor = spec, .row = row + from / width, .col = col + at, .data = data};
-        if (at != 0 || to - from < width) {
-            p.rows = 1;
-            p.cols = MIN(width - at, to - from);
-        } else {
-            p.rows = (to - from) / width;
-            p.cols = width;
-        }
-        c->pieces[c->n++] = p;
-        from += p.rows * p.cols;
-        data += p.rows * p.cols;
+    const int n = piece_boxes(c->layout->tensors[tensor].cols, from, to, boxes);
+    for (int i = 0; i < n; i++) {
+        struct piece *p = &c->pieces[c->n++];
+        *p = boxes[i];
+        p->tensor = spec;
+        p->row += row;
+        p->col += col;
+        p->data = data;
+        if (data)
+            data += p->rows * p->cols;
     }
 }
 
-static void add_tensor(struct collector *c, int tensor, int spec, float *array)
+/* kind: masters, m, v */
+static void add_tensor(struct collector *c, int kind, int tensor)
 {
     const struct layout *l = c->layout;
-    const int unit = l->model->tensors[tensor].unit;
-    const struct unit_layout *u = &l->units[unit];
+    const struct model_tensor *of = &l->model->tensors[tensor];
+    const struct unit_layout *u = &l->units[of->unit];
     const struct local_tensor *t = &l->tensors[tensor];
 
-    if (u->pp_rank != pp_rank(l, c->rank))
+    if (!wanted(c, of->unit, of->split == SPLIT_NONE ? SHARE_WHOLE : SHARE_CUT))
         return;
-    const int64_t begin = layout_begin(l, unit, c->rank);
-    const int64_t end = begin + (c->owner ? layout_counted(l, unit, c->rank) : u->shard);
-    const int64_t from = MAX(begin, t->offset), to = MIN(end, t->offset + t->rows * t->cols);
+    const int64_t begin = layout_begin(l, of->unit, c->rank);
+    const int64_t from = MAX(begin, t->offset), to = MIN(begin + u->shard, t->offset + t->rows * t->cols);
     if (from < to)
-        add_range(c, tensor, spec, from - t->offset, to - t->offset, array + u->offset + (from - begin));
+        add_range(c, tensor, kind * l->model->n_tensors + tensor, from - t->offset, to - t->offset,
+                  c->state ? c->state + 3 * u->offset + kind * u->shard + (from - begin) : NULL);
 }
 
-/* They are whole on every rank of a stage; the stage's first answers for them. */
-static void add_biases(struct collector *c, float *bias)
+static void add_biases(struct collector *c)
 {
-    const struct layout *l = c->layout;
-    const struct model_dims *d = &l->model->dims;
+    const struct model *m = c->layout->model;
 
-    if (c->owner && c->rank % (l->mesh.world / l->mesh.size[AXIS_PP]) != 0)
-        return;
-    for (int i = 0; i < mixture_layers(l->model); i++) {
-        const int layer = (int)d->n_dense_layers + i;
-        if (l->units[model_layer_unit(l->model, layer)].pp_rank != pp_rank(l, c->rank))
-            continue;
-        c->pieces[c->n++] = (struct piece){.tensor = 3 * l->model->n_tensors + i,
-                                           .rows = 1,
-                                           .cols = d->n_experts,
-                                           .data = bias + layout_bias_offset(l->model, layer)};
+    for (int i = 0; i < mixture_layers(m); i++) {
+        const int layer = (int)m->dims.n_dense_layers + i;
+        if (wanted(c, model_layer_unit(m, layer), SHARE_BIAS))
+            c->pieces[c->n++] = (struct piece){.tensor = 3 * m->n_tensors + i,
+                                               .rows = 1,
+                                               .cols = m->dims.n_experts,
+                                               .data = c->biases ? c->biases + layout_bias_offset(m, layer) : NULL};
     }
 }
 
-titan_status layout_pieces(const struct layout *layout, int rank, bool owner, const struct state_arrays *arrays,
-                           struct piece **ret, int *ret_n, struct titan_error *err)
+titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
+                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
+                           int *ret_n, struct titan_error *err)
 {
     const struct model *model = layout->model;
-    float *const array[3] = {arrays->master, arrays->m, arrays->v};
-    struct collector c = {.layout = layout, .rank = rank, .owner = owner};
+    struct collector c = {.layout = layout, .rank = rank, .state = state, .biases = biases, .takes = takes, .arg = arg};
 
-    c.pieces = calloc((size_t)n_specs(model) * BOXES_MAX, sizeof *c.pieces);
+    c.pieces = calloc((size_t)n_specs(model) * PIECE_BOXES_MAX, sizeof *c.pieces);
     if (!c.pieces)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
     for (int kind = 0; kind < 3; kind++)
         for (int i = 0; i < model->n_tensors; i++)
-            add_tensor(&c, i, kind * model->n_tensors + i, array[kind]);
-    add_biases(&c, arrays->bias);
+            add_tensor(&c, kind, i);
+    add_biases(&c);
     *ret = c.pieces;
     *ret_n = c.n;
     return TITAN_OK;
+}
+
+struct owner {
+    const struct layout *layout;
+    int rank;
+};
+
+static bool answers_for(void *arg, int unit, enum share share)
+{
+    const struct owner *o = arg;
+    const struct mesh *mesh = &o->layout->mesh;
+
+    if (share == SHARE_BIAS)
+        return o->rank % (mesh->world / mesh->size[AXIS_PP]) == 0;
+    return mesh_group_rank(mesh, GROUP_REPLICATE, o->rank) == 0 &&
+           (share == SHARE_CUT || layout_unit_part(o->layout, unit, o->rank) == 0);
+}
+
+titan_status layout_owned_pieces(const struct layout *layout, int rank, float *state, float *biases, struct piece **ret,
+                                 int *ret_n, struct titan_error *err)
+{
+    struct owner o = {layout, rank};
+    return layout_pieces(layout, rank, state, biases, answers_for, &o, ret, ret_n, err);
 }

@@ -6,9 +6,9 @@
  * units: expert_shard): the flat buffer, padded, is cut into equal ranges, one a rank; dp_replicate ranks hold the
  * same.
  *
- * A rank's state (masters, moments) is the concatenation of its ranges, unit by unit of its stages. Seen from the
- * global tensor a range is a set of boxes (struct piece), and one intersection routine (piece_overlap) serves
- * checkpoints, live resharding and export.
+ * A rank's state is, unit by unit of its stages, the masters of its range, then their m, then their v: they begin at
+ * 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct piece), and
+ * one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
  *
  * canonical: ranges are multiples of block, which depends on the model only, so that sums over blocks are the same for
  * every data-parallel degree. */
@@ -31,7 +31,7 @@ struct unit_layout {
     int64_t whole;    /* first element of the tensors that are not cut; a multiple of block */
     int64_t shard;    /* elements one rank of the group holds */
     int64_t padded;   /* shard * group size */
-    int64_t offset;   /* where the range begins in a rank's state */
+    int64_t offset;   /* elements of the ranges before this one on the same rank */
     enum group group; /* GROUP_FSDP or GROUP_EXPERT_SHARD */
     enum channel gather, reduce;
 };
@@ -86,18 +86,23 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *r
  * model keeps (expert biases). Owned (free). */
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Expert biases (models with a balance_rate): how many numbers there are, and where those of a layer begin. Every rank
- * has room for all and keeps those of its own stages, whole. */
-int64_t layout_biases(const struct model *model);
-int64_t layout_bias_offset(const struct model *model, int layer);
+/* Expert biases (models with a balance_rate): every rank has room for those of all layers, and keeps those of its own
+ * stages, whole. A layer's are n_experts numbers, then as many for the load counted in a step. */
+int64_t layout_biases(const struct model *model);                 /* elements, 0: none */
+int64_t layout_bias_offset(const struct model *model, int layer); /* where a layer's begin */
 
-/* A rank's state: layout_total elements each, bias layout_biases. */
-struct state_arrays {
-    float *master, *m, *v, *bias;
-};
-/* The pieces of the specs that a rank holds, pointing into its state arrays. owner: only those it answers for, so that
- * each element is one rank's (what it writes in a checkpoint); otherwise all it needs. Owned (free). */
-titan_status layout_pieces(const struct layout *layout, int rank, bool owner, const struct state_arrays *arrays,
-                           struct piece **ret, int *ret_n, struct titan_error *err) TITAN_MUST_USE;
+/* What several ranks can hold alike: the cut tensors of a unit's range (dp_replicate ranks), the whole ones (also tp or
+ * ep ranks), biases (all of a stage). */
+enum share { SHARE_CUT, SHARE_WHOLE, SHARE_BIAS };
+
+/* The pieces of the specs that a rank holds, ordered by spec, then by place. state: 3 * layout_total elements, biases:
+ * layout_biases; both NULL: pieces without data. takes: which of them are wanted, NULL: all. Owned (free). */
+titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
+                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
+                           int *ret_n, struct titan_error *err) TITAN_MUST_USE;
+/* Only those the rank answers for, so that every element of every spec is one rank's: what it writes in a checkpoint.
+ */
+titan_status layout_owned_pieces(const struct layout *layout, int rank, float *state, float *biases, struct piece **ret,
+                                 int *ret_n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif
