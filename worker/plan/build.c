@@ -1,579 +1,846 @@
-/* build.c - the FSDP step as a list of actions. */
-#include "worker/plan/build.h"
+/* build.c - a rank's step, walked cell by cell.
+ *
+ *   program_build
+ *     plan_cells      the rank's line of the schedule -> cells -> visits of units
+ *     plan_uses       when each visit's parameters are gathered and let go
+ *     emit_cell       receive, visits, send
+ *       emit_visit    forward, input gradient, weight gradient of one unit (model/block.h)
+ *     gradients.c     sums, reductions, update */
+#include "worker/plan/builder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "worker/plan/tree.h"
 
-#define NONE (-1)
-
-/* One use of a unit's parameters: forward or backward of a unit in one microbatch slot. */
-struct visit {
-    int64_t slot;
-    int unit;
-    bool backward;
-    bool needs_params, gather, release;
-    int source; /* visit whose gather brings the parameters; that visit's full is the buffer */
+/* Use of one unit's parameters by a visit. */
+struct use {
+    int unit; /* NONE: no use */
+    bool needed, gather, release;
+    int source; /* number of the use whose gather brings them; its full is the buffer */
     int full;
 };
 
-struct builder {
-    const struct build_options *opt;
-    const struct model *model;
-    struct program *p;
-    int n_visits;
-    struct visit *visits;
-    int *full;           /* per unit: buffer with its parameters now, NONE */
-    int *shard, *state;  /* per unit: external buffers */
-    int *grad;           /* [local microbatch][unit]: gradient buffers */
-    int *received;       /* per unit: slices of all subtrees (canonical) */
-    int *grad_shard;     /* per unit: what the optimizer reads */
-    int *x, *saved, *dx; /* of the microbatch at hand, per layer (x, dx: one more) */
-    int tokens, head, report, reports;
-    struct tree_stack leaves; /* gradients of this rank's microbatches so far */
-    int *merges;              /* pairs (left, right) of the last push */
-    int n_merges;
-    titan_status status; /* sticky: first failure */
+/* What a cell does with one unit, and with a second one beside it: a layer's experts, or the embedding whose table a
+ * tied head takes. */
+#define VISIT_UNITS 2
+struct visit {
+    enum cell_kind kind;
+    int stage, slot;
+    struct use use[VISIT_UNITS];
+    bool adds[VISIT_UNITS];   /* to the unit's gradient */
+    bool closes[VISIT_UNITS]; /* as the last one of this slot */
+    bool ends[VISIT_UNITS];   /* as the last one of the step */
 };
 
-/* --- appending
- * ---------------------------------------------------------------------------------------------------------- */
+struct cell_plan {
+    struct cell cell;
+    int from, to;   /* visits */
+    int last_dgrad; /* visit after which the stage's input gradient is there; NONE: it is there already */
+};
 
-static bool grow(void *array, int *cap, int need, size_t elem)
+/* What a layer's backward of one microbatch needs of its forward. */
+struct layer_pass {
+    struct layer_saved saved;
+    struct layer_back back;
+    int from, to;            /* actions of the forward */
+    int params[VISIT_UNITS]; /* buffers they read */
+};
+
+/* What goes along a stage: the activation, later its gradient. */
+struct stage_pass {
+    struct tensor x, dx;
+};
+
+/* What a point-to-point channel brings to this rank, in the order the other side sends it. */
+struct inbox {
+    int sender, n, next;
+    struct cell *items; /* F: input of a stage; B: gradient of its output */
+};
+#define P2P_CHANNELS (CHANNEL_COUNT - CHANNEL_FORWARD_NEXT)
+
+/* --- kinds of ranks --------------------------------------------------------------------------------------------------
+ */
+
+static void share_of(const struct build_options *o, int batch_rank, int64_t *from, int64_t *count)
 {
-    if (need <= *cap)
-        return true;
-    const int more = MAX(64, *cap * 2);
-    void *larger = realloc(*(void **)array, (size_t)more * elem);
-    if (!larger)
-        return false;
-    *(void **)array = larger;
-    *cap = more;
+    int64_t to;
+
+    tree_share(o->microbatches, mesh_batch_size(&o->layout->mesh), batch_rank, from, &to);
+    *count = to - *from;
+}
+
+/* Which microbatches a rank has decides what it adds up in the tree; without one, only how many there are. */
+static int shares(const struct build_options *o)
+{
+    const int ranks = mesh_batch_size(&o->layout->mesh);
+
+    if (o->canonical)
+        return ranks;
+    return o->microbatches % ranks == 0 ? 1 : 2;
+}
+
+static int share_kind(const struct build_options *o, int batch_rank)
+{
+    int64_t from, count;
+
+    if (o->canonical)
+        return batch_rank;
+    share_of(o, batch_rank, &from, &count);
+    return (int)(count - o->microbatches / mesh_batch_size(&o->layout->mesh));
+}
+
+static int pp_rank_of(const struct build_options *o, int rank)
+{
+    int coords[AXIS_COUNT];
+
+    mesh_coords(&o->layout->mesh, rank, coords);
+    return coords[AXIS_PP];
+}
+
+int program_kind(const struct build_options *options, int rank)
+{
+    const int batch_rank = mesh_batch_rank(&options->layout->mesh, rank);
+
+    return pp_rank_of(options, rank) * shares(options) + share_kind(options, batch_rank);
+}
+
+int program_kinds(const struct build_options *options)
+{
+    return options->layout->mesh.size[AXIS_PP] * shares(options);
+}
+
+int program_kind_rank(const struct build_options *options, int kind)
+{
+    int rank = 0;
+
+    while (program_kind(options, rank) != kind)
+        rank++;
+    return rank;
+}
+
+/* --- visits ----------------------------------------------------------------------------------------------------------
+ */
+
+static enum unit_kind kind_of(const struct builder *b, int unit)
+{
+    return b->model->units[unit].kind;
+}
+
+static int second_unit(const struct builder *b, int unit)
+{
+    switch (kind_of(b, unit)) {
+    case UNIT_LAYER:
+        return model_experts_unit(b->model, b->model->units[unit].layer);
+    case UNIT_HEAD:
+        return b->model->dims.tied_embeddings ? 0 : NONE;
+    default:
+        return NONE;
+    }
+}
+
+/* The head does everything in its forward, the embedding's only backward is the weights'. */
+static bool visited(enum unit_kind unit, enum cell_kind cell)
+{
+    switch (unit) {
+    case UNIT_EMBEDDING:
+        return cell != CELL_I;
+    case UNIT_HEAD:
+        return cell == CELL_F;
+    case UNIT_EXPERTS:
+        return false; /* goes with its layer */
+    case UNIT_LAYER:
+        break;
+    }
     return true;
 }
 
-static int add_buffer(struct builder *b, enum buffer_kind kind, int unit, int64_t microbatch, size_t bytes)
+static void add_visit(struct builder *b, const struct cell *cell, int unit)
 {
-    static const bool external[] = {
-#define X(name, is_external) is_external,
-        BUFFER_KINDS(X)
-#undef X
-    };
-    struct program *p = b->p;
+    struct visit *v = &b->visits[b->n_visits++];
+    const enum unit_kind kind = kind_of(b, unit);
+    const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
+    const bool adds = kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B;
+    const int units[VISIT_UNITS] = {unit, second_unit(b, unit)};
 
-    if (b->status != TITAN_OK || !grow(&p->buffers, &p->cap_buffers, p->n_buffers + 1, sizeof *p->buffers)) {
-        b->status = TITAN_ENOMEM;
-        return 0;
+    *v = (struct visit){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
+    for (int i = 0; i < VISIT_UNITS; i++) {
+        v->use[i] = (struct use){.unit = units[i], .needed = needed && units[i] != NONE, .source = NONE, .full = NONE};
+        v->adds[i] = adds && units[i] != NONE;
     }
-    p->buffers[p->n_buffers] = (struct buffer){.kind = kind,
-                                               .external = external[kind],
-                                               .unit = unit,
-                                               .microbatch = microbatch,
-                                               .bytes = bytes,
-                                               .first = NONE,
-                                               .last = NONE};
-    return p->n_buffers++;
 }
 
-/* The last action appended; operands are added to it. */
-static void emit(struct builder *b, enum action_kind kind, enum stream_id stream, int unit, int64_t microbatch)
+static void plan_cell(struct builder *b, const struct cell *cell)
 {
-    struct program *p = b->p;
+    const int first = b->layout->first_unit[cell->stage], n = b->layout->first_unit[cell->stage + 1] - first;
+    struct cell_plan *plan = &b->cells[b->n_cells++];
 
-    if (b->status != TITAN_OK || !grow(&p->actions, &p->cap_actions, p->n_actions + 1, sizeof *p->actions)) {
-        b->status = TITAN_ENOMEM;
-        return;
+    *plan = (struct cell_plan){.cell = *cell, .from = b->n_visits, .last_dgrad = NONE};
+    for (int i = 0; i < n; i++) {
+        const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i;
+        if (!visited(kind_of(b, unit), cell->kind))
+            continue;
+        if (kind_of(b, unit) == UNIT_LAYER)
+            plan->last_dgrad = b->n_visits;
+        add_visit(b, cell, unit);
     }
-    p->actions[p->n_actions++] =
-        (struct action){.kind = kind, .stream = stream, .unit = unit, .microbatch = microbatch, .wait = NONE};
+    plan->to = b->n_visits;
 }
 
-static struct action *last_action(struct builder *b)
+/* Without a pipeline: forward and backward of one microbatch after the other. */
+static void plan_cells(struct builder *b)
 {
-    return &b->p->actions[b->p->n_actions - 1];
-}
+    const struct schedule *s = b->opt->schedule;
 
-static void reads(struct builder *b, int buffer)
-{
-    if (b->status != TITAN_OK)
-        return;
-    struct action *a = last_action(b);
-    titan_assert(a->n_in < ACTION_IN_MAX);
-    a->in[a->n_in++] = buffer;
-}
-
-static void writes(struct builder *b, int buffer)
-{
-    if (b->status != TITAN_OK)
-        return;
-    struct action *a = last_action(b);
-    titan_assert(a->n_out < ACTION_OUT_MAX);
-    a->out[a->n_out++] = buffer;
-}
-
-static void sends(struct builder *b, size_t bytes)
-{
-    if (b->status == TITAN_OK)
-        last_action(b)->bytes = bytes;
-}
-
-static size_t padded_bytes(const struct builder *b, int unit, size_t elem)
-{
-    return (size_t)layout_padded(b->opt->layout, unit) * elem;
-}
-
-static size_t shard_bytes(const struct builder *b, int unit, size_t elem)
-{
-    return (size_t)b->opt->layout->shard[unit] * elem;
-}
-
-/* --- visits
- * ------------------------------------------------------------------------------------------------------------- */
-
-/* Both visits use the unit's parameters and nothing comes between. */
-static bool adjoin(const struct visit *a, const struct visit *b)
-{
-    return a->unit == b->unit && a->needs_params && b->needs_params;
-}
-
-/* When the parameters of visit i are gathered and let go. */
-static void plan_gather(struct builder *b, int i)
-{
-    struct visit *v = &b->visits[i];
-
-    if (!v->needs_params)
-        return;
-    if (b->opt->reshard == RESHARD_NEVER) {
-        v->gather = v->slot == 0 && !v->backward;
-        v->release = v->slot == b->p->share_max - 1 && (v->backward || v->unit == 0);
-        v->source = v->unit; /* the first visits are forward in unit order */
-        return;
-    }
-    const bool keep = b->opt->reshard == RESHARD_DEFAULT;
-    v->gather = !(keep && i > 0 && adjoin(&b->visits[i - 1], v));
-    v->release = !(keep && i + 1 < b->n_visits && adjoin(v, &b->visits[i + 1]));
-    v->source = v->gather ? i : b->visits[i - 1].source;
-}
-
-static void plan_visits(struct builder *b)
-{
-    const int units = b->model->n_units;
-    int n = 0;
-
-    for (int64_t slot = 0; slot < b->p->share_max; slot++)
-        for (int i = 0; i < 2 * units; i++) {
-            const bool backward = i >= units;
-            const int unit = backward ? 2 * units - 1 - i : i;
-            b->visits[n++] = (struct visit){.slot = slot,
-                                            .unit = unit,
-                                            .backward = backward,
-                                            .needs_params = !backward || unit != 0,
-                                            .source = NONE,
-                                            .full = NONE};
+    if (b->pp == 1 && !s) {
+        for (int slot = 0; slot < b->share_max; slot++) {
+            plan_cell(b, &(struct cell){.kind = CELL_F, .microbatch = slot});
+            plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot});
         }
-    b->n_visits = n;
-    if (b->p->world == 1)
-        return;
-    for (int i = 0; i < n; i++)
-        plan_gather(b, i);
-}
-
-static void emit_gather(struct builder *b, struct visit *v)
-{
-    const size_t elem = dtype_bytes(b->opt->shape->dt);
-
-    emit(b, ACT_GATHER, STREAM_COMM, v->unit, NONE);
-    reads(b, b->shard[v->unit]);
-    v->full = add_buffer(b, BUF_FULL, v->unit, NONE, padded_bytes(b, v->unit, elem));
-    writes(b, v->full);
-    sends(b, shard_bytes(b, v->unit, elem));
-}
-
-static int params_of(const struct builder *b, const struct visit *v)
-{
-    return b->p->world == 1 ? b->shard[v->unit] : b->visits[v->source].full;
-}
-
-/* --- compute of one visit
- * ------------------------------------------------------------------------------------------------- */
-
-static void emit_layer_forward(struct builder *b, const struct visit *v, int64_t mb, bool recompute)
-{
-    const int layer = v->unit - 1;
-
-    emit(b, ACT_LAYER_FORWARD, STREAM_COMPUTE, v->unit, mb);
-    reads(b, params_of(b, v));
-    reads(b, b->x[layer]);
-    b->saved[layer] = add_buffer(b, BUF_SAVED, layer, mb, layer_saved_carve(b->opt->shape, NULL, NULL));
-    writes(b, b->saved[layer]);
-    if (recompute)
-        return;
-    b->x[layer + 1] = add_buffer(b, BUF_X, layer + 1, mb, residual_bytes(b->opt->shape));
-    writes(b, b->x[layer + 1]);
-    writes(b, b->report);
-}
-
-static void emit_forward(struct builder *b, const struct visit *v, int64_t mb)
-{
-    const struct layer_ctx *shape = b->opt->shape;
-    const size_t n = (size_t)(shape->b * shape->t);
-    const int layers = b->model->n_units - 2;
-
-    if (v->unit == 0) {
-        emit(b, ACT_LOAD, STREAM_COMPUTE, NONE, mb);
-        b->tokens = add_buffer(b, BUF_TOKENS, NONE, mb, 2 * n * sizeof(int32_t));
-        writes(b, b->tokens);
-        emit(b, ACT_EMBED_FORWARD, STREAM_COMPUTE, 0, mb);
-        reads(b, params_of(b, v));
-        reads(b, b->tokens);
-        b->x[0] = add_buffer(b, BUF_X, 0, mb, residual_bytes(shape));
-        writes(b, b->x[0]);
-    } else if (v->unit <= layers) {
-        emit_layer_forward(b, v, mb, false);
-    } else {
-        emit(b, ACT_HEAD_FORWARD, STREAM_COMPUTE, v->unit, mb);
-        reads(b, params_of(b, v));
-        reads(b, b->x[layers]);
-        reads(b, b->tokens);
-        b->head = add_buffer(b, BUF_HEAD, NONE, mb, head_saved_carve(shape, NULL, NULL));
-        writes(b, b->head);
-        writes(b, add_buffer(b, BUF_LOSSES, NONE, mb, n * sizeof(float)));
-        writes(b, b->report);
-    }
-}
-
-/* The buffer a weight gradient of the unit goes to; sets first. Called with the wgrad action last. */
-static void writes_gradient(struct builder *b, const struct visit *v, int64_t mb)
-{
-    int *slot = &b->grad[v->slot * b->model->n_units + v->unit];
-    const bool fresh = b->opt->canonical || v->slot == 0;
-
-    *slot = fresh ? add_buffer(b, BUF_GRAD, v->unit, mb, padded_bytes(b, v->unit, sizeof(float)))
-                  : b->grad[v->unit]; /* the one of slot 0 */
-    writes(b, *slot);
-    if (b->status == TITAN_OK)
-        last_action(b)->first = fresh;
-}
-
-static void emit_backward(struct builder *b, const struct visit *v, int64_t mb)
-{
-    const struct layer_ctx *shape = b->opt->shape;
-    const int layers = b->model->n_units - 2, unit = v->unit, layer = unit - 1;
-
-    if (unit == 0) {
-        emit(b, ACT_EMBED_WGRAD, STREAM_COMPUTE, 0, mb);
-        reads(b, b->tokens);
-        reads(b, b->dx[0]);
-        writes_gradient(b, v, mb);
-    } else if (unit <= layers) {
-        if (b->opt->recompute)
-            emit_layer_forward(b, v, mb, true);
-        emit(b, ACT_LAYER_DGRAD, STREAM_COMPUTE, unit, mb);
-        reads(b, params_of(b, v));
-        reads(b, b->x[layer]);
-        reads(b, b->saved[layer]);
-        reads(b, b->dx[layer + 1]);
-        b->dx[layer] = add_buffer(b, BUF_DX, layer, mb, residual_bytes(shape));
-        writes(b, b->dx[layer]);
-        const int back = add_buffer(b, BUF_BACK, layer, mb, layer_back_carve(shape, NULL, NULL));
-        writes(b, back);
-        writes(b, add_buffer(b, BUF_WORK, NONE, mb, layer_work_bytes(shape)));
-        emit(b, ACT_LAYER_WGRAD, STREAM_COMPUTE, unit, mb);
-        reads(b, b->x[layer]);
-        reads(b, b->saved[layer]);
-        reads(b, back);
-        reads(b, b->dx[layer + 1]);
-        writes_gradient(b, v, mb);
-    } else {
-        emit(b, ACT_HEAD_DGRAD, STREAM_COMPUTE, unit, mb);
-        reads(b, params_of(b, v));
-        reads(b, b->x[layers]);
-        reads(b, b->head);
-        b->dx[layers] = add_buffer(b, BUF_DX, layers, mb, residual_bytes(shape));
-        writes(b, b->dx[layers]);
-        const int back = add_buffer(b, BUF_HEAD_BACK, NONE, mb, head_back_carve(shape, NULL, NULL));
-        writes(b, back);
-        emit(b, ACT_HEAD_WGRAD, STREAM_COMPUTE, unit, mb);
-        reads(b, b->x[layers]);
-        reads(b, b->head);
-        reads(b, back);
-        writes_gradient(b, v, mb);
-    }
-}
-
-/* --- gradients: within the rank, then across ranks
- * -------------------------------------------------------------------------- */
-
-static void note_merge(void *arg, int left, int right)
-{
-    struct builder *b = arg;
-    b->merges[2 * b->n_merges] = left;
-    b->merges[2 * b->n_merges + 1] = right;
-    b->n_merges++;
-}
-
-/* Canonical: after the weight gradient of a unit, add what has become siblings. The tree is the same for all units of a
- * microbatch, so the push happens at the first unit of its backward (the head). */
-static void emit_merges(struct builder *b, const struct visit *v)
-{
-    const int units = b->model->n_units;
-
-    if (!b->opt->canonical)
-        return;
-    if (v->unit == units - 1) {
-        b->n_merges = 0;
-        tree_push(&b->leaves, (struct tree_node){.level = 0, .index = b->p->from + v->slot}, (int)v->slot, note_merge,
-                  b);
-    }
-    for (int i = 0; i < b->n_merges; i++) {
-        emit(b, ACT_ADD, STREAM_COMPUTE, v->unit, NONE);
-        reads(b, b->grad[b->merges[2 * i + 1] * units + v->unit]);
-        writes(b, b->grad[b->merges[2 * i] * units + v->unit]);
-    }
-}
-
-static void emit_exchange(struct builder *b, int unit)
-{
-    const int units = b->model->n_units;
-    const size_t slice = shard_bytes(b, unit, sizeof(float));
-    const size_t to_each = slice * (size_t)b->p->subtrees_max;
-    const size_t all = to_each * (size_t)b->p->world;
-
-    emit(b, ACT_PACK, STREAM_COMPUTE, unit, NONE);
-    for (int i = 0; i < b->leaves.depth; i++)
-        reads(b, b->grad[b->leaves.id[i] * units + unit]);
-    const int pack = add_buffer(b, BUF_PACK, unit, NONE, all);
-    writes(b, pack);
-    emit(b, ACT_EXCHANGE, STREAM_COMM, unit, NONE);
-    reads(b, pack);
-    const int received = add_buffer(b, BUF_RECEIVED, unit, NONE, all);
-    writes(b, received);
-    sends(b, to_each);
-    b->received[unit] = received;
-}
-
-static void emit_combine(struct builder *b, int unit)
-{
-    emit(b, ACT_COMBINE, STREAM_COMPUTE, unit, NONE);
-    reads(b, b->received[unit]);
-    writes(b, b->received[unit]); /* sums are made in place */
-    writes(b, b->grad_shard[unit]);
-}
-
-/* After the unit's last weight gradient of the step. */
-static void emit_reduction(struct builder *b, int unit)
-{
-    const int mine = b->grad[unit]; /* of slot 0: where everything of this rank has been added, or NONE */
-
-    if (b->p->world == 1) {
-        b->grad_shard[unit] = mine;
         return;
     }
-    b->grad_shard[unit] = add_buffer(b, BUF_GRAD_SHARD, unit, NONE, shard_bytes(b, unit, sizeof(float)));
-    if (b->opt->canonical) {
-        emit_exchange(b, unit);
-        return;
-    }
-    int whole = mine;
-    if (whole == NONE) {
-        emit(b, ACT_ZERO, STREAM_COMPUTE, unit, NONE);
-        whole = add_buffer(b, BUF_GRAD, unit, NONE, padded_bytes(b, unit, sizeof(float)));
-        writes(b, whole);
-    }
-    emit(b, ACT_REDUCE, STREAM_COMM, unit, NONE);
-    reads(b, whole);
-    writes(b, b->grad_shard[unit]);
-    sends(b, padded_bytes(b, unit, sizeof(float)));
+    for (int i = 0; i < s->n_cells[b->pp_rank]; i++)
+        if (s->cells[b->pp_rank][i].microbatch < b->share_max)
+            plan_cell(b, &s->cells[b->pp_rank][i]);
 }
 
-/* --- the step
- * ------------------------------------------------------------------------------------------------------------- */
-
-static void emit_visit(struct builder *b, const struct visit *v)
+/* Which visits are the last to add to a unit's gradient, in their slot and in the step. */
+static titan_status plan_closings(struct builder *b, struct titan_error *err)
 {
-    const int64_t mb = b->p->from + v->slot;
-    const bool mine = mb < b->p->to;
+    const size_t units = (size_t)b->model->n_units;
+    _cleanup_free_ bool *ended = calloc(units, sizeof *ended);
+    _cleanup_free_ bool *closed = calloc(units * (size_t)b->share_max, sizeof *closed);
 
-    if (mine && v->backward)
-        emit_backward(b, v, mb);
-    else if (mine)
-        emit_forward(b, v, mb);
-    if (v->release) {
-        emit(b, ACT_RELEASE, STREAM_COMPUTE, v->unit, NONE);
-        reads(b, params_of(b, v));
-    }
-    if (!v->backward)
-        return;
-    if (mine)
-        emit_merges(b, v);
-    if (v->slot == b->p->share_max - 1)
-        emit_reduction(b, v->unit);
-}
-
-static void emit_update(struct builder *b)
-{
-    const int units = b->model->n_units;
-    const bool alone = b->p->world == 1;
-
-    for (int u = units - 1; u >= 0; u--) { /* in the order the reductions end */
-        if (b->received[u] != NONE)
-            emit_combine(b, u);
-        emit(b, ACT_NORM, STREAM_COMPUTE, u, NONE);
-        reads(b, b->grad_shard[u]);
-        writes(b, b->report);
-    }
-    emit(b, ACT_AGREE, alone ? STREAM_COMPUTE : STREAM_COMM, NONE, NONE);
-    reads(b, b->report);
-    writes(b, b->report); /* counts and orders are filled in */
-    writes(b, b->reports);
-    sends(b, (size_t)report_size(b->p) * sizeof(double));
-    emit(b, ACT_DECIDE, alone ? STREAM_COMPUTE : STREAM_COMM, NONE, NONE);
-    reads(b, b->reports);
-    for (int u = 0; u < units; u++) {
-        emit(b, ACT_OPTIMISE, STREAM_COMPUTE, u, NONE);
-        reads(b, b->grad_shard[u]);
-        writes(b, b->state[u]);
-        writes(b, b->shard[u]);
-    }
-}
-
-static void emit_step(struct builder *b)
-{
-    int next_gather = 0;
-
-    for (int i = 0; i < b->n_visits; i++) {
-        for (; next_gather < b->n_visits && next_gather <= i + b->opt->prefetch; next_gather++)
-            if (b->visits[next_gather].gather)
-                emit_gather(b, &b->visits[next_gather]);
-        emit_visit(b, &b->visits[i]);
-    }
-    emit_update(b);
-}
-
-/* --- set-up
- * --------------------------------------------------------------------------------------------------------------- */
-
-struct add_list {
-    struct program *p;
-    bool failed;
-    int cap;
-};
-
-static void note_add(void *arg, int left, int right)
-{
-    struct add_list *list = arg;
-    if (!grow(&list->p->adds, &list->cap, list->p->n_adds + 1, sizeof *list->p->adds)) {
-        list->failed = true;
-        return;
-    }
-    list->p->adds[list->p->n_adds++] = (struct tree_add){.left = left, .right = right};
-}
-
-/* Shares and, for the canonical sum, who holds which subtrees and in which order they are added. */
-static titan_status plan_shares(struct program *p, struct titan_error *err)
-{
-    struct tree_stack all = {.leaves = p->microbatches};
-    struct add_list list = {.p = p};
-
-    tree_share(p->microbatches, p->world, p->rank, &p->from, &p->to);
-    for (int pass = 0; pass < 2; pass++) { /* slice numbers need the largest count first */
-        for (int r = 0; r < p->world; r++) {
-            struct tree_stack own = {.leaves = p->microbatches};
-            int64_t from, to;
-            tree_share(p->microbatches, p->world, r, &from, &to);
-            p->share_max = MAX(p->share_max, to - from);
-            for (int64_t i = from; i < to; i++)
-                tree_push(&own, (struct tree_node){.level = 0, .index = i}, 0, NULL, NULL);
-            p->subtrees_max = MAX(p->subtrees_max, own.depth);
-            if (r == p->rank)
-                p->subtrees = own.depth;
-            for (int k = 0; pass == 1 && k < own.depth; k++)
-                tree_push(&all, own.node[k], r * p->subtrees_max + k, note_add, &list);
-        }
-    }
-    p->root_slice = all.id[0];
-    if (list.failed)
+    if (!ended || !closed)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int i = b->n_visits - 1; i >= 0; i--) {
+        struct visit *const v = &b->visits[i];
+        for (int j = 0; j < VISIT_UNITS; j++) {
+            if (!v->adds[j])
+                continue;
+            bool *const in_slot = &closed[(size_t)v->slot * units + (size_t)v->use[j].unit];
+            v->closes[j] = !*in_slot;
+            v->ends[j] = !ended[v->use[j].unit];
+            *in_slot = ended[v->use[j].unit] = true;
+        }
+    }
     return TITAN_OK;
 }
 
-static void free_builder(struct builder *b)
+static struct use *use_number(struct builder *b, int number)
 {
-    free(b->visits);
-    free(b->shard);
-    free(b->grad);
-    free(b->x);
-    free(b->merges);
+    return &b->visits[number / VISIT_UNITS].use[number % VISIT_UNITS];
+}
+
+/* May a visit take over the parameters that the unit's use before it has gathered? */
+static bool keeps(const struct builder *b, int use, int before)
+{
+    if (b->opt->reshard == RESHARD_NEVER || (b->opt->reshard == RESHARD_DEFAULT && b->pp > 1))
+        return true;
+    return b->opt->reshard == RESHARD_DEFAULT && before / VISIT_UNITS == use / VISIT_UNITS - 1;
+}
+
+static titan_status plan_uses(struct builder *b, struct titan_error *err)
+{
+    _cleanup_free_ int *before = malloc((size_t)b->model->n_units * sizeof *before);
+
+    if (!before)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int u = 0; u < b->model->n_units; u++)
+        before[u] = NONE;
+    for (int i = 0; i < b->n_visits * VISIT_UNITS; i++) {
+        struct use *const use = use_number(b, i);
+        if (!use->needed)
+            continue;
+        const int last = before[use->unit];
+        use->gather = last == NONE || !keeps(b, i, last);
+        use->release = true; /* until a later one takes it over */
+        use->source = use->gather ? i : use_number(b, last)->source;
+        if (!use->gather)
+            use_number(b, last)->release = false;
+        before[use->unit] = i;
+    }
+    return TITAN_OK;
+}
+
+/* --- parameters ------------------------------------------------------------------------------------------------------
+ */
+
+void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot)
+{
+    b->e.phase = phase;
+    b->e.stream = STREAM_COMPUTE;
+    b->e.unit = unit;
+    b->e.stage = stage;
+    b->e.microbatch = slot;
+}
+
+/* In a group of one the shard is all there is. */
+static void emit_gathers(struct builder *b, struct visit *v)
+{
+    for (int j = 0; j < VISIT_UNITS; j++) {
+        struct use *const use = &v->use[j];
+        if (!use->gather)
+            continue;
+        const struct unit_layout *u = &b->layout->units[use->unit];
+        builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
+        const struct tensor shard = tensor_at(b->units[use->unit].shard, 0, b->opt->dt, 1, u->shard);
+        use->full = emit_all_gather(&b->e, u->gather, BUF_FULL, "parameters", shard).buffer;
+    }
+}
+
+static int params_of(struct builder *b, const struct use *use)
+{
+    return use->needed ? use_number(b, use->source)->full : NONE;
+}
+
+static void emit_releases(struct builder *b, const struct visit *v)
+{
+    for (int j = 0; j < VISIT_UNITS; j++) {
+        const struct use *use = &v->use[j];
+        if (!use->release || unit_group_size(b, use->unit) == 1)
+            continue;
+        const struct unit_layout *u = &b->layout->units[use->unit];
+        const struct op_params none = {0};
+        builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
+        emit_op(&b->e, OP_RELEASE, &none);
+        emit_operand(&b->e, tensor_at(params_of(b, use), 0, b->opt->dt, 1, u->padded), ACCESS_READ);
+    }
+}
+
+/* --- from stage to stage ---------------------------------------------------------------------------------------------
+ */
+
+static struct stage_pass *stage_pass(const struct builder *b, int stage, int slot)
+{
+    return &b->stages[(int64_t)stage * b->share_max + slot];
+}
+
+static bool last_stage(const struct builder *b, int stage)
+{
+    return stage == b->layout->stages - 1;
+}
+
+/* With two ranks the next one is the one before, too: always called the next. */
+static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
+{
+    if (to == (from + 1) % b->pp)
+        return gradient ? CHANNEL_BACKWARD_NEXT : CHANNEL_FORWARD_NEXT;
+    titan_assert(from == (to + 1) % b->pp);
+    return gradient ? CHANNEL_BACKWARD_PREVIOUS : CHANNEL_FORWARD_PREVIOUS;
+}
+
+/* What cell of rank `from` sends here; its stage becomes the receiver's. */
+static bool arrives(const struct builder *b, int from, enum channel channel, struct cell *cell)
+{
+    const bool gradient = cell->kind != CELL_F;
+    const int to_stage = gradient ? cell->stage - 1 : cell->stage + 1;
+
+    if (cell->kind == CELL_W || to_stage < 0 || to_stage >= b->layout->stages || cell->microbatch >= b->share)
+        return false;
+    if (from == b->pp_rank || layout_stage_rank(b->layout, to_stage) != b->pp_rank ||
+        channel_to(b, from, b->pp_rank, gradient) != channel)
+        return false;
+    *cell = (struct cell){.kind = gradient ? CELL_B : CELL_F, .stage = to_stage, .microbatch = cell->microbatch};
+    return true;
+}
+
+static titan_status plan_inbox(struct builder *b, enum channel channel, struct titan_error *err)
+{
+    struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
+    const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
+    const struct schedule *s = b->opt->schedule;
+
+    in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
+    in->items = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->items);
+    if (!in->items)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int i = 0; i < s->n_cells[in->sender]; i++) {
+        in->items[in->n] = s->cells[in->sender][i];
+        in->n += arrives(b, in->sender, channel, &in->items[in->n]);
+    }
+    return TITAN_OK;
+}
+
+static void receive_next(struct builder *b, enum channel channel)
+{
+    struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
+    const struct cell *item = &in->items[in->next++];
+    struct stage_pass *const pass = stage_pass(b, item->stage, item->microbatch);
+    const bool gradient = item->kind != CELL_F;
+    const int64_t rows = block_tokens_sharded(&b->k), cols = b->model->dims.dim;
+
+    builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, item->stage, item->microbatch);
+    const struct tensor t = gradient
+                                ? emit_tensor(&b->e, BUF_DACTIVATION, "received gradient", b->opt->dt, rows, cols)
+                                : emit_tensor(&b->e, BUF_ACTIVATION, "received activation", b->opt->dt, rows, cols);
+    emit_recv(&b->e, channel, in->sender, t);
+    *(gradient ? &pass->dx : &pass->x) = t;
+}
+
+/* Messages come in the channel's order; the one behind the wanted one is asked for as well, so that it can travel while
+ * this cell computes. */
+static void receive(struct builder *b, int from_stage, int stage, int slot)
+{
+    const bool gradient = from_stage > stage;
+    const int sender = layout_stage_rank(b->layout, from_stage);
+    const struct stage_pass *pass = stage_pass(b, stage, slot);
+    const struct tensor *wanted = gradient ? &pass->dx : &pass->x;
+
+    if (sender == b->pp_rank)
+        return; /* it was left there */
+    const enum channel channel = channel_to(b, sender, b->pp_rank, gradient);
+    const struct inbox *in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
+    while (!tensor_exists(*wanted) && in->next < in->n)
+        receive_next(b, channel);
+    titan_assert(tensor_exists(*wanted) || b->e.status != TITAN_OK);
+    if (in->next < in->n)
+        receive_next(b, channel);
+}
+
+static void send(struct builder *b, int stage, int to_stage, int slot)
+{
+    const bool gradient = to_stage < stage;
+    const struct stage_pass *pass = stage_pass(b, stage, slot);
+    const int to = layout_stage_rank(b->layout, to_stage);
+    const struct tensor t = gradient ? pass->dx : pass->x;
+
+    if (to == b->pp_rank) {
+        struct stage_pass *const other = stage_pass(b, to_stage, slot);
+        *(gradient ? &other->dx : &other->x) = t;
+        return;
+    }
+    builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, stage, slot);
+    emit_send(&b->e, channel_to(b, b->pp_rank, to, gradient), to, t);
+}
+
+/* --- compute of one visit --------------------------------------------------------------------------------------------
+ */
+
+static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot)
+{
+    return &b->layers[(int64_t)b->local[unit] * b->share_max + slot];
+}
+
+/* Loaded at the first use on this rank, there until the last. */
+static const struct block_tokens *tokens_of(struct builder *b, int slot)
+{
+    struct block_tokens *const tokens = &b->tokens[slot];
+    const int unit = b->e.unit;
+
+    if (!tensor_exists(tokens->all)) {
+        const size_t bytes = 5 * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
+        b->e.unit = NONE;
+        block_tokens_view(&b->k, emit_buffer(&b->e, BUF_TOKENS, "tokens", bytes), tokens);
+        emit_load(&b->e, tokens->all);
+        b->e.unit = unit;
+    }
+    return tokens;
+}
+
+static struct unit_buffers buffers_of(struct builder *b, const struct visit *v, int which)
+{
+    struct unit_buffers u = {.unit = v->use[which].unit, .params = params_of(b, &v->use[which]), .grads = NONE};
+
+    if (v->adds[which])
+        u.grads = gradients_buffer(b, u.unit, v->slot, &u.first);
+    return u;
+}
+
+static void forget(struct tensor *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        t[i] = TENSOR_NONE;
+}
+
+static void forward(struct builder *b, const struct visit *v)
+{
+    struct stage_pass *const pass = stage_pass(b, v->stage, v->slot);
+    const int unit = v->use[0].unit;
+
+    builder_stamp(b, PHASE_FORWARD, unit, v->stage, v->slot);
+    const struct block_tokens *tokens = tokens_of(b, v->slot);
+    const struct unit_buffers u = buffers_of(b, v, 0);
+    if (kind_of(b, unit) == UNIT_EMBEDDING) {
+        pass->x = embedding_forward(&b->k, &u, tokens);
+    } else if (kind_of(b, unit) == UNIT_HEAD) {
+        const bool tied = v->use[1].unit != NONE;
+        const struct unit_buffers table = tied ? buffers_of(b, v, 1) : (struct unit_buffers){0};
+        pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->report, TENSOR_NONE);
+    } else {
+        struct layer_pass *const layer = layer_pass(b, unit, v->slot);
+        layer->from = b->e.p->n_actions;
+        pass->x = layer_forward(&b->k, &u, tokens, pass->x, b->report, &layer->saved);
+        layer->to = b->e.p->n_actions;
+        for (int j = 0; j < VISIT_UNITS; j++)
+            layer->params[j] = params_of(b, &v->use[j]);
+    }
+}
+
+struct keeper {
+    const struct program *p;
+    int from;
+};
+
+/* Selective recomputation by operation: dear or communicated results are kept, of products every second. */
+static bool keep_ops(void *arg, const struct action *a, int buffer)
+{
+    const struct keeper *keeper = arg;
+    int products = 0;
+
+    (void)buffer;
+    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || op_is_collective((enum op)a->op))
+        return true;
+    if (a->op != OP_MATMUL)
+        return false;
+    for (const struct action *before = keeper->p->actions + keeper->from; before < a; before++)
+        products += before->op == OP_MATMUL;
+    return products % 2 == 0;
+}
+
+static bool keep_nothing(void *arg, const struct action *a, int buffer)
+{
+    (void)arg;
+    (void)a;
+    (void)buffer;
+    return false;
+}
+
+/* Actions written again read the parameters gathered for the backward, which may be another buffer than forward's. */
+static void take_params(struct builder *b, int from_action, int was, int is)
+{
+    const struct program *p = b->e.p;
+
+    for (int i = from_action; i < p->n_actions && was != is; i++)
+        for (int k = 0; k < p->actions[i].n_operands; k++) {
+            struct operand *const o = &p->operands[p->actions[i].operand + k];
+            if (o->buffer == was)
+                o->buffer = is;
+        }
+}
+
+static void recompute(struct builder *b, const struct visit *v, struct layer_pass *layer)
+{
+    const enum checkpointing mode = b->opt->checkpointing[b->model->units[v->use[0].unit].layer];
+    struct keeper keeper = {.p = b->e.p, .from = layer->from};
+    const int from = b->e.p->n_actions;
+    struct tensor *needed[SAVED_COUNT];
+    int n = 0;
+
+    if (mode == CHECKPOINT_NONE)
+        return;
+    for (int i = 0; i < SAVED_COUNT; i++)
+        if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
+            needed[n++] = &layer->saved.t[i];
+    b->e.phase = PHASE_RECOMPUTE;
+    emit_again(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &keeper, needed, n);
+    for (int j = 0; j < VISIT_UNITS && b->e.status == TITAN_OK; j++)
+        take_params(b, from, layer->params[j], params_of(b, &v->use[j]));
+}
+
+static void layer_input_gradient(struct builder *b, const struct visit *v)
+{
+    struct stage_pass *const pass = stage_pass(b, v->stage, v->slot);
+    struct layer_pass *const layer = layer_pass(b, v->use[0].unit, v->slot);
+    const struct unit_buffers u = {.unit = v->use[0].unit, .params = params_of(b, &v->use[0]), .grads = NONE};
+
+    builder_stamp(b, PHASE_DGRAD, u.unit, v->stage, v->slot);
+    recompute(b, v, layer);
+    b->e.phase = PHASE_DGRAD;
+    pass->dx = layer_dgrad(&b->k, &u, tokens_of(b, v->slot), &layer->saved, pass->dx, &layer->back);
+}
+
+static void weight_gradient(struct builder *b, const struct visit *v)
+{
+    builder_stamp(b, PHASE_WGRAD, v->use[0].unit, v->stage, v->slot);
+    const struct unit_buffers u = buffers_of(b, v, 0);
+    if (kind_of(b, u.unit) == UNIT_EMBEDDING) {
+        embedding_wgrad(&b->k, &u, tokens_of(b, v->slot), stage_pass(b, v->stage, v->slot)->dx);
+    } else {
+        const struct layer_pass *layer = layer_pass(b, u.unit, v->slot);
+        layer_wgrad(&b->k, &u, &layer->saved, &layer->back);
+    }
+}
+
+/* --- a cell ----------------------------------------------------------------------------------------------------------
+ */
+
+static void begin_cell(struct builder *b, const struct cell *c)
+{
+    if (c->kind == CELL_F && c->stage > 0)
+        receive(b, c->stage - 1, c->stage, c->microbatch);
+    if ((c->kind == CELL_I || c->kind == CELL_B) && !last_stage(b, c->stage))
+        receive(b, c->stage + 1, c->stage, c->microbatch);
+}
+
+/* The partner waits for it: at once, before the weight gradients of the same layer. */
+static void pass_gradient(struct builder *b, const struct cell *c)
+{
+    if ((c->kind == CELL_I || c->kind == CELL_B) && c->stage > 0)
+        send(b, c->stage, c->stage - 1, c->microbatch);
+}
+
+static void emit_visit(struct builder *b, const struct cell_plan *plan, const struct visit *v)
+{
+    const bool last_dgrad = v == &b->visits[MAX(plan->last_dgrad, 0)] && plan->last_dgrad != NONE;
+
+    if (v->kind == CELL_F) {
+        forward(b, v);
+        return;
+    }
+    if (v->kind != CELL_W && kind_of(b, v->use[0].unit) == UNIT_LAYER)
+        layer_input_gradient(b, v);
+    if (last_dgrad)
+        pass_gradient(b, &plan->cell);
+    if (v->kind != CELL_I)
+        weight_gradient(b, v);
+}
+
+/* An empty slot computes nothing, but takes part in what its whole group does. */
+static void emit_cell(struct builder *b, const struct cell_plan *plan)
+{
+    const struct cell *c = &plan->cell;
+    const bool mine = c->microbatch < b->share;
+
+    if (mine)
+        begin_cell(b, c);
+    if (mine && plan->last_dgrad == NONE)
+        pass_gradient(b, c);
+    for (int i = plan->from; i < plan->to; i++) {
+        const struct visit *v = &b->visits[i];
+        for (; b->next_gather < b->n_visits && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
+            emit_gathers(b, &b->visits[b->next_gather]);
+        if (mine)
+            emit_visit(b, plan, v);
+        emit_releases(b, v);
+        for (int j = 0; j < VISIT_UNITS; j++)
+            if (v->closes[j])
+                gradients_close(b, v->use[j].unit, v->slot, v->ends[j]);
+    }
+    if (mine && c->kind == CELL_F && !last_stage(b, c->stage))
+        send(b, c->stage, c->stage + 1, c->microbatch);
+}
+
+/* --- set-up ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Shards of microbatches are worth their collectives only where they take less memory than the whole. */
+static enum summing summing_of(const struct build_options *o, int pp)
+{
+    const bool sharded = mesh_group_size(&o->layout->mesh, GROUP_FSDP) > 1;
+
+    if (o->canonical)
+        return SUM_CANONICAL;
+    if (o->reduce == REDUCE_DEFAULT)
+        return sharded && pp == 1 && o->reshard != RESHARD_NEVER ? SUM_MICROBATCH : SUM_STEP;
+    return sharded && o->reduce == REDUCE_MICROBATCH ? SUM_MICROBATCH : SUM_STEP;
+}
+
+static void init_builder(struct builder *b, const struct build_options *o, int rank)
+{
+    *b = (struct builder){.opt = o, .layout = o->layout, .model = o->layout->model};
+    b->pp = o->layout->mesh.size[AXIS_PP];
+    b->pp_rank = pp_rank_of(o, rank);
+    b->batch_rank = mesh_batch_rank(&o->layout->mesh, rank);
+    share_of(o, b->batch_rank, &b->from, &b->share);
+    const int ranks = mesh_batch_size(&o->layout->mesh);
+    b->share_max = (o->microbatches + ranks - 1) / ranks;
+    b->summing = summing_of(o, b->pp);
+}
+
+static titan_status refuse(const struct builder *b, struct titan_error *err)
+{
+    const int head = b->model->n_units - 1;
+
+    if (b->model->dims.tied_embeddings && b->layout->units[0].pp_rank != b->layout->units[head].pp_rank)
+        return titan_fail(err, TITAN_EINVAL,
+                          "the model ties its head to the embedding, but these are on pipeline ranks %d and %d: "
+                          "take a schedule in V order, or parallelism.pipeline_parallel_degree = 1",
+                          b->layout->units[head].pp_rank, b->layout->units[0].pp_rank);
+    for (int u = 0; u < b->model->n_units; u++)
+        if (b->summing == SUM_CANONICAL && b->layout->units[u].group == GROUP_EXPERT_SHARD &&
+            mesh_group_size(&b->layout->mesh, GROUP_EXPERT_SHARD) != mesh_group_size(&b->layout->mesh, GROUP_FSDP))
+            return titan_fail(err, TITAN_EINVAL,
+                              "numerics.canonical: experts over several ranks mix their microbatches; take "
+                              "expert_parallel_degree = 1 and tensor_parallel_degree = 1, or canonical = false");
+    return TITAN_OK;
+}
+
+static int most_visits(const struct builder *b, int *ret_cells)
+{
+    const struct schedule *s = b->opt->schedule;
+    const int cells = s ? s->n_cells[b->pp_rank] : (int)(2 * b->share_max);
+
+    *ret_cells = cells;
+    return cells * b->model->n_units; /* more than there will be */
+}
+
+static titan_status alloc_units(struct builder *b, struct titan_error *err)
+{
+    const size_t slots = (size_t)b->share_max;
+    int n = 0;
+
+    for (int u = 0; u < b->model->n_units; u++) {
+        struct unit_state *const unit = &b->units[u];
+        *unit = (struct unit_state){.shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE};
+        unit->tree.leaves = b->opt->microbatches;
+        b->local[u] = unit_is_mine(b, u) ? n++ : NONE;
+        if (!unit_is_mine(b, u))
+            continue;
+        unit->grad = malloc(slots * sizeof *unit->grad);
+        unit->done = calloc(slots, sizeof *unit->done);
+        if (!unit->grad || !unit->done)
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        for (size_t i = 0; i < slots; i++)
+            unit->grad[i] = NONE;
+    }
+    b->layers = calloc((size_t)n * slots, sizeof *b->layers);
+    if (!b->layers)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (size_t i = 0; i < (size_t)n * slots; i++) {
+        forget(b->layers[i].saved.t, SAVED_COUNT);
+        forget(b->layers[i].back.t, BACK_COUNT);
+    }
+    return TITAN_OK;
 }
 
 static titan_status alloc_builder(struct builder *b, struct titan_error *err)
 {
-    const size_t units = (size_t)b->model->n_units, slots = (size_t)b->p->share_max;
+    const size_t units = (size_t)b->model->n_units, slots = (size_t)b->share_max;
+    const size_t passes = (size_t)b->layout->stages * slots;
+    int cells;
 
-    b->visits = calloc(2 * units * slots, sizeof *b->visits);
-    b->shard = malloc(units * 4 * sizeof *b->shard);
-    b->grad = malloc(units * slots * sizeof *b->grad);
-    b->x = malloc(units * 3 * sizeof *b->x);
-    b->merges = calloc(2 * TREE_DEPTH_MAX, sizeof *b->merges);
-    if (!b->visits || !b->shard || !b->grad || !b->x || !b->merges)
+    b->visits = calloc((size_t)most_visits(b, &cells), sizeof *b->visits);
+    b->cells = calloc((size_t)cells + 1, sizeof *b->cells);
+    b->units = calloc(units, sizeof *b->units);
+    b->local = calloc(units, sizeof *b->local);
+    b->reduced = calloc(units, sizeof *b->reduced);
+    b->tokens = calloc(slots, sizeof *b->tokens);
+    b->stages = calloc(passes, sizeof *b->stages);
+    b->inboxes = calloc(P2P_CHANNELS, sizeof *b->inboxes);
+    if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->inboxes)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (size_t i = 0; i < 4 * units; i++)
-        b->shard[i] = NONE;
-    for (size_t i = 0; i < units * slots; i++)
-        b->grad[i] = NONE;
-    b->state = b->shard + units;
-    b->grad_shard = b->shard + 2 * units;
-    b->received = b->shard + 3 * units;
-    b->saved = b->x + units;
-    b->dx = b->x + 2 * units;
-    return TITAN_OK;
+    for (size_t i = 0; i < slots; i++)
+        b->tokens[i].all = TENSOR_NONE;
+    for (size_t i = 0; i < passes; i++)
+        b->stages[i] = (struct stage_pass){.x = TENSOR_NONE, .dx = TENSOR_NONE};
+    return alloc_units(b, err);
+}
+
+static void free_builder(struct builder *b)
+{
+    for (int u = 0; b->units && u < b->model->n_units; u++) {
+        free(b->units[u].grad);
+        free(b->units[u].done);
+    }
+    for (int i = 0; b->inboxes && i < P2P_CHANNELS; i++)
+        free(b->inboxes[i].items);
+    free(b->visits);
+    free(b->cells);
+    free(b->units);
+    free(b->local);
+    free(b->reduced);
+    free(b->tokens);
+    free(b->stages);
+    free(b->inboxes);
+    free(b->layers);
+}
+
+static void add_table(struct builder *b, enum table table, const char *name, size_t bytes)
+{
+    builder_stamp(b, PHASE_FORWARD, (int)table, NONE, NONE);
+    b->k.table[table] = emit_buffer(&b->e, BUF_TABLE, name, bytes);
+}
+
+static void init_block(struct builder *b)
+{
+    const struct build_options *o = b->opt;
+    const int cp = mesh_group_size(&b->layout->mesh, GROUP_CP);
+    const size_t angles = (size_t)(o->t * (b->model->head_dim / 2)) * sizeof(float);
+
+    b->k = (struct block){.e = &b->e,
+                          .layout = o->layout,
+                          .dt = o->dt,
+                          .b = o->b,
+                          .t = o->t,
+                          .masked = o->masked,
+                          .ring = o->ring,
+                          .loss_chunks = o->loss_chunks,
+                          .ops = o->ops,
+                          .dev = o->dev};
+    for (int i = 0; i < TABLE_COUNT; i++)
+        b->k.table[i] = NONE;
+    add_table(b, TABLE_COS, "cos", angles);
+    add_table(b, TABLE_SIN, "sin", angles);
+    const size_t keys = (size_t)(cp * block_tokens_local(&b->k)) * sizeof(int32_t);
+    if (cp > 1 && o->ring)
+        add_table(b, TABLE_KEYS_RING, "keys, going round", keys);
+    else if (cp > 1)
+        add_table(b, TABLE_KEYS_GATHERED, "keys of all ranks", keys);
+}
+
+/* Memory of others: the training state. Computing in fp32, the masters are the shard. */
+static void add_state(struct builder *b)
+{
+    const int64_t device_values = b->opt->dt == DTYPE_F32 ? 2 : 3;
+    const enum buffer_kind kind = b->opt->offload ? BUF_STATE_HOST : BUF_STATE;
+
+    for (int u = 0; u < b->model->n_units; u++) {
+        const int64_t shard = b->layout->units[u].shard, values = b->opt->offload ? 3 : device_values;
+        if (!unit_is_mine(b, u))
+            continue;
+        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        b->units[u].state = emit_buffer(&b->e, kind, "state", (size_t)(values * shard) * sizeof(float));
+        b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
+    }
+}
+
+static void begin_step(struct builder *b)
+{
+    struct program *const p = b->e.p;
+
+    report_init(&p->report, b->layout, b->opt->microbatches, b->opt->canonical);
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    const size_t bytes = (size_t)p->report.size * sizeof(double);
+    b->report = tensor_at(emit_buffer(&b->e, BUF_REPORT, "report", bytes), 0, DTYPE_F64, 1, p->report.size);
+    emit_zero(&b->e, b->report);
 }
 
 static titan_status build(struct builder *b, struct titan_error *err)
 {
-    struct program *p = b->p;
-    const size_t elem = dtype_bytes(b->opt->shape->dt);
-
-    TRY(plan_shares(p, err));
+    TRY(refuse(b, err));
     TRY(alloc_builder(b, err));
-    for (int u = 0; u < p->n_units; u++) {
-        b->state[u] = add_buffer(b, BUF_STATE, u, NONE, 3 * shard_bytes(b, u, sizeof(float)));
-        /* computing in fp32, the masters themselves are the shard */
-        b->shard[u] = add_buffer(b, BUF_SHARD, u, NONE, elem == sizeof(float) ? 0 : shard_bytes(b, u, elem));
-    }
-    const size_t report = (size_t)report_size(p) * sizeof(double);
-    b->report = add_buffer(b, BUF_REPORT, NONE, NONE, report);
-    b->reports = add_buffer(b, BUF_REPORTS, NONE, NONE, report * (size_t)p->world);
-    plan_visits(b);
-    emit_step(b);
-    if (b->status != TITAN_OK)
-        return titan_fail(err, b->status, "program: out of memory");
-    return program_finish(p, err);
+    TRY(gradients_plan(b, err));
+    b->e.p->share = b->share;
+    b->e.p->share_max = b->share_max;
+    plan_cells(b);
+    TRY(plan_closings(b, err));
+    TRY(plan_uses(b, err));
+    for (int c = 0; c < P2P_CHANNELS && b->pp > 1; c++)
+        TRY(plan_inbox(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), err));
+    init_block(b);
+    add_state(b);
+    begin_step(b);
+    for (int i = 0; i < b->n_cells; i++)
+        emit_cell(b, &b->cells[i]);
+    gradients_update(b);
+    if (b->e.status != TITAN_OK)
+        return titan_fail(err, b->e.status, "program: out of memory");
+    return program_finish(b->e.p, err);
 }
 
 titan_status program_build(const struct build_options *options, int rank, struct program **ret, struct titan_error *err)
 {
-    struct program *p = calloc(1, sizeof *p);
-    struct builder b = {.opt = options, .model = options->layout->model, .p = p};
+    struct builder b;
 
-    if (!p)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    p->rank = rank;
-    p->world = options->layout->world;
-    p->microbatches = options->microbatches;
-    p->n_units = options->layout->model->n_units;
-    p->canonical = options->canonical;
-    p->blocks = layout_blocks(options->layout);
-    b.leaves.leaves = options->microbatches;
-
+    init_builder(&b, options, rank);
+    TRY(emit_open(options->layout, b.pp_rank, &b.e, err));
     const titan_status status = build(&b, err);
     free_builder(&b);
     if (status != TITAN_OK) {
-        program_close(p);
+        program_close(b.e.p);
         return status;
     }
-    *ret = p;
+    *ret = b.e.p;
     return TITAN_OK;
 }

@@ -1,0 +1,75 @@
+/* builder.h - what build.c (the walk over a rank's schedule) and gradients.c (sums, reductions, update) share while a
+ * program is written. Private to the builder. */
+#ifndef TITAN_WORKER_PLAN_BUILDER_H
+#define TITAN_WORKER_PLAN_BUILDER_H
+
+#include "worker/plan/build.h"
+#include "worker/plan/tree.h"
+
+#define NONE (-1)
+
+/* How a rank's microbatch gradients become one. */
+enum summing {
+    SUM_STEP,       /* added up unsharded, reduced once */
+    SUM_MICROBATCH, /* each reduced at once, added up as shards */
+    SUM_CANONICAL   /* in the tree of tree.h */
+};
+
+/* A unit of this rank while the step is written. */
+struct unit_state {
+    int shard, state;       /* external buffers; NONE: another rank's unit */
+    int *grad;              /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
+    struct tensor reduced;  /* what norm and update read */
+    struct tensor received; /* canonical: slices of all subtrees */
+    struct tree_stack tree; /* canonical: finished subtrees of this rank; ids are slots */
+    bool *done;             /* [slot]: canonical: its gradient is whole */
+    int64_t next;           /* canonical: slot that is pushed next */
+};
+
+struct builder {
+    const struct build_options *opt;
+    const struct layout *layout;
+    const struct model *model;
+    int pp, pp_rank, batch_rank;
+    int64_t from, share, share_max; /* of the global batch's microbatches: those of this rank */
+    enum summing summing;
+    struct emitter e;
+    struct block k;
+    struct tensor report;
+    struct unit_state *units; /* [model units] */
+    int n_reduced;
+    int *reduced; /* units in the order of their reductions */
+    /* build.c's own */
+    struct cell_plan *cells;
+    struct visit *visits;
+    int n_cells, n_visits, next_gather;
+    struct layer_pass *layers;   /* [local unit][slot] */
+    struct stage_pass *stages;   /* [stage][slot] */
+    struct block_tokens *tokens; /* [slot]; all.buffer NONE: not loaded yet */
+    int *local;                  /* [model units]: number among this rank's, NONE */
+    struct inbox *inboxes;       /* of the point-to-point channels */
+};
+
+static inline bool unit_is_mine(const struct builder *b, int unit)
+{
+    return b->layout->units[unit].pp_rank == b->pp_rank;
+}
+static inline int unit_group_size(const struct builder *b, int unit)
+{
+    return mesh_group_size(&b->layout->mesh, b->layout->units[unit].group);
+}
+/* Stamp what is written next. */
+void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot);
+
+/* --- gradients.c ----------------------------------------------------------------------------------------------------
+ */
+/* Canonical: which subtrees each rank of the batch holds and in which order they are added (program.adds). */
+titan_status gradients_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
+/* The buffer a weight gradient of (unit, slot) goes to; *ret_first: it is new. */
+int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first);
+/* Nothing more is added to (unit, slot); last: nor to the unit in this step. Called for empty slots too. */
+void gradients_close(struct builder *b, int unit, int slot, bool last);
+/* Norm, agreement, decision, update. */
+void gradients_update(struct builder *b);
+
+#endif

@@ -1,0 +1,381 @@
+/* gradients.c - what becomes of a step's weight gradients: sums within the rank, across ranks, norm and update. */
+#include "worker/plan/builder.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+/* --- within the rank ------------------------------------------------------------------------------------------------
+ */
+
+static int64_t padded_of(const struct builder *b, int unit)
+{
+    return b->layout->units[unit].padded;
+}
+
+static int new_gradient(struct builder *b, int unit, int slot)
+{
+    const int saved_unit = b->e.unit, saved_slot = b->e.microbatch;
+
+    b->e.unit = unit;
+    b->e.microbatch = slot;
+    const int buffer = emit_buffer(&b->e, BUF_GRAD, "gradient", (size_t)padded_of(b, unit) * sizeof(float));
+    b->e.unit = saved_unit;
+    b->e.microbatch = saved_slot;
+    return buffer;
+}
+
+int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first)
+{
+    const bool whole_step = b->summing == SUM_STEP;
+    int *const grad = &b->units[unit].grad[whole_step ? 0 : slot];
+
+    *ret_first = *grad == NONE;
+    if (*ret_first)
+        *grad = new_gradient(b, unit, whole_step ? NONE : slot);
+    return *grad;
+}
+
+/* The gradient of (unit, slot) as a matrix of one row a member; zeros where this rank has contributed nothing. */
+static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
+{
+    bool first;
+    const int buffer = gradients_buffer(b, unit, slot, &first);
+    const int64_t members = unit_group_size(b, unit);
+    const struct tensor t = tensor_at(buffer, 0, DTYPE_F32, members, b->layout->units[unit].shard);
+
+    if (first)
+        emit_zero(&b->e, t);
+    return t;
+}
+
+/* Tensors that tp ranks hold whole get a part of their gradient from each one's tokens or heads. Done before the cut
+ * into ranges, which do not end where these tensors begin. Experts' tensors are cut over ep instead, and whole in no
+ * sense. */
+static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradient)
+{
+    const struct unit_layout *u = &b->layout->units[unit];
+
+    if (u->group != GROUP_FSDP || u->whole >= u->numel)
+        return;
+    emit_all_reduce(&b->e, CHANNEL_TP,
+                    tensor_at(gradient.buffer, (size_t)u->whole * sizeof(float), DTYPE_F32, 1, u->numel - u->whole));
+}
+
+/* --- across ranks: sums in the communicator's order ------------------------------------------------------------------
+ */
+
+static void reduce_step(struct builder *b, int unit)
+{
+    const struct unit_layout *u = &b->layout->units[unit];
+    const struct tensor gradient = gradient_or_zeros(b, unit, 0);
+
+    sum_whole_tensors(b, unit, gradient);
+    b->units[unit].reduced = emit_reduce_scatter(&b->e, u->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
+    emit_all_reduce(&b->e, CHANNEL_REPLICATE, b->units[unit].reduced);
+}
+
+/* The shards are added on the stream of the reductions, so that compute need not wait for them. */
+static void reduce_microbatch(struct builder *b, int unit, int slot, bool last)
+{
+    const struct unit_layout *u = &b->layout->units[unit];
+    struct tensor *const sum = &b->units[unit].reduced;
+    const struct tensor gradient = gradient_or_zeros(b, unit, slot);
+
+    sum_whole_tensors(b, unit, gradient);
+    if (!tensor_exists(*sum)) {
+        b->e.microbatch = NONE;
+        *sum = emit_reduce_scatter(&b->e, u->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
+    } else {
+        const struct tensor part =
+            emit_reduce_scatter(&b->e, u->reduce, BUF_EXCHANGE, "gradient shard of a microbatch", gradient);
+        b->e.stream = STREAM_REDUCE;
+        emit_accumulate(&b->e, *sum, part);
+        b->e.stream = STREAM_COMPUTE;
+    }
+    if (last)
+        emit_all_reduce(&b->e, CHANNEL_REPLICATE, *sum);
+}
+
+/* --- across ranks: sums in the tree ----------------------------------------------------------------------------------
+ */
+
+struct add_list {
+    struct program *p;
+    int cap;
+    bool failed;
+};
+
+static void note_add(void *arg, int left, int right)
+{
+    struct add_list *list = arg;
+
+    if (list->failed)
+        return;
+    if (list->p->n_adds == list->cap) {
+        const int cap = MAX(64, 2 * list->cap);
+        struct tree_add *larger = realloc(list->p->adds, (size_t)cap * sizeof *larger);
+        list->failed = !larger;
+        if (!larger)
+            return;
+        list->p->adds = larger;
+        list->cap = cap;
+    }
+    list->p->adds[list->p->n_adds++] = (struct tree_add){.left = left, .right = right};
+}
+
+/* Subtrees of one rank of the batch. */
+static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
+{
+    struct tree_stack own = {.leaves = b->opt->microbatches};
+    int64_t from, to;
+
+    tree_share(own.leaves, mesh_batch_size(&b->layout->mesh), batch_rank, &from, &to);
+    for (int64_t i = from; i < to; i++)
+        tree_push(&own, (struct tree_node){.level = 0, .index = i}, 0, NULL, NULL);
+    return own;
+}
+
+/* Slices arrive ordered by replica, then by member of the fsdp group (dp_shard, then cp), then by subtree. Every cp
+ * rank has a tree of its own over the data-parallel ranks; the trees' sums are added in rank order. */
+titan_status gradients_plan(struct builder *b, struct titan_error *err)
+{
+    struct program *const p = b->e.p;
+    const int ranks = mesh_batch_size(&b->layout->mesh), cp = mesh_group_size(&b->layout->mesh, GROUP_CP);
+    struct add_list list = {.p = p};
+
+    p->canonical = b->summing == SUM_CANONICAL;
+    if (!p->canonical)
+        return TITAN_OK;
+    for (int r = 0; r < ranks; r++)
+        p->subtrees_max = MAX(p->subtrees_max, subtrees_of(b, r).depth);
+    for (int c = 0; c < cp; c++) {
+        struct tree_stack all = {.leaves = b->opt->microbatches};
+        for (int r = 0; r < ranks; r++) {
+            const struct tree_stack own = subtrees_of(b, r);
+            for (int k = 0; k < own.depth; k++)
+                tree_push(&all, own.node[k], (r * cp + c) * p->subtrees_max + k, note_add, &list);
+        }
+        titan_assert(all.depth == 1);
+        if (c == 0)
+            p->root_slice = all.id[0];
+        else
+            note_add(&list, p->root_slice, all.id[0]);
+    }
+    return list.failed ? titan_fail(err, TITAN_ENOMEM, "program: out of memory") : TITAN_OK;
+}
+
+struct merge {
+    struct builder *b;
+    int unit;
+};
+
+static void merge_gradients(void *arg, int left, int right)
+{
+    const struct merge *m = arg;
+    struct builder *const b = m->b;
+    const int *const grad = b->units[m->unit].grad;
+    const int64_t n = padded_of(b, m->unit);
+
+    emit_accumulate(&b->e, tensor_at(grad[left], 0, DTYPE_F32, 1, n), tensor_at(grad[right], 0, DTYPE_F32, 1, n));
+}
+
+/* Add what has become siblings. A schedule may finish microbatches in any order; the tree takes them in its own. */
+static void push_gradient(struct builder *b, int unit, int slot)
+{
+    struct unit_state *const u = &b->units[unit];
+    struct merge merge = {.b = b, .unit = unit};
+
+    u->done[slot] = true;
+    b->e.microbatch = NONE;
+    for (; u->next < b->share && u->done[u->next]; u->next++)
+        tree_push(&u->tree, (struct tree_node){.level = 0, .index = b->from + u->next}, (int)u->next, merge_gradients,
+                  &merge);
+}
+
+/* Every member's slice of every subtree here, to its owner. */
+static struct tensor pack_slices(struct builder *b, int unit)
+{
+    const struct unit_state *u = &b->units[unit];
+    const int64_t shard = b->layout->units[unit].shard, members = unit_group_size(b, unit);
+    const int64_t slots = b->e.p->subtrees_max;
+    const struct op_params params = {.n = {shard, members, slots}, .dt = DTYPE_F32};
+    const struct tensor packed = emit_tensor(&b->e, BUF_EXCHANGE, "slices to send", DTYPE_F32, members * slots, shard);
+
+    emit_op(&b->e, OP_PACK, &params);
+    emit_operand(&b->e, packed, ACCESS_WRITE);
+    for (int i = 0; i < u->tree.depth; i++)
+        emit_operand(&b->e, tensor_at(u->grad[u->tree.id[i]], 0, DTYPE_F32, members, shard), ACCESS_READ);
+    return packed;
+}
+
+static void exchange_subtrees(struct builder *b, int unit)
+{
+    struct unit_state *const u = &b->units[unit];
+    const struct unit_layout *layout = &b->layout->units[unit];
+    const int replicas = mesh_group_size(&b->layout->mesh, GROUP_REPLICATE);
+
+    b->e.microbatch = NONE;
+    if (unit_group_size(b, unit) == 1 && replicas == 1) {
+        u->reduced = tensor_at(u->grad[u->tree.id[0]], 0, DTYPE_F32, 1, layout->shard);
+        return;
+    }
+    u->received = pack_slices(b, unit);
+    if (unit_group_size(b, unit) > 1) {
+        const struct tensor packed = u->received;
+        u->received = emit_tensor(&b->e, BUF_EXCHANGE, "slices received", DTYPE_F32, packed.rows, packed.cols);
+        emit_all_to_all(&b->e, layout->reduce, u->received, packed);
+    }
+    u->received = emit_all_gather(&b->e, CHANNEL_REPLICATE, BUF_EXCHANGE, "slices of all replicas", u->received);
+}
+
+/* At the end of the step: compute does not wait for an exchange before that. */
+static void sum_subtrees(struct builder *b, int unit)
+{
+    struct unit_state *const u = &b->units[unit];
+    const int64_t shard = b->layout->units[unit].shard;
+    const struct op_params params = {.n = {shard}, .dt = DTYPE_F32};
+
+    if (!tensor_exists(u->received))
+        return;
+    u->reduced = emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, shard);
+    emit_op(&b->e, OP_SUM_TREE, &params);
+    emit_operand(&b->e, u->reduced, ACCESS_WRITE);
+    emit_operand(&b->e, u->received, ACCESS_UPDATE);
+}
+
+/* --- where a unit's gradient is whole --------------------------------------------------------------------------------
+ */
+
+void gradients_close(struct builder *b, int unit, int slot, bool last)
+{
+    const bool mine = slot < b->share;
+
+    builder_stamp(b, PHASE_REDUCE, unit, b->layout->units[unit].stage, b->summing == SUM_STEP ? NONE : slot);
+    switch (b->summing) {
+    case SUM_STEP:
+        if (last)
+            reduce_step(b, unit);
+        break;
+    case SUM_MICROBATCH:
+        reduce_microbatch(b, unit, slot, last);
+        break;
+    case SUM_CANONICAL:
+        if (mine) {
+            /* before the merges: a microbatch's gradient is the same whoever computes it */
+            sum_whole_tensors(b, unit, tensor_at(b->units[unit].grad[slot], 0, DTYPE_F32, 1, padded_of(b, unit)));
+            push_gradient(b, unit, slot);
+        }
+        if (last)
+            exchange_subtrees(b, unit);
+        break;
+    }
+    if (last)
+        b->reduced[b->n_reduced++] = unit;
+}
+
+/* --- the end of the step ---------------------------------------------------------------------------------------------
+ */
+
+static void emit_norm(struct builder *b, int unit)
+{
+    const struct op_params params = {.n = {b->layout->units[unit].shard}, .dt = DTYPE_F32};
+
+    emit_op(&b->e, OP_NORM, &params);
+    emit_operand(&b->e, b->report, ACCESS_UPDATE);
+    emit_operand(&b->e, b->units[unit].reduced, ACCESS_READ);
+}
+
+/* One number of the report is every rank's to add to: a sum over the world. The host then decides. */
+static void agree(struct builder *b)
+{
+    const struct op_params params = {.n = {b->e.p->report.size}, .dt = DTYPE_F64};
+
+    emit_op(&b->e, OP_AGREE, &params);
+    if (b->layout->mesh.world > 1)
+        emit_last(&b->e)->channel = CHANNEL_WORLD;
+    emit_operand(&b->e, b->report, ACCESS_UPDATE);
+    emit_op(&b->e, OP_DECIDE, &params);
+    emit_operand(&b->e, b->report, ACCESS_READ);
+}
+
+static void emit_optimise(struct builder *b, int unit, int state, int64_t state_values)
+{
+    const struct unit_state *u = &b->units[unit];
+    const int64_t shard = b->layout->units[unit].shard;
+    const struct op_params params = {.n = {shard}, .dt = b->opt->dt};
+
+    emit_op(&b->e, OP_OPTIMISE, &params);
+    emit_operand(&b->e, tensor_at(state, 0, DTYPE_F32, state_values, shard), ACCESS_UPDATE);
+    emit_operand(&b->e, tensor_at(u->shard, 0, b->opt->dt, 1, shard), ACCESS_WRITE);
+    emit_operand(&b->e, u->reduced, ACCESS_READ);
+}
+
+/* Masters and both moments; computing in fp32, the masters are the shard. */
+static int64_t device_state_values(const struct builder *b)
+{
+    return b->opt->dt == DTYPE_F32 ? 2 : 3;
+}
+
+/* The state of a unit comes from host memory while the one before it is updated. */
+static struct tensor stage_state(struct builder *b, int unit)
+{
+    const int64_t shard = b->layout->units[unit].shard;
+
+    builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);
+    b->e.stream = STREAM_COPY;
+    const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", DTYPE_F32, 3, shard);
+    emit_copy(&b->e, staged, tensor_at(b->units[unit].state, 0, DTYPE_F32, 3, shard));
+    b->e.stream = STREAM_COMPUTE;
+    return staged;
+}
+
+static void update_offloaded(struct builder *b, int unit, struct tensor staged)
+{
+    emit_optimise(b, unit, staged.buffer, 3);
+    b->e.stream = STREAM_COPY;
+    emit_copy(&b->e, tensor_at(b->units[unit].state, 0, DTYPE_F32, staged.rows, staged.cols), staged);
+    b->e.stream = STREAM_COMPUTE;
+}
+
+static int next_unit(const struct builder *b, int unit)
+{
+    do
+        unit++;
+    while (unit < b->model->n_units && !unit_is_mine(b, unit));
+    return unit;
+}
+
+static void update_units(struct builder *b)
+{
+    const int units = b->model->n_units;
+    struct tensor staged = TENSOR_NONE;
+
+    for (int u = next_unit(b, NONE); u < units; u = next_unit(b, u)) {
+        struct tensor ahead = TENSOR_NONE;
+        if (b->opt->offload) {
+            if (!tensor_exists(staged))
+                staged = stage_state(b, u);
+            if (next_unit(b, u) < units)
+                ahead = stage_state(b, next_unit(b, u));
+        }
+        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        if (b->opt->offload)
+            update_offloaded(b, u, staged);
+        else
+            emit_optimise(b, u, b->units[u].state, device_state_values(b));
+        staged = ahead;
+    }
+}
+
+void gradients_update(struct builder *b)
+{
+    for (int i = 0; i < b->n_reduced; i++) { /* in the order the reductions end */
+        builder_stamp(b, PHASE_REDUCE, b->reduced[i], b->layout->units[b->reduced[i]].stage, NONE);
+        sum_subtrees(b, b->reduced[i]);
+        emit_norm(b, b->reduced[i]);
+    }
+    builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
+    agree(b);
+    update_units(b);
+}
