@@ -756,7 +756,7 @@ static void init_block(struct builder *b)
 {
     const struct build_options *o = b->opt;
     const int cp = mesh_group_size(&b->layout->mesh, GROUP_CP);
-    const size_t angles = (size_t)(o->t * (b->model->head_dim / 2)) * sizeof(float);
+    const size_t angles = (size_t)(o->t * (model_rope_dim(b->model) / 2)) * sizeof(float);
 
     b->k = (struct block){.e = &b->e,
                           .layout = o->layout,
