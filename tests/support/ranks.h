@@ -58,6 +58,9 @@ int ranks_wait(struct ranks *r, int rank);
 int ranks_join(struct ranks *r);
 void ranks_free(struct ranks *r);
 
+/* Another stream of this member: a thread of its own. Close it after the communicators it was used with. */
+struct stream *rank_stream_open(void);
+void rank_stream_close(struct stream *s);
 /* Wait until the stream has run everything; its first failure. */
 titan_status rank_sync(struct rank_context *ctx);
 /* Monotonic milliseconds. */

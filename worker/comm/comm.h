@@ -101,7 +101,7 @@ extern const struct comm_ops comm_tcp;
 
 /* A listening TCP socket on any free port of host ("0.0.0.0" for all), close-on-exec; *ret_port gets the port. */
 titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct titan_error *err) TITAN_MUST_USE;
-/* A segment for comm_shm: a memfd, sealed in size, close-on-exec. world: members it must serve. */
+/* A segment for comm_shm: a memfd that can only grow, close-on-exec. world: members it must serve. */
 titan_status comm_shm_segment(int world, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -3,20 +3,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-titan_status comm_core_init(struct comm_core *core, const struct comm_config *config, const char *name,
-                            struct titan_error *err)
+titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
+                            const struct device_handle *device, struct titan_error *err)
 {
-    if (config->world < 1 || config->world > COMM_WORLD_MAX || config->rank < 0 || config->rank >= config->world)
-        return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", config->rank, config->world);
-    if (config->device && !config->device->info.host_memory)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "communicator %s needs a device with host memory, not %s", name,
-                          config->device->info.name);
-    core->rank = config->rank;
-    core->world = config->world;
-    core->device = config->device;
-    core->name = name;
+    if (world < 1 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
+        return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", rank, world);
+    if (device && !device->info.host_memory)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "communicator %s needs a device with host memory, not %s",
+                          transport->name, device->info.name);
+    core->rank = rank;
+    core->world = world;
+    core->device = device;
+    core->transport = transport;
     int rc = pthread_mutex_init(&core->lock, NULL);
     return rc == 0 ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "cannot make a lock");
+}
+
+titan_status comm_core_init_child(struct comm_core *child, const struct comm_core *parent, const int *members, int n,
+                                  struct titan_error *err)
+{
+    int rank = -1;
+    for (int i = 0; i < n; i++) {
+        if (members[i] < 0 || members[i] >= parent->world || (i > 0 && members[i] <= members[i - 1]))
+            return titan_fail(err, TITAN_EINVAL, "rank %d as member %d of %d out of %d: members are ranks, ascending",
+                              members[i], i, n, parent->world);
+        if (members[i] == parent->rank)
+            rank = i;
+    }
+    if (rank < 0)
+        return titan_fail(err, TITAN_EINVAL, "rank %d is not in its own group of %d", parent->rank, n);
+    TRY(comm_core_error((struct comm_core *)parent, err));
+    return comm_core_init(child, parent->transport, rank, n, parent->device, err);
+}
+
+static void free_request(struct comm_request *r)
+{
+    free(r->parts);
+    free(r);
 }
 
 static void unlink_request(struct comm_request *r)
@@ -30,7 +53,7 @@ static void unlink_request(struct comm_request *r)
     if (r->next)
         r->next->prev = r->prev;
     (void)pthread_mutex_unlock(&core->lock);
-    free(r);
+    free_request(r);
 }
 
 static void link_request(struct comm_request *r)
@@ -52,17 +75,111 @@ titan_status comm_core_error(struct comm_core *core, struct titan_error *err)
         *err = core->failure;
     (void)pthread_mutex_unlock(&core->lock);
     if (status == TITAN_OK && atomic_load(&core->revoked))
-        return titan_fail(err, TITAN_EREVOKED, "communicator %s of rank %d: the epoch was revoked", core->name,
-                          core->rank);
+        return titan_fail(err, TITAN_EREVOKED, "communicator %s of rank %d: the epoch was revoked",
+                          core->transport->name, core->rank);
     return status;
 }
 
-static void keep_failure(struct comm_core *core, const struct titan_error *failure)
+/* This communicator and what was split from it: the first failure is kept, waits end. */
+static void fail_tree(struct comm_core *core, const struct titan_error *failure)
 {
     (void)pthread_mutex_lock(&core->lock);
     if (core->failure.status == TITAN_OK)
         core->failure = *failure;
+    atomic_store(&core->failed, 1);
+    core->transport->wake(core);
+    for (struct comm_core *child = core->children; child; child = child->sibling)
+        fail_tree(child, failure);
     (void)pthread_mutex_unlock(&core->lock);
+}
+
+static void fail_epoch(struct comm_core *core, const struct titan_error *failure)
+{
+    struct comm_core *root = core;
+    while (root->parent)
+        root = root->parent;
+    fail_tree(core, failure);
+    if (root != core)
+        fail_tree(root, failure);
+}
+
+void comm_core_adopt(struct comm_core *parent, struct comm_core *child)
+{
+    (void)pthread_mutex_lock(&parent->lock);
+    child->parent = parent;
+    child->sibling = parent->children;
+    parent->children = child;
+    struct titan_error failure = parent->failure;
+    (void)pthread_mutex_unlock(&parent->lock);
+    /* Whoever ended the parent has either found the child in the list, or is seen here. */
+    if (failure.status != TITAN_OK)
+        fail_tree(child, &failure);
+    if (atomic_load(&parent->revoked))
+        comm_core_revoke(child);
+}
+
+static void leave_parent(struct comm_core *core)
+{
+    struct comm_core *parent = core->parent;
+    if (!parent)
+        return;
+    (void)pthread_mutex_lock(&parent->lock);
+    struct comm_core **at = &parent->children;
+    while (*at != core)
+        at = &(*at)->sibling;
+    *at = core->sibling;
+    (void)pthread_mutex_unlock(&parent->lock);
+}
+
+/* --- requests ----------------------------------------------------------------------------------------------------- */
+
+/* One member: what it would receive from itself. */
+static void run_alone(const struct comm_request *r)
+{
+    size_t bytes = r->count * dtype_bytes(r->dt);
+    bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
+                 r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
+    if (r->op == COMM_ALL_TO_ALL_V)
+        bytes *= (size_t)r->send_counts[0];
+    if (moves && r->recv != r->send && bytes > 0)
+        memcpy(r->recv, r->send, bytes);
+}
+
+static bool is_message(const struct comm_request *r)
+{
+    return r->op == COMM_SEND || r->op == COMM_RECV;
+}
+
+/* They come from device memory: what is known of them here. */
+static titan_status check_counts(const struct comm_core *core, const struct comm_request *r, struct titan_error *err)
+{
+    for (int i = 0; i < core->world; i++)
+        if (r->send_counts[i] < 0 || r->recv_counts[i] < 0)
+            return titan_fail(err, TITAN_EINVAL, "all-to-all: %d rows to and %d rows from rank %d", r->send_counts[i],
+                              r->recv_counts[i], i);
+    if (r->send_counts[core->rank] != r->recv_counts[core->rank])
+        return titan_fail(err, TITAN_EINVAL, "all-to-all: rank %d gives itself %d rows and expects %d", core->rank,
+                          r->send_counts[core->rank], r->recv_counts[core->rank]);
+    return TITAN_OK;
+}
+
+/* In order, but for messages one after the other: those pass at once. */
+static titan_status run_parts(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
+{
+    for (int i = 0, end; i < n; i = end) {
+        end = i + 1;
+        while (is_message(&parts[i]) && end < n && is_message(&parts[end]))
+            end++;
+        if (parts[i].op == COMM_ALL_TO_ALL_V)
+            TRY(check_counts(core, &parts[i], err));
+        if (core->world == 1)
+            run_alone(&parts[i]);
+        else if (is_message(&parts[i]))
+            TRY(core->transport->pass(core, parts + i, end - i, err));
+        else
+            TRY(core->transport->execute(core, &parts[i], err));
+    }
+    return TITAN_OK;
 }
 
 /* On the stream's host thread. */
@@ -73,9 +190,13 @@ static titan_status run_request(void *arg, struct titan_error *err)
     struct titan_error local = {0};
     titan_status status = comm_core_error(core, &local);
     if (status == TITAN_OK) {
-        status = core->execute(core, r, &local);
-        if (status != TITAN_OK)
-            keep_failure(core, &local);
+        status = r->op == COMM_GROUP ? run_parts(core, r->parts, r->n_parts, &local) : run_parts(core, r, 1, &local);
+        if (status != TITAN_OK && atomic_load(&core->revoked))
+            status = titan_fail(&local, TITAN_EREVOKED, "the epoch was revoked");
+        if (status != TITAN_OK) {
+            fail_epoch(core, &local);
+            status = comm_core_error(core, &local); /* what came first, where another has failed as well */
+        }
     }
     if (status != TITAN_OK && err)
         *err = local;
@@ -83,38 +204,60 @@ static titan_status run_request(void *arg, struct titan_error *err)
     return status;
 }
 
-static titan_status enqueue(struct comm_core *core, enum comm_op op, void *recv, const void *send, size_t count,
-                            enum dtype dt, int peer, struct stream *s)
+static titan_status check_request(const struct comm_core *core, const struct comm_request *r)
 {
-    if (peer < 0 || peer >= core->world)
+    bool sums = r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_REDUCE;
+    if (r->peer < 0 || r->peer >= core->world)
         return TITAN_EINVAL;
-    if ((op == COMM_REDUCE_SCATTER || op == COMM_ALL_REDUCE) && dt != DTYPE_F32 && dt != DTYPE_F64 && dt != DTYPE_BF16)
+    if (sums && r->dt != DTYPE_F32 && r->dt != DTYPE_F64 && r->dt != DTYPE_BF16)
         return TITAN_EINVAL;
-    if ((op == COMM_SEND || op == COMM_RECV) && peer == core->rank)
+    return is_message(r) && r->peer == core->rank ? TITAN_EINVAL : TITAN_OK;
+}
+
+/* For the group's end. */
+static titan_status gather_request(struct comm_core *core, const struct comm_request *r)
+{
+    struct comm_request *group = &core->group;
+    if (group->n_parts > 0 && group->stream != r->stream)
         return TITAN_EINVAL;
-    struct comm_request *r = calloc(1, sizeof(*r));
+    if ((group->n_parts & (group->n_parts - 1)) == 0) { /* full at each power of two */
+        size_t capacity = group->n_parts ? 2 * (size_t)group->n_parts : 1;
+        struct comm_request *parts = realloc(group->parts, capacity * sizeof(*parts));
+        if (!parts)
+            return TITAN_ENOMEM;
+        group->parts = parts;
+    }
+    group->stream = r->stream;
+    group->parts[group->n_parts++] = *r;
+    return TITAN_OK;
+}
+
+static titan_status enqueue(struct comm_core *core, const struct comm_request *call)
+{
+    TRY(check_request(core, call));
+    if (core->grouping)
+        return gather_request(core, call);
+    struct comm_request *r = malloc(sizeof(*r));
     if (!r)
         return TITAN_ENOMEM;
+    *r = *call;
     r->core = core;
-    r->stream = s;
-    r->op = op;
-    r->recv = recv;
-    r->send = send;
-    r->count = count;
-    r->dt = dt;
-    r->peer = peer;
     link_request(r);
-    if (!core->device || !s)
+    if (!core->device || !r->stream)
         return run_request(r, NULL);
     /* A stream that runs at once has freed the request when the call returns, whatever the call returns: a failed
      * request must not be freed twice. Streams that cannot take the call at all leave it in the list for the end. */
-    return core->device->ops->stream_call(s, run_request, r, NULL);
+    return core->device->ops->stream_call(r->stream, run_request, r, NULL);
 }
 
 void comm_core_revoke(struct comm_core *core)
 {
     atomic_store(&core->revoked, 1);
-    core->wake(core);
+    (void)pthread_mutex_lock(&core->lock);
+    core->transport->wake(core);
+    for (struct comm_core *child = core->children; child; child = child->sibling)
+        comm_core_revoke(child);
+    (void)pthread_mutex_unlock(&core->lock);
 }
 
 /* A stream that still holds one of our requests; NULL when there is none. */
@@ -140,13 +283,15 @@ static void drop_requests(struct comm_core *core, const struct stream *s)
             core->requests = r->next;
         if (r->next)
             r->next->prev = r->prev;
-        free(r);
+        free_request(r);
     }
     (void)pthread_mutex_unlock(&core->lock);
 }
 
 void comm_core_shut(struct comm_core *core)
 {
+    titan_assert(!core->children);
+    leave_parent(core);
     struct stream *s = busy_stream(core);
     if (s)
         comm_core_revoke(core);
@@ -155,15 +300,8 @@ void comm_core_shut(struct comm_core *core)
         (void)core->device->ops->stream_sync(s, NULL);
         drop_requests(core, s);
     }
+    free(core->group.parts);
     (void)pthread_mutex_destroy(&core->lock);
-}
-
-void comm_core_alone(const struct comm_request *r)
-{
-    bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL;
-    size_t bytes = r->count * dtype_bytes(r->dt);
-    if (moves && r->recv != r->send && bytes > 0)
-        memcpy(r->recv, r->send, bytes);
 }
 
 /* --- comm_ops ----------------------------------------------------------------------------------------------------- */
@@ -178,44 +316,102 @@ void comm_core_revoke_comm(struct comm *comm)
     comm_core_revoke(core_of(comm));
 }
 
+titan_status comm_core_group_begin(struct comm *comm)
+{
+    struct comm_core *core = core_of(comm);
+    if (core->grouping)
+        return TITAN_EINVAL;
+    core->grouping = true;
+    return TITAN_OK;
+}
+
+titan_status comm_core_group_end(struct comm *comm)
+{
+    struct comm_core *core = core_of(comm);
+    if (!core->grouping)
+        return TITAN_EINVAL;
+    struct comm_request group = core->group;
+    core->grouping = false;
+    core->group = (struct comm_request){0};
+    if (group.n_parts == 0)
+        return TITAN_OK;
+    group.op = COMM_GROUP;
+    return enqueue(core, &group);
+}
+
 titan_status comm_core_all_gather(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
                                   struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_ALL_GATHER, recv, send, count, dt, 0, s);
+    return enqueue(core_of(comm),
+                   &(struct comm_request){
+                       .op = COMM_ALL_GATHER, .recv = recv, .send = send, .count = count, .dt = dt, .stream = s});
 }
 
 titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
                                       struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_REDUCE_SCATTER, recv, send, count, dt, 0, s);
+    return enqueue(core_of(comm),
+                   &(struct comm_request){
+                       .op = COMM_REDUCE_SCATTER, .recv = recv, .send = send, .count = count, .dt = dt, .stream = s});
 }
 
 titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_ALL_REDUCE, data, NULL, count, dt, 0, s);
+    return enqueue(core_of(comm),
+                   &(struct comm_request){.op = COMM_ALL_REDUCE, .recv = data, .count = count, .dt = dt, .stream = s});
+}
+
+/* What moves bytes. */
+static titan_status enqueue_bytes(struct comm *comm, enum comm_op op, void *recv, const void *send, size_t bytes,
+                                  int peer, struct stream *s)
+{
+    return enqueue(
+        core_of(comm),
+        &(struct comm_request){
+            .op = op, .recv = recv, .send = send, .count = bytes, .dt = DTYPE_U8, .peer = peer, .stream = s});
 }
 
 titan_status comm_core_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_BROADCAST, data, NULL, bytes, DTYPE_U8, root, s);
+    return enqueue_bytes(comm, COMM_BROADCAST, data, NULL, bytes, root, s);
 }
 
 titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_ALL_TO_ALL, recv, send, bytes, DTYPE_U8, 0, s);
+    return enqueue_bytes(comm, COMM_ALL_TO_ALL, recv, send, bytes, 0, s);
+}
+
+titan_status comm_core_all_to_all_v(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
+                                    const int32_t *send_counts, size_t row_bytes, struct stream *s)
+{
+    return enqueue(core_of(comm), &(struct comm_request){.op = COMM_ALL_TO_ALL_V,
+                                                         .recv = recv,
+                                                         .send = send,
+                                                         .count = row_bytes,
+                                                         .dt = DTYPE_U8,
+                                                         .recv_counts = recv_counts,
+                                                         .send_counts = send_counts,
+                                                         .stream = s});
+}
+
+titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,
+                             struct stream *s)
+{
+    int world = core_of(comm)->world;
+    return enqueue_bytes(comm, COMM_SHIFT, recv, send, bytes, (distance % world + world) % world, s);
 }
 
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_SEND, NULL, data, bytes, DTYPE_U8, to, s);
+    return enqueue_bytes(comm, COMM_SEND, NULL, data, bytes, to, s);
 }
 
 titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_RECV, data, NULL, bytes, DTYPE_U8, from, s);
+    return enqueue_bytes(comm, COMM_RECV, data, NULL, bytes, from, s);
 }
 
 titan_status comm_core_barrier(struct comm *comm, struct stream *s)
 {
-    return enqueue(core_of(comm), COMM_BARRIER, NULL, NULL, 0, DTYPE_U8, 0, s);
+    return enqueue_bytes(comm, COMM_BARRIER, NULL, NULL, 0, 0, s);
 }

@@ -1,9 +1,12 @@
 /* core.h - what the communicators that run on host threads (shm, tcp) have in common: requests enqueued on a device's
- * streams, one lasting failure, revocation.
+ * streams, groups of them, one lasting failure, revocation, the tree of an epoch's communicators.
  *
  * A request lives from the call that enqueues it until its stream has run or skipped it. The first failure is kept:
  * later requests fail with it at once. Members may use several streams, but all of one communicator's requests must
- * run in the order they were enqueued. */
+ * run in the order they were enqueued.
+ *
+ * An epoch's communicators are a tree: the one that was opened, and what was split from it. They fail as one, since a
+ * member that fails in one of them will not come to the others either. Locks are taken from the root downwards. */
 #ifndef TITAN_WORKER_COMM_CORE_H
 #define TITAN_WORKER_COMM_CORE_H
 
@@ -19,9 +22,12 @@ enum comm_op {
     COMM_ALL_REDUCE,
     COMM_BROADCAST,
     COMM_ALL_TO_ALL,
+    COMM_ALL_TO_ALL_V,
+    COMM_SHIFT,
     COMM_SEND,
     COMM_RECV,
-    COMM_BARRIER
+    COMM_BARRIER,
+    COMM_GROUP /* of the others */
 };
 
 struct comm_core;
@@ -32,37 +38,66 @@ struct comm_request {
     enum comm_op op;
     void *recv;
     const void *send;
-    size_t count; /* elements of dt: a rank's share (gather, scatter, all-to-all) or all of it */
+    size_t count; /* elements of dt: a rank's share (gather, scatter, all-to-all), all of it, or a row (all-to-all-v) */
     enum dtype dt;
-    int peer; /* root, to, from */
+    int peer;                                 /* root, to, from; a shift's distance, 0 <= distance < world */
+    const int32_t *recv_counts, *send_counts; /* all-to-all-v */
+    struct comm_request *parts;               /* a group's */
+    int n_parts;
+};
+
+/* What a transport does; on a stream's host thread unless said otherwise, and only where there are two members or more.
+ */
+struct comm_transport {
+    const char *name;
+    /* Any operation but sends, receives and groups. */
+    titan_status (*execute)(struct comm_core *core, const struct comm_request *r, struct titan_error *err);
+    /* n sends and receives, all at once. Those to one peer in one direction keep their order. */
+    titan_status (*pass)(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err);
+    /* End every wait of the two: the communicator is revoked or has failed. Any thread. */
+    void (*wake)(struct comm_core *core);
 };
 
 struct comm_core {
     int rank, world;
     const struct device_handle *device; /* NULL: requests run in the calling thread */
-    const char *name;
-    /* Carry the request out; runs on a stream's host thread. */
-    titan_status (*execute)(struct comm_core *core, const struct comm_request *r, struct titan_error *err);
-    /* End every wait of execute. Any thread. */
-    void (*wake)(struct comm_core *core);
+    const struct comm_transport *transport;
     atomic_int revoked;
+    atomic_int failed;        /* failure is set */
+    struct comm_core *parent; /* NULL: opened, not split from another */
+    bool grouping;            /* the owner's: between group_begin and group_end */
+    struct comm_request group;
     pthread_mutex_t lock;       /* what follows */
     struct titan_error failure; /* status TITAN_OK: none */
     struct comm_request *requests;
+    struct comm_core *children, *sibling;
 };
 
 /* TITAN_EINVAL for a rank outside the world, TITAN_EUNSUPPORTED for a device whose memory the host cannot reach. */
-titan_status comm_core_init(struct comm_core *core, const struct comm_config *config, const char *name,
-                            struct titan_error *err) TITAN_MUST_USE;
-/* Revoke, wait until no request runs or can still run, free what is left of them. Streams they are on must be open. */
+titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
+                            const struct device_handle *device, struct titan_error *err) TITAN_MUST_USE;
+/* A child for these members of the parent, not yet known to it. TITAN_EINVAL unless they ascend and the caller is one
+ * of them; TITAN_EREVOKED, or what made the parent unusable. */
+titan_status comm_core_init_child(struct comm_core *child, const struct comm_core *parent, const int *members, int n,
+                                  struct titan_error *err) TITAN_MUST_USE;
+/* The child is complete: from now on it is revoked and fails with its parent, and is at once if that is by now. */
+void comm_core_adopt(struct comm_core *parent, struct comm_core *child);
+/* Leave the parent, revoke if there are requests left, wait until none runs or can still run, free what is left of
+ * them. Streams they are on must be open; children must be closed. */
 void comm_core_shut(struct comm_core *core);
+/* With all that was split from it. */
 void comm_core_revoke(struct comm_core *core);
 titan_status comm_core_error(struct comm_core *core, struct titan_error *err);
-/* One member: what it would receive from itself. */
-void comm_core_alone(const struct comm_request *r);
+/* For execute's and pass's waits: go on? */
+static inline bool comm_core_ended(struct comm_core *core)
+{
+    return atomic_load(&core->revoked) || atomic_load(&core->failed);
+}
 
 /* comm_ops' operations for a struct comm that begins with its struct comm_core. */
 void comm_core_revoke_comm(struct comm *comm);
+titan_status comm_core_group_begin(struct comm *comm);
+titan_status comm_core_group_end(struct comm *comm);
 titan_status comm_core_all_gather(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
                                   struct stream *s);
 titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
@@ -70,6 +105,10 @@ titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void 
 titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s);
 titan_status comm_core_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct stream *s);
 titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s);
+titan_status comm_core_all_to_all_v(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
+                                    const int32_t *send_counts, size_t row_bytes, struct stream *s);
+titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,
+                             struct stream *s);
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
 titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
 titan_status comm_core_barrier(struct comm *comm, struct stream *s);

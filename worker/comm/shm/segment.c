@@ -24,7 +24,7 @@
 #define SLOT_BYTES_WANTED ((size_t)256 << 10)
 #define CHANNEL_BYTES_WANTED ((size_t)256 << 10)
 #define SPINS 400
-#define SLEEP_NS (20 * 1000 * 1000)
+#define BLIND_SLEEP_NS (3 * 1000 * 1000) /* where a kernel cannot wait for two words */
 #define OPEN_SLEEP_NS (2 * 1000 * 1000)
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
 /* Bit of the generation that only ends sleeps; the rest counts. */
@@ -36,7 +36,9 @@ struct segment_header {
     _Alignas(LINE) _Atomic uint32_t generation; /* futex */
     _Atomic uint32_t sleepers;
     _Alignas(LINE) _Atomic uint32_t arrived;
-    _Alignas(LINE) _Atomic uint32_t broken; /* 0, or -status | (rank + 1) << 16 */
+    /* The root's. */
+    _Alignas(LINE) _Atomic uint32_t broken; /* futex; 0, or -status | (rank + 1) << 16 */
+    _Atomic uint64_t used;                  /* bytes of the file given to segments split off */
 };
 
 struct segment_rank {
@@ -44,6 +46,11 @@ struct segment_rank {
     _Atomic uint32_t sleeping;
     _Alignas(LINE) _Atomic uint32_t state;
     _Atomic uint32_t arrivals;
+    /* The newest segment split off this one with this rank as the first member. */
+    _Atomic uint32_t split; /* futex; the number of that split, from 1 */
+    uint32_t split_world;
+    uint64_t split_at;
+    /* The root's. */
     uint64_t pid_namespace, epoch;
     int32_t pid;
     unsigned char id[COMM_ID_BYTES];
@@ -84,7 +91,7 @@ titan_status comm_shm_segment(int world, int *ret_fd, struct titan_error *err)
         return titan_fail_errno(err, "cannot make a shared segment");
     if (ftruncate(fd, (off_t)segment_layout(world).bytes) < 0)
         return titan_fail_errno(err, "cannot give a shared segment %zu bytes", segment_layout(world).bytes);
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
         return titan_fail_errno(err, "cannot seal a shared segment");
     *ret_fd = TAKE_FD(fd);
     return TITAN_OK;
@@ -109,11 +116,23 @@ static void futex_wake(_Atomic uint32_t *word, int n)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
 }
 
-static inline void cpu_relax(void)
+/* Sleep while the word is as it was seen and the epoch is not broken. In the root whoever breaks it rings every bell.
+ */
+static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+    static atomic_int blind;
+    if (seg == seg->root || atomic_load(&blind)) {
+        futex_wait(word, seen, seg == seg->root ? ns : MIN(ns, BLIND_SLEEP_NS));
+        return;
+    }
+    struct futex_waitv words[] = {
+        {.uaddr = (uintptr_t)word, .val = seen, .flags = FUTEX_32},
+        {.uaddr = (uintptr_t)&seg->root->header->broken, .val = 0, .flags = FUTEX_32},
+    };
+    int64_t end = clock_mono_ns() + ns;
+    struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+    if (syscall(SYS_futex_waitv, words, ARRAY_SIZE(words), 0, &t, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
+        atomic_store(&blind, 1); /* Linux before 5.16 */
 }
 
 static void ring_bell(struct segment_rank *r)
@@ -134,18 +153,22 @@ static void poke_all(struct segment *seg)
     }
 }
 
-void segment_break(struct segment *seg, titan_status status, int rank)
+void segment_break(struct segment *seg, titan_status status)
 {
-    uint32_t none = 0, word = (uint32_t)-status | (uint32_t)(rank + 1) << 16;
     if (!seg->base)
         return;
-    (void)atomic_compare_exchange_strong(&seg->header->broken, &none, word);
-    poke_all(seg);
+    struct segment *root = seg->root;
+    uint32_t none = 0, word = (uint32_t)-status | (uint32_t)(root->rank + 1) << 16;
+    (void)atomic_compare_exchange_strong(&root->header->broken, &none, word);
+    futex_wake(&root->header->broken, INT32_MAX);
+    poke_all(root);
+    if (seg != root)
+        poke_all(seg);
 }
 
-titan_status segment_check(struct segment *seg, struct titan_error *err)
+titan_status segment_check(const struct segment *seg, struct titan_error *err)
 {
-    uint32_t word = seg->base ? atomic_load(&seg->header->broken) : 0;
+    uint32_t word = seg->base ? atomic_load(&seg->root->header->broken) : 0;
     if (seg->revoked && atomic_load(seg->revoked))
         return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked");
     if (word == 0)
@@ -163,42 +186,55 @@ static int open_pidfd(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* Has the member's process ended? Ended but not yet waited for counts. */
-static bool process_ended(struct segment *seg, int r)
+/* Has the process of this rank of the root ended? Ended but not yet waited for counts. Any thread of this process. */
+static bool process_ended(struct segment *root, int r)
 {
-    const struct segment_rank *peer = &seg->ranks[r];
-    if (peer->pid_namespace != seg->pid_namespace || peer->pid <= 0)
+    const struct segment_rank *peer = &root->ranks[r];
+    if (peer->pid_namespace != root->pid_namespace || peer->pid <= 0)
         return false; /* the number means nothing here */
-    if (seg->pidfds[r] < 0) {
-        seg->pidfds[r] = open_pidfd(peer->pid);
-        if (seg->pidfds[r] < 0)
+    int fd = atomic_load(&root->pidfds[r]);
+    if (fd < 0) {
+        int mine = open_pidfd(peer->pid);
+        if (mine < 0)
             return errno == ESRCH;
+        if (atomic_compare_exchange_strong(&root->pidfds[r], &fd, mine))
+            fd = mine;
+        else
+            (void)close(mine);
     }
-    struct pollfd p = {.fd = seg->pidfds[r], .events = POLLIN};
+    struct pollfd p = {.fd = fd, .events = POLLIN};
     return poll(&p, 1, 0) == 1;
+}
+
+bool segment_member_gone(struct segment *seg, int peer, bool look)
+{
+    const struct segment_rank *in_root = &seg->root->ranks[seg->names[peer]];
+    if (atomic_load(&in_root->state) < RANK_MEMBER)
+        return false; /* not yet here */
+    return atomic_load(&seg->ranks[peer].state) == RANK_LEFT || atomic_load(&in_root->state) == RANK_LEFT ||
+           (look && process_ended(seg->root, seg->names[peer]));
 }
 
 /* The first member that has gone without arriving at this member's present barrier; -1 when there is none. While the
  * members still meet, one that has arrived and gone is missed as well: nothing could come of it. */
-static int missing_member(struct segment *seg, bool look_at_processes, bool meeting)
+static int missing_member(struct segment *seg, bool look, bool meeting)
 {
     for (int r = 0; r < seg->world; r++) {
-        const struct segment_rank *peer = &seg->ranks[r];
-        uint32_t state = atomic_load(&peer->state);
-        if (r == seg->rank || state < RANK_MEMBER)
+        if (r == seg->rank || !segment_member_gone(seg, r, look))
             continue;
-        bool gone = state == RANK_LEFT || (look_at_processes && process_ended(seg, r));
-        if (gone && (meeting || (int32_t)(atomic_load(&peer->arrivals) - seg->arrivals) < 0))
+        if (meeting || (int32_t)(atomic_load(&seg->ranks[r].arrivals) - seg->arrivals) < 0)
             return r;
     }
     return -1;
 }
 
-static titan_status member_gone(struct segment *seg, int r, struct titan_error *err)
+titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *err)
 {
-    titan_status status = titan_fail(err, TITAN_EPEER, "rank %d (process %d) has %s", r, seg->ranks[r].pid,
-                                     atomic_load(&seg->ranks[r].state) == RANK_LEFT ? "closed" : "ended");
-    segment_break(seg, TITAN_EPEER, r);
+    const struct segment_rank *in_root = &seg->root->ranks[seg->names[peer]];
+    bool closed = atomic_load(&seg->ranks[peer].state) == RANK_LEFT || atomic_load(&in_root->state) == RANK_LEFT;
+    titan_status status = titan_fail(err, TITAN_EPEER, "rank %d (process %d) has %s", seg->names[peer], in_root->pid,
+                                     closed ? "closed" : "ended");
+    segment_break(seg, TITAN_EPEER);
     return status;
 }
 
@@ -230,11 +266,11 @@ static bool passed(const struct segment_header *h, uint32_t seen, uint32_t *ret_
     return (*ret_word & ~POKED) != seen;
 }
 
-static void sleep_on_generation(struct segment_header *h, uint32_t word, int64_t ns)
+static void sleep_on_generation(struct segment *seg, uint32_t word, int64_t ns)
 {
-    atomic_fetch_add(&h->sleepers, 1);
-    futex_wait(&h->generation, word, ns);
-    atomic_fetch_sub(&h->sleepers, 1);
+    atomic_fetch_add(&seg->header->sleepers, 1);
+    sleep_on(seg, &seg->header->generation, word, ns);
+    atomic_fetch_sub(&seg->header->sleepers, 1);
 }
 
 titan_status segment_barrier(struct segment *seg, struct titan_error *err)
@@ -244,21 +280,21 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err)
     TRY(segment_check(seg, err));
     if (arrive(seg, &seen))
         return TITAN_OK;
-    for (int i = 0; i < seg->spins; i++) {
+    for (int i = 0; i < seg->root->spins; i++) {
         if (passed(h, seen, &word))
             return TITAN_OK;
-        cpu_relax();
+        segment_relax();
     }
     for (int64_t since = 0; !passed(h, seen, &word);) {
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();
-        bool look = since > 0 && now - since >= SLEEP_NS;
+        bool look = since > 0 && now - since >= SEGMENT_SLEEP_NS;
         int gone = missing_member(seg, look, false);
         if (gone >= 0 && !passed(h, seen, &word))
-            return member_gone(seg, gone, err);
+            return segment_give_up(seg, gone, err);
         if (since == 0 || look)
             since = now;
-        sleep_on_generation(h, word, SLEEP_NS);
+        sleep_on_generation(seg, word, SEGMENT_SLEEP_NS);
     }
     return TITAN_OK;
 }
@@ -272,51 +308,15 @@ static struct segment_channel *channel_at(const struct segment *seg, enum channe
     return &seg->channels[*ret_index];
 }
 
-static bool channel_ready(const struct segment_channel *ch, enum channel_end end)
-{
-    uint32_t filled = atomic_load(&ch->head) - atomic_load(&ch->tail);
-    return end == CHANNEL_SEND ? filled < SEGMENT_CHANNEL_SLOTS : filled > 0;
-}
-
-static titan_status channel_sleep(struct segment *seg, const struct segment_channel *ch, enum channel_end end, int peer,
-                                  struct titan_error *err)
-{
-    struct segment_rank *self = &seg->ranks[seg->rank];
-    for (int64_t since = 0;;) {
-        uint32_t bell = atomic_load(&self->bell);
-        if (channel_ready(ch, end))
-            return TITAN_OK;
-        TRY(segment_check(seg, err));
-        int64_t now = clock_mono_ns();
-        bool look = since > 0 && now - since >= SLEEP_NS;
-        bool gone = atomic_load(&seg->ranks[peer].state) == RANK_LEFT || (look && process_ended(seg, peer));
-        if (gone && !channel_ready(ch, end))
-            return member_gone(seg, peer, err);
-        if (since == 0 || look)
-            since = now;
-        atomic_store(&self->sleeping, 1);
-        futex_wait(&self->bell, bell, SLEEP_NS);
-        atomic_store(&self->sleeping, 0);
-    }
-}
-
-titan_status segment_channel_wait(struct segment *seg, enum channel_end end, int peer, unsigned char **ret_slot,
-                                  struct titan_error *err)
+unsigned char *segment_channel_slot(const struct segment *seg, enum channel_end end, int peer)
 {
     size_t index;
     const struct segment_channel *ch = channel_at(seg, end, peer, &index);
-    TRY(segment_check(seg, err));
-    bool ready = channel_ready(ch, end);
-    for (int i = 0; i < seg->spins && !ready; i++) {
-        cpu_relax();
-        ready = channel_ready(ch, end);
-    }
-    if (!ready)
-        TRY(channel_sleep(seg, ch, end, peer, err));
-    uint32_t at = atomic_load(end == CHANNEL_SEND ? &ch->head : &ch->tail);
-    size_t slot = index * SEGMENT_CHANNEL_SLOTS + at % SEGMENT_CHANNEL_SLOTS;
-    *ret_slot = seg->base + seg->layout.channel_slots + slot * seg->layout.channel_slot_bytes;
-    return TITAN_OK;
+    uint32_t head = atomic_load(&ch->head), tail = atomic_load(&ch->tail);
+    if (end == CHANNEL_SEND ? head - tail >= SEGMENT_CHANNEL_SLOTS : head == tail)
+        return NULL;
+    size_t slot = index * SEGMENT_CHANNEL_SLOTS + (end == CHANNEL_SEND ? head : tail) % SEGMENT_CHANNEL_SLOTS;
+    return seg->base + seg->layout.channel_slots + slot * seg->layout.channel_slot_bytes;
 }
 
 void segment_channel_advance(struct segment *seg, enum channel_end end, int peer)
@@ -327,17 +327,62 @@ void segment_channel_advance(struct segment *seg, enum channel_end end, int peer
     ring_bell(&seg->ranks[peer]);
 }
 
+uint32_t segment_bell(const struct segment *seg)
+{
+    return atomic_load(&seg->ranks[seg->rank].bell);
+}
+
+void segment_bell_wait(struct segment *seg, uint32_t bell)
+{
+    struct segment_rank *self = &seg->ranks[seg->rank];
+    atomic_store(&self->sleeping, 1);
+    sleep_on(seg, &self->bell, bell, SEGMENT_SLEEP_NS);
+    atomic_store(&self->sleeping, 0);
+}
+
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* One of several members may get here first; all give the same size. */
-static titan_status map_segment(struct segment *seg, int fd, struct titan_error *err)
+/* Wait of a member for others while a segment is formed. */
+struct forming {
+    const atomic_int *abort_flag;
+    int64_t start, looked;
+    bool look; /* at processes, this time */
+};
+
+static struct forming forming_start(const atomic_int *abort_flag)
 {
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return titan_fail_errno(err, "shared segment (descriptor %d)", fd);
-    if ((size_t)st.st_size < seg->layout.bytes && ftruncate(fd, (off_t)seg->layout.bytes) < 0)
-        return titan_fail_errno(err, "cannot give the shared segment %zu bytes", seg->layout.bytes);
-    void *map = mmap(NULL, seg->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int64_t now = clock_mono_ns();
+    return (struct forming){.abort_flag = abort_flag, .start = now, .looked = now};
+}
+
+/* The first that has not come; in time it is somebody. */
+static int absent_member(const struct segment *seg)
+{
+    int r = 0;
+    while (r < seg->world - 1 && atomic_load(&seg->ranks[r].state) >= RANK_MEMBER)
+        r++;
+    return r;
+}
+
+/* Before each sleep. late: who is waited for, -1 = whoever of seg is absent. */
+static titan_status forming_check(struct forming *f, const struct segment *seg, int late, struct titan_error *err)
+{
+    int64_t now = clock_mono_ns(), limit = seg->root->forming_ns;
+    if (f->abort_flag && atomic_load(f->abort_flag))
+        return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
+    TRY(segment_check(seg, err));
+    if (now - f->start >= limit)
+        return titan_fail(err, TITAN_ETIMEDOUT, "rank %d has not come within %" PRId64 " ms",
+                          seg->names[late >= 0 ? late : absent_member(seg)], limit / 1000000);
+    f->look = now - f->looked >= SEGMENT_SLEEP_NS;
+    if (f->look)
+        f->looked = now;
+    return TITAN_OK;
+}
+
+static titan_status map_at(struct segment *seg, int fd, uint64_t at, struct titan_error *err)
+{
+    void *map = mmap(NULL, seg->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
     if (map == MAP_FAILED)
         return titan_fail_errno(err, "cannot map the shared segment (%zu bytes)", seg->layout.bytes);
     seg->base = map;
@@ -347,56 +392,72 @@ static titan_status map_segment(struct segment *seg, int fd, struct titan_error 
     return TITAN_OK;
 }
 
-static titan_status join(struct segment *seg, const struct comm_config *config, struct titan_error *err)
+/* One of several members may get here first; all give the same size. */
+static titan_status map_root(struct segment *seg, int fd, struct titan_error *err)
+{
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return titan_fail_errno(err, "shared segment (descriptor %d)", fd);
+    if ((size_t)st.st_size < seg->layout.bytes && ftruncate(fd, (off_t)seg->layout.bytes) < 0)
+        return titan_fail_errno(err, "cannot give the shared segment %zu bytes", seg->layout.bytes);
+    seg->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* for splits */
+    if (seg->fd < 0)
+        return titan_fail_errno(err, "cannot keep the shared segment");
+    return map_at(seg, fd, 0, err);
+}
+
+static titan_status join(struct segment *seg, struct titan_error *err)
 {
     struct segment_rank *self = &seg->ranks[seg->rank];
     uint32_t absent = RANK_ABSENT;
     if (!atomic_compare_exchange_strong(&self->state, &absent, RANK_JOINING))
         return titan_fail(err, TITAN_ECONFLICT, "the shared segment already has a rank %d: it belongs to another epoch",
                           seg->rank);
-    memcpy(self->id, config->id, sizeof(self->id));
-    self->epoch = config->epoch;
+    memcpy(self->id, seg->root->id, sizeof(self->id));
+    self->epoch = seg->root->epoch;
     self->pid = getpid();
-    self->pid_namespace = seg->pid_namespace;
+    self->pid_namespace = seg->root->pid_namespace;
     atomic_store(&self->state, RANK_MEMBER);
     return TITAN_OK;
 }
 
-static titan_status wait_for_members(struct segment *seg, const atomic_int *abort_flag, uint32_t timeout_ms,
-                                     struct titan_error *err)
+static titan_status wait_for_members(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
 {
     uint32_t seen, word;
-    int64_t start = clock_mono_ns(), looked = start;
-    int64_t limit = (int64_t)(timeout_ms ? timeout_ms : OPEN_TIMEOUT_MS_DEFAULT) * 1000000;
+    struct forming f = forming_start(abort_flag);
     if (arrive(seg, &seen))
         return TITAN_OK;
     while (!passed(seg->header, seen, &word)) {
-        if (abort_flag && atomic_load(abort_flag))
-            return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
-        TRY(segment_check(seg, err));
-        int64_t now = clock_mono_ns();
-        int gone = missing_member(seg, now - looked >= SLEEP_NS, true);
+        TRY(forming_check(&f, seg, -1, err));
+        int gone = missing_member(seg, f.look, true);
         if (gone >= 0 && !passed(seg->header, seen, &word))
-            return member_gone(seg, gone, err);
-        if (now - looked >= SLEEP_NS)
-            looked = now;
-        if (now - start >= limit)
-            return titan_fail(err, TITAN_ETIMEDOUT, "%u of %d members arrived within %" PRId64 " ms",
-                              atomic_load(&seg->header->arrived), seg->world, limit / 1000000);
-        sleep_on_generation(seg->header, word, OPEN_SLEEP_NS);
+            return segment_give_up(seg, gone, err);
+        sleep_on_generation(seg, word, OPEN_SLEEP_NS);
     }
     return TITAN_OK;
 }
 
 /* All members mean the same communicator. */
-static titan_status compare_members(const struct segment *seg, const struct comm_config *config,
-                                    struct titan_error *err)
+static titan_status compare_members(const struct segment *seg, struct titan_error *err)
 {
+    const struct segment *root = seg->root;
     for (int r = 0; r < seg->world; r++)
-        if (seg->ranks[r].epoch != config->epoch || memcmp(seg->ranks[r].id, config->id, COMM_ID_BYTES) != 0)
+        if (seg->ranks[r].epoch != root->epoch || memcmp(seg->ranks[r].id, root->id, COMM_ID_BYTES) != 0)
             return titan_fail(err, TITAN_ECONFLICT, "rank %d is of epoch %" PRIu64 ", this is %" PRIu64, r,
-                              seg->ranks[r].epoch, config->epoch);
+                              seg->ranks[r].epoch, root->epoch);
     return TITAN_OK;
+}
+
+/* Mapped: meet the others. A failure here is the epoch's, and the segment is closed. */
+static titan_status meet(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
+{
+    TRY(join(seg, err));
+    titan_status status = wait_for_members(seg, abort_flag, err);
+    if (status == TITAN_OK)
+        status = compare_members(seg, err);
+    if (status != TITAN_OK)
+        segment_break(seg, status == TITAN_EREVOKED ? status : TITAN_EPEER);
+    return status;
 }
 
 static int spins_for(int world)
@@ -410,29 +471,105 @@ static int spins_for(int world)
 titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
                           const atomic_int *revoked, struct titan_error *err)
 {
-    *seg = (struct segment){.rank = config->rank, .world = config->world, .revoked = revoked};
+    size_t world = (size_t)config->world;
+    uint32_t timeout_ms = config->timeout_ms ? config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
+    *seg = (struct segment){.rank = config->rank, .world = config->world, .root = seg, .revoked = revoked, .fd = -1};
     seg->layout = segment_layout(seg->world);
     seg->spins = spins_for(seg->world);
+    seg->epoch = config->epoch;
+    seg->forming_ns = (int64_t)timeout_ms * 1000000;
+    memcpy(seg->id, config->id, sizeof(seg->id));
     struct stat ns;
     if (stat("/proc/self/ns/pid", &ns) == 0)
         seg->pid_namespace = ns.st_ino;
-    seg->pidfds = malloc((size_t)seg->world * sizeof(int));
-    if (!seg->pidfds)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %d members", seg->world);
-    for (int r = 0; r < seg->world; r++)
-        seg->pidfds[r] = -1;
-    titan_status status = map_segment(seg, config->memfd, err);
-    if (status == TITAN_OK)
-        status = join(seg, config, err);
-    if (status == TITAN_OK) {
-        status = wait_for_members(seg, abort_flag, config->timeout_ms, err);
-        if (status == TITAN_OK)
-            status = compare_members(seg, config, err);
-        if (status != TITAN_OK)
-            segment_break(seg, status == TITAN_EREVOKED ? status : TITAN_EPEER, seg->rank);
+    seg->pidfds = malloc(world * sizeof(*seg->pidfds));
+    seg->names = malloc(world * sizeof(*seg->names));
+    titan_status status = TITAN_OK;
+    if (!seg->pidfds || !seg->names)
+        status = titan_fail(err, TITAN_ENOMEM, "no memory for %d members", seg->world);
+    for (int r = 0; status == TITAN_OK && r < seg->world; r++) {
+        atomic_init(&seg->pidfds[r], -1);
+        seg->names[r] = r;
     }
+    if (status == TITAN_OK)
+        status = map_root(seg, config->memfd, err);
+    if (status == TITAN_OK)
+        status = meet(seg, abort_flag, err);
     if (status != TITAN_OK)
         segment_close(seg);
+    return status;
+}
+
+/* --- splitting ---------------------------------------------------------------------------------------------------- */
+
+/* The first member: take room at the end of the file and tell the others. */
+static titan_status place(struct segment *parent, const struct segment *seg, uint64_t *ret_at, struct titan_error *err)
+{
+    struct segment *root = parent->root;
+    struct segment_rank *self = &parent->ranks[parent->rank];
+    uint64_t bytes = round_up(seg->layout.bytes, PAGE);
+    uint64_t at = round_up(root->layout.bytes, PAGE) + atomic_fetch_add(&root->header->used, bytes);
+    /* A byte at its end gives the file its length, and never takes away what another has given it. */
+    if (pwrite(root->fd, "", 1, (off_t)(at + bytes - 1)) != 1)
+        return titan_fail_errno(err, "cannot give the shared segment %" PRIu64 " bytes", at + bytes);
+    self->split_at = at;
+    self->split_world = (uint32_t)seg->world;
+    atomic_store(&self->split, parent->splits);
+    futex_wake(&self->split, INT32_MAX);
+    *ret_at = at;
+    return TITAN_OK;
+}
+
+/* The others: learn where. */
+static titan_status find(struct segment *parent, const struct segment *seg, int first, const atomic_int *abort_flag,
+                         uint64_t *ret_at, struct titan_error *err)
+{
+    struct segment_rank *leader = &parent->ranks[first];
+    struct forming f = forming_start(abort_flag);
+    for (uint32_t seen; (seen = atomic_load(&leader->split)) != parent->splits;) {
+        TRY(forming_check(&f, parent, first, err));
+        if (segment_member_gone(parent, first, f.look) && atomic_load(&leader->split) != parent->splits)
+            return segment_give_up(parent, first, err);
+        sleep_on(parent, &leader->split, seen, OPEN_SLEEP_NS);
+    }
+    struct stat st;
+    uint64_t at = leader->split_at;
+    if (leader->split_world != (uint32_t)seg->world)
+        return titan_fail(err, TITAN_ECONFLICT, "rank %d makes split %u one of %u members, here it has %d",
+                          parent->names[first], parent->splits, leader->split_world, seg->world);
+    if (fstat(parent->root->fd, &st) < 0 || at % PAGE != 0 || at > (uint64_t)st.st_size ||
+        seg->layout.bytes > (uint64_t)st.st_size - at)
+        return titan_fail(err, TITAN_ECORRUPT, "split %u is said to lie at %" PRIu64 ", outside of the shared segment",
+                          parent->splits, at);
+    *ret_at = at;
+    return TITAN_OK;
+}
+
+titan_status segment_split(struct segment *parent, struct segment *seg, const int *members, int n,
+                           const atomic_int *abort_flag, const atomic_int *revoked, struct titan_error *err)
+{
+    uint64_t at = 0;
+    *seg = (struct segment){.world = n, .root = parent->root, .revoked = revoked, .fd = -1};
+    seg->layout = segment_layout(n);
+    parent->splits++;
+    seg->names = malloc((size_t)n * sizeof(*seg->names));
+    if (!seg->names)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d members", n);
+    for (int i = 0; i < n; i++) {
+        seg->names[i] = parent->names[members[i]];
+        if (members[i] == parent->rank)
+            seg->rank = i;
+    }
+    titan_status status =
+        seg->rank == 0 ? place(parent, seg, &at, err) : find(parent, seg, members[0], abort_flag, &at, err);
+    if (status == TITAN_OK)
+        status = map_at(seg, parent->root->fd, at, err);
+    if (status == TITAN_OK)
+        status = meet(seg, abort_flag, err);
+    if (status != TITAN_OK) {
+        segment_break(parent, status == TITAN_EREVOKED ? status : TITAN_EPEER);
+        segment_close(seg);
+    }
     return status;
 }
 
@@ -442,7 +579,12 @@ void segment_close(struct segment *seg)
         if (seg->pidfds[r] >= 0)
             (void)close(seg->pidfds[r]);
     free(seg->pidfds);
+    free(seg->names);
     seg->pidfds = NULL;
+    seg->names = NULL;
+    if (seg->fd >= 0)
+        (void)close(seg->fd);
+    seg->fd = -1;
     if (!seg->base)
         return;
     uint32_t member = RANK_MEMBER;

@@ -1,7 +1,12 @@
-/* segment.h - the memory that the members of one epoch on one host share, and how they wait for each other in it.
+/* segment.h - the memory that the members of one communicator on one host share, and how they wait for each other in
+ * it.
  *
- * All-zero memory is the valid initial state: a member that finds the memfd empty gives it its size, which follows
- * from the number of members alone. Nothing in the segment is used as an address or index without a bound.
+ * An epoch has one file (the memfd), which begins with the segment of all its members. Segments of some of them are
+ * laid behind it as they are split off: the first member of each group takes room for it, with one addition to `used`,
+ * and tells the others where. The file is sparse, so only what is used costs memory; room is not given back before the
+ * epoch ends. All-zero memory is the valid initial state of a segment, whose size follows from the number of members
+ * alone: a member that finds the memfd empty gives it its size. Nothing in a segment is used as an address or index
+ * without a bound.
  *
  *   header | ranks[world] | channels[world*world] | BUFFERS slots per rank | CHANNEL_SLOTS slots per channel
  *
@@ -10,8 +15,9 @@
  *   in one. With three buffers used in turn a buffer is not filled again before the barrier after the next has shown
  *   that everybody has read it.
  * - a channel: head and tail of a ring between two members; a change rings the other's bell.
- * A wait ends with TITAN_EREVOKED or TITAN_EPEER when `broken` is set, when a member it waits for has closed, or when
- * its process has ended (a pidfd, looked at after each bounded sleep). */
+ * A wait ends with TITAN_EREVOKED or TITAN_EPEER when the epoch is `broken`, when a member it waits for has closed, or
+ * when its process has ended (a pidfd, looked at after each bounded sleep). `broken` is one word for all segments of
+ * the epoch; who sleeps in a split one sleeps on that word as well, so the word reaches every group at once. */
 #ifndef TITAN_WORKER_COMM_SHM_SEGMENT_H
 #define TITAN_WORKER_COMM_SHM_SEGMENT_H
 
@@ -24,6 +30,7 @@
 
 #define SEGMENT_BUFFERS 3
 #define SEGMENT_CHANNEL_SLOTS 2
+#define SEGMENT_SLEEP_NS (20 * 1000 * 1000)
 
 struct segment_rank;
 struct segment_channel;
@@ -44,35 +51,61 @@ struct segment {
     struct segment_header *header;
     struct segment_rank *ranks;
     struct segment_channel *channels;
-    uint64_t pid_namespace;
-    int *pidfds;       /* of the other members, opened when a wait is long; -1 = not yet */
-    int spins;         /* looks at a word before sleeping */
-    uint32_t arrivals; /* barriers this member has arrived at */
+    struct segment *root; /* of all members of the epoch; itself there */
+    int *names;           /* each member's rank in the root */
+    uint32_t splits;      /* made from this one so far, by all members alike */
+    uint32_t arrivals;    /* barriers this member has arrived at */
     const atomic_int *revoked;
+    /* The root's. */
+    int fd;
+    uint64_t pid_namespace;
+    atomic_int *pidfds; /* of the other members, opened when a wait is long; -1 = not yet */
+    int spins;          /* looks at a word before sleeping */
+    unsigned char id[COMM_ID_BYTES];
+    uint64_t epoch;
+    int64_t forming_ns; /* time to form */
 };
 
 /* What a channel's two ends wait for. */
 enum channel_end { CHANNEL_SEND, CHANNEL_RECV };
 
+static inline void segment_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 struct segment_layout segment_layout(int world);
 /* Map the memfd of config, join, and wait for all members; as comm_ops.open. */
 titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
                           const atomic_int *revoked, struct titan_error *err) TITAN_MUST_USE;
+/* A segment of these members, ranks of the parent, of which the caller is one; as comm_ops.split. */
+titan_status segment_split(struct segment *parent, struct segment *seg, const int *members, int n,
+                           const atomic_int *abort_flag, const atomic_int *revoked,
+                           struct titan_error *err) TITAN_MUST_USE;
 /* Leave; members that still wait for this one get TITAN_EPEER. */
 void segment_close(struct segment *seg);
-/* Everybody's waits end with this status. Any thread. */
-void segment_break(struct segment *seg, titan_status status, int rank);
+/* Everybody's waits end with this status, in all segments of the epoch. Any thread. */
+void segment_break(struct segment *seg, titan_status status);
 /* TITAN_OK while usable. */
-titan_status segment_check(struct segment *seg, struct titan_error *err);
+titan_status segment_check(const struct segment *seg, struct titan_error *err);
 
 /* Buffer of the tick'th fill, of that rank. */
 unsigned char *segment_slot(const struct segment *seg, uint32_t tick, int rank);
 titan_status segment_barrier(struct segment *seg, struct titan_error *err) TITAN_MUST_USE;
 
-/* The next slot of the ring from this rank to the peer (send) or back (recv): waits until it can be filled or read. */
-titan_status segment_channel_wait(struct segment *seg, enum channel_end end, int peer, unsigned char **ret_slot,
-                                  struct titan_error *err) TITAN_MUST_USE;
+/* The next slot of the ring from this rank to the peer (send) or back (recv); NULL: it cannot be filled or read yet. */
+unsigned char *segment_channel_slot(const struct segment *seg, enum channel_end end, int peer);
 /* It has been filled or read. */
 void segment_channel_advance(struct segment *seg, enum channel_end end, int peer);
+/* Rung when a channel of this rank moves, or has to be given up. To be read before looking at the channels. */
+uint32_t segment_bell(const struct segment *seg);
+/* Sleep until the bell is not what it was, for a bounded time. */
+void segment_bell_wait(struct segment *seg, uint32_t bell);
+/* Has the member closed? With look: or has its process ended? */
+bool segment_member_gone(struct segment *seg, int peer, bool look);
+/* The failure that follows: for everybody. */
+titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -2,13 +2,17 @@
  *
  * Every collective is a series of rounds: each member copies what others need into its slot of the current buffer, all
  * meet at the barrier, each reads what it needs out of the others' slots. While one member reads round t others
- * already fill round t+1. A round moves at most a slot's bytes a member, so what travels stays in the caches. */
+ * already fill round t+1. A round moves at most a slot's bytes a member, so what travels stays in the caches.
+ *
+ * What only two members know the size of (messages, shifts, uneven all-to-alls) flows through the channels between
+ * them instead, all of one operation at once. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/comm/core.h"
 #include "worker/comm/reduce.h"
+#include "worker/comm/shm/flow.h"
 #include "worker/comm/shm/segment.h"
 
 /* Sums of up to this many bytes over all members are done by every member on its own: one barrier instead of two. */
@@ -204,28 +208,56 @@ static titan_status broadcast(struct comm *c, unsigned char *data, size_t bytes,
     return TITAN_OK;
 }
 
-static titan_status send_to(struct comm *c, const unsigned char *data, size_t bytes, int to, struct titan_error *err)
+/* Rank + distance gets, rank - distance gives. */
+static titan_status shift(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
+                          struct titan_error *err)
 {
-    size_t step = c->segment.layout.channel_slot_bytes;
-    for (size_t at = 0; at < bytes; at += step) {
-        unsigned char *slot;
-        TRY(segment_channel_wait(&c->segment, CHANNEL_SEND, to, &slot, err));
-        memcpy(slot, data + at, MIN(step, bytes - at));
-        segment_channel_advance(&c->segment, CHANNEL_SEND, to);
+    struct segment *seg = &c->segment;
+    if (distance == 0) {
+        memcpy(recv, send, bytes);
+        return TITAN_OK;
     }
-    return TITAN_OK;
+    struct flow flows[] = {
+        flow_out(send, bytes, (seg->rank + distance) % seg->world),
+        flow_in(recv, bytes, (seg->rank - distance + seg->world) % seg->world),
+    };
+    return flows_run(seg, flows, ARRAY_SIZE(flows), err);
 }
 
-static titan_status recv_from(struct comm *c, unsigned char *data, size_t bytes, int from, struct titan_error *err)
+static titan_status all_to_all_v(struct comm *c, const struct comm_request *r, struct titan_error *err)
 {
-    size_t step = c->segment.layout.channel_slot_bytes;
-    for (size_t at = 0; at < bytes; at += step) {
-        unsigned char *slot;
-        TRY(segment_channel_wait(&c->segment, CHANNEL_RECV, from, &slot, err));
-        memcpy(data + at, slot, MIN(step, bytes - at));
-        segment_channel_advance(&c->segment, CHANNEL_RECV, from);
+    struct segment *seg = &c->segment;
+    size_t world = (size_t)seg->world, out = 0, in = 0;
+    struct flow flows[2 * COMM_WORLD_MAX];
+    for (size_t i = 0; i < world; i++) {
+        size_t gives = (size_t)r->send_counts[i] * r->count, gets = (size_t)r->recv_counts[i] * r->count;
+        flows[i] = flow_out((const unsigned char *)r->send + out, gives, (int)i);
+        flows[world + i] = flow_in((unsigned char *)r->recv + in, gets, (int)i);
+        out += gives;
+        in += gets;
     }
-    return TITAN_OK;
+    struct flow *self_out = &flows[seg->rank], *self_in = &flows[world + (size_t)seg->rank];
+    memcpy(self_in->at, self_out->at, self_out->left);
+    self_in->left = self_out->left = 0;
+    return flows_run(seg, flows, 2 * seg->world, err);
+}
+
+static titan_status pass(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
+{
+    struct segment *seg = &((struct comm *)core)->segment;
+    struct flow few[8];
+    _cleanup_free_ struct flow *many = (size_t)n > ARRAY_SIZE(few) ? malloc((size_t)n * sizeof(*many)) : NULL;
+    struct flow *flows = many ? many : few;
+    if ((size_t)n > ARRAY_SIZE(few) && !many)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d messages at once", n);
+    for (int i = 0; i < n; i++) {
+        const struct comm_request *r = &parts[i];
+        flows[i] = r->op == COMM_SEND ? flow_out(r->send, r->count, r->peer) : flow_in(r->recv, r->count, r->peer);
+        for (int j = i - 1; j >= 0 && flows[i].after < 0; j--)
+            if (parts[j].op == r->op && parts[j].peer == r->peer)
+                flows[i].after = j;
+    }
+    return flows_run(seg, flows, n, err);
 }
 
 static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
@@ -241,59 +273,73 @@ static titan_status dispatch(struct comm *c, const struct comm_request *r, size_
         return broadcast(c, r->recv, bytes, r->peer, err);
     case COMM_ALL_TO_ALL:
         return all_to_all(c, r->recv, r->send, bytes, err);
-    case COMM_SEND:
-        return send_to(c, r->send, bytes, r->peer, err);
-    case COMM_RECV:
-        return recv_from(c, r->recv, bytes, r->peer, err);
+    case COMM_ALL_TO_ALL_V:
+        return all_to_all_v(c, r, err);
+    case COMM_SHIFT:
+        return shift(c, r->recv, r->send, bytes, r->peer, err);
     case COMM_BARRIER:
         return segment_barrier(&c->segment, err);
+    case COMM_SEND:
+    case COMM_RECV:
+    case COMM_GROUP:
+        break;
     }
     return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
 }
 
 static titan_status execute(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
 {
-    struct comm *c = (struct comm *)core;
-    size_t bytes = r->count * dtype_bytes(r->dt);
-    if (core->world == 1) {
-        comm_core_alone(r);
-        return TITAN_OK;
-    }
-    titan_status status = dispatch(c, r, bytes, err);
-    if (status != TITAN_OK)
-        segment_break(&c->segment, status == TITAN_EREVOKED ? status : TITAN_EPEER, core->rank);
-    return status;
+    return dispatch((struct comm *)core, r, r->count * dtype_bytes(r->dt), err);
 }
 
 static void wake(struct comm_core *core)
 {
-    segment_break(&((struct comm *)core)->segment, TITAN_EREVOKED, core->rank);
+    segment_break(&((struct comm *)core)->segment, atomic_load(&core->revoked) ? TITAN_EREVOKED : TITAN_EPEER);
 }
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
+static const struct comm_transport transport = {.name = "shm", .execute = execute, .pass = pass, .wake = wake};
+
 static titan_status shm_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                              struct titan_error *err)
 {
-    struct comm *c = calloc(1, sizeof(*c));
+    _cleanup_free_ struct comm *c = calloc(1, sizeof(*c));
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
-    c->core.execute = execute;
-    c->core.wake = wake;
-    titan_status status = comm_core_init(&c->core, config, "shm", err);
-    if (status != TITAN_OK) {
-        free(c);
-        return status;
-    }
+    TRY(comm_core_init(&c->core, &transport, config->rank, config->world, config->device, err));
+    titan_status status = TITAN_OK;
     if (config->world > 1)
         status = segment_open(&c->segment, config, abort_flag, &c->core.revoked, err);
     if (status != TITAN_OK) {
-        (void)titan_error_wrap(err, "communicator shm, rank %d of %d", config->rank, config->world);
         comm_core_shut(&c->core);
-        free(c);
+        (void)titan_error_wrap(err, "communicator shm, rank %d of %d", config->rank, config->world);
         return status;
     }
-    *ret = c;
+    *ret = TAKE(c);
+    return TITAN_OK;
+}
+
+static titan_status shm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
+                              struct comm **ret, struct titan_error *err)
+{
+    _cleanup_free_ struct comm *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
+    TRY(comm_core_init_child(&c->core, &parent->core, members, n, err));
+    titan_status status = TITAN_OK;
+    if (n > 1)
+        status = segment_split(&parent->segment, &c->segment, members, n, abort_flag, &c->core.revoked, err);
+    else
+        parent->segment.splits++;
+    if (status != TITAN_OK) {
+        comm_core_shut(&c->core);
+        (void)titan_error_wrap(err, "communicator shm, rank %d of %d: a group of %d", parent->core.rank,
+                               parent->core.world, n);
+        return status;
+    }
+    comm_core_adopt(&parent->core, &c->core);
+    *ret = TAKE(c);
     return TITAN_OK;
 }
 
@@ -321,11 +367,16 @@ const struct comm_ops comm_shm = {
     .revoke = comm_core_revoke_comm,
     .async_error = shm_async_error,
     .shrink = NULL,
+    .split = shm_split,
+    .group_begin = comm_core_group_begin,
+    .group_end = comm_core_group_end,
     .all_gather = comm_core_all_gather,
     .reduce_scatter = comm_core_reduce_scatter,
     .all_reduce = comm_core_all_reduce,
     .broadcast = comm_core_broadcast,
     .all_to_all = comm_core_all_to_all,
+    .all_to_all_v = comm_core_all_to_all_v,
+    .shift = comm_core_shift,
     .send = comm_core_send,
     .recv = comm_core_recv,
     .barrier = comm_core_barrier,

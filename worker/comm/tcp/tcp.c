@@ -110,8 +110,8 @@ static titan_status exchange(struct comm *c, bool flush, struct titan_error *err
 {
     for (;;) {
         bool moved = false, left = false;
-        if (atomic_load(&c->core.revoked))
-            return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked");
+        if (comm_core_ended(&c->core))
+            return titan_fail(err, TITAN_EPEER, "the epoch has ended");
         for (int i = 1; i < c->core.world; i++) {
             int r = (c->core.rank + i) % c->core.world;
             struct link *l = &c->links[r];
@@ -279,6 +279,66 @@ static titan_status barrier(struct comm *c, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* Rank + distance gets, rank - distance gives. */
+static titan_status shift(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
+                          struct titan_error *err)
+{
+    int rank = c->core.rank, world = c->core.world;
+    if (distance == 0) {
+        memcpy(recv, send, bytes);
+        return TITAN_OK;
+    }
+    to_send(c, (rank + distance) % world, send, bytes);
+    to_receive(c, (rank - distance + world) % world, recv, bytes);
+    return exchange(c, true, err);
+}
+
+static titan_status all_to_all_v(struct comm *c, const struct comm_request *r, struct titan_error *err)
+{
+    const unsigned char *send = r->send, *own = NULL;
+    unsigned char *recv = r->recv, *to = NULL;
+    for (int i = 0; i < c->core.world; i++) {
+        size_t gives = (size_t)r->send_counts[i] * r->count, gets = (size_t)r->recv_counts[i] * r->count;
+        if (i == c->core.rank) {
+            own = send;
+            to = recv;
+        } else {
+            to_send(c, i, send, gives);
+            to_receive(c, i, recv, gets);
+        }
+        send += gives;
+        recv += gets;
+    }
+    memcpy(to, own, (size_t)r->send_counts[c->core.rank] * r->count);
+    return exchange(c, true, err);
+}
+
+/* A connection carries one message at a time in each direction, so the n-th of each goes in round n, on both sides: no
+ * round waits for a later one. */
+static titan_status pass(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
+{
+    struct comm *c = (struct comm *)core;
+    _cleanup_free_ bool *begun = calloc((size_t)n, sizeof(*begun));
+    if (!begun)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d messages at once", n);
+    for (int left = n; left > 0;) {
+        for (int i = 0; i < n; i++) {
+            const struct comm_request *r = &parts[i];
+            const struct link *l = &c->links[r->peer];
+            if (begun[i] || (r->op == COMM_SEND ? l->out_left : l->in_left) > 0)
+                continue;
+            if (r->op == COMM_SEND)
+                to_send(c, r->peer, r->send, r->count);
+            else
+                to_receive(c, r->peer, r->recv, r->count);
+            begun[i] = true;
+            left--;
+        }
+        TRY(exchange(c, true, err));
+    }
+    return TITAN_OK;
+}
+
 static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
 {
     switch (r->op) {
@@ -292,51 +352,40 @@ static titan_status dispatch(struct comm *c, const struct comm_request *r, size_
         return broadcast(c, r->recv, bytes, r->peer, err);
     case COMM_ALL_TO_ALL:
         return all_to_all(c, r->recv, r->send, bytes, err);
-    case COMM_SEND:
-        to_send(c, r->peer, r->send, bytes);
-        return exchange(c, true, err);
-    case COMM_RECV:
-        to_receive(c, r->peer, r->recv, bytes);
-        return exchange(c, true, err);
+    case COMM_ALL_TO_ALL_V:
+        return all_to_all_v(c, r, err);
+    case COMM_SHIFT:
+        return shift(c, r->recv, r->send, bytes, r->peer, err);
     case COMM_BARRIER:
         return barrier(c, err);
+    case COMM_SEND:
+    case COMM_RECV:
+    case COMM_GROUP:
+        break;
     }
     return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
 }
 
-/* --- the table ---------------------------------------------------------------------------------------------------- */
-
-/* Sockets stay open until close(), so this is safe beside a running exchange. */
-static void shut_links(struct comm *c)
-{
-    for (int r = 0; c->links && r < c->core.world; r++)
-        if (c->links[r].fd >= 0)
-            (void)shutdown(c->links[r].fd, SHUT_RDWR);
-}
-
 static titan_status execute(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
 {
-    struct comm *c = (struct comm *)core;
-    if (core->world == 1) {
-        comm_core_alone(r);
-        return TITAN_OK;
-    }
-    titan_status status = dispatch(c, r, r->count * dtype_bytes(r->dt), err);
-    if (status != TITAN_OK && atomic_load(&core->revoked))
-        status = titan_fail(err, TITAN_EREVOKED, "the epoch was revoked");
-    if (status != TITAN_OK)
-        shut_links(c);
-    return status;
+    return dispatch((struct comm *)core, r, r->count * dtype_bytes(r->dt), err);
 }
 
+/* Sockets stay open until close(), so this is safe beside a running exchange. */
 static void wake(struct comm_core *core)
 {
     struct comm *c = (struct comm *)core;
     uint64_t one = 1;
     if (c->event >= 0)
         (void)!write(c->event, &one, sizeof(one));
-    shut_links(c);
+    for (int r = 0; c->links && r < core->world; r++)
+        if (c->links[r].fd >= 0)
+            (void)shutdown(c->links[r].fd, SHUT_RDWR);
 }
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+static const struct comm_transport transport = {.name = "tcp", .execute = execute, .pass = pass, .wake = wake};
 
 static titan_status watch(struct comm *c, int fd, uint32_t events, uint32_t data, struct titan_error *err)
 {
@@ -393,9 +442,7 @@ static titan_status tcp_open(const struct comm_config *config, const atomic_int 
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
     c->epoll = c->event = -1;
-    c->core.execute = execute;
-    c->core.wake = wake;
-    titan_status status = comm_core_init(&c->core, config, "tcp", err);
+    titan_status status = comm_core_init(&c->core, &transport, config->rank, config->world, config->device, err);
     if (status != TITAN_OK) {
         free(c);
         return status;
@@ -433,11 +480,15 @@ const struct comm_ops comm_tcp = {
     .revoke = comm_core_revoke_comm,
     .async_error = tcp_async_error,
     .shrink = NULL,
+    .group_begin = comm_core_group_begin,
+    .group_end = comm_core_group_end,
     .all_gather = comm_core_all_gather,
     .reduce_scatter = comm_core_reduce_scatter,
     .all_reduce = comm_core_all_reduce,
     .broadcast = comm_core_broadcast,
     .all_to_all = comm_core_all_to_all,
+    .all_to_all_v = comm_core_all_to_all_v,
+    .shift = comm_core_shift,
     .send = comm_core_send,
     .recv = comm_core_recv,
     .barrier = comm_core_barrier,

@@ -1,0 +1,69 @@
+#include "worker/comm/shm/flow.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+/* As far as its channel allows; true when something moved. */
+static bool advance(struct segment *seg, struct flow *f)
+{
+    bool moved = false;
+    unsigned char *slot;
+    while (f->left > 0 && (slot = segment_channel_slot(seg, f->end, f->peer))) {
+        size_t len = MIN(f->left, seg->layout.channel_slot_bytes);
+        if (f->end == CHANNEL_SEND)
+            memcpy(slot, f->at, len);
+        else
+            memcpy(f->at, slot, len);
+        segment_channel_advance(seg, f->end, f->peer);
+        f->at += len;
+        f->left -= len;
+        moved = true;
+    }
+    return moved;
+}
+
+/* Is one of the peers gone for which there is no more to read? */
+static titan_status check_peers(struct segment *seg, const struct flow *flows, int n, bool look,
+                                struct titan_error *err)
+{
+    for (int i = 0; i < n; i++)
+        if (flows[i].left > 0 && segment_member_gone(seg, flows[i].peer, look) &&
+            !segment_channel_slot(seg, flows[i].end, flows[i].peer))
+            return segment_give_up(seg, flows[i].peer, err);
+    return TITAN_OK;
+}
+
+titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct titan_error *err)
+{
+    int64_t since = 0; /* of this wait, or of the last look at processes */
+    TRY(segment_check(seg, err));
+    for (int idle = 0;; idle++) {
+        uint32_t bell = segment_bell(seg);
+        bool moved = false, left = false;
+        for (int i = 0; i < n; i++) {
+            if (flows[i].after < 0 || flows[flows[i].after].left == 0)
+                moved |= advance(seg, &flows[i]);
+            left |= flows[i].left > 0;
+        }
+        if (!left)
+            return TITAN_OK;
+        if (moved) {
+            idle = 0;
+            since = 0;
+            continue;
+        }
+        if (idle < seg->root->spins) {
+            segment_relax();
+            continue;
+        }
+        TRY(segment_check(seg, err));
+        int64_t now = clock_mono_ns();
+        bool look = since > 0 && now - since >= SEGMENT_SLEEP_NS;
+        TRY(check_peers(seg, flows, n, look, err));
+        if (since == 0 || look)
+            since = now;
+        segment_bell_wait(seg, bell);
+    }
+}

@@ -1,0 +1,28 @@
+/* flow.h - several messages of one member at once, over the channels of its segment. */
+#ifndef TITAN_WORKER_COMM_SHM_FLOW_H
+#define TITAN_WORKER_COMM_SHM_FLOW_H
+
+#include "worker/comm/shm/segment.h"
+
+struct flow {
+    enum channel_end end;
+    int peer;
+    unsigned char *at; /* what is sent (only read), or where it goes */
+    size_t left;
+    int after; /* the flow before it through the same end of the same channel; -1 = none */
+};
+
+static inline struct flow flow_out(const void *data, size_t bytes, int to)
+{
+    return (struct flow){.end = CHANNEL_SEND, .peer = to, .at = (unsigned char *)data, .left = bytes, .after = -1};
+}
+static inline struct flow flow_in(void *data, size_t bytes, int from)
+{
+    return (struct flow){.end = CHANNEL_RECV, .peer = from, .at = data, .left = bytes, .after = -1};
+}
+
+/* Until all have come to their end. No flow waits for another but by `after`, so members may begin theirs in any order
+ * between channels. */
+titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct titan_error *err) TITAN_MUST_USE;
+
+#endif
