@@ -100,3 +100,14 @@ void titan_assert_fail(const char *cond, const char *file, int line, const char 
     fprintf(stderr, "%s:%d: %s: assertion failed: %s\n", file, line, func, cond);
     abort();
 }
+
+void titan_bug_fail(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "%s:%d: ", file, line);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    abort();
+}

@@ -54,6 +54,9 @@ void titan_error_hint(struct titan_error *err, const char *fmt, ...) __attribute
 /* Always on: for what only a bug of ours can break. Never for input from network, disk or user. */
 #define titan_assert(cond) ((cond) ? (void)0 : titan_assert_fail(#cond, __FILE__, __LINE__, __func__))
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func) __attribute__((noreturn));
+/* The same for what a condition alone does not tell: a message in printf's manner. */
+#define titan_bug(...) titan_bug_fail(__FILE__, __LINE__, __VA_ARGS__)
+void titan_bug_fail(const char *file, int line, const char *fmt, ...) __attribute__((noreturn, format(printf, 3, 4)));
 /* Hot paths: on in DEBUG=1 and sanitizer builds. */
 #ifdef TITAN_DEBUG
 #define titan_debug_assert(cond) titan_assert(cond)

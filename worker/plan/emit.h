@@ -26,6 +26,7 @@ struct emitter {
     enum phase phase;
     enum stream_id stream; /* of device operations; transfers go where their channel says */
     int unit, stage, microbatch;
+    struct action none; /* emit_last after a failure */
 };
 
 /* A program of one kind; empty. layout is borrowed for its life. */
@@ -92,8 +93,9 @@ void emit_swiglu(struct emitter *e, struct tensor out, struct tensor gate, struc
 void emit_swiglu_dgrad(struct emitter *e, struct tensor dgate, struct tensor dup, struct tensor dout,
                        struct tensor gate, struct tensor up);
 void emit_add(struct emitter *e, struct tensor out, struct tensor a, struct tensor b); /* dense */
-void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);               /* COPY, or COPY_2D if strided */
-void emit_add_to(struct emitter *e, struct tensor dst, struct tensor src);             /* ADD_2D */
+/* COPY, or COPY_2D if strided; dst may have a multiple of src's rows (device.h: repeat). */
+void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
+void emit_add_to(struct emitter *e, struct tensor dst, struct tensor src); /* ADD_2D; src may have a multiple */
 void emit_zero(struct emitter *e, struct tensor dst);
 void emit_accumulate(struct emitter *e, struct tensor dst, struct tensor src);
 void emit_loss_stats(struct emitter *e, struct tensor stats, struct tensor logits, struct tensor targets);
@@ -106,7 +108,7 @@ void emit_check(struct emitter *e, struct tensor report, struct tensor rstd);
  */
 /* A group of one member: nothing is written and the input is the result, so callers need no branch:
  *   y = emit_all_gather(e, CHANNEL_TP, "name", x)
- * is x itself, or a new ACTIVATION of n times the rows. */
+ * is x itself, or a new ACTIVATION of n times the rows. Where the caller brings the output, it gets a copy. */
 struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                               struct tensor in);
 struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,

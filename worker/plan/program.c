@@ -1,52 +1,130 @@
-/* program.c - lifetimes, memory and dependencies of a step program. */
+/* program.c - names, lifetimes and the printed form of a step program. */
 #include "worker/plan/program.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/arena.h"
+#include "worker/plan/waits.h"
 
-#define ARENA_ALIGN 256
+#define NONE (-1)
 
-const char *action_name(enum action_kind kind)
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+const char *op_name(enum op op)
 {
     static const char *const names[] = {
 #define X(name, text) #name,
-        ACTION_KINDS(X)
+        OPS(X)
 #undef X
     };
-    return kind < ACT_COUNT ? names[kind] : "?";
+    return op < OP_COUNT ? names[op] : "?";
 }
 
-const char *buffer_name(enum buffer_kind kind)
+const char *phase_name(enum phase phase)
 {
-    static const char *const names[] = {
-#define X(name, external) #name,
-        BUFFER_KINDS(X)
+    static const char *const names[PHASE_COUNT] = {"forward", "recompute", "dgrad", "wgrad", "reduce", "update"};
+    return phase < PHASE_COUNT ? names[phase] : "?";
+}
+
+static const struct {
+    const char *name;
+    bool external;
+    enum memory_kind memory;
+} buffer_kinds[BUF_COUNT] = {
+#define X(name, external, memory) {#name, external, memory},
+    BUFFER_KINDS(X)
 #undef X
-    };
-    return kind < BUF_COUNT ? names[kind] : "?";
+};
+
+const char *buffer_kind_name(enum buffer_kind kind)
+{
+    return kind < BUF_COUNT ? buffer_kinds[kind].name : "?";
 }
 
-bool action_is_collective(enum action_kind kind)
+bool buffer_is_external(enum buffer_kind kind)
 {
-    return kind == ACT_GATHER || kind == ACT_REDUCE || kind == ACT_EXCHANGE || kind == ACT_AGREE;
+    return buffer_kinds[kind].external;
 }
 
-bool action_adds(const struct action *a, int out)
+enum memory_kind buffer_memory(enum buffer_kind kind)
 {
-    switch (a->kind) {
-    case ACT_EMBED_WGRAD:
-    case ACT_LAYER_WGRAD:
-    case ACT_HEAD_WGRAD:
-        return !a->first;
-    case ACT_ADD:
+    return buffer_kinds[kind].memory;
+}
+
+const char *memory_kind_name(enum memory_kind kind)
+{
+    static const char *const names[MEMORY_COUNT] = {"parameters",  "gradients", "optimizer",
+                                                    "activations", "buffers",   "host"};
+    return kind < MEMORY_COUNT ? names[kind] : "?";
+}
+
+const char *stream_name(enum stream_id stream)
+{
+    static const char *const names[STREAM_COUNT] = {"compute",       "gather",        "reduce",        "tensor",
+                                                    "copy",          "send_fwd_next", "send_fwd_prev", "send_bwd_next",
+                                                    "send_bwd_prev", "recv_fwd_next", "recv_fwd_prev", "recv_bwd_next",
+                                                    "recv_bwd_prev"};
+    return stream < STREAM_COUNT ? names[stream] : "?";
+}
+
+bool op_is_collective(enum op op)
+{
+    switch (op) {
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
+    case OP_ALL_TO_ALL:
+    case OP_ALL_TO_ALL_V:
+    case OP_SHIFT:
+    case OP_AGREE:
         return true;
-    case ACT_OPTIMISE:
-        return out == 0; /* state is updated, the shard overwritten */
     default:
         return false;
     }
+}
+
+bool op_is_transfer(enum op op)
+{
+    return op_is_collective(op) || op == OP_SEND || op == OP_RECV;
+}
+
+size_t action_sent_bytes(const struct program *p, const struct action *a)
+{
+    const struct operand *o = action_operands(p, a);
+    size_t bytes = 0;
+
+    if (!op_is_transfer((enum op)a->op))
+        return 0;
+    if (a->op == OP_ALL_TO_ALL_V) /* counts are not sent by it */
+        return o[2].bytes;
+    for (int k = 0; k < a->n_operands; k++)
+        if (o[k].access & ACCESS_READ)
+            bytes += o[k].bytes;
+    return bytes;
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical)
+{
+    const int units = layout->model->n_units;
+    struct report r = {.microbatches = microbatches,
+                       .cp = layout->mesh.size[AXIS_CP],
+                       .tp = layout->mesh.size[AXIS_TP],
+                       .units = units,
+                       .canonical = canonical};
+
+    r.losses = 0;
+    r.counts = r.losses + r.cp * microbatches;
+    r.orders = r.counts + r.cp * microbatches;
+    r.checks = r.orders + REPORT_ORDERS;
+    r.norms = r.checks + units;
+    r.size = r.norms;
+    for (int u = 0; u < units; u++)
+        r.size += canonical ? r.tp * layout_unit_blocks(layout, u) : 1;
+    *ret = r;
 }
 
 void program_close(struct program *p)
@@ -56,201 +134,186 @@ void program_close(struct program *p)
     free(p->adds);
     free(p->actions);
     free(p->buffers);
+    free(p->operands);
+    free(p->params);
+    free(p->waits);
+    free(p->params_index);
     free(p);
 }
 
-/* --- lifetimes
- * ---------------------------------------------------------------------------------------------------------- */
-
-static void touch(struct buffer *b, int action)
-{
-    if (b->first < 0)
-        b->first = action;
-    b->last = action;
-}
+/* --- lifetimes ---------------------------------------------------------------------------------------------------- */
 
 static void find_lifetimes(struct program *p)
 {
+    p->streams = p->channels = 0;
     for (int i = 0; i < p->n_buffers; i++)
-        p->buffers[i].first = p->buffers[i].last = -1;
+        p->buffers[i].first = p->buffers[i].last = NONE;
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
-        for (int k = 0; k < a->n_in; k++)
-            touch(&p->buffers[a->in[k]], i);
-        for (int k = 0; k < a->n_out; k++)
-            touch(&p->buffers[a->out[k]], i);
-    }
-}
-
-/* --- arena: largest buffer first, each at the lowest place free during its life
- * ------------------------------------------- */
-
-static int by_bytes(const void *x, const void *y)
-{
-    const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
-    if (a->bytes != b->bytes)
-        return a->bytes < b->bytes ? 1 : -1;
-    return a->first - b->first;
-}
-
-static int by_offset(const void *x, const void *y)
-{
-    const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
-}
-
-static size_t round_up(size_t n)
-{
-    return (n + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-}
-
-static void place(struct buffer *b, struct buffer **placed, int n_placed, struct buffer **busy)
-{
-    int n = 0;
-    for (int i = 0; i < n_placed; i++)
-        if (placed[i]->first <= b->last && b->first <= placed[i]->last)
-            busy[n++] = placed[i];
-    qsort(busy, (size_t)n, sizeof(struct buffer *), by_offset);
-    size_t at = 0;
-    for (int i = 0; i < n; i++) {
-        if (busy[i]->offset >= at + round_up(b->bytes))
-            break;
-        at = MAX(at, busy[i]->offset + round_up(busy[i]->bytes));
-    }
-    b->offset = at;
-}
-
-static titan_status place_arena(struct program *p, struct titan_error *err)
-{
-    _cleanup_free_ struct buffer **order = calloc((size_t)p->n_buffers + 1, sizeof *order);
-    _cleanup_free_ struct buffer **busy = calloc((size_t)p->n_buffers + 1, sizeof *busy);
-    int n = 0;
-
-    if (!order || !busy)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    p->arena_bytes = p->external_bytes = 0;
-    for (int i = 0; i < p->n_buffers; i++) {
-        struct buffer *b = &p->buffers[i];
-        if (b->external)
-            p->external_bytes += b->bytes;
-        else if (b->first >= 0)
-            order[n++] = b;
-    }
-    qsort(order, (size_t)n, sizeof(struct buffer *), by_bytes);
-    for (int i = 0; i < n; i++) {
-        place(order[i], order, i, busy);
-        p->arena_bytes = MAX(p->arena_bytes, order[i]->offset + round_up(order[i]->bytes));
-    }
-    return TITAN_OK;
-}
-
-/* --- waits between streams
- * --------------------------------------------------------------------------------------------- */
-
-struct access {
-    int read[STREAM_COUNT], write[STREAM_COUNT]; /* latest action on each stream, -1 */
-};
-
-static int last_any(const struct access *acc, enum stream_id s)
-{
-    return MAX(acc->read[s], acc->write[s]);
-}
-
-static bool share_memory(const struct buffer *a, const struct buffer *b)
-{
-    return !a->external && !b->external && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
-}
-
-/* Latest action of the other stream that must be over before action i may touch buffer id. */
-static int conflict(const struct program *p, const struct access *acc, int i, int id, bool writes, enum stream_id other)
-{
-    const struct buffer *b = &p->buffers[id];
-    int latest = writes ? last_any(&acc[id], other) : acc[id].write[other];
-
-    if (b->first != i)
-        return latest;
-    for (int j = 0; j < p->n_buffers; j++) /* who had this memory before */
-        if (j != id && p->buffers[j].last < i && share_memory(b, &p->buffers[j]))
-            latest = MAX(latest, last_any(&acc[j], other));
-    return latest;
-}
-
-static titan_status derive_waits(struct program *p, struct titan_error *err)
-{
-    _cleanup_free_ struct access *acc = calloc((size_t)p->n_buffers + 1, sizeof *acc);
-    int known[STREAM_COUNT]; /* what a stream has already waited for of the other */
-
-    if (!acc)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (int i = 0; i < p->n_buffers; i++)
-        acc[i] = (struct access){{-1, -1}, {-1, -1}};
-    for (int s = 0; s < STREAM_COUNT; s++)
-        known[s] = -1;
-    for (int i = 0; i < p->n_actions; i++)
-        p->actions[i].signal = false;
-
-    for (int i = 0; i < p->n_actions; i++) {
-        struct action *a = &p->actions[i];
-        const enum stream_id other = a->stream == STREAM_COMPUTE ? STREAM_COMM : STREAM_COMPUTE;
-        int latest = -1;
-        for (int k = 0; k < a->n_in; k++)
-            latest = MAX(latest, conflict(p, acc, i, a->in[k], false, other));
-        for (int k = 0; k < a->n_out; k++)
-            latest = MAX(latest, conflict(p, acc, i, a->out[k], true, other));
-        a->wait = latest > known[a->stream] ? latest : -1;
-        if (a->wait >= 0) {
-            known[a->stream] = a->wait;
-            p->actions[a->wait].signal = true;
+        p->streams |= 1u << a->stream;
+        if (a->channel >= 0)
+            p->channels |= 1u << a->channel;
+        for (int k = 0; k < a->n_operands; k++) {
+            struct buffer *b = &p->buffers[action_operands(p, a)[k].buffer];
+            if (b->first == NONE)
+                b->first = i;
+            b->last = i;
         }
-        for (int k = 0; k < a->n_in; k++)
-            acc[a->in[k]].read[a->stream] = i;
-        for (int k = 0; k < a->n_out; k++)
-            acc[a->out[k]].write[a->stream] = i;
     }
-    return TITAN_OK;
+}
+
+/* The most bytes alive at once and where, by walking over the actions: a buffer is added at its first action, taken
+ * off after its last. Each is met there, so no list of births and deaths is needed. */
+size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action)
+{
+    size_t by_kind[MEMORY_COUNT] = {0}, most[MEMORY_COUNT] = {0}, now = 0, peak = 0;
+    int where = 0;
+
+    find_lifetimes(p);
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct operand *o = action_operands(p, &p->actions[i]);
+        const int n = p->actions[i].n_operands;
+        for (int end = 0; end < 2; end++) {
+            for (int k = 0; k < n; k++) {
+                const struct buffer *b = &p->buffers[o[k].buffer];
+                bool again = false;
+                for (int j = 0; j < k; j++)
+                    again |= o[j].buffer == o[k].buffer;
+                if (again || buffer_is_external(b->kind) || (end ? b->last : b->first) != i)
+                    continue;
+                const size_t bytes = arena_round_up(b->bytes);
+                now += end ? -bytes : bytes;
+                by_kind[buffer_memory(b->kind)] += end ? -bytes : bytes;
+            }
+            if (!end && now > peak) {
+                peak = now;
+                where = i;
+                memcpy(most, by_kind, sizeof most);
+            }
+        }
+    }
+    if (ret_by_kind)
+        memcpy(ret_by_kind, most, sizeof most);
+    if (ret_action)
+        *ret_action = where;
+    return peak;
 }
 
 titan_status program_finish(struct program *p, struct titan_error *err)
 {
     find_lifetimes(p);
-    TRY(place_arena(p, err));
-    return derive_waits(p, err);
+    TRY(arena_place(p, err));
+    return waits_derive(p, err);
 }
 
-/* --- printing
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
-static void print_operands(const struct program *p, const char *label, const int *ids, int n, struct buf *out)
+/* Names of an operation's numbers in their order; NULL: as many as there are tensors, without names. */
+static const char *param_names(enum op op)
 {
-    for (int i = 0; i < n; i++) {
-        const struct buffer *b = &p->buffers[ids[i]];
-        buf_printf(out, "%s%s", i == 0 ? label : ",", buffer_name(b->kind));
-        if (b->unit >= 0)
-            buf_printf(out, "(%d)", b->unit);
-        buf_printf(out, "#%d", ids[i]);
+    static const char *const names[OP_COUNT] = {
+        [OP_LOAD] = "N",
+        [OP_EMBED] = "N C V",
+        [OP_EMBED_WGRAD] = "N C V",
+        [OP_RMSNORM] = "N C",
+        [OP_RMSNORM_DGRAD] = "N C",
+        [OP_RMSNORM_DGAIN] = "N C",
+        [OP_MATMUL] = "M N K lda ldb ldc",
+        [OP_ROPE] = "N heads D ldx",
+        [OP_ATTENTION] = "B Tq Tk H K D Dv ldq ldk ldv ldo",
+        [OP_ATTENTION_DGRAD] = "B Tq Tk H K D Dv ldq ldk ldv ldo lddq lddk lddv lddo",
+        [OP_ATTENTION_MERGE] = "N H Dv ld",
+        [OP_SWIGLU] = "N F ldgu",
+        [OP_SWIGLU_DGRAD] = "N F lddgu ldgu",
+        [OP_ADD] = "n",
+        [OP_COPY] = "bytes",
+        [OP_COPY_2D] = "rows cols ldd lds repeat",
+        [OP_ADD_2D] = "rows cols ldd lds repeat",
+        [OP_CAST] = "n",
+        [OP_ZERO] = "bytes",
+        [OP_ACCUMULATE] = "n",
+        [OP_LOSS_STATS] = "N V",
+        [OP_LOSS_FINISH] = "N V parts",
+        [OP_LOSS_SUM] = "N",
+        [OP_CHECK] = "N",
+        [OP_ALL_TO_ALL] = "bytes",
+        [OP_ALL_TO_ALL_V] = "bytes rows",
+        [OP_SHIFT] = "bytes distance",
+        [OP_SEND] = "bytes",
+        [OP_RECV] = "bytes",
+        [OP_PACK] = "shard owners subtrees",
+        [OP_SUM_TREE] = "shard",
+        [OP_NORM] = "",
+        [OP_AGREE] = "",
+        [OP_DECIDE] = "",
+        [OP_OPTIMISE] = "n",
+        [OP_RELEASE] = "",
+    };
+    return names[op];
+}
+
+static void print_params(const struct program *p, const struct action *a, struct buf *out)
+{
+    static const char *const flags[] = {"ta",     "tb",          "add",     "f32",      "backward",
+                                        "masked", "no_gradient", "sigmoid", "normalize"};
+    const struct op_params *q = action_params(p, a);
+    const char *name = param_names((enum op)a->op);
+
+    for (int i = 0; i < OP_N_MAX; i++) {
+        if (name && *name) {
+            const size_t length = strcspn(name, " ");
+            buf_printf(out, " %.*s=%ld", (int)length, name, (long)q->n[i]);
+            name += length + (name[length] == ' ');
+        } else if (!name && q->n[i] != 0) {
+            buf_printf(out, "%s%ld", i == 0 ? " n=" : ",", (long)q->n[i]);
+        }
     }
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        if (q->flags >> i & 1)
+            buf_printf(out, " %s", flags[i]);
+}
+
+static void print_operand(const struct program *p, const struct operand *o, struct buf *out)
+{
+    static const char *const access[] = {"", "r", "w", "u"};
+    const struct buffer *b = &p->buffers[o->buffer];
+
+    buf_printf(out, " %s:%s", access[o->access & ACCESS_UPDATE], b->name ? b->name : buffer_kind_name(b->kind));
+    if (b->unit >= 0)
+        buf_printf(out, "(%d)", b->unit);
+    buf_printf(out, "#%d", o->buffer);
+    if (o->offset != 0 || o->bytes != b->bytes)
+        buf_printf(out, "[%zu+%zu]", o->offset, o->bytes);
+}
+
+static void print_action(const struct program *p, int i, struct buf *out)
+{
+    const struct action *a = &p->actions[i];
+
+    buf_printf(out, "%5d %-13s %-9s %-15s", i, stream_name((enum stream_id)a->stream), phase_name((enum phase)a->phase),
+               op_name((enum op)a->op));
+    if (a->stage >= 0)
+        buf_printf(out, " stage=%d", a->stage);
+    if (a->unit >= 0)
+        buf_printf(out, " unit=%d", a->unit);
+    if (a->microbatch >= 0)
+        buf_printf(out, " microbatch=%d", a->microbatch);
+    for (int k = 0; k < a->n_operands; k++)
+        print_operand(p, &action_operands(p, a)[k], out);
+    if (a->channel >= 0)
+        buf_printf(out, " on %s", channel_name((enum channel)a->channel));
+    if (a->op == OP_SEND || a->op == OP_RECV)
+        buf_printf(out, " peer=%d", a->peer);
+    print_params(p, a, out);
+    for (int k = 0; k < a->n_waits; k++)
+        buf_printf(out, "%s%d", k == 0 ? " wait=" : ",", p->waits[a->wait + k]);
+    buf_puts(out, "\n");
 }
 
 void program_print(const struct program *p, struct buf *out)
 {
-    buf_printf(out, "rank %d of %d: microbatches %ld to %ld of %ld, %d actions, arena %.1f MiB, state %.1f MiB\n",
-               p->rank, p->world, (long)p->from, (long)p->to, (long)p->microbatches, p->n_actions,
-               (double)p->arena_bytes / 1048576.0, (double)p->external_bytes / 1048576.0);
-    for (int i = 0; i < p->n_actions; i++) {
-        const struct action *a = &p->actions[i];
-        buf_printf(out, "%5d %-7s %-13s", i, a->stream == STREAM_COMM ? "comm" : "compute", action_name(a->kind));
-        if (a->unit >= 0)
-            buf_printf(out, " unit=%d", a->unit);
-        if (a->microbatch >= 0)
-            buf_printf(out, " microbatch=%ld", (long)a->microbatch);
-        print_operands(p, " in=", a->in, a->n_in, out);
-        print_operands(p, " out=", a->out, a->n_out, out);
-        if (a->bytes > 0)
-            buf_printf(out, " bytes=%zu", a->bytes);
-        if (a->first)
-            buf_puts(out, " first");
-        if (a->wait >= 0)
-            buf_printf(out, " wait=%d", a->wait);
-        buf_puts(out, "\n");
-    }
+    buf_printf(out, "pp rank %d, %ld microbatches: %d actions, %d buffers, arena %.1f MiB\n", p->pp_rank,
+               (long)p->share, p->n_actions, p->n_buffers, (double)p->arena_bytes / 1048576.0);
+    for (int i = 0; i < p->n_actions; i++)
+        print_action(p, i, out);
 }
