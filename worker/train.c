@@ -1,8 +1,9 @@
 /* train.c - the training loop, top to bottom.
  *
  *   train            epochs until the last step
- *     run_epoch      communicator, plan, state, steps
- *       plan         mesh -> layout -> programs of all ranks -> check
+ *     run_epoch      world, plan, groups, state, steps
+ *       plan         recipe -> mesh -> layout -> programs of all kinds -> check
+ *       open_groups  a communicator for every channel the programs use
  *       load_state   init | checkpoint | the memory of the previous epoch
  *       run_steps    batch, program, commit, report, checkpoint
  *
@@ -21,6 +22,7 @@
 #include "base/log.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/comm/comm.h"
+#include "worker/data/batch.h"
 #include "worker/data/dataset.h"
 #include "worker/elastic/transfer.h"
 #include "worker/exec/exec.h"
@@ -28,13 +30,10 @@
 #include "worker/optim/adamw.h"
 #include "worker/optim/outcome.h"
 #include "worker/optim/schedule.h"
-#include "worker/plan/build.h"
-#include "worker/plan/check.h"
-#include "worker/plan/mesh.h"
+#include "worker/plan/plan.h"
 #include "worker/plan/tree.h"
 
 enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4 };
-#define PREFETCH_VISITS 1
 
 /* What lives as long as the process. */
 struct trainer {
@@ -42,14 +41,12 @@ struct trainer {
     struct membership *members;
     struct log log;
     struct device_handle device;
-    struct stream *streams[STREAM_COUNT];
+    struct stream *streams[STREAM_COUNT]; /* opened when a program first uses them */
     struct model *model;
     struct dataset *data;
     struct metrics metrics;
     struct train_state *state; /* NULL until the first epoch has one */
     enum dtype dt;
-    struct layer_ctx shape; /* of a microbatch */
-    int64_t microbatches;
     struct buf recipe_text;
     uint64_t recipe_hash;
     char checkpoint_dir[PATH_MAX];
@@ -60,15 +57,21 @@ struct epoch {
     struct trainer *t;
     struct epoch_view view;
     const struct comm_ops *comm_ops; /* NULL when alone */
-    _Atomic(struct comm *) comm;     /* the control thread revokes it */
-    struct layout *layout;
+    _Atomic(struct comm *) comm;     /* of all ranks; the control thread revokes it, and so its parts */
+    struct comm *comms[CHANNEL_COUNT];
+    struct plan *plan;
     struct program *program; /* this rank's */
+    uint32_t channels;       /* bits: those that any rank's program uses */
+    size_t memory_bytes;     /* of the device */
     struct exec *exec;
     _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting */
     uint64_t writer_step;                       /* newest step handed to the writer */
-    int32_t *batch;
-    double *counts;
-    struct step_outcome outcome; /* of the step under way */
+    int64_t first_microbatch;                   /* of this rank's share */
+    int32_t *tokens;                            /* [slot][BATCH_ROWS][N]: what the program loads */
+    int32_t *inputs, *targets;                  /* of one microbatch, whole sequences */
+    double *counts;                             /* [slot] */
+    struct update update;                       /* of the step under way */
+    struct step_outcome outcome;                /* of the step under way */
     double learning_rate;
     uint64_t skipped_in_a_row;
 };
@@ -77,13 +80,6 @@ enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED };
 
 /* --- process set-up
  * ----------------------------------------------------------------------------------------------------- */
-
-static enum reshard reshard_of(const struct recipe *r)
-{
-    if (strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
-        return RESHARD_NEVER;
-    return strcmp(r->parallelism.fsdp_reshard_after_forward, "always") == 0 ? RESHARD_ALWAYS : RESHARD_DEFAULT;
-}
 
 static enum dtype compute_dtype(const struct recipe *r, const struct device_info *info)
 {
@@ -135,21 +131,12 @@ static titan_status open_trainer(struct trainer *t, const struct train_options *
     if (buf_failed(&t->recipe_text))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
-    t->microbatches = r->training.global_batch_size / r->training.local_batch_size;
     TRY(checkpoint_folder(t, err));
     TRY(open_data(t, err)); /* before the device: bad input shows at once */
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
-    TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
-    TRY(t->device.ops->stream_open(t->device.dev, "comm", false, &t->streams[STREAM_COMM], err));
     t->dt = compute_dtype(r, &t->device.info);
-    t->shape = (struct layer_ctx){.ops = t->device.ops,
-                                  .dev = t->device.dev,
-                                  .model = t->model,
-                                  .dt = t->dt,
-                                  .b = r->training.local_batch_size,
-                                  .t = r->training.seq_len};
-    return TITAN_OK;
+    return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);
 }
 
 static void close_trainer(struct trainer *t)
@@ -210,55 +197,86 @@ static titan_status open_comm(struct epoch *e, struct titan_error *err)
 /* --- an epoch: plan
  * -------------------------------------------------------------------------------------------------------- */
 
-/* Build and check every rank's program; keep that of `keep` (-1: none). Printed to out where it is not NULL. */
-static titan_status plan_all(const struct build_options *options, int keep, uint64_t memory_bytes, struct program **ret,
-                             struct buf *out, struct titan_error *err)
+/* External memory counts, except what lies in the host's. */
+static size_t device_bytes(const struct program *p)
 {
-    struct program *previous = NULL;
-    titan_status status = TITAN_OK;
+    size_t bytes = p->arena_bytes;
 
-    for (int rank = 0; status == TITAN_OK && rank < options->layout->world; rank++) {
-        struct program *p = NULL;
-        status = program_build(options, rank, &p, err);
-        if (status == TITAN_OK)
-            status = program_check(p, memory_bytes, err);
-        if (status == TITAN_OK && previous)
-            status = program_check_pair(previous, p, err);
-        if (status == TITAN_OK && out)
-            program_print(p, out);
-        if (previous && previous != *ret)
-            program_close(previous);
-        previous = p;
-        if (rank == keep)
-            *ret = p;
-    }
-    if (previous && previous != *ret)
-        program_close(previous);
-    return status;
+    for (int i = 0; i < p->n_buffers; i++)
+        if (buffer_is_external(p->buffers[i].kind) && buffer_memory(p->buffers[i].kind) != MEMORY_HOST)
+            bytes += p->buffers[i].bytes;
+    return bytes;
 }
 
-static struct build_options build_options_of(const struct recipe *r, const struct layout *layout,
-                                             const struct layer_ctx *shape)
-{
-    return (struct build_options){.layout = layout,
-                                  .shape = shape,
-                                  .microbatches = r->training.global_batch_size / r->training.local_batch_size,
-                                  .reshard = reshard_of(r),
-                                  .prefetch = PREFETCH_VISITS,
-                                  .canonical = r->numerics.canonical,
-                                  .recompute = strcmp(r->activation_checkpoint.mode, "full") == 0};
-}
-
+/* Programs of all kinds are built and checked together on every rank; its own stays. */
 static titan_status plan(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    struct mesh mesh;
+    const struct plan_options options = {.recipe = t->recipe,
+                                         .model = t->model,
+                                         .world = e->view.world,
+                                         .dt = t->dt,
+                                         .ops = t->device.ops,
+                                         .dev = t->device.dev,
+                                         .memory_bytes = t->device.info.memory_bytes};
+    struct program **programs = NULL;
+    int64_t to;
 
-    TRY(recipe_check_world(t->recipe, e->view.world, err));
-    TRY(mesh_build(t->recipe, e->view.world, &mesh, err));
-    TRY(layout_open(t->model, mesh.size[AXIS_DP_SHARD], &e->layout, err));
-    const struct build_options options = build_options_of(t->recipe, e->layout, &t->shape);
-    return plan_all(&options, e->view.rank, t->device.info.memory_bytes, &e->program, NULL, err);
+    TRY(plan_open(&options, &e->plan, err));
+    TRY(plan_programs(e->plan, &programs, err));
+    for (int k = 0; k < e->plan->kinds; k++)
+        e->channels |= programs[k]->channels;
+    e->program = TAKE(programs[program_kind(&e->plan->build, e->view.rank)]);
+    plan_free_programs(e->plan, programs);
+    e->memory_bytes = device_bytes(e->program);
+    tree_share(e->plan->build.microbatches, mesh_batch_size(&e->plan->mesh),
+               mesh_batch_rank(&e->plan->mesh, e->view.rank), &e->first_microbatch, &to);
+    return TITAN_OK;
+}
+
+static titan_status open_streams(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if ((e->program->streams >> s & 1) && !t->streams[s])
+            TRY(t->device.ops->stream_open(t->device.dev, stream_name((enum stream_id)s), false, &t->streams[s], err));
+    return TITAN_OK;
+}
+
+/* --- an epoch: communicators of the mesh's groups
+ * -------------------------------------------------------------------------- */
+
+/* All ranks split in the same order, also for channels that their own program does not use. */
+static titan_status open_groups(struct epoch *e, struct titan_error *err)
+{
+    struct membership *m = e->t->members;
+    struct comm *const world = atomic_load(&e->comm);
+    const struct mesh *mesh = &e->plan->mesh;
+    _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
+
+    if (!members)
+        return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
+    e->comms[CHANNEL_WORLD] = world;
+    for (int c = 0; c < CHANNEL_COUNT; c++) {
+        const enum group group = channel_group((enum channel)c);
+        const int n = mesh_group_size(mesh, group);
+        if (c == CHANNEL_WORLD || n == 1 || !(e->channels >> c & 1))
+            continue;
+        mesh_group_members(mesh, group, e->view.rank, members);
+        const titan_status status = e->comm_ops->split(world, members, n, m->ops->revoked(m), &e->comms[c], err);
+        if (status != TITAN_OK)
+            return titan_error_wrap(err, "communicator %s", channel_name((enum channel)c));
+    }
+    return TITAN_OK;
+}
+
+static void close_comms(struct epoch *e)
+{
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        if (c != CHANNEL_WORLD && e->comms[c])
+            e->comm_ops->close(e->comms[c]);
+    e->comm_ops->close(atomic_load(&e->comm));
 }
 
 /* --- an epoch: state
@@ -276,8 +294,7 @@ static titan_status fill_state(struct epoch *e, struct train_state *fresh, struc
     case STATE_FROM_CHECKPOINT:
         return state_load(fresh, e->view.checkpoint_path, t->recipe_hash, s, err);
     case STATE_FROM_MEMORY:
-        status =
-            state_transfer(&e->view, t->state, fresh, e->comm_ops, atomic_load(&e->comm), t->streams[STREAM_COMM], err);
+        status = state_transfer(&e->view, t->state, fresh, e->comm_ops, atomic_load(&e->comm), s, err);
         if (status != TITAN_ECONFLICT || !e->view.checkpoint_path[0])
             return status;
         tlog_warn(&t->log, "state not in memory, taking the checkpoint", "reason=\"%s\"", err ? err->msg : "");
@@ -291,8 +308,15 @@ static titan_status load_state(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     struct train_state *fresh = NULL;
+    struct layout *layout = NULL; /* the state outlives the plan */
 
-    TRY(state_open(&t->device, t->model, e->view.rank, e->view.world, t->dt, &fresh, err));
+    TRY(layout_of_recipe(t->recipe, t->model, &e->plan->mesh, &layout, err));
+    const titan_status opened =
+        state_open(&t->device, layout, e->view.rank, t->dt, t->recipe->training.enable_cpu_offload, &fresh, err);
+    if (opened != TITAN_OK) {
+        layout_close(layout);
+        return opened;
+    }
     const titan_status status = fill_state(e, fresh, err);
     if (status != TITAN_OK) {
         state_close(fresh);
@@ -307,38 +331,50 @@ static titan_status load_state(struct epoch *e, struct titan_error *err)
 /* --- a step
  * ---------------------------------------------------------------------------------------------------------------- */
 
-/* Samples of this rank's microbatches: a function of step and position only. */
+/* Tokens of this rank's microbatches: a function of step and position only. */
 static void load_batch(struct epoch *e, uint64_t step)
 {
-    const struct recipe *r = e->t->recipe;
-    const int64_t rows = r->training.local_batch_size, len = r->training.seq_len, n = rows * len;
+    const struct sequence_cut *cut = &e->plan->cut;
+    const uint64_t first = (step - 1) * (uint64_t)e->t->recipe->training.global_batch_size;
+    const int cp_rank = mesh_group_rank(&e->plan->mesh, GROUP_CP, e->view.rank);
+    const int64_t each = BATCH_ROWS * batch_tokens(cut);
 
-    for (int64_t mb = e->program->from; mb < e->program->to; mb++) {
-        int32_t *inputs = e->batch + (mb - e->program->from) * 2 * n, *targets = inputs + n;
-        int64_t counted = 0;
-        for (int64_t i = 0; i < rows; i++)
-            dataset_sample(e->t->data, (step - 1) * (uint64_t)r->training.global_batch_size + (uint64_t)(mb * rows + i),
-                           inputs + i * len, targets + i * len);
-        for (int64_t i = 0; i < n; i++)
-            counted += targets[i] >= 0;
-        e->counts[mb - e->program->from] = (double)counted;
+    for (int64_t slot = 0; slot < e->program->share; slot++) {
+        const int64_t sample = (e->first_microbatch + slot) * cut->b;
+        for (int64_t i = 0; i < cut->b; i++)
+            dataset_sample(e->t->data, first + (uint64_t)(sample + i), e->inputs + i * cut->t, e->targets + i * cut->t);
+        e->counts[slot] = (double)batch_fill(cut, cp_rank, e->inputs, e->targets, NULL, e->tokens + slot * each);
     }
 }
 
-/* Called by the executor between reduction and update, on every rank with the same reports. */
-static titan_status decide(void *arg, const double *reports, struct exec_decision *ret, struct titan_error *err)
+/* Called by the executor between reduction and update, on every rank with the same report. */
+static titan_status decide(void *arg, const double *report, bool *ret_skip, struct titan_error *err)
 {
     struct epoch *e = arg;
     const struct recipe *r = e->t->recipe;
     const struct train_state *st = e->t->state;
     const uint64_t step = st->step + 1;
 
-    TRY(outcome_read(e->program, e->layout, reports, &e->outcome, err));
+    TRY(outcome_read(e->program, e->plan->layout, report, &e->outcome, err));
     e->learning_rate = schedule_rate(r, (int64_t)step);
-    ret->skip = !e->outcome.finite;
-    ret->adamw = adamw_arguments(r, e->learning_rate, step - st->skipped,
-                                 clip_factor(e->outcome.grad_norm, r->training.max_norm) / e->outcome.tokens);
+    *ret_skip = !e->outcome.finite;
+    e->update.sgd = strcmp(r->optimizer.name, "SGD") == 0;
+    e->update.args = adamw_arguments(r, e->learning_rate, step - st->skipped,
+                                     clip_factor(e->outcome.grad_norm, r->training.max_norm) / e->outcome.tokens);
     return TITAN_OK;
+}
+
+static titan_status optimise(void *arg, int unit, float *staged, void *shard, const float *grad, int64_t n,
+                             struct stream *s)
+{
+    const struct epoch *e = arg;
+    return state_update(e->t->state, &e->update, unit, staged, shard, grad, n, s);
+}
+
+static void *bind_state(void *arg, const struct buffer *buffer)
+{
+    const struct epoch *e = arg;
+    return state_bind(e->t->state, buffer);
 }
 
 /* A step without an update: fine now and then, a sign of a sick run when they come in a row. */
@@ -384,7 +420,7 @@ static void report_step(struct epoch *e, int64_t started_ns)
                                        .mfu = mfu_of(t, tps, e->view.world),
                                        .step_ms = seconds * 1e3,
                                        .world = e->view.world,
-                                       .memory_bytes = e->program->arena_bytes + e->program->external_bytes,
+                                       .memory_bytes = e->memory_bytes,
                                        .skipped_steps = (uint32_t)t->state->skipped};
     metrics_step(&t->metrics, &t->log, &report);
     t->members->ops->progress(t->members, &report);
@@ -394,7 +430,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const int64_t started = clock_mono_ns();
-    const struct exec_step step = {.batch = e->batch,
+    const struct exec_step step = {.tokens = e->tokens,
                                    .counts = e->counts,
                                    .orders = t->members->ops->orders(t->members),
                                    .decide = decide,
@@ -476,27 +512,40 @@ static titan_status checkpoint_if_due(struct epoch *e, bool last, struct titan_e
 /* --- an epoch
  * ----------------------------------------------------------------------------------------------------------------- */
 
+static titan_status alloc_batch(struct epoch *e, struct titan_error *err)
+{
+    const struct sequence_cut *cut = &e->plan->cut;
+    const size_t share = (size_t)MAX(e->program->share, 1), n = (size_t)(cut->b * cut->t);
+
+    e->tokens = calloc(share * BATCH_ROWS * (size_t)batch_tokens(cut), sizeof *e->tokens);
+    e->inputs = calloc(n, sizeof *e->inputs);
+    e->targets = calloc(n, sizeof *e->targets);
+    e->counts = calloc(share, sizeof *e->counts);
+    if (!e->tokens || !e->inputs || !e->targets || !e->counts)
+        return titan_fail(err, TITAN_ENOMEM, "batch: out of memory");
+    return TITAN_OK;
+}
+
 static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    const int64_t share = MAX(e->program->to - e->program->from, 1), n = t->shape.b * t->shape.t;
-    const struct exec_options exec = {.program = e->program,
-                                      .shape = &t->shape,
-                                      .device = &t->device,
-                                      .streams = {t->streams[STREAM_COMPUTE], t->streams[STREAM_COMM]},
-                                      .comm_ops = e->comm_ops,
-                                      .comm = atomic_load(&e->comm),
-                                      .state = t->state};
+    struct exec_options exec = {.program = e->program,
+                                .rank = e->view.rank,
+                                .cut = e->plan->cut,
+                                .device = &t->device,
+                                .comm_ops = e->comm_ops,
+                                .bind = bind_state,
+                                .optimise = optimise,
+                                .arg = e};
     const struct writer_options writer = {.dir = t->checkpoint_dir,
                                           .rank = e->view.rank,
                                           .world = e->view.world,
                                           .keep = (int)t->recipe->checkpoint.keep_latest_k,
                                           .layout = t->state->layout};
 
-    e->batch = calloc((size_t)(share * 2 * n), sizeof *e->batch);
-    e->counts = calloc((size_t)share, sizeof *e->counts);
-    if (!e->batch || !e->counts)
-        return titan_fail(err, TITAN_ENOMEM, "batch: out of memory");
+    memcpy(exec.streams, t->streams, sizeof exec.streams);
+    memcpy(exec.comms, e->comms, sizeof exec.comms);
+    TRY(alloc_batch(e, err));
     TRY(exec_open(&exec, &e->exec, err));
     if (t->recipe->checkpoint.enable) {
         if (e->view.rank == 0) /* nothing of this epoch can be there yet: no step has been agreed on */
@@ -533,12 +582,26 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
  * still there to go on. */
 static titan_status leave_together(struct epoch *e, struct titan_error *err)
 {
-    struct stream *const s = e->t->streams[STREAM_COMM];
+    struct stream *const s = e->t->streams[STREAM_COMPUTE];
 
     if (e->view.world == 1)
         return TITAN_OK;
     TRY(e->comm_ops->barrier(atomic_load(&e->comm), s));
     return e->t->device.ops->stream_sync(s, err);
+}
+
+/* "pp=2 dp_shard=2": the axes with more than one rank. */
+#define MESH_TEXT 128
+static const char *mesh_text(const struct mesh *mesh, char text[MESH_TEXT])
+{
+    size_t n = 0;
+
+    (void)snprintf(text, MESH_TEXT, "1");
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (mesh->size[a] > 1)
+            n += (size_t)snprintf(text + n, MESH_TEXT - n, "%s%s=%d", n > 0 ? " " : "",
+                                  mesh_axis_name((enum mesh_axis)a), mesh->size[a]);
+    return text;
 }
 
 static double ms(int64_t from_ns, int64_t to_ns)
@@ -549,22 +612,26 @@ static double ms(int64_t from_ns, int64_t to_ns)
 static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    int64_t at[5] = {clock_mono_ns()};
+    int64_t at[6] = {clock_mono_ns()};
 
     TRY(open_comm(e, err));
     at[1] = clock_mono_ns();
     TRY(plan(e, err));
+    TRY(open_streams(e, err));
     at[2] = clock_mono_ns();
-    TRY(load_state(e, err));
+    if (e->view.world > 1)
+        TRY(open_groups(e, err));
     at[3] = clock_mono_ns();
-    TRY(prepare_steps(e, err));
+    TRY(load_state(e, err));
     at[4] = clock_mono_ns();
+    TRY(prepare_steps(e, err));
+    at[5] = clock_mono_ns();
     tlog_info(&t->log, "epoch begins",
-              "epoch=%lu workers=%d step=%lu device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f state_ms=%.1f "
-              "memory_ms=%.1f",
-              (unsigned long)e->view.epoch, e->view.world, (unsigned long)t->state->step, t->device.info.name,
-              t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ms(at[0], at[1]), ms(at[1], at[2]), ms(at[2], at[3]),
-              ms(at[3], at[4]));
+              "epoch=%lu workers=%d mesh=\"%s\" step=%lu device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f "
+              "groups_ms=%.1f state_ms=%.1f memory_ms=%.1f",
+              (unsigned long)e->view.epoch, e->view.world, mesh_text(&e->plan->mesh, (char[MESH_TEXT]){0}),
+              (unsigned long)t->state->step, t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32",
+              ms(at[0], at[1]), ms(at[1], at[2]), ms(at[2], at[3]), ms(at[3], at[4]), ms(at[4], at[5]));
     TRY(run_steps(e, ret, err));
     return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
 }
@@ -580,18 +647,20 @@ static void close_epoch(struct epoch *e, bool failed)
     if (comm && failed)
         e->comm_ops->revoke(comm);
     for (int s = 0; s < STREAM_COUNT; s++)
-        if (t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
+        if (t->streams[s] && t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
             t->device.ops->stream_clear(t->streams[s]);
     if (e->comm_ops) {
         m->ops->on_revoke(m, NULL, NULL); /* until here an order to revoke ends the wait above */
         if (comm)
-            e->comm_ops->close(comm);
+            close_comms(e);
     }
     exec_close(e->exec);
     checkpoint_writer_close(atomic_load(&e->writer));
     program_close(e->program);
-    layout_close(e->layout);
-    free(e->batch);
+    plan_close(e->plan);
+    free(e->tokens);
+    free(e->inputs);
+    free(e->targets);
     free(e->counts);
 }
 
@@ -679,36 +748,31 @@ titan_status train(const struct train_options *options, struct titan_error *err)
 /* --- without a device
  * ------------------------------------------------------------------------------------------------------- */
 
-static size_t no_work(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d)
+static void close_model(struct model **model)
 {
-    (void)dev;
-    (void)dt;
-    return (size_t)(b * t * h * (kv + d));
+    model_close(*model);
+}
+
+static void close_plan(struct plan **plan)
+{
+    plan_close(*plan);
 }
 
 titan_status train_check(const struct recipe *recipe, int world, struct buf *out, struct titan_error *err)
 {
-    static const struct device_ops sizes_only = {.attention_work_bytes = no_work};
-    struct model *model = NULL;
-    struct layout *layout = NULL;
-    struct program *none = NULL;
-    struct mesh mesh;
+    const bool f32 = strcmp(recipe->training.mixed_precision_param, "float32") == 0;
+    struct plan_options options = {.recipe = recipe, .world = world, .dt = f32 ? DTYPE_F32 : DTYPE_BF16};
+    _cleanup_(close_model) struct model *model = NULL;
+    _cleanup_(close_plan) struct plan *plan = NULL;
+    struct program **programs = NULL;
 
     TRY(recipe_check_world(recipe, world, err));
-    TRY(mesh_build(recipe, world, &mesh, err));
     TRY(model_open(&recipe->model.dims, &model, err));
-    titan_status status = layout_open(model, mesh.size[AXIS_DP_SHARD], &layout, err);
-    if (status == TITAN_OK) {
-        const struct layer_ctx shape = {
-            .ops = &sizes_only,
-            .model = model,
-            .dt = strcmp(recipe->training.mixed_precision_param, "float32") == 0 ? DTYPE_F32 : DTYPE_BF16,
-            .b = recipe->training.local_batch_size,
-            .t = recipe->training.seq_len};
-        const struct build_options options = build_options_of(recipe, layout, &shape);
-        status = plan_all(&options, -1, 0, &none, out, err);
-    }
-    layout_close(layout);
-    model_close(model);
-    return status;
+    options.model = model;
+    TRY(plan_open(&options, &plan, err));
+    TRY(plan_programs(plan, &programs, err));
+    for (int k = 0; out && k < plan->kinds; k++)
+        program_print(programs[k], out);
+    plan_free_programs(plan, programs);
+    return TITAN_OK;
 }
