@@ -73,22 +73,25 @@ static void close_dir(DIR **dir)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static titan_status write_pieces(const char *path, const struct tensor_spec *specs, const struct piece *pieces,
-                                 int npieces, struct manifest_file *file, struct titan_error *err)
+static titan_status write_pieces(const char *path, const struct manifest *m, const struct piece *pieces,
+                                 struct manifest_file *file, struct titan_error *err)
 {
-    _cleanup_free_ struct safetensors_entry *entries = calloc((size_t)npieces + 1, sizeof(*entries));
-    _cleanup_free_ char(*names)[128] = calloc((size_t)npieces + 1, sizeof(*names));
+    const size_t n = (size_t)file->npieces;
+    _cleanup_free_ struct safetensors_entry *entries = calloc(n + 1, sizeof(*entries));
+    _cleanup_free_ char(*names)[MANIFEST_PIECE_NAME_MAX] = calloc(n + 1, sizeof(*names));
     if (!entries || !names)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to write %d pieces", npieces);
-    for (int i = 0; i < npieces; i++) {
-        (void)snprintf(names[i], sizeof(names[i]), "%s@%" PRId64, specs[pieces[i].tensor].name, pieces[i].start);
-        entries[i] =
-            (struct safetensors_entry){.name = names[i], .dtype = "F32", .shape = {pieces[i].count}, .ndim = 1};
+        return titan_fail(err, TITAN_ENOMEM, "no memory to write %zu pieces", n);
+    for (size_t i = 0; i < n; i++) {
+        int64_t place;
+        manifest_piece_name(m, &file->pieces[i], names[i], &place);
+        entries[i] = (struct safetensors_entry){
+            .name = names[i], .dtype = "F32", .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
     }
     struct safetensors_writer *w = NULL;
-    TRY(safetensors_create(path, entries, (size_t)npieces, NULL, &w, err));
-    for (int i = 0; i < npieces; i++) {
-        titan_status status = safetensors_append(w, pieces[i].data, (size_t)pieces[i].count * sizeof(float), err);
+    TRY(safetensors_create(path, entries, n, NULL, &w, err));
+    for (size_t i = 0; i < n; i++) {
+        titan_status status =
+            safetensors_append(w, pieces[i].data, (size_t)(pieces[i].rows * pieces[i].cols) * sizeof(float), err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;
@@ -97,31 +100,39 @@ static titan_status write_pieces(const char *path, const struct tensor_spec *spe
     return safetensors_finish(w, &file->bytes, &file->crc, err);
 }
 
+/* Of a piece of ours: it lies in its tensor. */
+static void assert_inside(const struct tensor_spec *specs, int nspecs, const struct piece *p)
+{
+    int64_t rows, cols;
+    titan_assert(p->tensor >= 0 && p->tensor < nspecs);
+    tensor_matrix(&specs[p->tensor], &rows, &cols);
+    titan_assert(p->row >= 0 && p->rows >= 0 && p->row + p->rows <= rows);
+    titan_assert(p->col >= 0 && p->cols >= 0 && p->col + p->cols <= cols);
+}
+
 titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_info *info, int rank,
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err)
 {
     char folder[PATH_MAX], path[PATH_MAX];
+    const struct manifest m = {.tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
     _cleanup_(manifest_file_clear) struct manifest_file file = {0};
     _cleanup_free_ struct piece *kept = calloc((size_t)npieces + 1, sizeof(*kept));
     file.pieces = calloc((size_t)npieces + 1, sizeof(*file.pieces));
     if (!kept || !file.pieces)
         return titan_fail(err, TITAN_ENOMEM, "no memory to write %d pieces", npieces);
     for (int i = 0; i < npieces; i++) {
-        const struct piece *p = &pieces[i];
-        titan_assert(p->tensor >= 0 && p->tensor < nspecs && p->start >= 0 && p->count >= 0 &&
-                     p->start + p->count <= specs[p->tensor].numel);
-        if (p->count == 0)
+        assert_inside(specs, nspecs, &pieces[i]);
+        if (pieces[i].rows == 0 || pieces[i].cols == 0)
             continue;
-        kept[file.npieces] = *p;
-        file.pieces[file.npieces++] =
-            (struct manifest_piece){.tensor = p->tensor, .start = p->start, .count = p->count};
+        kept[file.npieces] = pieces[i];
+        file.pieces[file.npieces++] = (struct manifest_piece){.box = pieces[i], .range = -1};
     }
     TRY(checkpoint_unfinished_path(folder, dir, info, err));
     (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
     TRY(join(path, err, folder, file.name));
     TRY(dir_make(folder, err));
-    TRY(write_pieces(path, specs, kept, file.npieces, &file, err));
+    TRY(write_pieces(path, &m, kept, &file, err));
     TRY(dir_sync(folder, err));
     manifest_print_file(&file, entry);
     return buf_failed(entry) ? titan_fail(err, TITAN_ENOMEM, "no memory for a manifest entry") : TITAN_OK;
@@ -327,15 +338,6 @@ titan_status checkpoint_prune(const char *dir, int keep, struct titan_error *err
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
-struct piece_range piece_overlap(const struct piece *a, const struct piece *b)
-{
-    int64_t start = MAX(a->start, b->start);
-    int64_t end = MIN(a->start + a->count, b->start + b->count);
-    if (a->tensor != b->tensor || end <= start)
-        return (struct piece_range){.start = start, .count = 0};
-    return (struct piece_range){.start = start, .count = end - start};
-}
-
 /* Every spec is in the manifest with its shape; map[i] = its index there. */
 static titan_status match_specs(const struct manifest *m, const struct tensor_spec *specs, int nspecs, int *map,
                                 struct titan_error *err)
@@ -385,41 +387,106 @@ static titan_status verify_file(const char *path, const struct manifest_file *fi
     return TITAN_OK;
 }
 
-/* Where the data of one stored piece meets what is wanted. */
-static titan_status read_stored_piece(const struct safetensors *st, const struct manifest *m,
-                                      const struct manifest_piece *stored, const int *map, const struct piece *pieces,
-                                      int npieces, struct titan_error *err)
+/* Pieces that are wanted, by the manifest's tensor: those of tensor t are list[first[t]..first[t+1]). */
+struct wishes {
+    struct piece *list;
+    int *first;
+};
+
+static void clear_wishes(struct wishes *w)
 {
-    char name[128];
-    (void)snprintf(name, sizeof(name), "%s@%" PRId64, m->tensors[stored->tensor].name, stored->start);
-    const struct safetensors_tensor *t = safetensors_find(st, name);
-    if (!t || strcmp(t->dtype, "F32") != 0 || t->bytes != (uint64_t)stored->count * sizeof(float))
-        return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
-    struct piece have = {.tensor = stored->tensor, .start = stored->start, .count = stored->count};
-    for (int i = 0; i < npieces; i++) {
-        struct piece want = pieces[i];
-        want.tensor = map[want.tensor];
-        struct piece_range r = piece_overlap(&have, &want);
-        if (r.count == 0)
-            continue;
-        TRY(safetensors_read(st, t, (uint64_t)(r.start - have.start) * sizeof(float),
-                             want.data + (r.start - want.start), (size_t)r.count * sizeof(float), err));
+    free(w->list);
+    free(w->first);
+}
+
+static titan_status sort_wishes(const struct manifest *m, const int *map, const struct piece *pieces, int n,
+                                struct wishes *ret, struct titan_error *err)
+{
+    ret->list = calloc((size_t)n + 1, sizeof(*ret->list));
+    ret->first = calloc((size_t)m->ntensors + 2, sizeof(*ret->first));
+    if (!ret->list || !ret->first)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d pieces", n);
+    int *const next = ret->first + 1; /* of the tensor before it, while they are filled in */
+    for (int i = 0; i < n; i++)
+        next[map[pieces[i].tensor] + 1]++;
+    for (int t = 0; t < m->ntensors; t++)
+        next[t + 1] += next[t];
+    for (int i = 0; i < n; i++) {
+        struct piece *p = &ret->list[next[map[pieces[i].tensor]]++];
+        *p = pieces[i];
+        p->tensor = map[pieces[i].tensor];
     }
     return TITAN_OK;
 }
 
-static bool file_needed(const struct manifest_file *file, const int *map, const struct piece *pieces, int npieces)
+struct stored {
+    const struct safetensors *file;
+    const struct safetensors_tensor *tensor;
+    struct piece box;
+    int64_t place; /* of its data in the tensor */
+};
+
+/* Elements [from, from+n) of the box. */
+static titan_status read_stored(const struct stored *s, int64_t from, int64_t n, float *out, struct titan_error *err)
 {
-    for (int p = 0; p < file->npieces; p++) {
-        struct piece have = {
-            .tensor = file->pieces[p].tensor, .start = file->pieces[p].start, .count = file->pieces[p].count};
-        for (int i = 0; i < npieces; i++) {
-            struct piece want = pieces[i];
-            want.tensor = map[want.tensor];
-            if (piece_overlap(&have, &want).count > 0)
-                return true;
-        }
+    return safetensors_read(s->file, s->tensor, (uint64_t)(s->place + from) * sizeof(float), out,
+                            (size_t)n * sizeof(float), err);
+}
+
+/* What stored and wanted have in common: in one go where it is in one place on both sides, through a buffer where it is
+ * in the file, otherwise row by row. */
+static titan_status read_overlap(const struct stored *s, const struct piece *want, const struct piece *common,
+                                 struct titan_error *err)
+{
+    const int64_t from = piece_place(&s->box, common), cols = common->cols;
+    float *out = want->data + piece_place(want, common);
+    if (common->rows == 1 || (cols == s->box.cols && cols == want->cols))
+        return read_stored(s, from, common->rows * cols, out, err);
+    const int64_t at_once = cols == s->box.cols ? MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1) : 1;
+    _cleanup_free_ float *block = at_once > 1 ? malloc((size_t)(at_once * cols) * sizeof(*block)) : NULL;
+    for (int64_t r = 0; r < common->rows; r += at_once) {
+        const int64_t n = MIN(at_once, common->rows - r);
+        if (at_once > 1 && !block)
+            return titan_fail(err, TITAN_ENOMEM, "no memory to read a checkpoint");
+        TRY(read_stored(s, from + r * s->box.cols, n * cols, block ? block : out + r * want->cols, err));
+        for (int64_t i = 0; block && i < n; i++)
+            memcpy(out + (r + i) * want->cols, block + i * cols, (size_t)cols * sizeof(*out));
     }
+    return TITAN_OK;
+}
+
+static titan_status read_stored_piece(const struct safetensors *st, const struct manifest *m,
+                                      const struct manifest_piece *piece, const struct wishes *wishes,
+                                      struct titan_error *err)
+{
+    char name[MANIFEST_PIECE_NAME_MAX];
+    struct stored s = {.file = st, .box = piece->box};
+    manifest_piece_name(m, piece, name, &s.place);
+    s.tensor = safetensors_find(st, name);
+    if (!s.tensor || strcmp(s.tensor->dtype, "F32") != 0 ||
+        s.tensor->bytes < (uint64_t)(s.place + s.box.rows * s.box.cols) * sizeof(float))
+        return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
+    for (int i = wishes->first[s.box.tensor]; i < wishes->first[s.box.tensor + 1]; i++) {
+        const struct piece common = piece_overlap(&s.box, &wishes->list[i]);
+        if (common.rows > 0)
+            TRY(read_overlap(&s, &wishes->list[i], &common, err));
+    }
+    return TITAN_OK;
+}
+
+static bool piece_needed(const struct piece *box, const struct wishes *wishes)
+{
+    for (int i = wishes->first[box->tensor]; i < wishes->first[box->tensor + 1]; i++)
+        if (piece_overlap(box, &wishes->list[i]).rows > 0)
+            return true;
+    return false;
+}
+
+static bool file_needed(const struct manifest_file *file, const struct wishes *wishes)
+{
+    for (int p = 0; p < file->npieces; p++)
+        if (piece_needed(&file->pieces[p].box, wishes))
+            return true;
     return false;
 }
 
@@ -429,7 +496,7 @@ static void close_safetensors(struct safetensors **st)
 }
 
 static titan_status load_file(const char *dir, const struct manifest *m, const struct manifest_file *file,
-                              const int *map, const struct piece *pieces, int npieces, struct titan_error *err)
+                              const struct wishes *wishes, struct titan_error *err)
 {
     char path[PATH_MAX];
     TRY(join(path, err, dir, file->name));
@@ -437,7 +504,8 @@ static titan_status load_file(const char *dir, const struct manifest *m, const s
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open(path, &st, err));
     for (int p = 0; p < file->npieces; p++)
-        if (read_stored_piece(st, m, &file->pieces[p], map, pieces, npieces, err) != TITAN_OK)
+        if (piece_needed(&file->pieces[p].box, wishes) &&
+            read_stored_piece(st, m, &file->pieces[p], wishes, err) != TITAN_OK)
             return titan_error_wrap(err, "'%s'", path);
     return TITAN_OK;
 }
@@ -446,6 +514,7 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
                              int npieces, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
+    _cleanup_(clear_wishes) struct wishes wishes = {0};
     TRY(read_manifest(path, &m, err));
     _cleanup_free_ int *map = calloc((size_t)nspecs + 1, sizeof(*map));
     if (!map)
@@ -453,10 +522,10 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
     if (match_specs(&m, specs, nspecs, map, err) != TITAN_OK)
         return titan_error_wrap(err, "'%s'", path);
     for (int i = 0; i < npieces; i++)
-        titan_assert(pieces[i].tensor >= 0 && pieces[i].tensor < nspecs && pieces[i].start >= 0 &&
-                     pieces[i].count >= 0 && pieces[i].start + pieces[i].count <= specs[pieces[i].tensor].numel);
+        assert_inside(specs, nspecs, &pieces[i]);
+    TRY(sort_wishes(&m, map, pieces, npieces, &wishes, err));
     for (int f = 0; f < m.nfiles; f++)
-        if (file_needed(&m.files[f], map, pieces, npieces))
-            TRY(load_file(path, &m, &m.files[f], map, pieces, npieces, err));
+        if (file_needed(&m.files[f], &wishes))
+            TRY(load_file(path, &m, &m.files[f], &wishes, err));
     return TITAN_OK;
 }

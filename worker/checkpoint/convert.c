@@ -47,10 +47,11 @@ void convert_halves_to_pairs(float *out, const float *in, int64_t heads, int64_t
 static const struct {
     const char *ours, *theirs;
 } layer_names[] = {
-    {"attention_norm.weight", "input_layernorm.weight"}, {"attention.wq.weight", "self_attn.q_proj.weight"},
-    {"attention.wk.weight", "self_attn.k_proj.weight"},  {"attention.wv.weight", "self_attn.v_proj.weight"},
-    {"attention.wo.weight", "self_attn.o_proj.weight"},  {"ffn_norm.weight", "post_attention_layernorm.weight"},
-    {"feed_forward.w1.weight", "mlp.gate_proj.weight"},  {"feed_forward.w2.weight", "mlp.down_proj.weight"},
+    {"attention_norm.weight", "input_layernorm.weight"},    {"attention.wq.weight", "self_attn.q_proj.weight"},
+    {"attention.wk.weight", "self_attn.k_proj.weight"},     {"attention.wv.weight", "self_attn.v_proj.weight"},
+    {"attention.wo.weight", "self_attn.o_proj.weight"},     {"attention.q_norm.weight", "self_attn.q_norm.weight"},
+    {"attention.k_norm.weight", "self_attn.k_norm.weight"}, {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"feed_forward.w1.weight", "mlp.gate_proj.weight"},     {"feed_forward.w2.weight", "mlp.down_proj.weight"},
     {"feed_forward.w3.weight", "mlp.up_proj.weight"},
 };
 static const struct {
@@ -76,20 +77,20 @@ static bool hf_name(const char *name, char out[128])
     return false;
 }
 
-static bool ends_with(const char *text, const char *end)
+/* Heads whose rows must move; 0 for a tensor that stays as it is. A norm of heads has one gain a row, for all heads. */
+static int64_t rotary_heads(const struct trained *t, const struct model_tensor *tensor)
 {
-    size_t a = strlen(text), b = strlen(end);
-    return a >= b && strcmp(text + a - b, end) == 0;
-}
-
-/* Heads whose rows must move; 0 for a tensor that stays as it is. */
-static int64_t rotary_heads(const struct trained *t, const char *name)
-{
-    if (ends_with(name, ".attention.wq.weight"))
-        return t->recipe.model.dims.n_heads;
-    if (ends_with(name, ".attention.wk.weight"))
-        return t->recipe.model.dims.n_kv_heads;
-    return 0;
+    switch (tensor->role) {
+    case ROLE_WQ:
+        return t->model->dims.n_heads;
+    case ROLE_WK:
+        return t->model->dims.n_kv_heads;
+    case ROLE_Q_NORM:
+    case ROLE_K_NORM:
+        return 1;
+    default:
+        return 0;
+    }
 }
 
 /* --- tensors ------------------------------------------------------------------------------------------------------ */
@@ -141,13 +142,13 @@ static void file_name(const struct export *e, int file, char out[64])
 static titan_status append_tensor(const struct export *e, struct safetensors_writer *w, const struct model_tensor *t,
                                   float *data, struct titan_error *err)
 {
-    int64_t heads = rotary_heads(e->trained, t->name);
+    const int64_t heads = rotary_heads(e->trained, t), cols = t->ndim == 2 ? t->shape[1] : 1;
     _cleanup_free_ float *moved = NULL;
     if (heads > 0) {
         moved = malloc((size_t)t->numel * sizeof(*moved));
         if (!moved)
             return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", t->name);
-        convert_pairs_to_halves(moved, data, heads, e->trained->model->head_dim, t->shape[1]);
+        convert_pairs_to_halves(moved, data, heads, e->trained->model->head_dim, cols);
         data = moved;
     }
     if (e->bf16) {
@@ -272,16 +273,30 @@ static void put_special_tokens(struct json_writer *w, const struct export *e)
     }
 }
 
+/* Keys of one architecture only. */
+static void put_architecture(struct json_writer *w, const struct model_dims *d)
+{
+    json_begin_array(w, "architectures");
+    json_put_string(w, NULL, d->qk_norm ? "Qwen3ForCausalLM" : "LlamaForCausalLM");
+    json_end_array(w);
+    json_put_string(w, "model_type", d->qk_norm ? "qwen3" : "llama");
+    if (d->qk_norm) {
+        json_put_int(w, "max_window_layers", d->n_layers);
+        json_put_raw(w, "sliding_window", "null");
+        json_put_bool(w, "use_sliding_window", false);
+    } else {
+        json_put_bool(w, "mlp_bias", false);
+        json_put_int(w, "pretraining_tp", 1);
+    }
+}
+
 static titan_status write_config(const struct export *e, struct titan_error *err)
 {
-    const struct model_dims *d = &e->trained->recipe.model.dims;
+    const struct model_dims *d = &e->trained->model->dims;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text, .pretty = true};
     json_begin_object(&w, NULL);
-    json_begin_array(&w, "architectures");
-    json_put_string(&w, NULL, "LlamaForCausalLM");
-    json_end_array(&w);
-    json_put_string(&w, "model_type", "llama");
+    put_architecture(&w, d);
     json_put_bool(&w, "attention_bias", false);
     json_put_real(&w, "attention_dropout", 0);
     put_special_tokens(&w, e);
@@ -291,15 +306,13 @@ static titan_status write_config(const struct export *e, struct titan_error *err
     json_put_real(&w, "initializer_range", 0.02);
     json_put_int(&w, "intermediate_size", d->ffn_hidden);
     json_put_int(&w, "max_position_embeddings", e->trained->recipe.training.seq_len);
-    json_put_bool(&w, "mlp_bias", false);
     json_put_int(&w, "num_attention_heads", d->n_heads);
     json_put_int(&w, "num_hidden_layers", d->n_layers);
     json_put_int(&w, "num_key_value_heads", d->n_kv_heads);
-    json_put_int(&w, "pretraining_tp", 1);
     json_put_real(&w, "rms_norm_eps", d->norm_eps);
     put_rope_scaling(&w, d->rope_scaling);
     json_put_real(&w, "rope_theta", d->rope_theta);
-    json_put_bool(&w, "tie_word_embeddings", false);
+    json_put_bool(&w, "tie_word_embeddings", d->tied_embeddings);
     json_put_string(&w, "torch_dtype", e->bf16 ? "bfloat16" : "float32");
     json_put_bool(&w, "use_cache", true);
     json_put_int(&w, "vocab_size", d->vocab_size);

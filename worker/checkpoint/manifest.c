@@ -12,7 +12,7 @@
 #include "base/json.h"
 
 #define FORMAT "titan-checkpoint"
-#define VERSION 1
+#define VERSION 2
 #define SUM_KEY ",\"manifest_crc32c\":\""
 #define SUM_BYTES (sizeof(SUM_KEY) - 1 + 8 + 3) /* key, digits, "}\n */
 
@@ -88,23 +88,71 @@ static titan_status parse_tensor(const struct json *member, struct tensor_spec *
     return TITAN_OK;
 }
 
-static titan_status parse_piece(const struct json *triple, const struct manifest *m, struct manifest_piece *ret,
+/* A piece as it stands in the file: tensor, then start and count, or row, rows, col and cols. */
+static titan_status parse_numbers(const struct json *list, const struct manifest *m, int64_t *v, int n,
+                                  struct titan_error *err)
+{
+    int at = 0;
+    for (const struct json *x = list->type == JSON_ARRAY ? list->first : NULL; x; x = x->next) {
+        if (at == n || x->type != JSON_INT)
+            return titan_fail(err, TITAN_ECORRUPT, "a piece is not a list of %d numbers", n);
+        v[at++] = x->integer;
+    }
+    if (at != n || v[0] < 0 || v[0] >= m->ntensors)
+        return titan_fail(err, TITAN_ECORRUPT, "a piece names no tensor of the list");
+    return TITAN_OK;
+}
+
+static bool inside(int64_t from, int64_t count, int64_t size)
+{
+    return from >= 0 && count >= 1 && from <= size && count <= size - from;
+}
+
+static titan_status parse_box(const struct json *list, const struct manifest *m, struct manifest_file *file,
+                              struct titan_error *err)
+{
+    int64_t v[5], rows, cols;
+    TRY(parse_numbers(list, m, v, 5, err));
+    tensor_matrix(&m->tensors[v[0]], &rows, &cols);
+    if (!inside(v[1], v[2], rows) || !inside(v[3], v[4], cols))
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "rows %" PRId64 "+%" PRId64 ", columns %" PRId64 "+%" PRId64
+                          " of tensor '%s', which has %" PRId64 " and %" PRId64,
+                          v[1], v[2], v[3], v[4], m->tensors[v[0]].name, rows, cols);
+    file->pieces[file->npieces++] = (struct manifest_piece){
+        .box = {.tensor = (int)v[0], .row = v[1], .rows = v[2], .col = v[3], .cols = v[4]}, .range = -1};
+    return TITAN_OK;
+}
+
+static titan_status parse_range(const struct json *list, const struct manifest *m, struct manifest_file *file,
                                 struct titan_error *err)
 {
-    int64_t v[3] = {0};
-    int n = 0;
-    for (const struct json *x = triple->type == JSON_ARRAY ? triple->first : NULL; x; x = x->next) {
-        if (n == 3 || x->type != JSON_INT)
-            return titan_fail(err, TITAN_ECORRUPT, "a piece is not [tensor,start,count]");
-        v[n++] = x->integer;
-    }
-    if (n != 3 || v[0] < 0 || v[0] >= m->ntensors)
-        return titan_fail(err, TITAN_ECORRUPT, "a piece names no tensor of the list");
+    int64_t v[3], rows, cols;
+    struct piece boxes[PIECE_BOXES_MAX];
+    TRY(parse_numbers(list, m, v, 3, err));
     const struct tensor_spec *spec = &m->tensors[v[0]];
-    if (v[1] < 0 || v[2] < 1 || v[1] > spec->numel || v[2] > spec->numel - v[1])
+    if (!inside(v[1], v[2], spec->numel))
         return titan_fail(err, TITAN_ECORRUPT, "elements %" PRId64 "+%" PRId64 " of tensor '%s', which has %" PRId64,
                           v[1], v[2], spec->name, spec->numel);
-    *ret = (struct manifest_piece){.tensor = (int)v[0], .start = v[1], .count = v[2]};
+    tensor_matrix(spec, &rows, &cols);
+    const int n = piece_boxes(cols, v[1], v[1] + v[2], boxes);
+    for (int i = 0; i < n; i++) {
+        boxes[i].tensor = (int)v[0];
+        file->pieces[file->npieces++] = (struct manifest_piece){.box = boxes[i], .range = v[1]};
+    }
+    return TITAN_OK;
+}
+
+static titan_status parse_pieces(const struct json *pieces, const struct manifest *m, struct manifest_file *file,
+                                 struct titan_error *err)
+{
+    const size_t most = m->version == 1 ? PIECE_BOXES_MAX : 1;
+    file->pieces = calloc((size_t)count_members(pieces) * most + 1, sizeof(*file->pieces));
+    if (!file->pieces)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the pieces of '%s'", file->name);
+    for (const struct json *p = pieces->first; p; p = p->next)
+        if ((m->version == 1 ? parse_range(p, m, file, err) : parse_box(p, m, file, err)) != TITAN_OK)
+            return titan_error_wrap(err, "file '%s'", file->name);
     return TITAN_OK;
 }
 
@@ -124,15 +172,7 @@ static titan_status parse_file(const struct json *member, const struct manifest 
     const struct json *pieces = json_get(member, "pieces");
     if (!pieces || pieces->type != JSON_ARRAY)
         return titan_fail(err, TITAN_ECORRUPT, "file '%s' has no list of pieces", name);
-    file->pieces = calloc((size_t)count_members(pieces) + 1, sizeof(*file->pieces));
-    if (!file->pieces)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for the pieces of '%s'", name);
-    for (const struct json *p = pieces->first; p; p = p->next) {
-        if (parse_piece(p, m, &file->pieces[file->npieces], err) != TITAN_OK)
-            return titan_error_wrap(err, "file '%s'", name);
-        file->npieces++;
-    }
-    return TITAN_OK;
+    return parse_pieces(pieces, m, file, err);
 }
 
 static titan_status parse_info(const struct json *root, struct checkpoint_info *info, struct titan_error *err)
@@ -206,9 +246,11 @@ titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, 
     }
     if (strcmp(json_string(root, "format", ""), FORMAT) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "not the manifest of a checkpoint");
-    if (json_int(root, "version", -1) != VERSION)
-        return titan_fail(err, TITAN_EVERSION, "manifest version %" PRId64 ", this program reads version %d",
-                          json_int(root, "version", -1), VERSION);
+    const int64_t version = json_int(root, "version", -1);
+    if (version < 1 || version > VERSION)
+        return titan_fail(err, TITAN_EVERSION, "manifest version %" PRId64 ", this program reads up to version %d",
+                          version, VERSION);
+    ret->version = (int)version;
     TRY(parse_info(root, &ret->info, err));
     return parse_lists(root, ret, err);
 }
@@ -227,49 +269,141 @@ titan_status manifest_parse_file(const char *text, size_t len, const struct mani
 
 /* --- cover -------------------------------------------------------------------------------------------------------- */
 
-static int compare_pieces(const void *a, const void *b)
+static int compare(int64_t a, int64_t b)
 {
-    const struct manifest_piece *x = a, *y = b;
-    if (x->tensor != y->tensor)
-        return x->tensor < y->tensor ? -1 : 1;
-    return x->start < y->start ? -1 : x->start > y->start;
+    return a < b ? -1 : a > b;
 }
 
-/* Sorted pieces tile tensors 0, 1, ... without gap or overlap. */
-static titan_status check_tiling(const struct manifest *m, const struct manifest_piece *all, size_t n,
-                                 struct titan_error *err)
+static int compare_boxes(const void *a, const void *b)
 {
+    const struct piece *x = a, *y = b;
+    int order = compare(x->tensor, y->tensor);
+    if (order == 0)
+        order = compare(x->row, y->row);
+    return order != 0 ? order : compare(x->col, y->col);
+}
+
+/* How far down a matrix is covered: columns [col, col+cols) down to row. A heap by row, then column: boxes in that
+ * order tile the matrix just when each begins where the first of it is. */
+struct front {
+    struct stretch {
+        int64_t row, col, cols;
+    } * heap;
+    size_t n;
+};
+
+static bool before(const struct stretch *a, const struct stretch *b)
+{
+    return a->row != b->row ? a->row < b->row : a->col < b->col;
+}
+
+static void push(struct front *f, struct stretch s)
+{
+    size_t i = f->n++;
+    for (; i > 0 && before(&s, &f->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        f->heap[i] = f->heap[(i - 1) / 2];
+    f->heap[i] = s;
+}
+
+static struct stretch pop(struct front *f)
+{
+    const struct stretch top = f->heap[0], last = f->heap[--f->n];
     size_t i = 0;
-    for (int t = 0; t < m->ntensors; t++) {
-        int64_t at = 0;
-        for (; i < n && all[i].tensor == t; i++) {
-            if (all[i].start != at)
-                return titan_fail(err, TITAN_ECORRUPT, "tensor '%s': elements from %" PRId64 " on are %s",
-                                  m->tensors[t].name, MIN(at, all[i].start),
-                                  all[i].start > at ? "missing" : "there twice");
-            at += all[i].count;
-        }
-        if (at != m->tensors[t].numel)
-            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s': elements from %" PRId64 " on are missing",
-                              m->tensors[t].name, at);
+    for (size_t child; (child = 2 * i + 1) < f->n; i = child) {
+        if (child + 1 < f->n && before(&f->heap[child + 1], &f->heap[child]))
+            child++;
+        if (!before(&f->heap[child], &last))
+            break;
+        f->heap[i] = f->heap[child];
+    }
+    if (f->n > 0)
+        f->heap[i] = last;
+    return top;
+}
+
+static titan_status not_once(const struct manifest *m, int tensor, int64_t row, int64_t col, const char *what,
+                             struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ECORRUPT, "tensor '%s': elements from row %" PRId64 ", column %" PRId64 " on are %s",
+                      m->tensors[tensor].name, row, col, what);
+}
+
+/* The next box in order: it must begin at the top of the front, which must be level as far as the box is wide. */
+static titan_status place_box(const struct manifest *m, struct front *f, const struct piece *p, struct titan_error *err)
+{
+    for (int64_t col = p->col, left = p->cols; left > 0;) {
+        if (f->n == 0 || compare(p->row, f->heap[0].row) < 0 || (p->row == f->heap[0].row && col < f->heap[0].col))
+            return not_once(m, p->tensor, p->row, col, "there twice", err);
+        if (p->row != f->heap[0].row || col != f->heap[0].col)
+            return not_once(m, p->tensor, f->heap[0].row, f->heap[0].col, "missing", err);
+        const struct stretch s = pop(f);
+        const int64_t taken = MIN(left, s.cols);
+        if (taken < s.cols)
+            push(f, (struct stretch){s.row, s.col + taken, s.cols - taken});
+        col += taken;
+        left -= taken;
     }
     return TITAN_OK;
 }
 
+/* Boxes of one tensor, sorted. */
+static titan_status check_tensor(const struct manifest *m, int tensor, const struct piece *boxes, size_t n,
+                                 struct front *f, struct titan_error *err)
+{
+    int64_t rows, cols;
+    tensor_matrix(&m->tensors[tensor], &rows, &cols);
+    f->n = 0;
+    push(f, (struct stretch){0, 0, cols});
+    for (size_t i = 0; i < n; i++) {
+        const struct piece *p = &boxes[i];
+        TRY(place_box(m, f, p, err));
+        if (p->row + p->rows < rows)
+            push(f, (struct stretch){p->row + p->rows, p->col, p->cols});
+    }
+    return f->n == 0 ? TITAN_OK : not_once(m, tensor, f->heap[0].row, f->heap[0].col, "missing", err);
+}
+
 titan_status manifest_check_cover(const struct manifest *m, struct titan_error *err)
 {
-    size_t n = 0;
+    size_t n = 0, at = 0;
     for (int f = 0; f < m->nfiles; f++)
         n += (size_t)m->files[f].npieces;
-    _cleanup_free_ struct manifest_piece *all = calloc(n + 1, sizeof(*all));
-    if (!all)
+    _cleanup_free_ struct piece *all = calloc(n + 1, sizeof(*all));
+    _cleanup_free_ struct stretch *heap = calloc(n + 2, sizeof(*heap)); /* a box adds one stretch at most */
+    struct front front = {.heap = heap};
+    if (!all || !heap)
         return titan_fail(err, TITAN_ENOMEM, "no memory to check %zu pieces", n);
-    size_t at = 0;
     for (int f = 0; f < m->nfiles; f++)
         for (int p = 0; p < m->files[f].npieces; p++)
-            all[at++] = m->files[f].pieces[p];
-    qsort(all, n, sizeof(*all), compare_pieces);
-    return check_tiling(m, all, n, err);
+            all[at++] = m->files[f].pieces[p].box;
+    qsort(all, n, sizeof(*all), compare_boxes);
+    at = 0;
+    for (int t = 0; t < m->ntensors; t++) {
+        size_t end = at;
+        while (end < n && all[end].tensor == t)
+            end++;
+        TRY(check_tensor(m, t, all + at, end - at, &front, err));
+        at = end;
+    }
+    return TITAN_OK;
+}
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+void manifest_piece_name(const struct manifest *m, const struct manifest_piece *piece,
+                         char ret[MANIFEST_PIECE_NAME_MAX], int64_t *ret_place)
+{
+    const struct tensor_spec *spec = &m->tensors[piece->box.tensor];
+    int64_t rows, cols;
+    if (piece->range < 0) {
+        (void)snprintf(ret, MANIFEST_PIECE_NAME_MAX, "%s@%" PRId64 ",%" PRId64, spec->name, piece->box.row,
+                       piece->box.col);
+        *ret_place = 0;
+        return;
+    }
+    tensor_matrix(spec, &rows, &cols);
+    (void)snprintf(ret, MANIFEST_PIECE_NAME_MAX, "%s@%" PRId64, spec->name, piece->range);
+    *ret_place = piece->box.row * cols + piece->box.col - piece->range;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
@@ -284,10 +418,13 @@ static void print_file(struct json_writer *w, const struct manifest_file *file)
     json_put_string(w, "crc32c", crc);
     json_begin_array(w, "pieces");
     for (int i = 0; i < file->npieces; i++) {
+        const struct piece *p = &file->pieces[i].box;
         json_begin_array(w, NULL);
-        json_put_int(w, NULL, file->pieces[i].tensor);
-        json_put_int(w, NULL, file->pieces[i].start);
-        json_put_int(w, NULL, file->pieces[i].count);
+        json_put_int(w, NULL, p->tensor);
+        json_put_int(w, NULL, p->row);
+        json_put_int(w, NULL, p->rows);
+        json_put_int(w, NULL, p->col);
+        json_put_int(w, NULL, p->cols);
         json_end_array(w);
     }
     json_end_array(w);

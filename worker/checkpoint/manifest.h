@@ -1,14 +1,16 @@
 /* manifest.h - what a checkpoint directory says of itself: manifest.json.
  *
- *   {"format":"titan-checkpoint","version":1,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
+ *   {"format":"titan-checkpoint","version":2,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
  *    "recipe_hash":"16 hex digits","recipe":"resolved TOML",
  *    "tensors":[{"name":"output.weight","dtype":"F32","shape":[256,288]},...],
  *    "files":[{"name":"rank-00000.safetensors","bytes":N,"crc32c":"8 hex digits",
- *              "pieces":[[tensor,start,count],...]},...],
+ *              "pieces":[[tensor,row,rows,col,cols],...]},...],
  *    "manifest_crc32c":"8 hex digits"}
  *
  * The last member covers every byte before its comma. Reading bounds and checks everything: pieces lie inside their
- * tensors and cover each of them exactly once, file names are plain names. */
+ * tensors and cover each of them exactly once, file names are plain names.
+ *
+ * Version 1 had "pieces":[[tensor,start,count],...], ranges of elements; they are read as the boxes they consist of. */
 #ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
 #define TITAN_WORKER_CHECKPOINT_MANIFEST_H
 
@@ -17,10 +19,9 @@
 #define MANIFEST_NAME "manifest.json"
 #define MANIFEST_BYTES_MAX (256u << 20)
 
-/* Elements [start, start+count) of a tensor, stored as "NAME@START". */
 struct manifest_piece {
-    int tensor;
-    int64_t start, count;
+    struct piece box; /* no data */
+    int64_t range;    /* version 1: first element of the stored range it is part of; otherwise -1 */
 };
 struct manifest_file {
     char name[64];
@@ -30,6 +31,7 @@ struct manifest_file {
     int npieces;
 };
 struct manifest {
+    int version;                 /* read; always the newest is written */
     struct checkpoint_info info; /* owns recipe; bytes = sum over files */
     struct tensor_spec *tensors;
     int ntensors;
@@ -41,11 +43,16 @@ struct manifest {
 titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The text manifest_parse reads. */
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+/* What a shard file calls a piece, and where in that tensor its data begins (elements). */
+#define MANIFEST_PIECE_NAME_MAX 160
+void manifest_piece_name(const struct manifest *m, const struct manifest_piece *piece,
+                         char ret[MANIFEST_PIECE_NAME_MAX], int64_t *ret_place);
 /* One file's entry alone, as text and back: what a rank tells rank 0. */
 void manifest_print_file(const struct manifest_file *file, struct buf *out);
 titan_status manifest_parse_file(const char *text, size_t len, const struct manifest *m, struct manifest_file *ret,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* The pieces of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor they do not. */
+/* The pieces of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor they do not, and
+ * where. O(n log n) in pieces. */
 titan_status manifest_check_cover(const struct manifest *m, struct titan_error *err) TITAN_MUST_USE;
 void manifest_clear(struct manifest *m);
 void manifest_file_clear(struct manifest_file *file);

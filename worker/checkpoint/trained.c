@@ -59,7 +59,8 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
         for (int d = 0; d < m->ndim; d++)
             specs[i].shape[d] = m->shape[d];
         specs[i].numel = m->numel;
-        pieces[i] = (struct piece){.tensor = i, .count = m->numel, .data = out};
+        pieces[i] = (struct piece){.tensor = i, .data = out};
+        tensor_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
         out += m->numel;
     }
     return checkpoint_load(t->path, specs, n, pieces, n, err);

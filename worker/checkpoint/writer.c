@@ -25,7 +25,7 @@ struct checkpoint_writer {
     struct tensor_spec *specs;
     struct piece *pieces;
     int n_specs, n_pieces;
-    float *host; /* masters, m, v of the snapshot */
+    float *host; /* the snapshot */
     pthread_t thread;
     bool started; /* a thread is there to be joined */
     bool told;    /* its result has been collected */
@@ -41,14 +41,15 @@ struct checkpoint_writer {
 static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
 {
     const struct layout *l = w->opt.layout;
+    const size_t bytes = (size_t)state_snapshot_size(l, w->opt.rank) * sizeof(float);
 
-    w->host = calloc(3, (size_t)l->total * sizeof(float));
+    w->host = calloc(1, bytes + 1);
     if (!w->host)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
-                          3.0 * (double)l->total * sizeof(float) / 1048576.0);
+                          (double)bytes / 1048576.0);
     TRY(layout_specs(l->model, &w->specs, &w->n_specs, err));
-    return layout_pieces(l, w->opt.rank, w->host, w->host + l->total, w->host + 2 * l->total, &w->pieces, &w->n_pieces,
-                         err);
+    return layout_owned_pieces(l, w->opt.rank, w->host, w->host + 3 * layout_total(l, w->opt.rank), &w->pieces,
+                               &w->n_pieces, err);
 }
 
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
