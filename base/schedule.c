@@ -28,6 +28,28 @@ static const struct schedule_family families[] = {
      .stages_per_rank = 2,
      .generate = schedule_generate_looped_bfs,
      .bubble = schedule_bubble_looped_bfs},
+    {.name = "ZB1P",
+     .alias = "ZBH1",
+     .stages_per_rank = 1,
+     .fixed = true,
+     .generate = schedule_generate_zero_bubble,
+     .bubble = schedule_bubble_zero_bubble},
+    {.name = "InterleavedZeroBubble",
+     .stages_per_rank = 2,
+     .generate = schedule_generate_zero_bubble,
+     .bubble = schedule_bubble_zero_bubble},
+    {.name = "ZBVZeroBubble",
+     .stages_per_rank = 2,
+     .fixed = true,
+     .v_order = true,
+     .generate = schedule_generate_zbv,
+     .bubble = schedule_bubble_zbv},
+    {.name = "DualPipeV",
+     .stages_per_rank = 2,
+     .fixed = true,
+     .v_order = true,
+     .generate = schedule_generate_dualpipe_v,
+     .bubble = schedule_bubble_dualpipe_v},
 };
 
 const struct schedule_family *schedule_family(const char *name)
@@ -46,7 +68,7 @@ int schedule_stages_per_rank(const char *name)
 
 const char *schedule_names(void)
 {
-    return "GPipe|1F1B|Interleaved1F1B|LoopedBFS";
+    return "GPipe|1F1B|Interleaved1F1B|LoopedBFS|ZB1P|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV";
 }
 
 /* --- life ----------------------------------------------------------------------------------------------------------
@@ -64,6 +86,12 @@ static titan_status check_limits(const char *name, int ranks, int stages, int mi
             err, TITAN_EINVAL, "schedule %s: %d stages cannot be shared evenly by %d ranks", name, stages, ranks);
         int64_t nearest = ((int64_t)MAX(stages, 0) + ranks / 2) / ranks * ranks;
         titan_error_hint(err, "the nearest number of stages is %lld", (long long)MAX(nearest, ranks));
+        return status;
+    }
+    if (stages > SCHEDULE_STAGES_MAX) {
+        titan_status status =
+            titan_fail(err, TITAN_EINVAL, "schedule %s: %d stages are more than %d", name, stages, SCHEDULE_STAGES_MAX);
+        titan_error_hint(err, "%d ranks may have %d stages", ranks, SCHEDULE_STAGES_MAX / ranks * ranks);
         return status;
     }
     if ((int64_t)stages * microbatches > SCHEDULE_CELLS_MAX / 3) {

@@ -5,21 +5,34 @@
  * (stage s on rank s, then back: 2p-1-s). Actions: F forward; I gradient of the input; W gradient of the weights;
  * B both at once.
  *
- * Generators (p ranks, v stages a rank, m microbatches; t_F, t_I, t_W times of the actions of one stage; B = I + W):
+ * Generators (p ranks, v stages a rank, m microbatches; t_F, t_I, t_W times of the actions of one stage; B = I + W, t_B
+ * their sum). The bubble is the idle time of each rank from the start of the first cell of all to the end of the last,
+ * for the optimizer waits for all ranks; held is how many (stage, microbatch) are in flight on rank r at most:
  *
- *   GPipe                 all F, then all B                     bubble (p-1)(t_F+t_B)
- *   1F1B                  warm-up p-r-1, then one of each       bubble (p-1)(t_F+t_B)
- *   Interleaved1F1B       v stages in a loop                    bubble (p-1)(t_F+t_B), stages being 1/v as large
- *   LoopedBFS             all microbatches of a stage at a time bubble as interleaved
- *   ZB1P (ZB-H1)          1F1B with W deferred                  bubble (p-1)(t_F+t_I-t_W)
- *   InterleavedZeroBubble the same over v stages
- *   ZBVZeroBubble         two stages in V order                 bubble 0 where t_F = t_I = t_W and m is large enough
- *   DualPipeV             two stages in V order, F of one and B of the other microbatch side by side
+ *   name                   order                                bubble / (p-1)               held
+ *   GPipe                  all F, then all B                    t_F + t_B                    m
+ *   1F1B                   warm-up p-r-1, then one of each      t_F + t_B                    min(m, p-r)
+ *   Interleaved1F1B        v stages in a loop, rounds of p      t_F + t_B (a)                vp + p - 1 - 2r
+ *   LoopedBFS              all microbatches of a stage at once  t_F + t_B (b)                vm
+ *   ZB1P (ZB-H1)           1F1B with W deferred                 t_F + t_I - t_W (c)          p
+ *   InterleavedZeroBubble  the same over v stages               t_F + t_I - t_W (a, c)       vp
+ *   ZBVZeroBubble          two stages in V order                max(t_I, 2 (t_I - t_W)) (d)  2p
+ *   DualPipeV              the same, F of one microbatch and    t_F + t_I - t_W (e)          2p + 1
+ *                          B of another side by side
  *
- * Sources: Huang et al. 2019 (arXiv:1811.06965), Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2024
- * (arXiv:2401.10241) and 2024 (arXiv:2405.15362), DeepSeek-AI 2024 (arXiv:2412.19437). Names as PyTorch's schedules and
- * TorchTitan's recipes have them. Custom: CSV with one line a rank, cells like 0F3, 2I1, 2W1, 1B0 (stage, action,
- * microbatch), empty cells are idle.
+ * (a) where m is a multiple of p. Else the last round waits for the microbatches it lacks, and there is no formula,
+ *     except that Interleaved1F1B with m < p is as (b). With v = 1 they are 1F1B and ZB1P.
+ * (b) where m >= p; else each of the v - 1 turns of the loop costs (p-m)(t_F + t_B) more.
+ * (c) where m >= p, as published for t_W <= t_F, t_I; else min(t_F, t_I, t_W) is what is saved, and m-1 times only.
+ * (d) where m >= 2p-1 and t_F, t_W <= t_I; else no formula. With equal times these are the (p-1) t_F before the last
+ *     rank's first input is there: between its own first and last cell no rank is idle, the published zero.
+ * (e) where m >= 2p and t_W <= t_I <= t_F <= t_I + t_W; for all t_I <= t_F it is
+ *     t_F + max(t_I, t_F - t_W) - min(t_I, t_W); else no formula. F and B side by side count one after the other.
+ *
+ * Sources: Huang et al. 2019 (arXiv:1811.06965), Narayanan et al. 2021 (arXiv:2104.04473), Lamy-Poirier 2022
+ * (arXiv:2211.05953), Qi et al. 2024 (arXiv:2401.10241) and 2024 (arXiv:2405.15362), DeepSeek-AI 2024
+ * (arXiv:2412.19437). Names as PyTorch's schedules and TorchTitan's recipes have them. Custom: CSV with one line a
+ * rank, cells like 0F3, 2I1, 2W1, 1B0 (stage, action, microbatch), empty cells are idle.
  *
  * Pure: no clock, no file but schedule_load's. Used at submit, by the planner and by the worker. */
 #ifndef TITAN_BASE_SCHEDULE_H
@@ -32,6 +45,7 @@
 #include "base/error.h"
 
 #define SCHEDULE_RANKS_MAX 1024
+#define SCHEDULE_STAGES_MAX 8192
 #define SCHEDULE_CELLS_MAX (1 << 23)        /* 3 * stages * microbatches */
 #define SCHEDULE_CSV_MAX (64 * 1024 * 1024) /* bytes */
 
@@ -55,9 +69,11 @@ struct schedule {
 int schedule_stages_per_rank(const char *name);
 /* "GPipe|1F1B|..." for messages and the table of keys. */
 const char *schedule_names(void);
-/* Generate. TITAN_EINVAL names what does not fit (stages not a multiple of ranks, microbatches too few for a V) and the
- * nearest legal number. Any m >= 1 is legal where the schedule allows it: a looped schedule whose m is no multiple of p
- * runs its last round short. */
+/* Generate. TITAN_EINVAL names what does not fit and the nearest legal number: stages that ranks cannot share evenly,
+ * or not as many per rank as the schedule has, too many cells. Any m >= 1 is legal: the order for fewer microbatches
+ * than a schedule is made for (a whole round of a loop, 2p of a V) is that order without the cells of those that are
+ * not there.
+ */
 titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
                                struct titan_error *err) TITAN_MUST_USE;
 /* From CSV text; path is for messages. TITAN_EINVAL names line and cell. Checked as schedule_check does. */
@@ -74,9 +90,10 @@ int schedule_rank_of(const struct schedule *s, int stage);
  * deadlock, and what it waits for. */
 titan_status schedule_check(const struct schedule *s, struct titan_error *err) TITAN_MUST_USE;
 /* When everything ends if F, I and W of a stage take these times (B: t_i + t_w) and sending takes none; *ret_busy
- * (ranks) gets each rank's working time, NULL is fine. Only for checked schedules. */
+ * (ranks) gets each rank's working time, NULL is fine. Only for checked schedules. -1: no memory. */
 double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy);
-/* Idle time of a rank by the generator's formula above; -1 where there is none. */
+/* Idle time of a rank by the generator's formula above, exactly what schedule_makespan leaves; -1 where there is none.
+ */
 double schedule_bubble(const struct schedule *s, double t_f, double t_i, double t_w);
 /* Largest number of microbatches whose F has run on a rank and whose W or B has not. */
 int schedule_in_flight(const struct schedule *s, int rank);

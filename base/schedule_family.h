@@ -51,5 +51,11 @@ void schedule_generate_looped_bfs(struct schedule *s);
 void schedule_generate_1f1b(struct schedule *s);
 double schedule_bubble_looped_bfs(const struct schedule *s, double t_f, double t_i, double t_w);
 double schedule_bubble_interleaved(const struct schedule *s, double t_f, double t_i, double t_w);
+void schedule_generate_zero_bubble(struct schedule *s);
+double schedule_bubble_zero_bubble(const struct schedule *s, double t_f, double t_i, double t_w);
+void schedule_generate_zbv(struct schedule *s);
+double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, double t_w);
+void schedule_generate_dualpipe_v(struct schedule *s);
+double schedule_bubble_dualpipe_v(const struct schedule *s, double t_f, double t_i, double t_w);
 
 #endif

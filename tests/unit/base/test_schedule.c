@@ -22,14 +22,14 @@ static const struct {
     const char *name;
     int local_min, local_max; /* stages per rank */
 } families[] = {
-    {"GPipe", 1, 1},
-    {"1F1B", 1, 1},
-    {"Interleaved1F1B", 1, 4},
-    {"LoopedBFS", 1, 4},
+    {"GPipe", 1, 1},         {"1F1B", 1, 1},      {"Interleaved1F1B", 1, 4},
+    {"LoopedBFS", 1, 4},     {"ZB1P", 1, 1},      {"InterleavedZeroBubble", 1, 4},
+    {"ZBVZeroBubble", 2, 2}, {"DualPipeV", 2, 2},
 };
 
 /* t_F, t_I, t_W */
-static const double times[][3] = {{1, 1, 1}, {1, 2, 3}, {2, 1, 2}, {3, 1, 1}, {2, 3, 1}, {5, 7, 3}, {1, 1, 4}};
+static const double times[][3] = {{1, 1, 1}, {1, 2, 3}, {2, 1, 2}, {3, 1, 1}, {2, 3, 1},
+                                  {5, 7, 3}, {1, 1, 4}, {3, 2, 1}, {5, 1, 2}};
 
 static struct rng_key key;
 static uint64_t drawn;
@@ -156,6 +156,7 @@ static void test_names(void **state)
     assert_string_equal(schedule_names(), all);
     assert_int_equal(schedule_stages_per_rank("1f1b"), 1);
     assert_int_equal(schedule_stages_per_rank("INTERLEAVED1F1B"), 2);
+    assert_int_equal(schedule_stages_per_rank("ZBH1"), 1);
     assert_int_equal(schedule_stages_per_rank("2F2B"), 0);
     assert_int_equal(schedule_stages_per_rank(""), 0);
 }
@@ -217,6 +218,15 @@ static void test_formulas(void **state)
         {"Interleaved1F1B", 4, 2, 8, 18},
         {"Interleaved1F1B", 4, 3, 2, 42},
         {"Interleaved1F1B", 4, 2, 6, -1},
+        {"ZB1P", 4, 1, 8, 12},
+        {"ZB1P", 4, 1, 2, 14},
+        {"ZB1P", 1, 1, 2, 0},
+        {"InterleavedZeroBubble", 4, 2, 8, 12},
+        {"InterleavedZeroBubble", 4, 2, 6, -1},
+        {"InterleavedZeroBubble", 4, 1, 6, 12},
+        {"ZBVZeroBubble", 4, 2, 7, 12},
+        {"ZBVZeroBubble", 4, 2, 6, -1},
+        {"DualPipeV", 4, 2, 8, -1},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         _cleanup_schedule_ struct schedule *s =
@@ -225,22 +235,64 @@ static void test_formulas(void **state)
     }
 }
 
+/* The zero of the zero bubble: with equal times and microbatches enough no rank is idle once it has begun. */
+static void test_zero_bubble(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 6; p++)
+        for (int m = 2 * p - 1; m <= 2 * p + 6; m++) {
+            _cleanup_schedule_ struct schedule *s = generate("ZBVZeroBubble", p, 2 * p, m), *h1 = NULL, *plain = NULL;
+            double makespan = 0, idle[8] = {0};
+            assert_true(simulate(s, times[0], &makespan, idle));
+            for (int r = 0; r < p; r++)
+                assert_true(idle[r] == 0);
+            assert_true(makespan == 6 * m + p - 1);
+            h1 = generate("ZB1P", p, p, m);
+            plain = generate("1F1B", p, p, m);
+            assert_true(schedule_makespan(plain, 1, 1, 1, NULL) == 3 * m + 3 * (p - 1));
+            assert_true(schedule_makespan(h1, 1, 1, 1, NULL) == 3 * m + p - 1);
+        }
+}
+
+/* DualPipeV with equal times waits as little as ZBV, at whole backwards in the middle; in the steady part the F of one
+ * chunk stands before the B of the other. */
+static void test_dualpipe_v(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 6; p++) {
+        int m = 4 * p + 3;
+        _cleanup_schedule_ struct schedule *s = generate("DualPipeV", p, 2 * p, m);
+        assert_true(schedule_bubble(s, 1, 1, 1) == p - 1);
+        for (int r = 0; r < p; r++) {
+            int pairs = 0, whole = 0;
+            for (int i = 0; i + 1 < s->n_cells[r]; i++) {
+                struct cell a = s->cells[r][i], b = s->cells[r][i + 1];
+                pairs += a.kind == CELL_F && b.kind == CELL_B && (a.stage >= p) != (b.stage >= p) &&
+                         a.microbatch != b.microbatch;
+                whole += a.kind == CELL_B;
+            }
+            assert_true(pairs >= 2 * (m - 2 * p + r + 1));
+            assert_int_equal(whole, 2 * m - (p - r - 1) - p); /* split: before the steady part and at the end */
+        }
+    }
+}
+
 static void test_in_flight(void **state)
 {
     (void)state;
     for (int p = 1; p <= 8; p++)
-        for (int m = 1; m <= 24; m++) {
-            _cleanup_schedule_ struct schedule *gpipe = generate("GPipe", p, p, m), *one = generate("1F1B", p, p, m),
-                                               *looped = generate("Interleaved1F1B", p, 3 * p, m);
-            for (int r = 0; r < p; r++) {
-                assert_int_equal(schedule_in_flight(gpipe, r), m);
-                assert_int_equal(schedule_in_flight(one, r), MIN(m, p - r));
-                int whole = 2 * p + 2 * (p - 1 - r) + 1; /* the warm-up and the first of the steady state */
-                if (m % p == 0)
-                    assert_int_equal(schedule_in_flight(looped, r), MIN(3 * m, whole));
-                assert_true(schedule_in_flight(looped, r) <= MIN(3 * m, whole));
+        for (int m = 1; m <= 24; m++)
+            for (size_t f = 0; f < ARRAY_SIZE(families); f++) {
+                int v = MIN(families[f].local_max, 3);
+                _cleanup_schedule_ struct schedule *s = generate(families[f].name, p, v * p, m);
+                for (int r = 0; r < p; r++) {
+                    const int held[] = {m, p - r, v * p + p - 1 - 2 * r, v * m, p, v * p, 2 * p, 2 * p + 1};
+                    int most = MIN(held[f], v * m);
+                    if (v == 1 || (s->v_order ? m >= 2 * p : m % p == 0))
+                        assert_int_equal(schedule_in_flight(s, r), most);
+                    assert_true(schedule_in_flight(s, r) <= most);
+                }
             }
-        }
 }
 
 static void check_order(const char *name, int ranks, int stages, int microbatches, const char *csv)
@@ -263,6 +315,12 @@ static void test_orders(void **state)
     check_order("Interleaved1F1B", 2, 4, 4,
                 "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
                 "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
+    check_order("ZB1P", 2, 2, 3,
+                "0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2\n"
+                "1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2\n");
+    check_order("ZBVZeroBubble", 2, 4, 3,
+                "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,3F2,3I2,3W2,0I1,0W1,0I2,0W2\n"
+                "1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1I1,2I2,1I2,1W1,2W2,1W2\n");
     check_order("LoopedBFS", 2, 4, 2, "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3F1,3B0,3B1,1B0,1B1\n");
 }
 
@@ -287,6 +345,9 @@ static void test_refused(void **state)
     refused("1F1B", 4, 8, 4, "a rank holds 1 stage", "is 4");
     refused("Interleaved1F1B", 4, 10, 4, "10 stages", "stages is 12");
     refused("Interleaved1F1B", 4, 9, 4, "9 stages", "stages is 8");
+    refused("ZBVZeroBubble", 4, 4, 8, "a rank holds 2 stages", "is 8");
+    refused("DualPipeV", 4, 12, 8, "a rank holds 2 stages", "is 8");
+    refused("LoopedBFS", 1000, 9000, 1, "9000 stages", "1000 ranks may have 8000 stages");
     refused("LoopedBFS", 4, 1, 4, "1 stages", "stages is 4");
     refused("LoopedBFS", 4, -7, 4, "-7 stages", "stages is 4");
     refused("LoopedBFS", 4, 8, INT32_MAX, "2147483647 microbatches", "at most 349525 microbatches");
@@ -353,7 +414,7 @@ static void test_csv_refused(void **state)
     not_parsed("0F0,F0\n1F0,1B0", 2, 2, 1, "cell 2, 'F0'");
     not_parsed("0F0,0F-1\n1F0,1B0", 2, 2, 1, "cell 2, '0F-1'");
     not_parsed("0F0,0f0\n1F0,1B0", 2, 2, 1, "cell 2, '0f0'");
-    not_parsed("0F0,0F99999999999\n1F0,1B0", 2, 2, 1, "cell 2, '0F99999999999'");
+    not_parsed("0F0,0F99999999999\n1F0,1B0", 2, 2, 1, "cell 2, '0F99999999999', is not");
     not_parsed("0F0,\xff\x01\n1F0,1B0", 2, 2, 1, "cell 2, '?\?'");
     not_parsed("0F0,2F0\n1F0,1B0", 2, 2, 1, "there is no stage 2, the last of 2 is 1");
     not_parsed("0F0,0F1\n1F0,1B0", 2, 2, 1, "there is no microbatch 1, the last of 1 is 0");
@@ -531,10 +592,11 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_bubbles),     cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_in_flight), cmocka_unit_test(test_orders),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_csv),       cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_broken),    cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_bubbles),    cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_dualpipe_v), cmocka_unit_test(test_in_flight),
+        cmocka_unit_test(test_orders),      cmocka_unit_test(test_refused),    cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_samples),    cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,0 +1,123 @@
+/* Schedules in V order: a rank's chunk 0 is on the way from the first rank to the last, its chunk 1 on the way back, so
+ * the first rank has the loss and the last both stages in the middle. */
+#include <math.h>
+
+#include "base/cleanup.h"
+#include "base/schedule_family.h"
+
+/* One rank, and how many F, I and W of each of its chunks it has. */
+struct v_rank {
+    struct schedule *s;
+    int rank;
+    int done[3][2];
+};
+
+/* The next microbatch of that chunk. */
+static void put(struct v_rank *v, enum cell_kind kind, int chunk)
+{
+    int stage = chunk ? v->s->stages - 1 - v->rank : v->rank;
+    int mb = v->done[kind == CELL_B ? CELL_I : kind][chunk]++;
+    if (kind == CELL_B)
+        v->done[CELL_W][chunk]++;
+    schedule_put(v->s, v->rank, kind, stage, mb);
+}
+
+/* Qi et al. 2024 (arXiv:2405.15362), figure of ZB-V. Every rank is busy from its first cell to its last if F, I and W
+ * take the same time, and the first I is at once behind the first forward through the V. */
+static void zbv_rank(struct v_rank *v, int microbatches)
+{
+    int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
+    for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch is back */
+        put(v, CELL_F, 0);
+    for (int i = 0; i < ahead; i++) { /* until its I is here */
+        put(v, CELL_F, 1);
+        put(v, CELL_F, 0);
+    }
+    for (int i = 0; i < behind + 1; i++) { /* until the I of chunk 0 is here */
+        put(v, CELL_F, 1);
+        put(v, CELL_I, 1);
+        put(v, CELL_W, 1);
+    }
+    while (v->done[CELL_F][1] < microbatches) {
+        if (v->done[CELL_F][0] < microbatches)
+            put(v, CELL_F, 0);
+        put(v, CELL_I, 0);
+        put(v, CELL_W, 0);
+        put(v, CELL_F, 1);
+        put(v, CELL_I, 1);
+        put(v, CELL_W, 1);
+    }
+    for (int i = 0; i < ahead; i++) {
+        put(v, CELL_I, 0);
+        put(v, CELL_I, 1);
+    }
+    for (int i = 0; i < behind + 1; i++) {
+        put(v, CELL_I, 0);
+        put(v, CELL_W, 0);
+    }
+    for (int chunk = 1; chunk >= 0; chunk--)
+        while (v->done[CELL_W][chunk] < microbatches)
+            put(v, CELL_W, chunk);
+}
+
+void schedule_generate_zbv(struct schedule *s)
+{
+    for (int r = 0; r < s->ranks; r++)
+        zbv_rank(&(struct v_rank){.s = s, .rank = r}, MAX(s->microbatches, 2 * s->ranks - 1));
+}
+
+double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, double t_w)
+{
+    if (s->microbatches < 2 * s->ranks - 1 || t_f > t_i || t_w > t_i)
+        return -1;
+    return (s->ranks - 1) * fmax(t_i, 2 * (t_i - t_w));
+}
+
+/* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other are neighbours, and
+ * backwards are split where a rank would wait otherwise. */
+static void dualpipe_v_rank(struct v_rank *v, int microbatches)
+{
+    int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
+    for (int i = 0; i < 2 * behind; i++)
+        put(v, CELL_F, 0);
+    for (int i = 0; i < ahead + 1; i++) {
+        put(v, CELL_F, 0);
+        put(v, CELL_F, 1);
+    }
+    for (int i = 0; i < behind; i++) {
+        put(v, CELL_I, 1);
+        put(v, CELL_W, 1);
+        put(v, CELL_F, 1);
+    }
+    while (v->done[CELL_F][0] < microbatches) {
+        put(v, CELL_F, 0);
+        put(v, CELL_B, 1);
+        put(v, CELL_F, 1);
+        put(v, CELL_B, 0);
+    }
+    for (int i = 0; i < behind; i++) {
+        put(v, CELL_B, 1);
+        put(v, CELL_F, 1);
+        put(v, CELL_B, 0);
+    }
+    for (int i = 0; i < 2 * (ahead + 1); i++) /* the second half keeps its W for the waits that follow */
+        put(v, i < ahead + 1 ? CELL_B : CELL_I, (i + 1) % 2);
+    for (int i = 0; i < p; i++) {
+        put(v, CELL_W, i < ahead + 1 ? (ahead + i) % 2 : 0);
+        if (i < behind)
+            put(v, CELL_I, 0);
+    }
+}
+
+void schedule_generate_dualpipe_v(struct schedule *s)
+{
+    for (int r = 0; r < s->ranks; r++)
+        dualpipe_v_rank(&(struct v_rank){.s = s, .rank = r}, MAX(s->microbatches, 2 * s->ranks));
+}
+
+double schedule_bubble_dualpipe_v(const struct schedule *s, double t_f, double t_i, double t_w)
+{
+    if (s->microbatches < 2 * s->ranks || t_i > t_f)
+        return -1;
+    return (s->ranks - 1) * (t_f + fmax(t_i, t_f - t_w) - fmin(t_i, t_w));
+}
