@@ -1,6 +1,7 @@
 /* Reading, overriding and printing run files by the table of keys. */
 #include "base/recipe.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/recipe_keys.h"
 #include "base/toml.h"
 #include "base/units.h"
@@ -91,6 +93,21 @@ static bool among(const char *choices, const char *value, bool nocase, char foun
     return false;
 }
 
+/* Every value of a string key: "a|b|c"; NULL = any text. */
+static const char *choices_of(const struct recipe_key *k, char *all, size_t cap)
+{
+    if (!k->names)
+        return k->choices;
+    (void)snprintf(all, cap, "%s|%s", k->names(), k->choices);
+    return all;
+}
+
+static bool any_or_among(const char *choices, const char *value)
+{
+    char spelled[64];
+    return choices && (strcmp(choices, "*") == 0 || among(choices, value, false, spelled));
+}
+
 /* "a|b|c" -> "a", "b" or "c" */
 static void list_choices(const char *choices, char *out, size_t cap)
 {
@@ -123,8 +140,9 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
     bool fits = (k->type == KEY_STRING && v->type == TOML_STRING) || (k->type == KEY_INT && v->type == TOML_INT) ||
                 (k->type == KEY_REAL && (v->type == TOML_INT || v->type == TOML_FLOAT)) ||
                 (k->type == KEY_BOOL && v->type == TOML_BOOL) || (k->type == KEY_LIST && v->type == TOML_ARRAY);
-    /* TorchTitan writes selective_ac_option and converters as text or list. */
-    fits = fits || (k->type == KEY_LIST && k->support == KEY_IDLE && v->type == TOML_STRING);
+    /* TorchTitan writes lists as text with commas, too. */
+    fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
+           (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY));
     return fits ? TITAN_OK : wrong_type(k, v, at, err);
 }
 
@@ -156,13 +174,13 @@ static titan_status check_range(const struct recipe_key *k, double value, const 
 static titan_status set_string(const struct recipe_key *k, const char *value, const struct place *at, char *field,
                                struct titan_error *err)
 {
-    char spelled[64], legal[160];
-    if (k->choices && among(k->choices, value, k->flags & KEY_NOCASE, spelled)) {
+    char spelled[64], legal[320], all[256];
+    const char *choices = choices_of(k, all, sizeof(all));
+    if (choices && among(choices, value, k->flags & KEY_NOCASE, spelled)) {
         value = spelled;
-    } else if (k->choices) {
-        list_choices(k->choices, legal, sizeof(legal));
-        bool later = k->later && (strcmp(k->later, "*") == 0 || among(k->later, value, false, spelled));
-        if (later)
+    } else if (choices && !any_or_among(k->plan, value)) {
+        list_choices(choices, legal, sizeof(legal));
+        if (any_or_among(k->later, value))
             return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = \"%.64s\" is not supported by this version; use %s",
                            k->section, k->name, value, legal);
         return fail_at(at, err, TITAN_EINVAL, "%s.%s = \"%.64s\": expected %s", k->section, k->name, value, legal);
@@ -173,6 +191,101 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
                        len, k->size - 1);
     memset(field, 0, k->size); /* equal recipes are equal in memory */
     memcpy(field, value, len);
+    return TITAN_OK;
+}
+
+/* A switch as true or false, as a word, or as a list of words. */
+static titan_status set_bool(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                             char *field, struct titan_error *err)
+{
+    bool on = false;
+    char spelled[64];
+    const struct toml_value *word = v->type == TOML_ARRAY ? v->first : v->type == TOML_STRING ? v : NULL;
+    if (v->type == TOML_BOOL)
+        on = v->boolean;
+    for (; word; word = v->type == TOML_ARRAY ? word->next : NULL) {
+        if (word->type != TOML_STRING)
+            return wrong_type(k, word, at, err);
+        if (word->string[0] && !among(k->on, word->string, false, spelled))
+            return fail_at(at, err, any_or_among(k->later, word->string) ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
+                           "%s.%s: \"%.64s\" is not supported by this version; use true or false", k->section, k->name,
+                           word->string);
+        on = on || word->string[0];
+    }
+    memcpy(field, &on, sizeof(on));
+    return TITAN_OK;
+}
+
+/* Number of "layers.N"; -1 when it is not that. */
+static int64_t layer_of(const struct toml_value *v)
+{
+    int64_t n = -1;
+    int end = 0;
+    if (v->type != TOML_STRING || sscanf(v->string, "layers.%9" SCNd64 "%n", &n, &end) != 1 || v->string[end])
+        return -1;
+    return n;
+}
+
+/* A list of every stage's modules as split points: where the layers of each stage but the first begin. Layers must go
+ * on from stage to stage, the embedding come first, the final norm and the head last. */
+static bool stages_to_points(const struct toml_value *stages, struct buf *out)
+{
+    int64_t next = 0;
+    bool head = false;
+    for (const struct toml_value *stage = stages->first; stage; stage = stage->next) {
+        const struct toml_value *m = stage->type == TOML_ARRAY ? stage->first : NULL;
+        if (!m || head)
+            return false;
+        if (stage == stages->first) {
+            if (m->type != TOML_STRING || strcmp(m->string, "tok_embeddings") != 0)
+                return false;
+            m = m->next;
+        } else {
+            buf_printf(out, "%slayers.%lld", out->len ? "," : "", (long long)next);
+        }
+        for (; m && layer_of(m) == next; m = m->next)
+            next++;
+        head = m && m->next && !m->next->next && m->type == TOML_STRING && m->next->type == TOML_STRING &&
+               strcmp(m->string, "norm") == 0 && strcmp(m->next->string, "output") == 0;
+        if (m && !head)
+            return false;
+    }
+    return head;
+}
+
+static titan_status set_points(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                               char *field, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    int64_t points[RECIPE_STAGES_MAX];
+    if (v->type == TOML_STRING) {
+        buf_puts(&text, v->string);
+    } else if (v->first && v->first->type == TOML_ARRAY) {
+        if (!stages_to_points(v, &text))
+            return fail_at(at, err, TITAN_EINVAL,
+                           "%s.%s: expected every stage's modules in order: \"tok_embeddings\" first, each of "
+                           "\"layers.0\", \"layers.1\", ... once, \"norm\" and \"output\" last",
+                           k->section, k->name);
+    } else {
+        for (const struct toml_value *e = v->first; e; e = e->next) {
+            if (e->type != TOML_STRING)
+                return fail_at(at, err, TITAN_EINVAL, "%s.%s: expected names such as \"layers.2\", got %s", k->section,
+                               k->name, toml_type_name(e->type));
+            buf_printf(&text, "%s%s", text.len ? "," : "", e->string);
+        }
+    }
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    const char *names = text.len ? text.data : "";
+    if (recipe_split_points(names, points, RECIPE_STAGES_MAX) < 0)
+        return fail_at(at, err, TITAN_EINVAL,
+                       "%s.%s = \"%.48s\": expected layers in ascending order, such as \"layers.2\", \"layers.4\"",
+                       k->section, k->name, names);
+    if (text.len >= k->size)
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s: text of %zu bytes is too long (at most %zu)", k->section, k->name,
+                       text.len, k->size - 1);
+    memset(field, 0, k->size);
+    memcpy(field, names, text.len);
     return TITAN_OK;
 }
 
@@ -188,9 +301,6 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         break;
     case KEY_INT:
         TRY(check_range(k, number, at, err));
-        if (k->later && v->integer != 1)
-            return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = %lld is not supported by this version; use 1",
-                           k->section, k->name, (long long)v->integer);
         memcpy(field, &v->integer, sizeof(v->integer));
         break;
     case KEY_REAL:
@@ -199,10 +309,11 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         memcpy(field, &number, sizeof(number));
         break;
     case KEY_BOOL:
-        memcpy(field, &v->boolean, sizeof(v->boolean));
+        TRY(set_bool(k, v, at, field, err));
         break;
     case KEY_LIST:
-        return titan_fail(err, TITAN_EBUG, "%s.%s: no list is supported", k->section, k->name);
+        TRY(set_points(k, v, at, field, err));
+        break;
     }
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
     return TITAN_OK;
@@ -263,7 +374,10 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
         return unknown_key(at, section, name, err);
     const struct recipe_key *k = &recipe_keys[index];
     TRY(check_type(k, v, at, err));
-    if (k->support == KEY_IDLE)
+    if (k->support == KEY_NOTE && v->boolean)
+        tlog_info(&(struct log){.subsystem = "recipe"}, "a key has no effect", "key=%s.%s note=\"%s\"", k->section,
+                  k->name, k->doc);
+    if (k->support == KEY_IDLE || k->support == KEY_NOTE)
         return TITAN_OK;
     if (k->support == KEY_OFF)
         return check_off(k, v, at, err);
@@ -272,7 +386,10 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
                        k->name);
     if (seen)
         seen[index / 64] |= UINT64_C(1) << (index % 64);
-    return set_supported(r, index, v, at, err);
+    titan_status status = set_supported(r, index, v, at, err);
+    if (status != TITAN_OK && strcmp(name, k->name) != 0)
+        titan_error_hint(err, "%s.%s is read as %s.%s", section, name, k->section, k->name);
+    return status;
 }
 
 /* --- whole files ---------------------------------------------------------------------------------------------------
@@ -367,7 +484,8 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
         return unknown_key(&at, section, name, err);
     /* Text may come without quotes, as a shell hands it over. */
     bool quoted = value[0] == '"' || value[0] == '\'';
-    if (recipe_keys[index].type == KEY_STRING && !quoted) {
+    bool wordy = recipe_keys[index].type == KEY_STRING || (recipe_keys[index].type == KEY_LIST && value[0] != '[');
+    if (wordy && !quoted) {
         struct toml_value word = {.type = TOML_STRING, .string = (char *)(uintptr_t)value};
         return set_value(r, section, name, &word, &at, NULL, err);
     }
@@ -397,6 +515,18 @@ static void print_string(struct buf *out, const char *text)
     buf_puts(out, "\"");
 }
 
+/* "a,b" -> ["a", "b"] */
+static void print_list(struct buf *out, const char *text)
+{
+    buf_puts(out, "[");
+    for (const char *p = text; *p;) {
+        size_t len = strcspn(p, ",");
+        buf_printf(out, "%s\"%.*s\"", p == text ? "" : ", ", (int)len, p);
+        p += len + (p[len] == ',');
+    }
+    buf_puts(out, "]");
+}
+
 static void print_value(const struct recipe *r, const struct recipe_key *k, struct buf *out)
 {
     const char *field = (const char *)r + k->offset;
@@ -421,6 +551,7 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
         buf_puts(out, boolean ? "true" : "false");
         break;
     case KEY_LIST:
+        print_list(out, field);
         break;
     }
 }
@@ -461,6 +592,23 @@ uint64_t recipe_hash(const struct recipe *r)
     return h;
 }
 
+titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)
+{
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        const char *field = (const char *)r + k->offset;
+        char spelled[64];
+        bool text = k->type == KEY_STRING;
+        if (!k->plan || (text ? among(k->choices, field, k->flags & KEY_NOCASE, spelled) : !*(const bool *)field))
+            continue;
+        titan_fail(err, TITAN_EUNSUPPORTED, "%s.%s = %s%.64s%s can be planned, but this version cannot run it",
+                   k->section, k->name, text ? "\"" : "", text ? field : "true", text ? "\"" : "");
+        titan_error_hint(err, "set %s", k->instead);
+        return TITAN_EUNSUPPORTED;
+    }
+    return TITAN_OK;
+}
+
 /* --- reference -----------------------------------------------------------------------------------------------------
  */
 
@@ -470,16 +618,21 @@ static const char *key_type_name(enum key_type type)
     return names[type];
 }
 
+static void print_choices(const char *choices, struct buf *out)
+{
+    for (const char *p = choices; *p;) {
+        size_t len = strcspn(p, "|");
+        buf_printf(out, "%s`%.*s`", p == choices ? "" : ", ", (int)len, p);
+        p += len + (p[len] == '|');
+    }
+}
+
 static void print_legal(const struct recipe_key *k, struct buf *out)
 {
-    if (k->choices) {
-        for (const char *p = k->choices; *p;) {
-            size_t len = strcspn(p, "|");
-            buf_printf(out, "%s`%.*s`", p == k->choices ? "" : ", ", (int)len, p);
-            p += len + (p[len] == '|');
-        }
-    } else if (k->type == KEY_INT && k->later) {
-        buf_puts(out, "1");
+    char all[256];
+    const char *choices = choices_of(k, all, sizeof(all));
+    if (choices) {
+        print_choices(choices, out);
     } else if (k->type == KEY_INT || k->type == KEY_REAL) {
         if (k->minus_one)
             buf_puts(out, "-1, ");
@@ -487,6 +640,16 @@ static void print_legal(const struct recipe_key *k, struct buf *out)
             buf_printf(out, "%s%.15g", k->above_min ? "> " : "≥ ", k->min);
         else
             buf_printf(out, "%s%.15g to %.15g", k->above_min ? "above " : "", k->min, k->max);
+    }
+    if (!k->plan)
+        return;
+    if (k->type == KEY_BOOL)
+        buf_puts(out, "true: plan only");
+    else if (strcmp(k->plan, "*") == 0)
+        buf_puts(out, "; plan only: any text");
+    else {
+        buf_puts(out, "; plan only: ");
+        print_choices(k->plan, out);
     }
 }
 
@@ -510,14 +673,26 @@ static void print_supported(struct buf *out)
 
 static void print_flavors(struct buf *out)
 {
-    buf_puts(out, "\n## Flavors\n\n| Flavor | dim | layers | heads | kv heads | ffn | vocabulary | rope scaling | |\n"
-                  "|---|---|---|---|---|---|---|---|---|\n");
+    buf_puts(out,
+             "\n## Flavors\n\n`ffn` is the width of the feed-forward layer, with experts that of the first, dense "
+             "layers. `experts`: routed, of these\nchosen, shared, and the width of one. `tied`: the output head is "
+             "the embedding. Families with latent attention\nproject keys and values to 512 values and 64 rotated "
+             "ones (`tiny`: 32 and 8).\n\n"
+             "| `name` | `flavor` | dim | layers | heads | kv heads | head dim | ffn | experts | vocabulary | tied | "
+             "parameters | |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < recipe_flavors_count; i++) {
         const struct recipe_flavor *f = &recipe_flavors[i];
-        const struct model_dims *d = &f->dims;
-        buf_printf(out, "| `%s` | %lld | %lld | %lld | %lld | %lld | %lld | %s | %s |\n", f->name, (long long)d->dim,
-                   (long long)d->n_layers, (long long)d->n_heads, (long long)d->n_kv_heads, (long long)d->ffn_hidden,
-                   (long long)d->vocab_size, d->rope_scaling ? "yes" : "no", f->doc);
+        struct recipe r = {.model.dims = f->dims};
+        struct model_dims *d = &r.model.dims;
+        d->head_dim = d->head_dim ? d->head_dim : d->dim / d->n_heads;
+        buf_printf(out, "| `%s` | `%s` | %lld | %lld | %lld | %lld | %lld | %lld | ", f->family, f->name,
+                   (long long)d->dim, (long long)d->n_layers, (long long)d->n_heads, (long long)d->n_kv_heads,
+                   (long long)d->head_dim, (long long)d->ffn_hidden);
+        if (d->n_experts)
+            buf_printf(out, "%lld, %lld, %lld, %lld", (long long)d->n_experts, (long long)d->top_k,
+                       (long long)d->n_shared_experts, (long long)d->moe_hidden);
+        buf_printf(out, " | %lld | %s | %lld | %s |\n", (long long)d->vocab_size, d->tied_embeddings ? "yes" : "",
+                   (long long)recipe_params(&r), f->doc);
     }
 }
 
@@ -536,11 +711,14 @@ static void print_known(struct buf *out, enum key_support support)
 
 void recipe_print_reference(struct buf *out)
 {
-    buf_puts(out, "# Run files: every key\n\n"
-                  "A run file is TOML with the section and key names of TorchTitan v0.2.2; keys marked * are Titan's "
-                  "own.\nKeys left out have their default. An unknown key, a wrong type or a value out of range is "
-                  "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`.\n\n"
-                  "This file is written by `make docs` from the table the parser uses (`base/recipe_keys.c`).\n");
+    buf_puts(
+        out,
+        "# Run files: every key\n\n"
+        "A run file is TOML with the section and key names of TorchTitan v0.2.2; keys marked * are Titan's "
+        "own.\nKeys left out have their default. An unknown key, a wrong type or a value out of range is "
+        "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`. Values marked "
+        "*plan only* load and can be planned; a run with them is refused.\n\n"
+        "This file is written by `make docs` from the table the parser uses (`base/recipe_keys.c`).\n");
     print_supported(out);
     print_flavors(out);
     buf_puts(out, "\n## Other names\n\n| Read | As |\n|---|---|\n");
@@ -554,4 +732,6 @@ void recipe_print_reference(struct buf *out)
     buf_puts(out, "\n## TorchTitan keys without effect\n\nAccepted with any value of their type: they only refine a "
                   "feature that is off, or say something that does not arise here.\n\n| Key | Why |\n|---|---|\n");
     print_known(out, KEY_IDLE);
+    buf_puts(out, "\nAccepted, and said in the log when true:\n\n| Key | Why |\n|---|---|\n");
+    print_known(out, KEY_NOTE);
 }

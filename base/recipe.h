@@ -31,11 +31,11 @@ struct model_dims {
     int64_t kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
     /* Mixture of experts; n_experts 0: dense. */
     int64_t n_experts, top_k, n_shared_experts, moe_hidden;
-    int64_t n_dense_layers;      /* the first ones have an ordinary feed-forward layer */
-    bool sigmoid_scores;         /* router scores: sigmoid, otherwise softmax */
-    bool normalize_scores;       /* the chosen experts' scores are divided by their sum */
-    double route_scale;          /* multiplies them */
-    double balance_rate;         /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
+    int64_t n_dense_layers; /* the first ones have an ordinary feed-forward layer */
+    bool sigmoid_scores;    /* router scores: sigmoid, otherwise softmax */
+    bool normalize_scores;  /* the chosen experts' scores are divided by their sum */
+    double route_scale;     /* multiplies them */
+    double balance_rate;    /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
 };
 
 struct recipe {
@@ -44,6 +44,7 @@ struct recipe {
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
+        bool float8;            /* products of the linear layers in float8; planned only */
         struct model_dims dims; /* resolved */
     } model;
     struct {
@@ -84,8 +85,8 @@ struct recipe {
         int64_t pipeline_parallel_layers_per_stage; /* -1 = from the number of stages */
         int64_t pipeline_parallel_first_stage_less_layers, pipeline_parallel_last_stage_less_layers;
         char pipeline_parallel_split_points[1024]; /* explicit: "layers.2,layers.4", first unit of stages 1, 2, ... */
-        char context_parallel_rotate_method[16];  /* "allgather", "ring" ("alltoall" is read as ring) */
-        bool context_parallel_load_balance;       /* head-tail chunks */
+        char context_parallel_rotate_method[16];   /* "allgather", "ring" ("alltoall" is read as ring) */
+        bool context_parallel_load_balance;        /* head-tail chunks */
     } parallelism;
     struct {
         bool enable;
@@ -131,6 +132,8 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUS
 /* Can it run on exactly this many workers? Mesh fits, batch can be shared out, schedule is sound. TITAN_EINVAL names
  * key, reason and nearest legal value. */
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err) TITAN_MUST_USE;
+/* Can this version run it, or only plan it? TITAN_EUNSUPPORTED names the key and what to set instead. */
+titan_status recipe_check_run(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 /* The largest world <= workers it can run on, between elastic.min_workers and max_workers; 0: none. Only the
  * data-parallel degrees give way (shard first, then replicate); tp, pp and cp stay what the recipe says. */
 int64_t recipe_fit_world(const struct recipe *r, int64_t workers);

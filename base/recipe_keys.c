@@ -3,21 +3,31 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/schedule.h"
 
 #define AT(field) .offset = offsetof(struct recipe, field), .size = sizeof(((struct recipe *)0)->field)
-#define DIM(key, field, most, text)                                                                                    \
+#define DIM(key, field, least, most, text)                                                                             \
     {                                                                                                                  \
         .section = "model", .name = key, .type = KEY_INT, AT(model.dims.field),                                        \
-        .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .min = 1, .max = (most), .doc = (text)                          \
+        .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .min = (least), .max = (most), .doc = (text)                    \
     }
-#define ONE(key, field, text)                                                                                          \
+#define TRAIT(key, kind, field, text)                                                                                  \
+    {                                                                                                                  \
+        .section = "model", .name = key, .type = (kind), AT(model.dims.field),                                         \
+        .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .max = 1e6, .doc = (text)                                       \
+    }
+#define DEGREE(key, field, text)                                                                                       \
     {                                                                                                                  \
         .section = "parallelism", .name = key, .type = KEY_INT, AT(parallelism.field), .min = 1, .max = 1 << 20,       \
-        .later = "*", .initial = "1", .doc = (text)                                                                    \
+        .initial = "1", .doc = (text)                                                                                  \
     }
 #define OFF(sec, key, kind, off, text)                                                                                 \
     {                                                                                                                  \
         .section = (sec), .name = (key), .type = (kind), .support = KEY_OFF, .initial = (off), .doc = (text)           \
+    }
+#define NOTE(sec, key, text)                                                                                           \
+    {                                                                                                                  \
+        .section = (sec), .name = (key), .type = KEY_BOOL, .support = KEY_NOTE, .doc = (text)                          \
     }
 #define IDLE(sec, key, kind, text)                                                                                     \
     {                                                                                                                  \
@@ -31,20 +41,29 @@ const struct recipe_key recipe_keys[] = {
     {.section = "job", .name = "dump_folder", .type = KEY_STRING, AT(job.dump_folder), .initial = "\"\"",
      .doc = "Folder for what the run writes. Empty: the job's own folder."},
 
-    {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name), .choices = "llama3", .later = "*",
-     .initial = "\"llama3\"", .flags = KEY_NUMBERS, .doc = "Architecture."},
+    {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
+     .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
+     .doc = "Family of models."},
     {.section = "model", .name = "flavor", .type = KEY_STRING, AT(model.flavor),
-     .choices = "debugmodel|demo|tiny|1B|3B|8B|70B|405B", .initial = "\"debugmodel\"", .flags = KEY_NOCASE,
-     .doc = "Named set of dimensions; the keys below override single ones."},
-    {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer), .choices = "bytes",
-     .later = "*", .initial = "\"bytes\"", .flags = KEY_TITAN | KEY_NUMBERS,
+     .choices = "debugmodel|demo|tiny|0.6B|1B|1.7B|3B|4B|8B|14B|16B|30B-A3B|32B|70B|235B-A22B|236B|405B|671B",
+     .initial = "\"debugmodel\"", .flags = KEY_NOCASE,
+     .doc = "Named set of the family's dimensions; the keys below override single ones."},
+    {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer), .choices = "bytes", .plan = "*",
+     .instead = "model.tokenizer = \"bytes\", for which model.hf_assets_path and tokenizer_path are other names",
+     .initial = "\"bytes\"", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256."},
-    DIM("dim", dim, 1 << 20, "Width of the residual stream."),
-    DIM("n_layers", n_layers, 4096, "Transformer blocks."),
-    DIM("n_heads", n_heads, 4096, "Query heads; must divide dim, with an even quotient."),
-    DIM("n_kv_heads", n_kv_heads, 4096, "Key and value heads; must divide n_heads."),
-    DIM("ffn_hidden", ffn_hidden, 1 << 22, "Width of the feed-forward layer."),
-    DIM("vocab_size", vocab_size, 1 << 24, "Rows of the embedding and of the output head."),
+    {.section = "model", .name = "float8", .type = KEY_BOOL, AT(model.float8), .plan = "*",
+     .on = "quantize.linear.float8|float8", .later = "*", .instead = "model.float8 = false, or leave model.converters out",
+     .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "Products of the linear layers in float8. Also read as model.converters = [\"quantize.linear.float8\"]."},
+    DIM("dim", dim, 1, 1 << 20, "Width of the residual stream."),
+    DIM("n_layers", n_layers, 1, 4096, "Transformer blocks."),
+    DIM("n_heads", n_heads, 1, 4096, "Query heads."),
+    DIM("n_kv_heads", n_kv_heads, 1, 4096, "Key and value heads; must divide n_heads."),
+    DIM("ffn_hidden", ffn_hidden, 1, 1 << 22, "Width of the feed-forward layer."),
+    DIM("vocab_size", vocab_size, 1, 1 << 24, "Rows of the embedding and of the output head."),
+    DIM("head_dim", head_dim, 2, 1 << 16, "Width of a head's queries and keys, an even number. Where the flavor has "
+        "none: dim / n_heads."),
     {.section = "model", .name = "rope_theta", .type = KEY_REAL, AT(model.dims.rope_theta), .min = 1, .max = 1e12,
      .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc = "Base of the rotary frequencies."},
     {.section = "model", .name = "norm_eps", .type = KEY_REAL, AT(model.dims.norm_eps), .min = 0, .above_min = true,
@@ -52,9 +71,27 @@ const struct recipe_key recipe_keys[] = {
     {.section = "model", .name = "rope_scaling", .type = KEY_BOOL, AT(model.dims.rope_scaling),
      .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
      .doc = "Llama 3.1 frequency scaling: factor 8, low 1, high 4, original length 8192."},
+    TRAIT("tied_embeddings", KEY_BOOL, tied_embeddings, "The output head is the embedding's matrix."),
+    TRAIT("qk_norm", KEY_BOOL, qk_norm, "RMSNorm on each head of queries and keys."),
+    DIM("q_lora_rank", q_lora_rank, 0, 1 << 20, "Latent attention: rank of the queries' projection. 0: none."),
+    DIM("kv_lora_rank", kv_lora_rank, 0, 1 << 20, "Latent attention: rank of keys and values. 0: ordinary attention."),
+    DIM("qk_nope_head_dim", qk_nope_head_dim, 0, 1 << 16, "Latent attention: part of a head without positions."),
+    DIM("qk_rope_head_dim", qk_rope_head_dim, 0, 1 << 16, "Latent attention: part of a head that is rotated."),
+    DIM("v_head_dim", v_head_dim, 0, 1 << 16, "Latent attention: width of a head's values."),
+    DIM("n_experts", n_experts, 0, 4096, "Routed experts of a layer. 0: an ordinary feed-forward layer."),
+    DIM("top_k", top_k, 0, 4096, "Experts a token is sent to."),
+    DIM("n_shared_experts", n_shared_experts, 0, 4096, "Experts every token passes besides."),
+    DIM("moe_hidden", moe_hidden, 0, 1 << 22, "Width of one expert."),
+    DIM("n_dense_layers", n_dense_layers, 0, 4096, "The first layers that have no experts."),
+    TRAIT("sigmoid_scores", KEY_BOOL, sigmoid_scores, "The router's scores: sigmoid, otherwise softmax."),
+    TRAIT("normalize_scores", KEY_BOOL, normalize_scores, "Scores of the chosen experts are divided by their sum."),
+    TRAIT("route_scale", KEY_REAL, route_scale, "Factor of the scores."),
+    TRAIT("balance_rate", KEY_REAL, balance_rate,
+          "Change of an expert's bias a step, towards equal loads. 0: none."),
 
-    {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW", .later = "*",
-     .initial = "\"AdamW\"", .flags = KEY_NUMBERS, .doc = "Optimizer."},
+    {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|SGD",
+     .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
+     .doc = "Optimizer. \"SGD\": parameter minus lr times gradient, with weight_decay and without momentum."},
     {.section = "optimizer", .name = "lr", .type = KEY_REAL, AT(optimizer.lr), .min = 0, .max = 1e3,
      .initial = "8e-4", .flags = KEY_NUMBERS, .doc = "Peak learning rate."},
     {.section = "optimizer", .name = "beta1", .type = KEY_REAL, AT(optimizer.beta1), .min = 0, .max = 0.999999,
@@ -79,11 +116,11 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Floor of the schedule as a share of optimizer.lr. Also read as lr_min."},
 
     {.section = "training", .name = "local_batch_size", .type = KEY_INT, AT(training.local_batch_size), .min = 1,
-     .max = 1 << 20, .initial = "8", .flags = KEY_NUMBERS, .doc = "Sequences in one microbatch of one worker."},
+     .max = 1 << 20, .initial = "8", .flags = KEY_NUMBERS, .doc = "Sequences in one microbatch of one data-parallel rank; with a pipeline those of all its microbatches."},
     {.section = "training", .name = "global_batch_size", .type = KEY_INT, AT(training.global_batch_size), .min = 1,
      .max = 1 << 28, .minus_one = true, .initial = "-1", .flags = KEY_NUMBERS,
-     .doc = "Sequences in one step, whatever the number of workers: a multiple of local_batch_size. -1: "
-            "local_batch_size * elastic.max_workers."},
+     .doc = "Sequences in one step, whatever the number of workers: whole microbatches. -1: local_batch_size * the "
+            "data-parallel ranks of elastic.max_workers."},
     {.section = "training", .name = "seq_len", .type = KEY_INT, AT(training.seq_len), .min = 1, .max = 1 << 24,
      .initial = "2048", .flags = KEY_NUMBERS, .doc = "Tokens in a sequence."},
     {.section = "training", .name = "steps", .type = KEY_INT, AT(training.steps), .min = 1, .max = 1e9,
@@ -91,7 +128,9 @@ const struct recipe_key recipe_keys[] = {
     {.section = "training", .name = "max_norm", .type = KEY_REAL, AT(training.max_norm), .min = 0, .max = 1e9,
      .initial = "1.0", .flags = KEY_NUMBERS, .doc = "Gradients are scaled down to this global L2 norm. 0: never."},
     {.section = "training", .name = "dataset", .type = KEY_STRING, AT(training.dataset), .choices = "text",
-     .later = "*", .initial = "\"text\"", .flags = KEY_NUMBERS,
+     .later = "*", .plan = "c4|c4_test|c4_validation",
+     .instead = "training.dataset = \"text\" and a file or folder as training.dataset_path",
+     .initial = "\"text\"", .flags = KEY_NUMBERS,
      .doc = "Kind of data. \"text\": the bytes of the files at dataset_path."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
      .flags = KEY_NUMBERS, .doc = "A file, or a folder whose files are read in path order. Must be given."},
@@ -102,21 +141,83 @@ const struct recipe_key recipe_keys[] = {
     {.section = "training", .name = "mixed_precision_reduce", .type = KEY_STRING, AT(training.mixed_precision_reduce),
      .choices = "float32", .later = "*", .initial = "\"float32\"", .flags = KEY_NUMBERS,
      .doc = "Type gradients are summed in."},
+    {.section = "training", .name = "block_causal", .type = KEY_BOOL, AT(training.block_causal), .initial = "false",
+     .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "A token sees its own document only; positions count from the document's start."},
+    {.section = "training", .name = "enable_cpu_offload", .type = KEY_BOOL, AT(training.enable_cpu_offload),
+     .initial = "false", .doc = "Optimizer state and master weights in host memory."},
+    {.section = "training", .name = "loss_chunks", .type = KEY_INT, AT(training.loss_chunks), .min = 1,
+     .max = 1 << 20, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
+     .doc = "Pieces of a microbatch the output head runs in, so that it never has all logits at once; at most its "
+            "tokens on one worker. -1: 8, or as many as there are tokens."},
     {.section = "training", .name = "seed", .type = KEY_INT, AT(training.seed), .min = 0, .initial = "42",
      .flags = KEY_NUMBERS, .doc = "Initial weights and order of samples follow from it. Also read as debug.seed."},
 
     {.section = "parallelism", .name = "data_parallel_shard_degree", .type = KEY_INT,
      AT(parallelism.data_parallel_shard_degree), .min = 1, .max = 1 << 20, .minus_one = true, .initial = "-1",
-     .doc = "Workers the model state is sharded over. -1: all of them; a number fixes the number of workers."},
-    ONE("data_parallel_replicate_degree", data_parallel_replicate_degree, "Replicas of the sharded state."),
+     .doc = "Ranks the model state is sharded over, at most: the run goes on with fewer when workers are lost. -1: what "
+            "the other degrees leave."},
+    DEGREE("data_parallel_replicate_degree", data_parallel_replicate_degree,
+           "Replicas of the sharded state, at most; gives way after data_parallel_shard_degree."),
     {.section = "parallelism", .name = "fsdp_reshard_after_forward", .type = KEY_STRING,
      AT(parallelism.fsdp_reshard_after_forward), .choices = "default|always|never", .initial = "\"default\"",
      .doc = "When gathered parameters are let go: after each use (\"default\" keeps the head from its forward to its "
-            "backward), or \"never\" within a step, for more memory and less communication."},
-    ONE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
-    ONE("pipeline_parallel_degree", pipeline_parallel_degree, "Stages the layers are split into."),
-    ONE("context_parallel_degree", context_parallel_degree, "Workers one sequence is split over."),
-    ONE("expert_parallel_degree", expert_parallel_degree, "Workers the experts are split over."),
+            "backward, and with a pipeline everything), or \"never\" within a step, for more memory and less "
+            "communication."},
+    {.section = "parallelism", .name = "fsdp_prefetch", .type = KEY_INT, AT(parallelism.fsdp_prefetch), .min = 0,
+     .max = 64, .initial = "1", .flags = KEY_TITAN, .doc = "Units gathered ahead of their use."},
+    {.section = "parallelism", .name = "fsdp_reduce", .type = KEY_STRING, AT(parallelism.fsdp_reduce),
+     .choices = "default|microbatch|step", .initial = "\"default\"", .flags = KEY_TITAN,
+     .doc = "When gradients are reduced: after each microbatch, for less memory, or once a step, for less "
+            "communication. \"default\": microbatch, but step in a pipeline and where parameters stay gathered."},
+    {.section = "parallelism", .name = "fsdp_bucketing", .type = KEY_STRING, AT(parallelism.fsdp_bucketing),
+     .choices = "off|block|greedy", .initial = "\"block\"", .flags = KEY_TITAN,
+     .doc = "What one collective carries: each parameter alone, a layer (\"block\"), or as many as the cost model "
+            "finds best (\"greedy\")."},
+    {.section = "parallelism", .name = "fsdp_reorder", .type = KEY_BOOL, AT(parallelism.fsdp_reorder),
+     .initial = "true", .flags = KEY_TITAN, .doc = "Gathers are issued ahead of the compute they can hide under."},
+    DEGREE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
+    {.section = "parallelism", .name = "enable_async_tensor_parallel", .type = KEY_BOOL,
+     AT(parallelism.enable_async_tensor_parallel), .initial = "false",
+     .doc = "Collectives of tensor parallelism in pieces beside the products."},
+    DEGREE("pipeline_parallel_degree", pipeline_parallel_degree, "Workers the layers are split over."),
+    {.section = "parallelism", .name = "pipeline_parallel_schedule", .type = KEY_STRING,
+     AT(parallelism.pipeline_parallel_schedule), .choices = "PipelineScheduleSingle|PipelineScheduleMulti",
+     .names = schedule_names, .initial = "\"1F1B\"", .flags = KEY_NOCASE,
+     .doc = "Order of forward and backward. The names PipelineScheduleSingle and PipelineScheduleMulti stand for "
+            "pipeline_parallel_schedule_csv with one or several stages a rank."},
+    {.section = "parallelism", .name = "pipeline_parallel_schedule_csv", .type = KEY_STRING,
+     AT(parallelism.pipeline_parallel_schedule_csv), .initial = "\"\"",
+     .doc = "A file with the order: one line a rank, cells such as 0F3, 2I1, 2W1, 1B0 (stage, action, microbatch)."},
+    {.section = "parallelism", .name = "pipeline_parallel_microbatch_size", .type = KEY_INT,
+     AT(parallelism.pipeline_parallel_microbatch_size), .min = 1, .max = 1 << 20, .initial = "1",
+     .doc = "Sequences of one microbatch of the pipeline."},
+    {.section = "parallelism", .name = "pipeline_parallel_layers_per_stage", .type = KEY_INT,
+     AT(parallelism.pipeline_parallel_layers_per_stage), .min = 1, .max = 4096, .minus_one = true, .initial = "-1",
+     .doc = "Layers of a stage, embedding and head counted in. -1: as many stages as the schedule has."},
+    {.section = "parallelism", .name = "pipeline_parallel_first_stage_less_layers", .type = KEY_INT,
+     AT(parallelism.pipeline_parallel_first_stage_less_layers), .min = 0, .max = 4096, .initial = "1",
+     .doc = "Layers the embedding counts for when layers are shared out."},
+    {.section = "parallelism", .name = "pipeline_parallel_last_stage_less_layers", .type = KEY_INT,
+     AT(parallelism.pipeline_parallel_last_stage_less_layers), .min = 0, .max = 4096, .initial = "1",
+     .doc = "Layers the output head counts for."},
+    {.section = "parallelism", .name = "pipeline_parallel_split_points", .type = KEY_LIST,
+     AT(parallelism.pipeline_parallel_split_points), .initial = "[]",
+     .doc = "First layers of the stages behind the first: [\"layers.2\", \"layers.4\"]. Empty: shared out evenly. Also "
+            "read as module_fqns_per_model_part, a list of every stage's modules."},
+    DEGREE("context_parallel_degree", context_parallel_degree, "Workers one sequence is split over."),
+    {.section = "parallelism", .name = "context_parallel_rotate_method", .type = KEY_STRING,
+     AT(parallelism.context_parallel_rotate_method), .choices = "allgather|ring|alltoall",
+     .initial = "\"allgather\"",
+     .doc = "How keys and values get around: gathered at once, or passed round a \"ring\" beside the compute; "
+            "\"alltoall\" is read as \"ring\"."},
+    {.section = "parallelism", .name = "context_parallel_load_balance", .type = KEY_BOOL,
+     AT(parallelism.context_parallel_load_balance), .on = "headtail", .later = "ptrr", .initial = "true",
+     .flags = KEY_TITAN,
+     .doc = "A rank has one chunk from the head and one from the tail of each sequence, so that causal attention costs "
+            "all the same. Also read as context_parallel_load_balancer = \"headtail\"."},
+    DEGREE("expert_parallel_degree", expert_parallel_degree,
+           "Workers the experts are split over, out of those of dp_shard, cp and tp."),
 
     {.section = "checkpoint", .name = "enable", .type = KEY_BOOL, AT(checkpoint.enable), .initial = "false",
      .doc = "Write checkpoints. Also read as enable_checkpoint."},
@@ -132,16 +233,27 @@ const struct recipe_key recipe_keys[] = {
             "two names do the same."},
 
     {.section = "activation_checkpoint", .name = "mode", .type = KEY_STRING, AT(activation_checkpoint.mode),
-     .choices = "none|full", .later = "selective|memory_budget", .initial = "\"none\"",
-     .doc = "Which activations are recomputed in the backward pass. \"full\": all of a layer but its input."},
+     .choices = "none|full|selective|memory_budget", .initial = "\"none\"",
+     .doc = "Which activations are recomputed in the backward pass. \"full\": all of a layer but its input; "
+            "\"selective\": see selective_ac_option; \"memory_budget\": what the planner finds cheapest."},
+    {.section = "activation_checkpoint", .name = "selective_ac_option", .type = KEY_STRING,
+     AT(activation_checkpoint.selective_ac_option), .initial = "\"2\"",
+     .doc = "\"op\": attention, what crossed the network and every other product are kept; \"n\", a number: every n-th "
+            "layer is recomputed, the others keep all."},
+    {.section = "activation_checkpoint", .name = "memory_budget", .type = KEY_REAL,
+     AT(activation_checkpoint.memory_budget), .min = 0, .max = 1, .initial = "0.5",
+     .doc = "Share of the activations that is kept. 0: recompute all, 1: nothing."},
 
     {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
      .initial = "10", .doc = "Steps between two progress lines."},
 
     {.section = "elastic", .name = "min_workers", .type = KEY_INT, AT(elastic.min_workers), .min = 1, .max = 1 << 20,
-     .initial = "1", .flags = KEY_TITAN, .doc = "The run starts and goes on with no fewer workers."},
+     .initial = "1", .flags = KEY_TITAN,
+     .doc = "The run starts and goes on with no fewer workers; rounded up to whole data-parallel ranks (pp * cp * tp)."},
     {.section = "elastic", .name = "max_workers", .type = KEY_INT, AT(elastic.max_workers), .min = 1, .max = 1 << 20,
-     .initial = "1", .flags = KEY_TITAN, .doc = "It takes up to this many where slots are free."},
+     .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
+     .doc = "It takes up to this many where slots are free. -1: as many as the mesh has, with "
+            "data_parallel_shard_degree = -1 the fewest it can have."},
 
     {.section = "fault_tolerance", .name = "max_restarts", .type = KEY_INT, AT(fault_tolerance.max_restarts), .min = 0,
      .max = 1e6, .initial = "10", .flags = KEY_TITAN,
@@ -168,38 +280,34 @@ const struct recipe_key recipe_keys[] = {
      .initial = "0", .flags = KEY_TITAN, .doc = "Compute threads of a worker on the CPU. 0: its share of the machine."},
 
     /* --- known from TorchTitan, not there ------------------------------------------------------------------------- */
-    OFF("job", "print_args", KEY_BOOL, "false", "Print the configuration."),
-    OFF("job", "print_config", KEY_BOOL, "false", "Print the configuration."),
-    OFF("job", "save_config_file", KEY_STRING, "\"\"", "Copy of the configuration."),
+    IDLE("job", "print_args", KEY_BOOL, "A run's folder has its whole recipe"),
+    IDLE("job", "print_config", KEY_BOOL, "A run's folder has its whole recipe"),
+    IDLE("job", "save_config_file", KEY_STRING, "A run's folder has its whole recipe"),
     OFF("job", "config_file", KEY_STRING, "\"\"", "Another configuration file."),
     OFF("job", "custom_config_module", KEY_STRING, "\"\"", "Python module with more keys."),
     IDLE("job", "use_for_integration_test", KEY_BOOL, "Mark for TorchTitan's own tests."),
 
-    OFF("profiling", "enable_profiling", KEY_BOOL, "false", "Profiler traces."),
+    NOTE("profiling", "enable_profiling", "No traces are written"),
     IDLE("profiling", "save_traces_folder", KEY_STRING, "of profiling.enable_profiling"),
     IDLE("profiling", "profile_freq", KEY_INT, "of profiling.enable_profiling"),
     IDLE("profiling", "profiler_active", KEY_INT, "of profiling.enable_profiling"),
     IDLE("profiling", "profiler_warmup", KEY_INT, "of profiling.enable_profiling"),
-    OFF("profiling", "enable_memory_snapshot", KEY_BOOL, "false", "Allocator snapshots."),
+    NOTE("profiling", "enable_memory_snapshot", "No snapshots are written: the plan has every buffer"),
     IDLE("profiling", "save_memory_snapshot_folder", KEY_STRING, "of profiling.enable_memory_snapshot"),
 
     IDLE("metrics", "disable_color_printing", KEY_BOOL, "Output to a file has no colours anyway"),
-    OFF("metrics", "enable_tensorboard", KEY_BOOL, "false", "TensorBoard event files."),
+    NOTE("metrics", "enable_tensorboard", "No event files are written: titanctl metrics has the numbers"),
     IDLE("metrics", "save_tb_folder", KEY_STRING, "of metrics.enable_tensorboard"),
-    OFF("metrics", "save_for_all_ranks", KEY_BOOL, "false", "Metrics of every rank."),
-    OFF("metrics", "enable_wandb", KEY_BOOL, "false", "Weights & Biases."),
+    IDLE("metrics", "save_for_all_ranks", KEY_BOOL, "of metrics.enable_tensorboard"),
+    NOTE("metrics", "enable_wandb", "Nothing is sent: titanctl metrics has the numbers"),
 
-    OFF("model", "hf_assets_path", KEY_STRING, "\"\"", "Tokenizer files; use model.tokenizer."),
-    OFF("model", "tokenizer_path", KEY_STRING, "\"\"", "Tokenizer file; use model.tokenizer."),
-    OFF("model", "converters", KEY_LIST, "[]", "Model converters (float8, mx)."),
     IDLE("model", "print_after_conversion", KEY_BOOL, "of model.converters"),
 
     IDLE("optimizer", "implementation", KEY_STRING, "There is one implementation"),
     OFF("optimizer", "early_step_in_backward", KEY_BOOL, "false", "Optimizer step inside the backward pass."),
 
-    OFF("training", "enable_cpu_offload", KEY_BOOL, "false", "Parameters and optimizer state in host memory."),
     OFF("training", "dtype", KEY_STRING, "\"float32\"", "Type of the master weights."),
-    OFF("training", "compile", KEY_BOOL, "false", "torch.compile."),
+    IDLE("training", "compile", KEY_BOOL, "A step is always planned as a whole"),
     IDLE("training", "gc_freq", KEY_INT, "Python's garbage collection"),
     IDLE("training", "gc_debug", KEY_BOOL, "Python's garbage collection"),
     OFF("training", "deterministic", KEY_BOOL, "false", "Deterministic kernels; see numerics.canonical."),
@@ -207,29 +315,14 @@ const struct recipe_key recipe_keys[] = {
     OFF("debug", "deterministic", KEY_BOOL, "false", "Deterministic kernels; see numerics.canonical."),
     IDLE("debug", "deterministic_warn_only", KEY_BOOL, "of debug.deterministic"),
     OFF("debug", "moe_force_load_balance", KEY_BOOL, "false", "Round-robin routing of experts."),
-    OFF("debug", "print_config", KEY_BOOL, "false", "Print the configuration."),
-    OFF("debug", "save_config_file", KEY_STRING, "\"\"", "Copy of the configuration."),
+    IDLE("debug", "print_config", KEY_BOOL, "A run's folder has its whole recipe"),
+    IDLE("debug", "save_config_file", KEY_STRING, "A run's folder has its whole recipe"),
 
     OFF("parallelism", "enable_compiled_autograd", KEY_BOOL, "false", "Compiled backward pass."),
-    IDLE("parallelism", "disable_loss_parallel", KEY_BOOL, "of parallelism.tensor_parallel_degree"),
-    OFF("parallelism", "enable_async_tensor_parallel", KEY_BOOL, "false",
-        "Collectives of tensor parallelism in pieces beside the products."),
-    IDLE("parallelism", "enable_sequence_parallel", KEY_BOOL, "of parallelism.tensor_parallel_degree"),
+    IDLE("parallelism", "disable_loss_parallel", KEY_BOOL, "The loss is always parallel with tensor parallelism"),
+    IDLE("parallelism", "enable_sequence_parallel", KEY_BOOL, "Tensor parallelism always is"),
     OFF("parallelism", "enable_fsdp_symm_mem", KEY_BOOL, "false", "Symmetric-memory collectives."),
-    IDLE("parallelism", "pipeline_parallel_schedule", KEY_STRING, "of parallelism.pipeline_parallel_degree"),
-    OFF("parallelism", "pipeline_parallel_schedule_csv", KEY_STRING, "\"\"", "Pipeline schedule from a file."),
-    IDLE("parallelism", "pipeline_parallel_microbatch_size", KEY_INT, "of parallelism.pipeline_parallel_degree"),
-    IDLE("parallelism", "pipeline_parallel_layers_per_stage", KEY_INT, "of parallelism.pipeline_parallel_degree"),
-    IDLE("parallelism", "pipeline_parallel_first_stage_less_layers", KEY_INT,
-         "of parallelism.pipeline_parallel_degree"),
-    IDLE("parallelism", "pipeline_parallel_last_stage_less_layers", KEY_INT,
-         "of parallelism.pipeline_parallel_degree"),
-    IDLE("parallelism", "pipeline_parallel_expert_parallel_overlap", KEY_BOOL,
-         "of parallelism.pipeline_parallel_degree"),
-    OFF("parallelism", "pipeline_parallel_split_points", KEY_LIST, "[]", "Explicit pipeline stages."),
-    OFF("parallelism", "module_fqns_per_model_part", KEY_LIST, "[]", "Explicit pipeline stages."),
-    IDLE("parallelism", "context_parallel_rotate_method", KEY_STRING, "of parallelism.context_parallel_degree"),
-    IDLE("parallelism", "context_parallel_load_balancer", KEY_STRING, "of parallelism.context_parallel_degree"),
+    IDLE("parallelism", "pipeline_parallel_expert_parallel_overlap", KEY_BOOL, "The schedule says what runs beside what"),
     OFF("parallelism", "expert_tensor_parallel_degree", KEY_INT, "1", "Tensor parallelism inside experts."),
     IDLE("parallelism", "expert_parallel_comm_backend", KEY_STRING, "of parallelism.expert_parallel_degree"),
 
@@ -247,21 +340,19 @@ const struct recipe_key recipe_keys[] = {
     OFF("checkpoint", "enable_first_step_checkpoint", KEY_BOOL, "false", "Checkpoint after the first step."),
     IDLE("checkpoint", "enable_ft_dataloader_checkpoints", KEY_BOOL, "There is no loader state"),
 
-    IDLE("activation_checkpoint", "selective_ac_option", KEY_STRING, "of activation_checkpoint.mode"),
     IDLE("activation_checkpoint", "per_op_sac_force_recompute_mm_shapes_by_fqns", KEY_LIST,
          "of activation_checkpoint.mode"),
     IDLE("activation_checkpoint", "early_stop", KEY_BOOL, "of activation_checkpoint.mode"),
-    IDLE("activation_checkpoint", "memory_budget", KEY_REAL, "of activation_checkpoint.mode"),
     IDLE("activation_checkpoint", "visualize_memory_budget_pareto", KEY_BOOL, "of activation_checkpoint.mode"),
     IDLE("activation_checkpoint", "preserve_rng_state", KEY_BOOL, "of activation_checkpoint.mode"),
     IDLE("activation_checkpoint", "determinism_check", KEY_STRING, "of activation_checkpoint.mode"),
     IDLE("activation_checkpoint", "debug", KEY_BOOL, "of activation_checkpoint.mode"),
 
-    OFF("compile", "enable", KEY_BOOL, "false", "torch.compile."),
-    IDLE("compile", "components", KEY_LIST, "of compile.enable"),
-    IDLE("compile", "backend", KEY_STRING, "of compile.enable"),
+    IDLE("compile", "enable", KEY_BOOL, "A step is always planned as a whole"),
+    IDLE("compile", "components", KEY_LIST, "A step is always planned as a whole"),
+    IDLE("compile", "backend", KEY_STRING, "A step is always planned as a whole"),
 
-    OFF("float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", "Gather parameters in float8."),
+    IDLE("float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "of model.converters"),
     IDLE("float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "of model.converters"),
     IDLE("float8", "force_recompute_fp8_weight_in_bwd", KEY_BOOL, "of model.converters"),
     IDLE("float8", "recipe_name", KEY_STRING, "of model.converters"),
@@ -272,7 +363,7 @@ const struct recipe_key recipe_keys[] = {
     IDLE("mx", "recipe_name", KEY_STRING, "of model.converters"),
     IDLE("mx", "filter_fqns", KEY_LIST, "of model.converters"),
     IDLE("mx", "moe_fqns_prototype", KEY_LIST, "of model.converters"),
-    OFF("quantize.linear.float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", "Gather parameters in float8."),
+    IDLE("quantize.linear.float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "of model.converters"),
     IDLE("quantize.linear.float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "of model.converters"),
     IDLE("quantize.linear.float8", "recipe_name", KEY_STRING, "of model.converters"),
     IDLE("quantize.linear.float8", "filter_fqns", KEY_LIST, "of model.converters"),
@@ -331,26 +422,13 @@ const struct recipe_alias recipe_aliases[] = {
     {"lr_scheduler", "lr_min", "lr_scheduler.min_lr_factor"},
     {"checkpoint", "enable_checkpoint", "checkpoint.enable"},
     {"debug", "seed", "training.seed"},
+    {"model", "hf_assets_path", "model.tokenizer"},
+    {"model", "tokenizer_path", "model.tokenizer"},
+    {"model", "converters", "model.float8"},
+    {"parallelism", "module_fqns_per_model_part", "parallelism.pipeline_parallel_split_points"},
+    {"parallelism", "context_parallel_load_balancer", "parallelism.context_parallel_load_balance"},
 };
 const int recipe_aliases_count = (int)ARRAY_SIZE(recipe_aliases);
-
-/* Llama 3 sizes as TorchTitan ships them, but with an output head of their own at every size (1B and 3B share it with
- * the embedding there). */
-#define LLAMA(d, l, h, k, f)                                                                                           \
-    {                                                                                                                  \
-        (d), (l), (h), (k), (f), 128256, 500000.0, 1e-5, true                                                          \
-    }
-const struct recipe_flavor recipe_flavors[] = {
-    {"debugmodel", {256, 6, 16, 16, 768, 2048, 500000.0, 1e-5, true}, "TorchTitan's debug model"},
-    {"demo", {256, 8, 8, 4, 768, 256, 500000.0, 1e-5, false}, "learns text on two cores in minutes"},
-    {"tiny", {64, 2, 4, 2, 128, 256, 500000.0, 1e-5, false}, "for tests"},
-    {"1B", LLAMA(2048, 16, 32, 8, 8192), "Llama 3.2 1B with an output head of its own"},
-    {"3B", LLAMA(3072, 28, 24, 8, 8192), "Llama 3.2 3B with an output head of its own"},
-    {"8B", LLAMA(4096, 32, 32, 8, 14336), "Llama 3.1 8B"},
-    {"70B", LLAMA(8192, 80, 64, 8, 28672), "Llama 3.1 70B"},
-    {"405B", LLAMA(16384, 126, 128, 8, 53248), "Llama 3.1 405B"},
-};
-const int recipe_flavors_count = (int)ARRAY_SIZE(recipe_flavors);
 
 int recipe_key_find(const char *section, const char *name)
 {

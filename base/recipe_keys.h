@@ -11,8 +11,9 @@
 enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST };
 enum key_support {
     KEY_SUPPORTED,
-    KEY_OFF, /* TorchTitan's, feature not there: only the value that turns it off is accepted */
-    KEY_IDLE /* TorchTitan's, setting of a feature that is off: any value of the type is accepted and not used */
+    KEY_OFF,  /* TorchTitan's, feature not there: only the value that turns it off is accepted */
+    KEY_IDLE, /* TorchTitan's, setting of a feature that is off: any value of the type is accepted and not used */
+    KEY_NOTE  /* the same, but a value of true asks for something: it is said in the log that nothing comes of it */
 };
 enum {
     KEY_TITAN = 1,   /* Titan's own, not in TorchTitan */
@@ -26,12 +27,16 @@ struct recipe_key {
     enum key_type type;
     enum key_support support;
     unsigned flags;
-    size_t offset, size; /* in struct recipe; supported keys only */
-    double min, max;     /* numbers; max 0 = no upper bound */
-    bool above_min;      /* reals: min itself is not legal */
-    bool minus_one;      /* -1 is legal beside the range: "not set" */
-    const char *choices; /* strings: "a|b"; NULL = any text */
-    const char *later;   /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
+    size_t offset, size;        /* in struct recipe; supported keys only */
+    double min, max;            /* numbers; max 0 = no upper bound */
+    bool above_min;             /* reals: min itself is not legal */
+    bool minus_one;             /* -1 is legal beside the range: "not set" */
+    const char *choices;        /* strings: "a|b"; NULL = any text */
+    const char *(*names)(void); /* strings: further choices, in the same form */
+    const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
+    const char *plan;    /* strings: accepted besides, but only planned, not run; "*" = any text. Booleans: true is */
+    const char *instead; /* with plan: what to do for a run */
+    const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *initial; /* default as TOML */
     const char *doc;     /* one line */
 };
@@ -46,13 +51,25 @@ struct recipe_alias {
 extern const struct recipe_alias recipe_aliases[];
 extern const int recipe_aliases_count;
 
+/* A family (model.name) and one of its sizes. head_dim 0: dim / n_heads. */
 struct recipe_flavor {
-    const char *name;
+    const char *family, *name;
     struct model_dims dims;
     const char *doc;
 };
 extern const struct recipe_flavor recipe_flavors[];
 extern const int recipe_flavors_count;
+
+/* "layers.2,layers.4" as numbers, at most max; returns how many, -1 when it is not that or does not ascend. */
+int recipe_split_points(const char *text, int64_t *ret, int max);
+#define RECIPE_STAGES_MAX 4096
+
+/* Workers of one data-parallel rank: pp * cp * tp. */
+int64_t recipe_mesh_unit(const struct recipe *r);
+/* The degrees above 1 for messages: "parallelism.pipeline_parallel_degree * tensor_parallel_degree = 2 * 4"; all of
+ * them, or those of recipe_mesh_unit(). */
+#define RECIPE_DEGREES_TEXT 224
+void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TEXT]);
 
 /* Index of section.name; -1 when there is none. */
 int recipe_key_find(const char *section, const char *name);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,24 +11,42 @@
 #include "base/cleanup.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
-#include "base/units.h"
 
 #define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* as in the table of keys */
+#define WORKERS_MAX (1 << 20)               /* the same */
+#define LOSS_CHUNKS 8                       /* TorchTitan's number */
 
 static void mark_given(struct recipe *r, int index)
 {
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
+/* The family's flavor; a message that lists what it has when there is none. */
+static titan_status find_flavor(const struct recipe *r, const struct recipe_flavor **ret, struct titan_error *err)
+{
+    char have[200];
+    size_t used = 0;
+    have[0] = '\0';
+    for (int i = 0; i < recipe_flavors_count; i++) {
+        const struct recipe_flavor *f = &recipe_flavors[i];
+        if (strcmp(f->family, r->model.name) != 0)
+            continue;
+        if (strcmp(f->name, r->model.flavor) == 0) {
+            *ret = f;
+            return TITAN_OK;
+        }
+        int n = snprintf(have + used, sizeof(have) - used, "%s%s", used ? ", " : "", f->name);
+        used = MIN(used + (size_t)MAX(n, 0), sizeof(have) - 1);
+    }
+    return titan_fail(err, TITAN_EINVAL, "model.flavor = \"%s\": model.name = \"%s\" has %s", r->model.flavor,
+                      r->model.name, have);
+}
+
 /* Dimensions that were not given, from the flavor. */
 static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
 {
     const struct recipe_flavor *flavor = NULL;
-    for (int i = 0; i < recipe_flavors_count; i++)
-        if (strcmp(recipe_flavors[i].name, r->model.flavor) == 0)
-            flavor = &recipe_flavors[i];
-    if (!flavor)
-        return titan_fail(err, TITAN_EINVAL, "model.flavor = \"%s\" is unknown", r->model.flavor);
+    TRY(find_flavor(r, &flavor, err));
     struct recipe from = {.model.dims = flavor->dims};
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
@@ -36,19 +55,58 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
         memcpy((char *)r + k->offset, (const char *)&from + k->offset, k->size);
         mark_given(r, i);
     }
+    struct model_dims *d = &r->model.dims;
+    if (d->head_dim == 0)
+        d->head_dim = d->dim % d->n_heads == 0 ? d->dim / d->n_heads : 0; /* 0: check_heads() says why */
+    if (d->kv_lora_rank > 0) {
+        d->n_kv_heads = d->n_heads;
+        d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
+    }
+    return TITAN_OK;
+}
+
+static titan_status check_heads(const struct model_dims *d, struct titan_error *err)
+{
+    if (d->kv_lora_rank > 0 && (d->qk_rope_head_dim < 2 || d->qk_rope_head_dim % 2 != 0 || d->v_head_dim < 1))
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model.kv_lora_rank = %lld (latent attention) needs an even model.qk_rope_head_dim above 0 and "
+            "model.v_head_dim above 0; they are %lld and %lld",
+            (long long)d->kv_lora_rank, (long long)d->qk_rope_head_dim, (long long)d->v_head_dim);
+    if (d->head_dim == 0 || (d->head_dim % 2 != 0 && d->head_dim * d->n_heads == d->dim))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.n_heads = %lld does not fit model.dim = %lld: dim / n_heads must be an even number",
+                          (long long)d->n_heads, (long long)d->dim);
+    if (d->head_dim % 2 != 0)
+        return titan_fail(err, TITAN_EINVAL, "model.head_dim = %lld is not even; nearest: %lld", (long long)d->head_dim,
+                          (long long)d->head_dim + 1);
+    if (d->n_heads % d->n_kv_heads != 0)
+        return titan_fail(err, TITAN_EINVAL, "model.n_kv_heads = %lld does not divide model.n_heads = %lld",
+                          (long long)d->n_kv_heads, (long long)d->n_heads);
+    return TITAN_OK;
+}
+
+static titan_status check_experts(const struct model_dims *d, struct titan_error *err)
+{
+    if (d->n_experts == 0)
+        return TITAN_OK;
+    if (d->top_k < 1 || d->top_k > d->n_experts)
+        return titan_fail(err, TITAN_EINVAL, "model.top_k = %lld does not fit model.n_experts = %lld; nearest: %lld",
+                          (long long)d->top_k, (long long)d->n_experts, (long long)(d->top_k < 1 ? 1 : d->n_experts));
+    if (d->moe_hidden < 1)
+        return titan_fail(err, TITAN_EINVAL, "model.n_experts = %lld needs model.moe_hidden, the width of an expert",
+                          (long long)d->n_experts);
+    if (d->n_dense_layers > d->n_layers)
+        return titan_fail(err, TITAN_EINVAL, "model.n_dense_layers = %lld is more than model.n_layers = %lld",
+                          (long long)d->n_dense_layers, (long long)d->n_layers);
     return TITAN_OK;
 }
 
 static titan_status check_dims(const struct recipe *r, struct titan_error *err)
 {
     const struct model_dims *d = &r->model.dims;
-    if (d->dim % d->n_heads != 0 || d->dim / d->n_heads % 2 != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.n_heads = %lld does not fit model.dim = %lld: dim / n_heads must be an even number",
-                          (long long)d->n_heads, (long long)d->dim);
-    if (d->n_heads % d->n_kv_heads != 0)
-        return titan_fail(err, TITAN_EINVAL, "model.n_kv_heads = %lld does not divide model.n_heads = %lld",
-                          (long long)d->n_kv_heads, (long long)d->n_heads);
+    TRY(check_heads(d, err));
+    TRY(check_experts(d, err));
     if (strcmp(r->model.tokenizer, "bytes") == 0 && d->vocab_size < 256)
         return titan_fail(err, TITAN_EINVAL,
                           "model.vocab_size = %lld is too small: model.tokenizer = \"bytes\" needs at least 256",
@@ -56,52 +114,109 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* Workers of the largest mesh, where its degrees say so; otherwise of which it is a multiple. */
+static titan_status whole_mesh(const struct recipe *r, int64_t *ret, struct titan_error *err)
+{
+    const int64_t degrees[] = {r->parallelism.pipeline_parallel_degree, r->parallelism.context_parallel_degree,
+                               r->parallelism.tensor_parallel_degree, r->parallelism.data_parallel_replicate_degree,
+                               MAX(r->parallelism.data_parallel_shard_degree, 1)};
+    int64_t product = 1;
+    for (size_t i = 0; i < ARRAY_SIZE(degrees); i++) {
+        product *= degrees[i];
+        if (product > WORKERS_MAX)
+            return titan_fail(err, TITAN_EINVAL, "the degrees of parallelism multiply to more than %d workers",
+                              WORKERS_MAX);
+    }
+    *ret = product;
+    return TITAN_OK;
+}
+
+/* The largest number of workers has to be whole meshes: below it the data-parallel degrees give way, not there. */
+static titan_status check_max_workers(const struct recipe *r, int64_t whole, struct titan_error *err)
+{
+    int64_t shard = r->parallelism.data_parallel_shard_degree, most = r->elastic.max_workers;
+    if (shard > 0 ? most == whole : most % whole == 0)
+        return TITAN_OK;
+    char mesh[RECIPE_DEGREES_TEXT], advice[80];
+    recipe_degrees(r, true, mesh);
+    if (shard > 0)
+        (void)snprintf(advice, sizeof(advice), "use %lld, or parallelism.data_parallel_shard_degree = -1",
+                       (long long)whole);
+    else if (most > whole)
+        (void)snprintf(advice, sizeof(advice), "use %lld or %lld", (long long)(most - most % whole),
+                       (long long)(most - most % whole + whole));
+    else
+        (void)snprintf(advice, sizeof(advice), "use %lld", (long long)whole);
+    return titan_fail(err, TITAN_EINVAL, "%s takes %s%lld workers; elastic.max_workers = %lld: %s", mesh,
+                      shard > 0 ? "" : "a multiple of ", (long long)whole, (long long)most, advice);
+}
+
 static titan_status resolve_workers(struct recipe *r, struct titan_error *err)
 {
-    int64_t degree = r->parallelism.data_parallel_shard_degree;
-    if (degree > 0) {
-        /* A fixed degree fixes the number of workers; [elastic] may say the same or nothing. */
-        if (!recipe_key_given(r, "elastic", "max_workers"))
-            r->elastic.max_workers = degree;
-        if (!recipe_key_given(r, "elastic", "min_workers"))
-            r->elastic.min_workers = degree;
-        if (r->elastic.max_workers != degree || r->elastic.min_workers != degree)
-            return titan_fail(err, TITAN_EINVAL,
-                              "parallelism.data_parallel_shard_degree = %lld does not fit elastic.min_workers = %lld "
-                              "and max_workers = %lld: use -1 for a run that may change its size",
-                              (long long)degree, (long long)r->elastic.min_workers, (long long)r->elastic.max_workers);
-    }
-    /* One bound given alone moves the other along. */
-    if (r->elastic.min_workers > r->elastic.max_workers && !recipe_key_given(r, "elastic", "max_workers"))
-        r->elastic.max_workers = r->elastic.min_workers;
-    if (r->elastic.min_workers > r->elastic.max_workers)
+    int64_t whole = 1, unit = recipe_mesh_unit(r), *least = &r->elastic.min_workers, *most = &r->elastic.max_workers;
+    TRY(whole_mesh(r, &whole, err));
+    *least = (*least + unit - 1) / unit * unit;
+    if (*most == -1 && r->parallelism.data_parallel_shard_degree == -1)
+        *most = (MAX(*least, 1) + whole - 1) / whole * whole;
+    else if (*most == -1)
+        *most = whole;
+    TRY(check_max_workers(r, whole, err));
+    if (*least > *most)
         return titan_fail(err, TITAN_EINVAL, "elastic.min_workers = %lld is more than elastic.max_workers = %lld",
-                          (long long)r->elastic.min_workers, (long long)r->elastic.max_workers);
+                          (long long)*least, (long long)*most);
     return TITAN_OK;
 }
 
 static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
 {
-    int64_t local = r->training.local_batch_size;
+    int64_t local = r->training.local_batch_size, rows = recipe_microbatch_rows(r);
+    int64_t ranks = r->elastic.max_workers / recipe_mesh_unit(r);
+    const char *key = r->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_microbatch_size"
+                                                                  : "training.local_batch_size";
     if (r->training.global_batch_size == -1)
-        r->training.global_batch_size = local * r->elastic.max_workers;
-    if (r->training.global_batch_size > GLOBAL_BATCH_MAX)
+        r->training.global_batch_size = local * ranks;
+    int64_t global = r->training.global_batch_size, rest = global % rows;
+    if (global > GLOBAL_BATCH_MAX)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "training.local_batch_size = %lld times %lld data-parallel ranks (elastic.max_workers = %lld) "
+            "is more than %lld",
+            (long long)local, (long long)ranks, (long long)r->elastic.max_workers, (long long)GLOBAL_BATCH_MAX);
+    if (rest != 0 && global < rows)
         return titan_fail(err, TITAN_EINVAL,
-                          "training.local_batch_size = %lld times elastic.max_workers = %lld is more than %lld",
-                          (long long)local, (long long)r->elastic.max_workers, (long long)GLOBAL_BATCH_MAX);
-    int64_t global = r->training.global_batch_size, rest = global % local;
-    if (rest != 0 && global < local)
-        return titan_fail(err, TITAN_EINVAL,
-                          "training.global_batch_size = %lld is less than one microbatch "
-                          "(training.local_batch_size = %lld)",
-                          (long long)global, (long long)local);
+                          "training.global_batch_size = %lld is less than one microbatch (%s = %lld)",
+                          (long long)global, key, (long long)rows);
     if (rest != 0)
         return titan_fail(err, TITAN_EINVAL,
-                          "training.global_batch_size = %lld is not a multiple of training.local_batch_size = %lld; "
-                          "nearest: %lld",
-                          (long long)global, (long long)local,
-                          (long long)(rest * 2 < local ? global - rest : global - rest + local));
+                          "training.global_batch_size = %lld is not a multiple of %s = %lld; nearest: "
+                          "%lld",
+                          (long long)global, key, (long long)rows,
+                          (long long)(rest * 2 < rows ? global - rest : global - rest + rows));
     return TITAN_OK;
+}
+
+/* The head's pieces have at least a token each. */
+static titan_status resolve_loss_chunks(struct recipe *r, struct titan_error *err)
+{
+    int64_t tokens = MAX(recipe_microbatch_rows(r) * r->training.seq_len / r->parallelism.context_parallel_degree, 1);
+    if (r->training.loss_chunks == -1)
+        r->training.loss_chunks = MIN(tokens, LOSS_CHUNKS);
+    if (r->training.loss_chunks > tokens)
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.loss_chunks = %lld is more than the %lld tokens a microbatch has on a worker; "
+                          "nearest: %lld",
+                          (long long)r->training.loss_chunks, (long long)tokens, (long long)tokens);
+    return TITAN_OK;
+}
+
+static titan_status check_selective(const struct recipe *r, struct titan_error *err)
+{
+    const char *option = r->activation_checkpoint.selective_ac_option;
+    if (strcmp(option, "op") == 0 || (strspn(option, "0123456789") == strlen(option) && atoi(option) > 0))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\" or a number above 0",
+                      option);
 }
 
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
@@ -110,132 +225,18 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(check_dims(r, err));
     TRY(resolve_workers(r, err));
     TRY(resolve_batch(r, err));
+    TRY(resolve_loss_chunks(r, err));
+    TRY(check_selective(r, err));
+    if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {
+        memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));
+        memcpy(r->parallelism.context_parallel_rotate_method, "ring", sizeof("ring"));
+    }
     r->lr_scheduler.warmup_steps = MIN(r->lr_scheduler.warmup_steps, r->training.steps);
     if (r->fault_tolerance.backoff_max_ms < r->fault_tolerance.backoff_ms)
         return titan_fail(err, TITAN_EINVAL,
                           "fault_tolerance.backoff_max_ms = %lld is less than fault_tolerance.backoff_ms = %lld",
                           (long long)r->fault_tolerance.backoff_max_ms, (long long)r->fault_tolerance.backoff_ms);
     return TITAN_OK;
-}
-
-titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err)
-{
-    int64_t degree = r->parallelism.data_parallel_shard_degree;
-    int64_t microbatches = r->training.global_batch_size / r->training.local_batch_size;
-    if (world < 1)
-        return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
-    if (degree > 0 && degree != world)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.data_parallel_shard_degree = %lld does not fit %lld workers; use -1 or %lld",
-                          (long long)degree, (long long)world, (long long)world);
-    if (world < r->elastic.min_workers || world > r->elastic.max_workers)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "%lld workers are outside elastic.min_workers = %lld to elastic.max_workers = %lld; "
-            "nearest: %lld",
-            (long long)world, (long long)r->elastic.min_workers, (long long)r->elastic.max_workers,
-            (long long)(world < r->elastic.min_workers ? r->elastic.min_workers : r->elastic.max_workers));
-    if (microbatches < world)
-        return titan_fail(err, TITAN_EINVAL,
-                          "training.global_batch_size = %lld makes %lld microbatches of %lld sequences: too few for "
-                          "%lld workers; use at least %lld",
-                          (long long)r->training.global_batch_size, (long long)microbatches,
-                          (long long)r->training.local_batch_size, (long long)world,
-                          (long long)(world * r->training.local_batch_size));
-    return TITAN_OK;
-}
-
-/* --- sizes ---------------------------------------------------------------------------------------------------------
- */
-
-/* One block: q, k, v and output projections, three matrices of the feed-forward layer, two norms. */
-static int64_t layer_params(const struct model_dims *d)
-{
-    int64_t kv = d->dim / d->n_heads * d->n_kv_heads;
-    return 2 * d->dim * d->dim + 2 * d->dim * kv + 3 * d->dim * d->ffn_hidden + 2 * d->dim;
-}
-
-int64_t recipe_params(const struct recipe *r)
-{
-    return recipe_params_no_embed(r) + r->model.dims.vocab_size * r->model.dims.dim;
-}
-
-int64_t recipe_params_no_embed(const struct recipe *r)
-{
-    const struct model_dims *d = &r->model.dims;
-    return d->n_layers * layer_params(d) + d->dim /* final norm */ + d->vocab_size * d->dim /* output head */;
-}
-
-double recipe_flops_per_token(const struct recipe *r)
-{
-    const struct model_dims *d = &r->model.dims;
-    return 6.0 * (double)recipe_params_no_embed(r) +
-           12.0 * (double)d->n_layers * (double)d->dim * (double)r->training.seq_len;
-}
-
-/* Activations of one microbatch of n tokens, s bytes an element: what each layer keeps for its backward pass, the
- * residual stream between layers, what the layer at work needs, and the head's logits. The widths are those of
- * worker/model/layers.h. */
-static double activation_bytes(const struct recipe *r, double n, double s)
-{
-    const struct model_dims *d = &r->model.dims;
-    double c = (double)d->dim, f = (double)d->ffn_hidden, h = (double)d->n_heads, v = (double)d->vocab_size;
-    double layers = (double)d->n_layers;
-    int64_t head_dim = d->dim / d->n_heads;
-    double q = (double)((d->n_heads + 2 * d->n_kv_heads) * head_dim);
-    double saved = n * (s * (4 * c + q + 3 * f) + 4 * (h + 2)), back = n * s * (2 * f + 4 * c + q + MAX(f, c));
-    bool recompute = strcmp(r->activation_checkpoint.mode, "full") == 0;
-    return (recompute ? 1 : layers) * saved + layers * n * s * c + back + n * (s * (c + v) + 16);
-}
-
-/* Full fp32 copies of the gradient a worker holds while it goes through m microbatches: none for one, whose units are
- * reduced as they come; one to add up in; with canonical sums one for each level of the tree. */
-static int full_gradients(const struct recipe *r, int64_t m)
-{
-    if (m <= 1)
-        return 0;
-    return r->numerics.canonical ? 64 - __builtin_clzll((unsigned long long)m) : 1;
-}
-
-/* An upper estimate, in bytes, with P parameters, W workers, m microbatches to the busiest of them, and s bytes an
- * element of compute (2 for bfloat16, otherwise 4):
- *
- *   state        (12 + s) P/W   fp32 master weights and two moments, and the compute copy, sharded
- *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients)
- *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
- *                               embedding, or norm and head), L a layer, which is gathered ahead
- *   activations  of one microbatch, see there
- *   snapshot     12 P/W         copy in host memory that a checkpoint is written from; not on a GPU
- *   base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers */
-uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
-{
-    const struct model_dims *d = &r->model.dims;
-    const int64_t w = MAX(world, 1), microbatches = r->training.global_batch_size / r->training.local_batch_size;
-    const int64_t m = (microbatches + w - 1) / w;
-    const bool gpu = strcmp(r->device.name, "cuda") == 0;
-    double params = (double)recipe_params(r), shard = params / (double)w;
-    double n = (double)r->training.local_batch_size * (double)r->training.seq_len;
-    double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
-    double layer = (double)layer_params(d), unit = MAX(layer, (double)(d->vocab_size * d->dim + d->dim));
-    double gradients = 4 * shard + full_gradients(r, m) * 4 * params;
-    double units = (s + 4) * unit + (2 * s + 4) * layer;
-    double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
-    double bytes =
-        (12 + s) * shard + gradients + units + activation_bytes(r, n, s) + snapshot + (gpu ? 0x1p30 : 0x1p26);
-    return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;
-}
-
-titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
-                                 struct titan_error *err)
-{
-    uint64_t need = recipe_memory_bytes(r, world);
-    char needed[UNITS_TEXT], there[UNITS_TEXT];
-    if (bytes_per_worker == 0 || need <= bytes_per_worker)
-        return TITAN_OK;
-    titan_fail(err, TITAN_EUNPLACEABLE, "model.flavor = \"%s\" needs %s a worker with %lld workers; there is %s",
-               r->model.flavor, format_bytes(need, needed), (long long)world, format_bytes(bytes_per_worker, there));
-    titan_error_hint(err, "use more workers, a smaller training.local_batch_size or seq_len, or a smaller model");
-    return TITAN_EUNPLACEABLE;
 }
 
 titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err)

@@ -32,17 +32,28 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return hash;
 }
 
-/* A relative data path is meant from the folder of the recipe. */
-static titan_status make_data_path_absolute(struct recipe *r, const char *recipe_path, struct titan_error *err)
+/* A relative path is meant from the folder of the recipe. */
+static titan_status make_absolute(char *path, size_t size, const char *key, const char *recipe_path,
+                                  struct titan_error *err)
 {
-    char *path = r->training.dataset_path, full[sizeof(r->training.dataset_path)];
+    char full[2 * PATH_MAX];
     const char *slash = strrchr(recipe_path, '/');
     if (!path[0] || path[0] == '/' || recipe_path[0] != '/' || !slash)
         return TITAN_OK;
-    if (snprintf(full, sizeof(full), "%.*s/%s", (int)(slash - recipe_path), recipe_path, path) >= (int)sizeof(full))
-        return titan_fail(err, TITAN_EINVAL, "training.dataset_path: path is too long");
-    memcpy(path, full, sizeof(full));
+    int n = snprintf(full, sizeof(full), "%.*s/%s", (int)(slash - recipe_path), recipe_path, path);
+    if (n >= (int)size)
+        return titan_fail(err, TITAN_EINVAL, "%s: path is too long", key);
+    memcpy(path, full, (size_t)n + 1);
     return TITAN_OK;
+}
+
+static titan_status make_paths_absolute(struct recipe *r, const char *recipe_path, struct titan_error *err)
+{
+    TRY(make_absolute(r->training.dataset_path, sizeof(r->training.dataset_path), "training.dataset_path", recipe_path,
+                      err));
+    return make_absolute(r->parallelism.pipeline_parallel_schedule_csv,
+                         sizeof(r->parallelism.pipeline_parallel_schedule_csv),
+                         "parallelism.pipeline_parallel_schedule_csv", recipe_path, err);
 }
 
 struct memory_search {
@@ -82,8 +93,9 @@ static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitR
         return titan_fail(err, TITAN_EINVAL, "the recipe has %zu bytes; at most %d are possible", len, RECIPE_TEXT_MAX);
     recipe_init(r);
     TRY(recipe_parse(r, request->recipe, path, err));
-    TRY(make_data_path_absolute(r, request->recipe_path, err));
+    TRY(make_paths_absolute(r, request->recipe_path, err));
     TRY(recipe_resolve(r, err));
+    TRY(recipe_check_run(r, err));
     TRY(collect_worlds(r, spec, err));
     if (recipe_check_data(r, NULL, err) != TITAN_OK) {
         err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */

@@ -1,0 +1,289 @@
+/* The mesh of a recipe and whether a number of workers is a legal one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/recipe.h"
+#include "base/recipe_keys.h"
+#include "base/schedule.h"
+
+#define PIPELINE_MICROBATCHES_MAX 16384 /* of one rank: its schedule has a cell for each and each of its stages */
+
+int64_t recipe_mesh_unit(const struct recipe *r)
+{
+    return r->parallelism.pipeline_parallel_degree * r->parallelism.context_parallel_degree *
+           r->parallelism.tensor_parallel_degree;
+}
+
+void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TEXT])
+{
+    const struct {
+        const char *name;
+        int64_t degree;
+        bool unit;
+    } degrees[] = {
+        {"pipeline_parallel_degree", r->parallelism.pipeline_parallel_degree, true},
+        {"data_parallel_replicate_degree", r->parallelism.data_parallel_replicate_degree, false},
+        {"data_parallel_shard_degree", r->parallelism.data_parallel_shard_degree, false},
+        {"context_parallel_degree", r->parallelism.context_parallel_degree, true},
+        {"tensor_parallel_degree", r->parallelism.tensor_parallel_degree, true},
+    };
+    char names[160] = "", values[64] = "";
+    int n = 0, m = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(degrees); i++) {
+        if (degrees[i].degree <= 1 || (!all && !degrees[i].unit))
+            continue;
+        n += snprintf(names + n, sizeof(names) - (size_t)n, "%s%s", n ? " * " : "", degrees[i].name);
+        m += snprintf(values + m, sizeof(values) - (size_t)m, "%s%lld", m ? " * " : "", (long long)degrees[i].degree);
+    }
+    if (n == 0)
+        (void)snprintf(out, RECIPE_DEGREES_TEXT, "parallelism.data_parallel_shard_degree = %lld",
+                       (long long)r->parallelism.data_parallel_shard_degree);
+    else
+        (void)snprintf(out, RECIPE_DEGREES_TEXT, "parallelism.%s = %s", names, values);
+}
+
+int64_t recipe_microbatch_rows(const struct recipe *r)
+{
+    return r->parallelism.pipeline_parallel_degree > 1 ? r->parallelism.pipeline_parallel_microbatch_size
+                                                       : r->training.local_batch_size;
+}
+
+/* Replicas of `ranks` data-parallel ranks: as many as the recipe says while they come out even, otherwise fewer. 0: the
+ * degrees cannot hold that many. */
+static int64_t replicas(const struct recipe *r, int64_t ranks)
+{
+    int64_t shard = r->parallelism.data_parallel_shard_degree;
+    for (int64_t n = MIN(r->parallelism.data_parallel_replicate_degree, ranks); n > 0; n--)
+        if (ranks % n == 0 && (shard == -1 || ranks / n <= shard))
+            return n;
+    return 0;
+}
+
+titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret, struct titan_error *err)
+{
+    int64_t unit = recipe_mesh_unit(r), ranks = world / unit, most = ranks;
+    char degrees[RECIPE_DEGREES_TEXT], more[32] = "";
+    if (world < 1)
+        return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
+    if (world % unit != 0) {
+        recipe_degrees(r, false, degrees);
+        if (ranks > 0)
+            (void)snprintf(more, sizeof(more), " or %lld", (long long)((ranks + 1) * unit));
+        return titan_fail(err, TITAN_EINVAL, "%s does not divide %lld workers; nearest: %lld%s", degrees,
+                          (long long)world, (long long)(MAX(ranks, 1) * unit), more);
+    }
+    int64_t replicate = replicas(r, ranks);
+    if (replicate == 0) {
+        while (replicas(r, most) == 0)
+            most--;
+        recipe_degrees(r, true, degrees);
+        return titan_fail(err, TITAN_EINVAL,
+                          "%s does not fit %lld workers; nearest: %lld, or "
+                          "parallelism.data_parallel_shard_degree = -1",
+                          degrees, (long long)world, (long long)(most * unit));
+    }
+    *ret = (struct recipe_mesh){.pp = r->parallelism.pipeline_parallel_degree,
+                                .dp_replicate = replicate,
+                                .dp_shard = ranks / replicate,
+                                .cp = r->parallelism.context_parallel_degree,
+                                .tp = r->parallelism.tensor_parallel_degree,
+                                .ep = r->parallelism.expert_parallel_degree};
+    return TITAN_OK;
+}
+
+/* --- the model on the mesh -----------------------------------------------------------------------------------------
+ */
+
+/* Tokens of a sequence go out in pieces: tp each of the rank's part, and that part is cp chunks, or 2 cp where heads
+ * are paired with tails. */
+static int64_t sequence_divisor(const struct recipe *r, int64_t tp)
+{
+    int64_t cp = r->parallelism.context_parallel_degree;
+    return tp * (cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1);
+}
+
+/* The first thing tensor parallelism of this degree cannot cut; NULL: it can cut everything. */
+static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *ret_value)
+{
+    const struct model_dims *d = &r->model.dims;
+    const struct {
+        const char *name;
+        int64_t value;
+        bool there;
+    } cut[] = {
+        {"model.n_heads", d->n_heads, true},
+        {"model.n_kv_heads", d->n_kv_heads, true},
+        {"model.vocab_size", d->vocab_size, true},
+        {"model.ffn_hidden", d->ffn_hidden, d->n_experts == 0 || d->n_dense_layers > 0},
+        {"model.moe_hidden", d->moe_hidden, d->n_experts > 0},
+        {"training.seq_len", r->training.seq_len, true},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cut); i++) {
+        *ret_value = cut[i].value;
+        if (cut[i].there && cut[i].value % tp != 0)
+            return cut[i].name;
+    }
+    return NULL;
+}
+
+static titan_status check_tensor(const struct recipe *r, struct titan_error *err)
+{
+    int64_t tp = r->parallelism.tensor_parallel_degree, value, unused, nearest = tp;
+    const char *obstacle = tensor_obstacle(r, tp, &value);
+    if (!obstacle)
+        return TITAN_OK;
+    while (tensor_obstacle(r, nearest, &unused)) /* ends at 1 */
+        nearest--;
+    return titan_fail(err, TITAN_EINVAL,
+                      "parallelism.tensor_parallel_degree = %lld does not divide %s = %lld; nearest: %lld",
+                      (long long)tp, obstacle, (long long)value, (long long)nearest);
+}
+
+static titan_status check_sequence(const struct recipe *r, struct titan_error *err)
+{
+    int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
+    int64_t divisor = sequence_divisor(r, tp), rest = r->training.seq_len % divisor;
+    if (rest == 0)
+        return TITAN_OK;
+    int64_t below = r->training.seq_len - rest;
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "training.seq_len = %lld is not a multiple of %lld, for parallelism.context_parallel_degree = %lld "
+        "and tensor_parallel_degree = %lld; nearest: %lld",
+        (long long)r->training.seq_len, (long long)divisor, (long long)cp, (long long)tp,
+        (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
+}
+
+static titan_status check_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
+{
+    int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * m->cp * m->tp, nearest = MIN(m->ep, lenders);
+    if (m->ep == 1)
+        return TITAN_OK;
+    if (experts == 0)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.expert_parallel_degree = %lld: model.flavor = \"%s\" of %s has no experts; nearest: 1",
+            (long long)m->ep, r->model.flavor, r->model.name);
+    if (experts % m->ep == 0 && lenders % m->ep == 0)
+        return TITAN_OK;
+    while (experts % nearest != 0 || lenders % nearest != 0)
+        nearest--;
+    if (experts % m->ep != 0)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.expert_parallel_degree = %lld does not divide model.n_experts = %lld; nearest: %lld",
+            (long long)m->ep, (long long)experts, (long long)nearest);
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "parallelism.expert_parallel_degree = %lld does not divide dp_shard * cp * tp = %lld * %lld * %lld; "
+        "nearest: %lld",
+        (long long)m->ep, (long long)m->dp_shard, (long long)m->cp, (long long)m->tp, (long long)nearest);
+}
+
+static titan_status check_batch(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
+{
+    int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
+    int64_t ranks = m->dp_replicate * m->dp_shard;
+    if (microbatches < ranks)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "training.global_batch_size = %lld makes %lld microbatches of %lld sequences: too few for %lld "
+            "data-parallel ranks; use at least %lld",
+            (long long)r->training.global_batch_size, (long long)microbatches, (long long)rows, (long long)ranks,
+            (long long)(ranks * rows));
+    if (m->pp > 1 && microbatches / ranks >= PIPELINE_MICROBATCHES_MAX)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "training.global_batch_size = %lld makes %lld microbatches a rank; a pipeline takes at most %d; "
+            "use at most %lld",
+            (long long)r->training.global_batch_size, (long long)(microbatches / ranks), PIPELINE_MICROBATCHES_MAX,
+            (long long)(PIPELINE_MICROBATCHES_MAX * ranks * rows));
+    return TITAN_OK;
+}
+
+/* --- the pipeline --------------------------------------------------------------------------------------------------
+ */
+
+static titan_status open_schedule(const struct recipe *r, const struct recipe_mesh *m, int stages,
+                                  struct schedule **ret, struct titan_error *err)
+{
+    const char *csv = r->parallelism.pipeline_parallel_schedule_csv, *name = r->parallelism.pipeline_parallel_schedule;
+    int64_t ranks = m->dp_replicate * m->dp_shard;
+    int64_t microbatches = r->training.global_batch_size / recipe_microbatch_rows(r);
+    int each =
+        (int)((microbatches + ranks - 1) / ranks); /* the busiest rank's; the others leave their last ones empty */
+    titan_status status;
+    if (*csv) {
+        status = schedule_load(csv, (int)m->pp, stages, each, ret, err);
+        if (status != TITAN_OK) {
+            titan_error_wrap(err, "parallelism.pipeline_parallel_schedule_csv");
+            if (err)
+                err->status = TITAN_EINVAL; /* the recipe is wrong, whatever is wrong with the file */
+            return TITAN_EINVAL;
+        }
+        return TITAN_OK;
+    }
+    if (schedule_stages_per_rank(name) == 0)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.pipeline_parallel_schedule = \"%s\" needs parallelism.pipeline_parallel_schedule_csv", name);
+    status = schedule_generate(name, (int)m->pp, stages, each, ret, err);
+    if (status != TITAN_OK)
+        titan_error_wrap(err, "parallelism.pipeline_parallel_schedule");
+    return status;
+}
+
+static titan_status check_pipeline(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
+{
+    int stages = 1, first_layer[RECIPE_STAGES_MAX + 1];
+    struct schedule *s = NULL;
+    if (m->pp == 1)
+        return TITAN_OK;
+    TRY(recipe_stages(r, &stages, err));
+    TRY(recipe_split_layers(r, stages, first_layer, err));
+    TRY(open_schedule(r, m, stages, &s, err));
+    titan_status status = schedule_check(s, err);
+    if (status == TITAN_OK && r->model.dims.tied_embeddings &&
+        schedule_rank_of(s, 0) != schedule_rank_of(s, stages - 1))
+        status =
+            titan_fail(err, TITAN_EINVAL,
+                       "parallelism.pipeline_parallel_degree = %lld with %s puts the embedding and the head on two "
+                       "ranks, but model.tied_embeddings makes them one; nearest: 1, or a schedule in V order "
+                       "(ZBVZeroBubble, DualPipeV)",
+                       (long long)m->pp, s->name);
+    schedule_close(s);
+    return status;
+}
+
+/* --- worlds --------------------------------------------------------------------------------------------------------
+ */
+
+titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err)
+{
+    struct recipe_mesh m;
+    int64_t least = r->elastic.min_workers, most = r->elastic.max_workers;
+    if (world < 1)
+        return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
+    if (world < least || world > most)
+        return titan_fail(err, TITAN_EINVAL,
+                          "%lld workers are outside elastic.min_workers = %lld to elastic.max_workers = %lld; "
+                          "nearest: %lld",
+                          (long long)world, (long long)least, (long long)most,
+                          (long long)(world < least ? least : most));
+    TRY(recipe_mesh(r, world, &m, err));
+    TRY(check_tensor(r, err));
+    TRY(check_sequence(r, err));
+    TRY(check_experts(r, &m, err));
+    TRY(check_batch(r, &m, err));
+    return check_pipeline(r, &m, err);
+}
+
+int64_t recipe_fit_world(const struct recipe *r, int64_t workers)
+{
+    int64_t unit = recipe_mesh_unit(r), world = MIN(workers, r->elastic.max_workers);
+    for (world -= world % unit; world >= r->elastic.min_workers && world > 0; world -= unit)
+        if (recipe_check_world(r, world, NULL) == TITAN_OK)
+            return world;
+    return 0;
+}

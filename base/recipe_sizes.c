@@ -1,0 +1,189 @@
+/* Parameters, FLOPs and memory of a recipe. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/recipe.h"
+#include "base/recipe_keys.h"
+#include "base/units.h"
+
+/* --- parameters ----------------------------------------------------------------------------------------------------
+ */
+
+static int64_t attention_params(const struct model_dims *d)
+{
+    int64_t c = d->dim, h = d->n_heads, qk = d->head_dim;
+    if (d->kv_lora_rank == 0)
+        return 2 * c * h * qk + 2 * c * d->n_kv_heads * qk + (d->qk_norm ? 2 * qk : 0);
+    int64_t queries = d->q_lora_rank ? d->q_lora_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between */
+    return queries + c * (d->kv_lora_rank + d->qk_rope_head_dim) +
+           d->kv_lora_rank * (1 + h * (d->qk_nope_head_dim + d->v_head_dim)) + h * d->v_head_dim * c;
+}
+
+/* Of a layer with `experts` routed experts. The router has a column for each of all; its bias is no parameter. */
+static int64_t expert_params(const struct model_dims *d, int64_t experts)
+{
+    return d->dim * d->n_experts + 3 * d->dim * d->moe_hidden * (experts + d->n_shared_experts);
+}
+
+static bool is_dense(const struct model_dims *d, int64_t layer)
+{
+    return d->n_experts == 0 || layer < d->n_dense_layers;
+}
+
+/* Layers [from, to), of each of which a token passes `experts` routed experts, or which have as many. */
+static int64_t layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
+{
+    int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
+    return (to - from) * (attention_params(d) + 2 * d->dim) + dense * 3 * d->dim * d->ffn_hidden +
+           (to - from - dense) * expert_params(d, experts);
+}
+
+static int64_t head_params(const struct model_dims *d)
+{
+    return d->dim + d->vocab_size * d->dim;
+}
+
+int64_t recipe_params(const struct recipe *r)
+{
+    const struct model_dims *d = &r->model.dims;
+    return recipe_params_no_embed(r) + (d->tied_embeddings ? 0 : d->vocab_size * d->dim);
+}
+
+int64_t recipe_params_no_embed(const struct recipe *r)
+{
+    const struct model_dims *d = &r->model.dims;
+    return layers_params(d, 0, d->n_layers, d->n_experts) + head_params(d);
+}
+
+double recipe_flops_per_token(const struct recipe *r)
+{
+    const struct model_dims *d = &r->model.dims;
+    int64_t active = layers_params(d, 0, d->n_layers, d->top_k) + head_params(d);
+    int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
+    return 6.0 * (double)active +
+           6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * (double)r->training.seq_len;
+}
+
+/* --- memory --------------------------------------------------------------------------------------------------------
+ */
+
+/* Elements a token leaves in a layer: projections of queries, keys and values, and the three of the feed-forward layer
+ * or of the experts it passes. */
+static void layer_widths(const struct model_dims *d, double *ret_qkv, double *ret_ffn)
+{
+    int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim, ffn = 0;
+    if (is_dense(d, 0))
+        ffn = d->ffn_hidden;
+    if (d->n_experts)
+        ffn = MAX(ffn, (d->top_k + d->n_shared_experts) * d->moe_hidden);
+    *ret_qkv = (double)(d->n_heads * d->head_dim + d->n_kv_heads * (d->head_dim + v));
+    *ret_ffn = (double)ffn;
+}
+
+/* What a rank holds: the sizes of its share, before dp_shard and cp divide the state. */
+struct share {
+    double params, unit, layer; /* of its stages; of the largest unit and of a layer, gathered */
+    double layers;              /* of its stages */
+    double in_flight;           /* microbatches whose activations it holds */
+};
+
+/* The share of the fullest rank: the stages of even layers and one of the two ends. */
+static struct share share_of(const struct recipe *r, const struct recipe_mesh *m, int64_t microbatches)
+{
+    const struct model_dims *d = &r->model.dims;
+    double ends = (double)(d->vocab_size * d->dim + d->dim), tp = (double)m->tp;
+    double routed = (double)(layers_params(d, 0, d->n_layers, d->n_experts) - layers_params(d, 0, d->n_layers, 0));
+    double layers = (double)((d->n_layers + m->pp - 1) / m->pp), all = (double)recipe_params(r);
+    double body = all - ends * (d->tied_embeddings ? 1 : 2) - routed + routed * tp / MAX((double)m->ep, tp);
+    double layer = body / (double)d->n_layers / tp, end = ends / tp;
+    return (struct share){
+        .params = m->pp == 1 ? (all - routed) / tp + routed / MAX((double)m->ep, tp) : layer * layers + end,
+        .unit = MAX(layer, end),
+        .layer = layer,
+        .layers = layers,
+        .in_flight = (double)(m->pp == 1 ? 1 : MIN(microbatches, 2 * m->pp)),
+    };
+}
+
+/* Activations with n tokens a microbatch on a rank, s bytes an element: what each layer keeps for its backward pass,
+ * the residual stream between layers, what the layer at work needs, and the head's logits. */
+static double activation_bytes(const struct recipe *r, const struct recipe_mesh *m, const struct share *share, double n,
+                               double s)
+{
+    const struct model_dims *d = &r->model.dims;
+    double c = (double)d->dim, h = (double)d->n_heads, v = (double)d->vocab_size, tp = (double)m->tp, q, f;
+    layer_widths(d, &q, &f);
+    double saved = n * (s * (4 * c + q + 3 * f) + 4 * (h + 2)) / tp,
+           back = n * s * (2 * f + 4 * c + q + MAX(f, c)) / tp;
+    bool recompute = strcmp(r->activation_checkpoint.mode, "full") == 0;
+    double gathered = m->tp > 1 ? 2 * n * s * c : 0;
+    return share->in_flight * share->layers * ((recompute ? 0 : saved) + n * s * c / tp) + (recompute ? saved : 0) +
+           back + gathered + n * (s * (c + v / tp) + 16);
+}
+
+/* Full fp32 copies of the gradient a worker holds while it goes through m microbatches: none where units are reduced as
+ * they come; one to add up in; with canonical sums one for each level of the tree. */
+static int full_gradients(const struct recipe *r, int64_t m)
+{
+    const char *when = r->parallelism.fsdp_reduce;
+    bool kept =
+        r->parallelism.pipeline_parallel_degree > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0;
+    if (m <= 1)
+        return 0;
+    if (r->numerics.canonical)
+        return 64 - __builtin_clzll((unsigned long long)m);
+    return strcmp(when, "step") == 0 || (strcmp(when, "default") == 0 && kept);
+}
+
+/* An upper estimate, in bytes, of the fullest rank, with P parameters in its share, W ranks its state is sharded over
+ * (dp_shard * cp), and s bytes an element of compute (2 for bfloat16, otherwise 4):
+ *
+ *   state        (12 + s) P/W   fp32 master weights and two moments (on the host with enable_cpu_offload), and the
+ *                               compute copy, sharded
+ *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients)
+ *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
+ *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
+ *                               fsdp_reshard_after_forward = "never" all of them
+ *   activations  see there
+ *   snapshot     12 P/W         copy in host memory that a checkpoint is written from; not on a GPU
+ *   base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers
+ *
+ * The planner of the worker knows each buffer; this is what submit can say without it. */
+uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
+{
+    struct recipe_mesh m;
+    const int64_t unit = recipe_mesh_unit(r), ranks = MAX(world / unit, 1);
+    if (recipe_mesh(r, ranks * unit, &m, NULL) != TITAN_OK)
+        m = (struct recipe_mesh){
+            r->parallelism.pipeline_parallel_degree, 1, ranks, r->parallelism.context_parallel_degree,
+            r->parallelism.tensor_parallel_degree,   1};
+    const int64_t microbatches = (r->training.global_batch_size / recipe_microbatch_rows(r) + ranks - 1) / ranks;
+    const bool gpu = strcmp(r->device.name, "cuda") == 0;
+    const struct share share = share_of(r, &m, microbatches);
+    double shard = share.params / (double)(m.dp_shard * m.cp);
+    double n = (double)recipe_microbatch_rows(r) * (double)r->training.seq_len / (double)m.cp;
+    double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
+    double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.params;
+    double units = (s + 4) * share.unit + (2 * s + 4) * share.layer;
+    if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
+        units += s * share.params;
+    double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
+    double state = (r->training.enable_cpu_offload && gpu ? 0 : 12) + s;
+    double bytes =
+        state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + (gpu ? 0x1p30 : 0x1p26);
+    return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;
+}
+
+titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
+                                 struct titan_error *err)
+{
+    uint64_t need = recipe_memory_bytes(r, world);
+    char needed[UNITS_TEXT], there[UNITS_TEXT];
+    if (bytes_per_worker == 0 || need <= bytes_per_worker)
+        return TITAN_OK;
+    titan_fail(err, TITAN_EUNPLACEABLE, "model.flavor = \"%s\" needs %s a worker with %lld workers; there is %s",
+               r->model.flavor, format_bytes(need, needed), (long long)world, format_bytes(bytes_per_worker, there));
+    titan_error_hint(err, "use more workers, a smaller training.local_batch_size or seq_len, or a smaller model");
+    return TITAN_EUNPLACEABLE;
+}

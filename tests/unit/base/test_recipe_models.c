@@ -1,0 +1,218 @@
+/* Flavors against published sizes, memory, and TorchTitan's own run files: what loads, what only plans. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/recipe.h"
+#include "base/recipe_keys.h"
+
+static struct recipe model(const char *family, const char *flavor)
+{
+    struct recipe r;
+    recipe_init(&r);
+    snprintf(r.model.name, sizeof(r.model.name), "%s", family);
+    snprintf(r.model.flavor, sizeof(r.model.flavor), "%s", flavor);
+    return r;
+}
+
+/* Parameters as published: TorchTitan's Llama 3, the safetensors headers of the released Qwen3 and DeepSeek models
+ * (without the second copy of tied heads, DeepSeek V3 without its router biases). */
+static void test_params(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *flavor;
+        int64_t params;
+    } cases[] = {
+        {"llama3", "debugmodel", 6163712},
+        {"llama3", "demo", 6426880},
+        {"llama3", "1B", INT64_C(1235814400)},
+        {"llama3", "3B", INT64_C(3212749824)},
+        {"llama3", "8B", INT64_C(8030261248)},
+        {"llama3", "70B", INT64_C(70553706496)},
+        {"llama3", "405B", INT64_C(405853388800)},
+        {"qwen3", "0.6B", 596049920},
+        {"qwen3", "1.7B", INT64_C(1720574976)},
+        {"qwen3", "4B", INT64_C(4022468096)},
+        {"qwen3", "8B", INT64_C(8190735360)},
+        {"qwen3", "14B", INT64_C(14768307200)},
+        {"qwen3", "32B", INT64_C(32762123264)},
+        {"qwen3", "30B-A3B", INT64_C(30532122624)},
+        {"qwen3", "235B-A22B", INT64_C(235093634560)},
+        {"deepseek_v3", "16B", INT64_C(15706484224)},
+        {"deepseek_v3", "671B", INT64_C(671026404352)},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r = model(cases[i].family, cases[i].flavor);
+        struct titan_error err = {0};
+        if (recipe_resolve(&r, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        if (recipe_params(&r) != cases[i].params)
+            fail_msg("%s %s: %lld", cases[i].family, cases[i].flavor, (long long)recipe_params(&r));
+        int64_t embedding = r.model.dims.tied_embeddings ? 0 : r.model.dims.vocab_size * r.model.dims.dim;
+        assert_int_equal(recipe_params(&r) - recipe_params_no_embed(&r), embedding);
+    }
+}
+
+/* FLOPs a token as published for TorchTitan's Llama 3, and by its rule for experts and for latent attention. */
+static void test_flops(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *flavor;
+        int64_t seq_len;
+        double flops;
+    } cases[] = {
+        {"llama3", "debugmodel", 2048, 7.159e7},
+        {"llama3", "demo", 256, 4.4460e7},
+        {"llama3", "1B", 8192, 1.0636e10},
+        {"llama3", "3B", 8192, 2.7732e10},
+        {"llama3", "8B", 8192, 5.7914e10},
+        {"llama3", "70B", 8192, 4.8144e11},
+        {"llama3", "405B", 8192, 2.6254e12},
+        /* 16B: 64 experts of which a token passes 6: 6 * (15706484224 - 209715200 - 58 * 26 * 3 * 2048 * 1408)
+         * + 6 * 27 * 16 * (192 + 128) * 4096 */
+        {"deepseek_v3", "16B", 4096,
+         6 * (15706484224.0 - 209715200 - 58.0 * 26 * 3 * 2048 * 1408) + 6.0 * 27 * 16 * 320 * 4096},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r = model(cases[i].family, cases[i].flavor);
+        r.training.seq_len = cases[i].seq_len;
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        if (!(fabs(recipe_flops_per_token(&r) / cases[i].flops - 1) < 1e-4))
+            fail_msg("%s %s: %g", cases[i].family, cases[i].flavor, recipe_flops_per_token(&r));
+    }
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    struct recipe r = model("llama3", "8B");
+    struct titan_error err = {0};
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    r.training.global_batch_size = 128; /* sixteen microbatches: one worker and eight both add up */
+    const uint64_t params = (uint64_t)recipe_params(&r);
+    uint64_t one = recipe_memory_bytes(&r, 1), eight = recipe_memory_bytes(&r, 8);
+    assert_true(one > 20 * params);
+    assert_true(one - eight == params * (12 + 4 + 4) / 8 * 7);
+    snprintf(r.parallelism.fsdp_reduce, sizeof(r.parallelism.fsdp_reduce), "step"); /* a full gradient is kept */
+    assert_true(recipe_memory_bytes(&r, 1) - one == 4 * params);
+    r.training.global_batch_size = 8; /* but not of one microbatch */
+    assert_true(recipe_memory_bytes(&r, 1) == one);
+    r.training.global_batch_size = 128; /* sixteen microbatches: five levels */
+    r.numerics.canonical = true;
+    assert_true(recipe_memory_bytes(&r, 1) - one == 5 * 4 * params);
+    r.numerics.canonical = false;
+    snprintf(r.activation_checkpoint.mode, sizeof(r.activation_checkpoint.mode), "full");
+    assert_true(recipe_memory_bytes(&r, 1) < one);
+    snprintf(r.activation_checkpoint.mode, sizeof(r.activation_checkpoint.mode), "none");
+    snprintf(r.parallelism.fsdp_reduce, sizeof(r.parallelism.fsdp_reduce), "default");
+    assert_int_equal(recipe_check_memory(&r, 1, 0, &err), TITAN_OK); /* unknown */
+    assert_int_equal(recipe_check_memory(&r, 1, one, &err), TITAN_OK);
+    assert_int_equal(recipe_check_memory(&r, 1, UINT64_C(24) << 30, &err), TITAN_EUNPLACEABLE);
+    assert_non_null(strstr(err.msg, "24.0 GiB"));
+    assert_non_null(strstr(err.msg, "8B"));
+    assert_true(err.hint[0]);
+}
+
+/* Every axis takes its part of the estimate. */
+static void test_memory_of_axes(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"parallelism.tensor_parallel_degree=4", "parallelism.pipeline_parallel_degree=4",
+                                       "parallelism.context_parallel_degree=4"};
+    struct recipe plain = model("llama3", "8B");
+    assert_int_equal(recipe_set(&plain, "training.global_batch_size=32", NULL), TITAN_OK);
+    assert_int_equal(recipe_resolve(&plain, NULL), TITAN_OK);
+    for (size_t i = 0; i < ARRAY_SIZE(axes); i++) {
+        struct recipe r = model("llama3", "8B");
+        assert_int_equal(recipe_set(&r, axes[i], NULL), TITAN_OK);
+        assert_int_equal(recipe_set(&r, "training.global_batch_size=32", NULL), TITAN_OK);
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        if (!(recipe_memory_bytes(&r, 4) < recipe_memory_bytes(&plain, 1) * 6 / 10))
+            fail_msg("%s: %llu of %llu", axes[i], (unsigned long long)recipe_memory_bytes(&r, 4),
+                     (unsigned long long)recipe_memory_bytes(&plain, 1));
+    }
+}
+
+/* --- TorchTitan v0.2.2's files -------------------------------------------------------------------------------------
+ */
+
+static struct recipe load(const char *name, int64_t workers)
+{
+    char path[256], assignment[64];
+    struct recipe r;
+    struct titan_error err = {0};
+    snprintf(path, sizeof(path), TITAN_SOURCE_DIR "/tests/unit/base/torchtitan/%s.toml", name);
+    recipe_init(&r);
+    snprintf(assignment, sizeof(assignment), "elastic.max_workers=%lld", (long long)workers);
+    if (recipe_load(&r, path, &err) != TITAN_OK || recipe_set(&r, assignment, &err) != TITAN_OK ||
+        recipe_resolve(&r, &err) != TITAN_OK || recipe_check_world(&r, workers, &err) != TITAN_OK)
+        fail_msg("%s: %s", name, err.msg);
+    return r;
+}
+
+static void test_torchtitan_files(void **state)
+{
+    (void)state;
+    struct recipe_mesh m;
+    struct recipe r = load("debug_model", 8);
+    assert_string_equal(r.activation_checkpoint.mode, "selective");
+    assert_string_equal(r.activation_checkpoint.selective_ac_option, "op");
+    assert_string_equal(r.training.dataset, "c4_test");
+    assert_int_equal(r.training.global_batch_size, 64);
+    r = load("llama3_8b", 64);
+    assert_string_equal(r.model.tokenizer, "./assets/hf/Llama-3.1-8B");
+    assert_int_equal(r.model.dims.dim, 4096);
+    assert_string_equal(r.checkpoint.async_mode, "disabled");
+    assert_false(r.model.float8);
+    r = load("llama3_70b", 256);
+    assert_int_equal(recipe_mesh(&r, 256, &m, NULL), TITAN_OK);
+    assert_int_equal(m.tp, 8);
+    assert_int_equal(m.dp_shard, 32);
+    assert_int_equal(r.training.global_batch_size, 256);
+    r = load("llama3_405b", 512);
+    assert_true(r.model.float8);
+    assert_true(r.parallelism.enable_async_tensor_parallel);
+    assert_int_equal(r.training.global_batch_size, 128);
+    assert_int_equal(recipe_fit_world(&r, 511), 504);
+}
+
+/* Unmodified they can be planned; a run says key by key what is missing. */
+static void test_plan_only(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    struct recipe r = load("llama3_405b", 512);
+    assert_int_equal(recipe_check_run(&r, &err), TITAN_EUNSUPPORTED);
+    assert_string_equal(err.msg,
+                        "model.tokenizer = \"./assets/hf/Llama-3.1-405B\" can be planned, but this version cannot "
+                        "run it");
+    assert_non_null(strstr(err.hint, "model.tokenizer = \"bytes\""));
+    assert_int_equal(recipe_set(&r, "model.tokenizer=bytes", NULL), TITAN_OK);
+    assert_int_equal(recipe_check_run(&r, &err), TITAN_EUNSUPPORTED);
+    assert_string_equal(err.msg, "model.float8 = true can be planned, but this version cannot run it");
+    assert_non_null(strstr(err.hint, "model.converters"));
+    assert_int_equal(recipe_set(&r, "model.converters=[]", NULL), TITAN_OK);
+    assert_int_equal(recipe_check_run(&r, &err), TITAN_EUNSUPPORTED);
+    assert_string_equal(err.msg, "training.dataset = \"c4\" can be planned, but this version cannot run it");
+    assert_non_null(strstr(err.hint, "training.dataset_path"));
+    assert_int_equal(recipe_set(&r, "training.dataset=text", NULL), TITAN_OK);
+    assert_int_equal(recipe_check_run(&r, &err), TITAN_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_params),           cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_of_axes),
+        cmocka_unit_test(test_torchtitan_files), cmocka_unit_test(test_plan_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
