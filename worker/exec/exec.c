@@ -134,7 +134,7 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
         return no_memory(err);
     for (int u = 0; u < l->model->n_units; u++) {
         e->norms[u] = at;
-        at += r->canonical ? r->tp * layout_unit_blocks(l, u) : 1;
+        at += report_norms(r, l, u);
         most = MAX(most, l->units[u].shard / NORM_BLOCK + 1);
     }
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
@@ -427,7 +427,7 @@ static titan_status run_norm(const struct call *c)
         return add_sum(c, out, at(c, 1), n, true);
     if (n == 0)
         return TITAN_OK;
-    out += e->at[AXIS_TP] * layout_unit_blocks(l, c->a->unit) +
+    out += layout_unit_part(l, c->a->unit, e->opt.rank) * layout_unit_blocks(l, c->a->unit) +
            u->shard / l->block * mesh_group_rank(&e->p->mesh, u->group, e->opt.rank);
     return c->ops->block_sums(c->s, out, at(c, 1), (size_t)n, (size_t)l->block, true);
 }

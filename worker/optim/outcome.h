@@ -1,7 +1,8 @@
-/* outcome.h - what all ranks' reports (plan/program.h) say about a step: loss, tokens, gradient norm, orders.
+/* outcome.h - what the report of a step (plan/program.h), summed over all ranks, says: loss, tokens, gradient norm,
+ * orders.
  *
- * Every rank has the same reports and computes the same outcome. Sums run in one fixed tree over microbatches, and over
- * blocks of parameters in their global order, so they do not depend on the number of ranks. */
+ * Every rank has the same report and computes the same outcome. Sums run in one fixed tree over microbatches, and
+ * (canonical) over blocks of parameters in their global order, so they do not depend on the data-parallel degree. */
 #ifndef TITAN_WORKER_OPTIM_OUTCOME_H
 #define TITAN_WORKER_OPTIM_OUTCOME_H
 
@@ -16,7 +17,7 @@ struct step_outcome {
     int bad_unit;     /* where the first value that is not finite arose, forward or backward; -1: none */
 };
 
-titan_status outcome_read(const struct program *program, const struct layout *layout, const double *reports,
+titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */
 double clip_factor(double grad_norm, double max_norm);

@@ -110,11 +110,8 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
 void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical)
 {
     const int units = layout->model->n_units;
-    struct report r = {.microbatches = microbatches,
-                       .cp = layout->mesh.size[AXIS_CP],
-                       .tp = layout->mesh.size[AXIS_TP],
-                       .units = units,
-                       .canonical = canonical};
+    struct report r = {
+        .microbatches = microbatches, .cp = layout->mesh.size[AXIS_CP], .units = units, .canonical = canonical};
 
     r.losses = 0;
     r.counts = r.losses + r.cp * microbatches;
@@ -123,8 +120,13 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
     r.norms = r.checks + units;
     r.size = r.norms;
     for (int u = 0; u < units; u++)
-        r.size += canonical ? r.tp * layout_unit_blocks(layout, u) : 1;
+        r.size += report_norms(&r, layout, u);
     *ret = r;
+}
+
+int64_t report_norms(const struct report *report, const struct layout *layout, int unit)
+{
+    return report->canonical ? layout_unit_parts(layout, unit) * layout_unit_blocks(layout, unit) : 1;
 }
 
 void program_close(struct program *p)

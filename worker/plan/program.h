@@ -204,11 +204,12 @@ struct tree_add {
  *   counts [cp][microbatches]  tokens counted
  *   orders [REPORT_ORDERS]
  *   checks [units]             not finite where the input of a unit was not
- *   norms                      canonical: block sums [unit][tp][blocks of the unit]; otherwise [unit] */
+ *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
+ *                              otherwise [unit] */
 #define REPORT_ORDERS 3
 struct report {
     int64_t microbatches; /* of the global batch */
-    int cp, tp, units;
+    int cp, units;
     bool canonical;
     int64_t losses, counts, orders, checks, norms; /* first index of each */
     int64_t size;
@@ -263,6 +264,8 @@ static inline const struct op_params *action_params(const struct program *p, con
 }
 
 void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical);
+/* Numbers a unit has among the norms. */
+int64_t report_norms(const struct report *report, const struct layout *layout, int unit);
 
 void program_close(struct program *p); /* NULL is fine */
 /* Fill lifetimes, place the arena, derive waits and signals. Called when the actions stand, and again after a pass.
