@@ -88,9 +88,11 @@ static size_t draw_count(struct rng_key key, uint64_t *n, size_t max)
 {
     static const size_t special[] = {0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 1000, 4096};
     size_t kind = draw(key, n, 10);
-    if (kind < 4)
-        return MIN(special[draw(key, n, ARRAY_SIZE(special))], max);
-    return draw(key, n, kind < 8 ? max / 50 : max);
+    if (kind < 4) {
+        size_t count = special[draw(key, n, ARRAY_SIZE(special))];
+        return MIN(count, max);
+    }
+    return draw(key, n, kind < 8 ? max / 50 + 1 : max);
 }
 
 struct operation {

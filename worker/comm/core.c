@@ -93,7 +93,7 @@ static void fail_tree(struct comm_core *core, const struct titan_error *failure)
     (void)pthread_mutex_unlock(&core->lock);
 }
 
-static void fail_epoch(struct comm_core *core, const struct titan_error *failure)
+void comm_core_fail(struct comm_core *core, const struct titan_error *failure)
 {
     struct comm_core *root = core;
     while (root->parent)
@@ -194,7 +194,7 @@ static titan_status run_request(void *arg, struct titan_error *err)
         if (status != TITAN_OK && atomic_load(&core->revoked))
             status = titan_fail(&local, TITAN_EREVOKED, "the epoch was revoked");
         if (status != TITAN_OK) {
-            fail_epoch(core, &local);
+            comm_core_fail(core, &local);
             status = comm_core_error(core, &local); /* what came first, where another has failed as well */
         }
     }

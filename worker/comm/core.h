@@ -85,6 +85,8 @@ void comm_core_adopt(struct comm_core *parent, struct comm_core *child);
 /* Leave the parent, revoke if there are requests left, wait until none runs or can still run, free what is left of
  * them. Streams they are on must be open; children must be closed. */
 void comm_core_shut(struct comm_core *core);
+/* The whole epoch's: this communicator, its parents and all that was split from them. */
+void comm_core_fail(struct comm_core *core, const struct titan_error *failure);
 /* With all that was split from it. */
 void comm_core_revoke(struct comm_core *core);
 titan_status comm_core_error(struct comm_core *core, struct titan_error *err);

@@ -324,18 +324,22 @@ static titan_status shm_split(struct comm *parent, const int *members, int n, co
                               struct comm **ret, struct titan_error *err)
 {
     _cleanup_free_ struct comm *c = calloc(1, sizeof(*c));
+    struct titan_error local = {0};
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
     TRY(comm_core_init_child(&c->core, &parent->core, members, n, err));
     titan_status status = TITAN_OK;
     if (n > 1)
-        status = segment_split(&parent->segment, &c->segment, members, n, abort_flag, &c->core.revoked, err);
+        status = segment_split(&parent->segment, &c->segment, members, n, abort_flag, &c->core.revoked, &local);
     else
         parent->segment.splits++;
     if (status != TITAN_OK) {
         comm_core_shut(&c->core);
-        (void)titan_error_wrap(err, "communicator shm, rank %d of %d: a group of %d", parent->core.rank,
+        (void)titan_error_wrap(&local, "communicator shm, rank %d of %d: a group of %d", parent->core.rank,
                                parent->core.world, n);
+        comm_core_fail(&parent->core, &local);
+        if (err)
+            *err = local;
         return status;
     }
     comm_core_adopt(&parent->core, &c->core);

@@ -1,6 +1,7 @@
 #include "worker/comm/tcp/mesh.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -19,7 +20,7 @@
 #define POLL_MS 5
 #define RETRY_MS 20
 #define STRANGER_MS 2000
-#define STRANGERS_MAX 128
+#define STRANGERS_EXTRA 128 /* beside the members */
 #define BACKLOG 1024
 #define SILENT_MS 15000
 
@@ -27,25 +28,30 @@
 struct hello {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
-    uint64_t epoch;
-    uint32_t rank, world;
+    uint64_t epoch, tag;
+    uint32_t rank, members; /* of the epoch; how many meet */
 };
-_Static_assert(sizeof(struct hello) == 40, "hello goes over the wire");
-static const char magic[8] = "TITANCM1";
+_Static_assert(sizeof(struct hello) == 48, "hello goes over the wire");
+static const char magic[8] = "TITANCM2";
 
 enum peer_state { PEER_IDLE, PEER_CONNECTING, PEER_GREETED, PEER_READY };
 
+struct address {
+    char *text;
+    struct sockaddr_storage resolved; /* of the ranks below */
+    socklen_t len;
+};
+
+/* A member, while it is met. */
 struct peer {
     enum peer_state state;
     int fd;
     size_t got; /* bytes of its hello */
     struct hello hello;
     int64_t retry_at; /* ms */
-    struct sockaddr_storage address;
-    socklen_t address_len;
 };
 
-/* Accepted, but nobody yet. */
+/* Accepted, but nobody yet, or a member that is early. */
 struct stranger {
     int fd;
     size_t got;
@@ -54,11 +60,22 @@ struct stranger {
 };
 
 struct mesh {
-    const struct comm_config *config;
+    int rank, world, listener;
+    uint32_t timeout_ms;
+    struct hello own; /* but for tag and members */
+    struct address *addresses;
+    struct stranger *strangers;
+    int nstrangers, capacity;
+};
+
+struct meeting {
+    struct mesh *m;
+    const struct meeting_options *options;
     struct hello own;
+    int self; /* the own place among the members */
     struct peer *peers;
-    struct stranger strangers[STRANGERS_MAX];
-    int nstrangers, ready;
+    int ready;
+    int lost, stray; /* member whose connection so far has ended, rank that means other members; -1 = none */
     struct pollfd *polls;
 };
 
@@ -69,12 +86,13 @@ static int64_t now_ms(void)
 
 /* --- addresses --------------------------------------------------------------------------------------------------- */
 
-static titan_status resolve(const char *address, struct peer *peer, struct titan_error *err)
+static titan_status resolve(struct address *a, struct titan_error *err)
 {
+    const char *address = a->text;
     char host[256];
-    const char *colon = address ? strrchr(address, ':') : NULL;
+    const char *colon = strrchr(address, ':');
     if (!colon || (size_t)(colon - address) >= sizeof(host))
-        return titan_fail(err, TITAN_EINVAL, "'%s' is no host:port", address ? address : "");
+        return titan_fail(err, TITAN_EINVAL, "'%s' is no host:port", address);
     (void)snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
     char *name = host;
     size_t len = strlen(host);
@@ -86,8 +104,8 @@ static titan_status resolve(const char *address, struct peer *peer, struct titan
     int rc = getaddrinfo(name, colon + 1, &hints, &list);
     if (rc != 0)
         return titan_fail(err, TITAN_EUNREACHABLE, "'%s': %s", address, gai_strerror(rc));
-    memcpy(&peer->address, list->ai_addr, list->ai_addrlen);
-    peer->address_len = list->ai_addrlen;
+    memcpy(&a->resolved, list->ai_addr, list->ai_addrlen);
+    a->len = list->ai_addrlen;
     freeaddrinfo(list);
     return TITAN_OK;
 }
@@ -136,7 +154,7 @@ static void set_options(int fd)
 
 static bool send_hello(int fd, const struct hello *own)
 {
-    /* A new connection always has room for 40 bytes. */
+    /* A new connection always has room for it. */
     return send(fd, own, sizeof(*own), MSG_NOSIGNAL) == (ssize_t)sizeof(*own);
 }
 
@@ -156,12 +174,20 @@ static int receive_hello(int fd, struct hello *hello, size_t *got)
     return 1;
 }
 
-/* From a member of this communicator? Its rank, or -1. */
-static int rank_of(const struct mesh *m, const struct hello *h)
+/* From a member of this epoch? */
+static bool is_member(const struct mesh *m, const struct hello *h)
 {
-    bool same = memcmp(h->magic, magic, sizeof(magic)) == 0 && memcmp(h->id, m->own.id, sizeof(h->id)) == 0 &&
-                h->epoch == m->own.epoch && h->world == m->own.world && h->rank < h->world;
-    return same ? (int)h->rank : -1;
+    return memcmp(h->magic, magic, sizeof(magic)) == 0 && memcmp(h->id, m->own.id, sizeof(h->id)) == 0 &&
+           h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
+}
+
+/* The place among those who meet of somebody who has come for this meeting; -1 = of nobody who should. */
+static int place_of(const struct meeting *g, const struct hello *h)
+{
+    for (int i = 0; h->members == g->own.members && i < g->options->n; i++)
+        if (g->options->members[i] == (int)h->rank)
+            return i;
+    return -1;
 }
 
 /* --- connecting -----------------------------------------------------------------------------------------------------
@@ -177,27 +203,27 @@ static void retry_later(struct peer *p)
     p->retry_at = now_ms() + RETRY_MS;
 }
 
-static void start_connect(struct peer *p)
+static void start_connect(struct peer *p, const struct address *a)
 {
-    p->fd = socket(p->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    p->fd = socket(a->resolved.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (p->fd < 0) {
         retry_later(p);
         return;
     }
     set_options(p->fd);
     p->state = PEER_CONNECTING;
-    if (connect(p->fd, (struct sockaddr *)&p->address, p->address_len) < 0 && errno != EINPROGRESS)
+    if (connect(p->fd, (const struct sockaddr *)&a->resolved, a->len) < 0 && errno != EINPROGRESS)
         retry_later(p);
 }
 
 /* The socket to a lower rank has something to say. */
-static void advance_peer(struct mesh *m, int rank)
+static void advance_peer(struct meeting *g, int i)
 {
-    struct peer *p = &m->peers[rank];
+    struct peer *p = &g->peers[i];
     if (p->state == PEER_CONNECTING) {
         int error = 0;
         socklen_t len = sizeof(error);
-        if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0 || error != 0 || !send_hello(p->fd, &m->own)) {
+        if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0 || error != 0 || !send_hello(p->fd, &g->own)) {
             retry_later(p);
             return;
         }
@@ -205,12 +231,13 @@ static void advance_peer(struct mesh *m, int rank)
         return;
     }
     int rc = receive_hello(p->fd, &p->hello, &p->got);
-    if (rc < 0 || (rc > 0 && rank_of(m, &p->hello) != rank)) {
+    if (rc < 0 ||
+        (rc > 0 && (!is_member(g->m, &p->hello) || p->hello.tag != g->own.tag || place_of(g, &p->hello) != i))) {
         /* It is still in another epoch, or somebody else has its address now. */
         retry_later(p);
     } else if (rc > 0) {
         p->state = PEER_READY;
-        m->ready++;
+        g->ready++;
     }
 }
 
@@ -227,40 +254,50 @@ static void drop_stranger(struct mesh *m, int i)
 static void accept_strangers(struct mesh *m)
 {
     for (;;) {
-        int fd = accept4(m->config->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        if (m->nstrangers == STRANGERS_MAX)
+        if (m->nstrangers == m->capacity)
             drop_stranger(m, 0);
         set_options(fd);
         m->strangers[m->nstrangers++] = (struct stranger){.fd = fd, .since = now_ms()};
     }
 }
 
-/* Its hello is complete: a higher rank becomes a peer, all others go. */
-static void admit(struct mesh *m, int i)
+/* Its hello is complete: a higher rank becomes a peer, an early one stays, all others go. */
+static void admit(struct meeting *g, int at)
 {
-    struct stranger *s = &m->strangers[i];
-    int rank = rank_of(m, &s->hello);
-    if (rank > m->config->rank && send_hello(s->fd, &m->own)) {
-        struct peer *p = &m->peers[rank];
+    struct mesh *m = g->m;
+    struct stranger *s = &m->strangers[at];
+    if (!is_member(m, &s->hello)) {
+        drop_stranger(m, at);
+        return;
+    }
+    if (s->hello.tag != g->own.tag)
+        return;
+    int i = place_of(g, &s->hello);
+    if (i < 0)
+        g->stray = (int)s->hello.rank;
+    if (i > g->self && send_hello(s->fd, &g->own)) {
+        struct peer *p = &g->peers[i];
         if (p->state == PEER_READY)
             (void)close(p->fd); /* it came again: the last connection is the one it uses */
         else
-            m->ready++;
+            g->ready++;
         p->state = PEER_READY;
         p->fd = TAKE_FD(s->fd);
     }
-    drop_stranger(m, i);
+    drop_stranger(m, at);
 }
 
-static void advance_strangers(struct mesh *m)
+static void advance_strangers(struct meeting *g)
 {
+    struct mesh *m = g->m;
     for (int i = m->nstrangers - 1; i >= 0; i--) {
         struct stranger *s = &m->strangers[i];
         int rc = receive_hello(s->fd, &s->hello, &s->got);
         if (rc > 0)
-            admit(m, i);
+            admit(g, i);
         else if (rc < 0 || now_ms() - s->since > STRANGER_MS)
             drop_stranger(m, i);
     }
@@ -269,92 +306,160 @@ static void advance_strangers(struct mesh *m)
 /* --- the loop -------------------------------------------------------------------------------------------------------
  */
 
-/* One look at everything that may have moved. */
-static void step(struct mesh *m)
+/* What may move: peers below, links so far, the listener, strangers with something left to say. */
+static int gather_polls(struct meeting *g)
 {
-    int n = 0, rank = m->config->rank;
-    for (int r = 0; r < rank; r++) {
-        struct peer *p = &m->peers[r];
-        if (p->state == PEER_IDLE && now_ms() >= p->retry_at)
-            start_connect(p);
+    const struct meeting_options *o = g->options;
+    int n = 0;
+    for (int i = 0; i < o->n; i++) {
+        struct peer *p = &g->peers[i];
+        if (i < g->self && p->state == PEER_IDLE && now_ms() >= p->retry_at)
+            start_connect(p, &g->m->addresses[o->members[i]]);
         bool waits = p->state == PEER_CONNECTING || p->state == PEER_GREETED;
-        m->polls[n++] =
+        g->polls[n++] =
             (struct pollfd){.fd = waits ? p->fd : -1, .events = p->state == PEER_GREETED ? POLLIN : POLLOUT};
     }
-    m->polls[n++] = (struct pollfd){.fd = m->config->listener, .events = POLLIN};
-    for (int i = 0; i < m->nstrangers; i++)
-        m->polls[n++] = (struct pollfd){.fd = m->strangers[i].fd, .events = POLLIN};
-    if (poll(m->polls, (nfds_t)n, POLL_MS) < 0)
-        return;
-    for (int r = 0; r < rank; r++)
-        if (m->polls[r].fd >= 0 && m->polls[r].revents)
-            advance_peer(m, r);
-    if (m->polls[rank].revents)
-        accept_strangers(m);
-    advance_strangers(m);
+    for (int i = 0; i < o->n; i++)
+        g->polls[n++] = (struct pollfd){.fd = o->links ? o->links[i] : -1, .events = POLLRDHUP};
+    g->polls[n++] = (struct pollfd){.fd = g->m->listener, .events = POLLIN};
+    for (int i = 0; i < g->m->nstrangers; i++) {
+        const struct stranger *s = &g->m->strangers[i];
+        g->polls[n++] = (struct pollfd){.fd = s->got < sizeof(s->hello) ? s->fd : -1, .events = POLLIN};
+    }
+    return n;
 }
 
-static titan_status meet(struct mesh *m, const atomic_int *abort_flag, struct titan_error *err)
+/* One look at everything that may have moved. */
+static void step(struct meeting *g)
 {
-    int world = m->config->world;
-    int64_t limit = m->config->timeout_ms ? m->config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
-    int64_t end = now_ms() + limit;
-    while (m->ready < world - 1) {
-        if (abort_flag && atomic_load(abort_flag))
-            return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
-        if (now_ms() >= end) {
-            int missing = 0;
-            while (missing == m->config->rank || m->peers[missing].state == PEER_READY)
-                missing++;
-            return titan_fail(err, TITAN_ETIMEDOUT, "rank %d (%s) did not connect within %" PRId64 " ms", missing,
-                              m->config->addresses[missing], limit);
-        }
-        step(m);
+    int members = g->options->n, n = gather_polls(g);
+    if (poll(g->polls, (nfds_t)n, POLL_MS) < 0)
+        return;
+    for (int i = 0; i < g->self; i++)
+        if (g->polls[i].fd >= 0 && g->polls[i].revents)
+            advance_peer(g, i);
+    for (int i = 0; i < members; i++)
+        if (g->polls[members + i].revents)
+            g->lost = i;
+    if (g->polls[2 * members].revents)
+        accept_strangers(g->m);
+    advance_strangers(g);
+}
+
+static titan_status check(const struct meeting *g, int64_t end, struct titan_error *err)
+{
+    const struct meeting_options *o = g->options;
+    if (o->abort_flag && atomic_load(o->abort_flag))
+        return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
+    if (o->in)
+        TRY(comm_core_error(o->in, err));
+    if (g->lost >= 0)
+        return titan_fail(err, TITAN_EPEER, "rank %d closed its connection while members met", o->members[g->lost]);
+    if (g->stray >= 0)
+        return titan_fail(err, TITAN_ECONFLICT, "rank %d came for a group of others: members do not split alike",
+                          g->stray);
+    if (now_ms() < end)
+        return TITAN_OK;
+    int i = 0;
+    while (i == g->self || g->peers[i].state == PEER_READY)
+        i++;
+    return titan_fail(err, TITAN_ETIMEDOUT, "rank %d (%s) did not connect within %u ms", o->members[i],
+                      g->m->addresses[o->members[i]].text, g->m->timeout_ms);
+}
+
+static titan_status meet(struct meeting *g, struct titan_error *err)
+{
+    int64_t end = now_ms() + g->m->timeout_ms;
+    advance_strangers(g); /* who came early */
+    while (g->ready < g->options->n - 1) {
+        TRY(check(g, end, err));
+        step(g);
     }
     return TITAN_OK;
 }
 
-static void mesh_clear(struct mesh *m)
+static void clear_meeting(struct meeting *g)
 {
+    for (int i = 0; g->peers && i < g->options->n; i++)
+        if (g->peers[i].fd >= 0)
+            (void)close(g->peers[i].fd);
+    free(g->peers);
+    free(g->polls);
+}
+
+titan_status mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds, struct titan_error *err)
+{
+    size_t n = (size_t)options->n;
+    _cleanup_(clear_meeting) struct meeting g = {
+        .m = m, .options = options, .own = m->own, .self = -1, .lost = -1, .stray = -1};
+    g.own.tag = options->tag;
+    g.own.members = (uint32_t)n;
+    g.peers = calloc(n, sizeof(*g.peers));
+    g.polls = calloc(2 * n + 1 + (size_t)m->capacity, sizeof(*g.polls));
+    if (!g.peers || !g.polls)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh of %zu members", n);
+    for (int i = 0; i < options->n; i++) {
+        g.peers[i].fd = -1;
+        if (options->members[i] == m->rank)
+            g.self = i;
+    }
+    TRY(meet(&g, err));
+    for (size_t i = 0; i < n; i++)
+        fds[i] = TAKE_FD(g.peers[i].fd);
+    return TITAN_OK;
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------ */
+
+void mesh_close(struct mesh *m)
+{
+    if (!m)
+        return;
     while (m->nstrangers > 0)
         drop_stranger(m, 0);
-    for (int r = 0; m->peers && r < m->config->world; r++)
-        if (m->peers[r].fd >= 0)
-            (void)close(m->peers[r].fd);
-    free(m->peers);
-    free(m->polls);
+    for (int r = 0; m->addresses && r < m->world; r++)
+        free(m->addresses[r].text);
+    if (m->listener >= 0)
+        (void)close(m->listener);
+    free(m->addresses);
+    free(m->strangers);
     free(m);
 }
 
-static void clear_mesh(struct mesh **m)
+static void close_mesh(struct mesh **m)
 {
-    if (*m)
-        mesh_clear(*m);
+    mesh_close(*m);
 }
 
-titan_status mesh_connect(const struct comm_config *config, const atomic_int *abort_flag, int *fds,
-                          struct titan_error *err)
+titan_status mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err)
 {
     size_t world = (size_t)config->world;
-    _cleanup_(clear_mesh) struct mesh *m = calloc(1, sizeof(*m));
+    _cleanup_(close_mesh) struct mesh *m = calloc(1, sizeof(*m));
     if (!m)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh");
-    m->config = config;
-    m->own = (struct hello){.epoch = config->epoch, .rank = (uint32_t)config->rank, .world = (uint32_t)config->world};
+    *m = (struct mesh){.rank = config->rank, .world = config->world, .listener = -1};
+    m->timeout_ms = config->timeout_ms ? config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
+    m->own = (struct hello){.epoch = config->epoch, .rank = (uint32_t)config->rank};
     memcpy(m->own.magic, magic, sizeof(magic));
     memcpy(m->own.id, config->id, sizeof(m->own.id));
-    m->peers = calloc(world, sizeof(*m->peers));
-    m->polls = calloc(world + 1 + STRANGERS_MAX, sizeof(*m->polls));
-    if (!m->peers || !m->polls)
+    m->capacity = config->world + STRANGERS_EXTRA;
+    m->addresses = calloc(world, sizeof(*m->addresses));
+    m->strangers = calloc((size_t)m->capacity, sizeof(*m->strangers));
+    if (!m->addresses || !m->strangers)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh of %zu members", world);
-    for (size_t r = 0; r < world; r++)
-        m->peers[r].fd = -1;
     if (config->rank < config->world - 1 && config->listener < 0)
         return titan_fail(err, TITAN_EINVAL, "rank %d has no listening socket", config->rank);
-    for (int r = 0; r < config->rank; r++)
-        TRY(resolve(config->addresses ? config->addresses[r] : NULL, &m->peers[r], err));
-    TRY(meet(m, abort_flag, err));
-    for (size_t r = 0; r < world; r++)
-        fds[r] = TAKE_FD(m->peers[r].fd);
+    /* Kept for splits, however long the caller keeps its own. */
+    if (config->listener >= 0 && (m->listener = fcntl(config->listener, F_DUPFD_CLOEXEC, 0)) < 0)
+        return titan_fail_errno(err, "cannot keep the listening socket");
+    for (int r = 0; r < config->world; r++) {
+        const char *text = config->addresses && config->addresses[r] ? config->addresses[r] : "";
+        m->addresses[r].text = strdup(text);
+        if (!m->addresses[r].text)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh of %zu members", world);
+        if (r < config->rank)
+            TRY(resolve(&m->addresses[r], err));
+    }
+    *ret = TAKE(m);
     return TITAN_OK;
 }

@@ -1,17 +1,36 @@
-/* mesh.h - one TCP connection between every two members of an epoch.
+/* mesh.h - TCP connections between every two members of an epoch, or of a group of them.
  *
- * Rank i connects to the ranks below it and accepts from those above. Both sides say who they are (magic, communicator
- * id, epoch, rank, world); whoever says something else, or nothing within two seconds, is dropped without harm to the
- * forming mesh. Sockets are non-blocking, without delay, and give up a silent peer after 15 s. */
+ * A mesh is one member's end of all that: where the others listen, and who has knocked. Members meet once as an epoch
+ * and then as often as groups are split off; each meeting has a tag that tells it from all others of the epoch. Rank i
+ * connects to the ranks below it and accepts from those above. Both sides say who they are (magic, communicator id,
+ * epoch, tag, rank, members); whoever says something else, or nothing within two seconds, is dropped without harm to
+ * the meeting. A member of the epoch that comes early, for a meeting this rank has not reached, is kept until it does.
+ *
+ * Sockets are non-blocking, without delay, and give up a silent peer after 15 s. One thread at a time. */
 #ifndef TITAN_WORKER_COMM_TCP_MESH_H
 #define TITAN_WORKER_COMM_TCP_MESH_H
 
 #include <stdatomic.h>
 
 #include "worker/comm/comm.h"
+#include "worker/comm/core.h"
 
-/* fds[world]: a connected socket per rank, -1 for the own one; the caller closes them. As comm_ops.open. */
-titan_status mesh_connect(const struct comm_config *config, const atomic_int *abort_flag, int *fds,
-                          struct titan_error *err) TITAN_MUST_USE;
+struct mesh;
+
+struct meeting_options {
+    uint64_t tag;         /* 0: all members of the epoch */
+    const int *members;   /* ranks of the epoch, ascending, the own one among them */
+    int n;                /* members */
+    const int *links;     /* their connections so far, whose end ends the meeting; NULL = none. -1 for the own one */
+    struct comm_core *in; /* whose failure or revocation ends the meeting; NULL = nobody's */
+    const atomic_int *abort_flag;
+};
+
+titan_status mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err) TITAN_MUST_USE;
+/* NULL is fine. */
+void mesh_close(struct mesh *m);
+/* fds[n]: a connected socket per member, -1 for the own one; the caller closes them. As comm_ops.open. */
+titan_status mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds,
+                       struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -5,8 +5,10 @@
  * ends run the same operations in the same order. Sums are added in rank order from a bounded staging area; while one
  * chunk is summed the next ones arrive in the kernel's buffers.
  *
- * An eventfd in the epoll set ends every wait when the epoch is revoked. A member that fails shuts its connections, so
- * that those who wait for it, and those who wait for them, fail at once as well. */
+ * A group split off has connections of its own, so nothing that waits there holds up anything elsewhere.
+ *
+ * An eventfd in the epoll set ends every wait when the epoch is revoked. A member that fails shuts its connections, of
+ * all groups, so that those who wait for it, and those who wait for them, fail at once as well. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +46,10 @@ struct comm {
     int epoll, event;
     unsigned char *stage; /* chunk bytes per rank */
     size_t chunk;
+    struct mesh *mesh; /* the epoch's, owned by the one that was opened */
+    int *names;        /* each member's rank in the epoch */
+    uint64_t tag;      /* of the meeting of its members */
+    uint64_t splits;   /* made from this one so far, by all members alike */
 };
 
 /* --- exchange ----------------------------------------------------------------------------------------------------- */
@@ -395,33 +401,75 @@ static titan_status watch(struct comm *c, int fd, uint32_t events, uint32_t data
     return TITAN_OK;
 }
 
-static titan_status open_links(struct comm *c, const struct comm_config *config, const atomic_int *abort_flag,
-                               struct titan_error *err)
+/* All but the connections. */
+static titan_status prepare_links(struct comm *c, struct titan_error *err)
 {
-    size_t world = (size_t)config->world;
-    int fds[COMM_WORLD_MAX];
+    size_t world = (size_t)c->core.world;
     c->chunk = MAX(MIN(STAGE_BYTES / world, CHUNK_BYTES_MAX), CHUNK_BYTES_MIN) / 64 * 64;
     c->stage = malloc(c->chunk * world);
     c->links = calloc(world, sizeof(*c->links));
-    if (!c->stage || !c->links)
+    c->names = malloc(world * sizeof(*c->names));
+    if (!c->stage || !c->links || !c->names)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu connections", world);
-    for (size_t r = 0; r < world; r++)
+    for (size_t r = 0; r < world; r++) {
         c->links[r] = (struct link){.fd = -1, .can_read = true, .can_write = true};
+        c->names[r] = (int)r;
+    }
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     c->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->epoll < 0 || c->event < 0)
         return titan_fail_errno(err, "cannot make an epoll set");
-    TRY(watch(c, c->event, EPOLLIN, (uint32_t)world, err)); /* level: stays readable once revoked */
-    TRY(mesh_connect(config, abort_flag, fds, err));
-    for (size_t r = 0; r < world; r++)
+    return watch(c, c->event, EPOLLIN, (uint32_t)world, err); /* level: stays readable once revoked */
+}
+
+static titan_status connect_links(struct comm *c, const struct meeting_options *options, struct titan_error *err)
+{
+    int fds[COMM_WORLD_MAX];
+    TRY(mesh_meet(c->mesh, options, fds, err));
+    for (int r = 0; r < options->n; r++)
         c->links[r].fd = fds[r];
-    for (size_t r = 0; r < world; r++)
+    for (int r = 0; r < options->n; r++)
         if (c->links[r].fd >= 0)
             TRY(watch(c, c->links[r].fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uint32_t)r, err));
     return TITAN_OK;
 }
 
-static void close_links(struct comm *c)
+static titan_status open_links(struct comm *c, const struct comm_config *config, const atomic_int *abort_flag,
+                               struct titan_error *err)
+{
+    TRY(prepare_links(c, err));
+    TRY(mesh_open(config, &c->mesh, err));
+    struct meeting_options all = {.members = c->names, .n = config->world, .abort_flag = abort_flag};
+    return connect_links(c, &all, err);
+}
+
+/* Different for every meeting of an epoch: a bijection of the count, mixed with the parent's (splitmix64's finaliser).
+ */
+static uint64_t tag_of(const struct comm *parent)
+{
+    uint64_t z = parent->tag + parent->splits * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static titan_status split_links(struct comm *c, struct comm *parent, const int *members, int n,
+                                const atomic_int *abort_flag, struct titan_error *err)
+{
+    int links[COMM_WORLD_MAX];
+    TRY(prepare_links(c, err));
+    for (int i = 0; i < n; i++) {
+        c->names[i] = parent->names[members[i]];
+        links[i] = parent->links[members[i]].fd;
+    }
+    c->mesh = parent->mesh;
+    c->tag = tag_of(parent);
+    struct meeting_options some = {
+        .tag = c->tag, .members = c->names, .n = n, .links = links, .in = &parent->core, .abort_flag = abort_flag};
+    return connect_links(c, &some, err);
+}
+
+static void close_links(struct comm *c, bool is_child)
 {
     for (int r = 0; c->links && r < c->core.world; r++)
         if (c->links[r].fd >= 0)
@@ -430,18 +478,28 @@ static void close_links(struct comm *c)
         (void)close(c->epoll);
     if (c->event >= 0)
         (void)close(c->event);
+    if (!is_child)
+        mesh_close(c->mesh);
     free(c->links);
+    free(c->names);
     free(c->stage);
     free(c);
+}
+
+static struct comm *comm_new(void)
+{
+    struct comm *c = calloc(1, sizeof(*c));
+    if (c)
+        c->epoll = c->event = -1;
+    return c;
 }
 
 static titan_status tcp_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                              struct titan_error *err)
 {
-    struct comm *c = calloc(1, sizeof(*c));
+    struct comm *c = comm_new();
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
-    c->epoll = c->event = -1;
     titan_status status = comm_core_init(&c->core, &transport, config->rank, config->world, config->device, err);
     if (status != TITAN_OK) {
         free(c);
@@ -452,9 +510,39 @@ static titan_status tcp_open(const struct comm_config *config, const atomic_int 
     if (status != TITAN_OK) {
         (void)titan_error_wrap(err, "communicator tcp, rank %d of %d", config->rank, config->world);
         comm_core_shut(&c->core);
-        close_links(c);
+        close_links(c, false);
         return status;
     }
+    *ret = c;
+    return TITAN_OK;
+}
+
+static titan_status tcp_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
+                              struct comm **ret, struct titan_error *err)
+{
+    struct titan_error local = {0};
+    struct comm *c = comm_new();
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
+    titan_status status = comm_core_init_child(&c->core, &parent->core, members, n, err);
+    if (status != TITAN_OK) {
+        free(c);
+        return status;
+    }
+    parent->splits++;
+    if (n > 1)
+        status = split_links(c, parent, members, n, abort_flag, &local);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(&local, "communicator tcp, rank %d of %d: a group of %d", parent->core.rank,
+                               parent->core.world, n);
+        comm_core_shut(&c->core);
+        close_links(c, true);
+        comm_core_fail(&parent->core, &local);
+        if (err)
+            *err = local;
+        return status;
+    }
+    comm_core_adopt(&parent->core, &c->core);
     *ret = c;
     return TITAN_OK;
 }
@@ -463,8 +551,9 @@ static void tcp_close(struct comm *c)
 {
     if (!c)
         return;
+    bool is_child = c->core.parent;
     comm_core_shut(&c->core);
-    close_links(c);
+    close_links(c, is_child);
 }
 
 static titan_status tcp_async_error(struct comm *c, struct titan_error *err)
@@ -480,6 +569,7 @@ const struct comm_ops comm_tcp = {
     .revoke = comm_core_revoke_comm,
     .async_error = tcp_async_error,
     .shrink = NULL,
+    .split = tcp_split,
     .group_begin = comm_core_group_begin,
     .group_end = comm_core_group_end,
     .all_gather = comm_core_all_gather,

@@ -466,8 +466,8 @@ static void test_strangers(void **state)
         if (i % 5 == 2)
             (void)!write(fds[i], text, sizeof(text));
         if (i % 5 == 3) { /* a hello of another communicator */
-            memcpy(text, "TITANCM1", 8);
-            (void)!write(fds[i], text, 40);
+            memcpy(text, "TITANCM2", 8);
+            (void)!write(fds[i], text, 48);
         }
         if (i % 5 == 4) {
             (void)close(fds[i]);
