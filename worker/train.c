@@ -294,7 +294,7 @@ static titan_status fill_state(struct epoch *e, struct train_state *fresh, struc
     case STATE_FROM_CHECKPOINT:
         return state_load(fresh, e->view.checkpoint_path, t->recipe_hash, s, err);
     case STATE_FROM_MEMORY:
-        status = state_transfer(&e->view, t->state, fresh, e->comm_ops, atomic_load(&e->comm), s, err);
+        status = state_transfer(&e->view, t->recipe, t->state, fresh, e->comm_ops, atomic_load(&e->comm), s, err);
         if (status != TITAN_ECONFLICT || !e->view.checkpoint_path[0])
             return status;
         tlog_warn(&t->log, "state not in memory, taking the checkpoint", "reason=\"%s\"", err ? err->msg : "");

@@ -6,24 +6,40 @@
 
 #include "base/cleanup.h"
 
-/* What a rank says about the shard it has. Doubles carry it: exact up to 2^53. */
+#define MESSAGE_MAX (INT64_C(4) << 20) /* elements */
+
+/* What a rank says about the part it has. Doubles carry it: exact up to 2^53. */
 struct holding {
-    double present, rank, world, step, tokens, skipped;
+    double present, rank, world, total, step, tokens, skipped;
+};
+
+/* A box between a tensor's piece and the message. */
+struct parcel {
+    float *data; /* in the piece */
+    int64_t ld, rows, cols;
 };
 
 struct transfer {
     const struct epoch_view *view;
+    const struct layout *from; /* the old cut */
     const struct train_state *old;
     struct train_state *to;
-    const struct layout *from; /* the old cut */
     const struct comm_ops *ops;
     struct comm *comm;
     struct stream *s;
     const struct device_ops *dev;
+    int *holder;     /* of each old rank; -1: it is gone */
+    int *old_of;     /* new rank: the old one whose part it has; -1: none */
+    int *candidates; /* (old world) scratch */
+    /* One message is under way at a time. */
+    float *message;
+    int64_t room, used;
+    int sender, receiver;
+    struct parcel *parcels; /* to unpack */
+    int n_parcels, cap_parcels;
 };
 
-/* --- agreement
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- agreement ---------------------------------------------------------------------------------------------------- */
 
 static titan_status gather_holdings(const struct transfer *t, struct holding *all, struct titan_error *err)
 {
@@ -32,7 +48,13 @@ static titan_status gather_holdings(const struct transfer *t, struct holding *al
     void *memory = NULL;
 
     if (o)
-        mine = (struct holding){1, o->rank, o->layout->world, (double)o->step, (double)o->tokens, (double)o->skipped};
+        mine = (struct holding){1,
+                                o->rank,
+                                o->layout->mesh.world,
+                                (double)o->total,
+                                (double)o->step,
+                                (double)o->tokens,
+                                (double)o->skipped};
     if (t->view->world == 1) {
         all[0] = mine;
         return TITAN_OK;
@@ -50,136 +72,289 @@ static titan_status gather_holdings(const struct transfer *t, struct holding *al
     return status != TITAN_OK ? status : sync;
 }
 
-/* All ranks have the same table and come to the same verdict. */
-static titan_status check_holdings(const struct transfer *t, const struct holding *all, struct titan_error *err)
+/* Who holds what, as far as it is true. */
+static void find_holders(const struct transfer *t, const struct holding *all)
 {
     const struct epoch_view *v = t->view;
 
-    for (int shard = 0; shard < v->holders; shard++) {
-        const int holder = v->holder_ranks[shard];
-        if (holder < 0 || holder >= v->world)
-            return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds shard %d of %d", shard, v->holders);
-        const struct holding *h = &all[holder];
-        if (h->present == 0 || h->rank != shard || h->world != v->holders)
-            return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d does not hold shard %d of %d", holder,
-                              shard, v->holders);
-        const struct holding *first = &all[v->holder_ranks[0]];
-        if (h->step != first->step || h->tokens != first->tokens || h->skipped != first->skipped)
-            return titan_fail(err, TITAN_ECONFLICT, "state in memory: shard %d is of step %.0f, shard 0 of step %.0f",
-                              shard, h->step, first->step);
+    for (int b = 0; b < v->world; b++)
+        t->old_of[b] = -1;
+    for (int a = 0; a < v->holders; a++) {
+        const int holder = v->holder_ranks[a];
+        t->holder[a] = -1;
+        if (holder < 0 || holder >= v->world || all[holder].present == 0 || all[holder].rank != a ||
+            all[holder].world != v->holders || all[holder].total != (double)layout_total(t->from, a))
+            continue;
+        t->holder[a] = holder;
+        t->old_of[holder] = a;
     }
-    return v->holders > 0 ? TITAN_OK : titan_fail(err, TITAN_ECONFLICT, "state in memory: no holders named");
 }
 
-/* --- movement
- * ----------------------------------------------------------------------------------------------------------- */
-
-/* What old shard a and new rank b have in common in a unit, in elements of the unit's flat buffer. */
-static struct piece_range common(const struct transfer *t, int unit, int a, int b)
+/* Every old rank's part is somewhere, with itself or a replica, and all are of one step. All ranks have the same tables
+ * and come to the same verdict. */
+static titan_status check_holders(const struct transfer *t, const struct holding *all, const struct holding **ret,
+                                  struct titan_error *err)
 {
-    const struct layout *to = t->to->layout;
-    const struct piece x = {.tensor = unit, .start = t->from->shard[unit] * a, .count = t->from->shard[unit]};
-    const struct piece y = {.tensor = unit, .start = to->shard[unit] * b, .count = to->shard[unit]};
-    return piece_overlap(&x, &y);
+    const struct mesh *mesh = &t->from->mesh;
+    const int replicas = mesh_group_size(mesh, GROUP_REPLICATE);
+
+    *ret = NULL;
+    for (int a = 0; a < t->view->holders; a++) {
+        bool found = false;
+        mesh_group_members(mesh, GROUP_REPLICATE, a, t->candidates);
+        for (int i = 0; i < replicas; i++)
+            found = found || t->holder[t->candidates[i]] >= 0;
+        if (!found)
+            return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds the part of rank %d of %d", a,
+                              t->view->holders);
+        if (t->holder[a] < 0)
+            continue;
+        const struct holding *h = &all[t->holder[a]];
+        if (!*ret)
+            *ret = h;
+        if (h->step != (*ret)->step || h->tokens != (*ret)->tokens || h->skipped != (*ret)->skipped)
+            return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d has step %.0f, others step %.0f", a,
+                              h->step, (*ret)->step);
+    }
+    return *ret ? TITAN_OK : titan_fail(err, TITAN_ECONFLICT, "state in memory: no holders named");
 }
 
-static int64_t common_total(const struct transfer *t, int a, int b)
+/* --- who gives ---------------------------------------------------------------------------------------------------- */
+
+/* Old ranks that hold what old rank a does. */
+static int list_candidates(const struct transfer *t, int a, int unit, enum share share)
 {
-    int64_t n = 0;
-    for (int u = 0; u < t->from->model->n_units; u++)
-        n += common(t, u, a, b).count;
-    return n;
+    const struct mesh *mesh = &t->from->mesh;
+    const int stage = mesh->world / mesh->size[AXIS_PP], replicas = mesh_group_size(mesh, GROUP_REPLICATE);
+    const enum group parts = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
+
+    if (share == SHARE_BIAS) {
+        for (int i = 0; i < stage; i++)
+            t->candidates[i] = a / stage * stage + i;
+        return stage;
+    }
+    mesh_group_members(mesh, GROUP_REPLICATE, a, t->candidates);
+    if (share == SHARE_CUT)
+        return replicas;
+    /* Parts of each replica, the last one first: their places are not overwritten before they are read. */
+    const int n = mesh_group_size(mesh, parts);
+    for (int i = replicas - 1; i >= 0; i--)
+        mesh_group_members(mesh, parts, t->candidates[i], t->candidates + i * n);
+    return replicas * n;
 }
 
-static float *array_of(const struct train_state *s, int which)
+struct pair {
+    const struct transfer *t;
+    int a, b; /* old rank, new rank */
+};
+
+/* Does old rank a give new rank b what it and others hold alike? */
+static bool gives(void *arg, int unit, enum share share)
 {
-    return which == 0 ? s->master : which == 1 ? s->m : s->v;
+    const struct pair *p = arg;
+    const struct transfer *t = p->t;
+    const int n = list_candidates(t, p->a, unit, share);
+    int present = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (t->candidates[i] == t->old_of[p->b])
+            return t->candidates[i] == p->a;
+        present += t->holder[t->candidates[i]] >= 0;
+    }
+    int turn = p->b % present;
+    for (int i = 0; i < n; i++)
+        if (t->holder[t->candidates[i]] >= 0 && turn-- == 0)
+            return t->candidates[i] == p->a;
+    return false;
 }
 
-/* Between the message (3 arrays, units in order) and this rank's old (out) or new (in) arrays. */
-static titan_status pack(const struct transfer *t, int a, int b, float *message)
+/* --- movement ----------------------------------------------------------------------------------------------------- */
+
+static titan_status copy_box(const struct transfer *t, float *dst, int64_t ldd, const float *src, int64_t lds,
+                             int64_t rows, int64_t cols)
 {
-    for (int which = 0; which < 3; which++)
-        for (int u = 0; u < t->from->model->n_units; u++) {
-            const struct piece_range r = common(t, u, a, b);
-            const float *src = array_of(t->old, which) + t->from->offset[u] + (r.start - t->from->shard[u] * a);
-            if (r.count > 0)
-                TRY(t->dev->copy(t->s, message, src, (size_t)r.count * sizeof(float)));
-            message += r.count;
-        }
-    return TITAN_OK;
+    if (rows == 1 || (ldd == cols && lds == cols))
+        return t->dev->copy(t->s, dst, src, (size_t)(rows * cols) * sizeof(float));
+    return t->dev->copy_2d(t->s, dst, ldd, src, lds, DTYPE_F32, rows, cols, 1);
 }
 
-static titan_status unpack(const struct transfer *t, int a, int b, const float *message)
+/* Send what is packed, or receive and unpack. */
+static titan_status flush(struct transfer *t)
 {
-    const struct layout *l = t->to->layout;
+    const size_t bytes = (size_t)t->used * sizeof(float);
+    const float *at = t->message;
 
-    for (int which = 0; which < 3; which++)
-        for (int u = 0; u < l->model->n_units; u++) {
-            const struct piece_range r = common(t, u, a, b);
-            float *dst = array_of(t->to, which) + l->offset[u] + (r.start - l->shard[u] * b);
-            if (r.count > 0)
-                TRY(t->dev->copy(t->s, dst, message, (size_t)r.count * sizeof(float)));
-            message += r.count;
-        }
-    return TITAN_OK;
-}
-
-/* Old shard a to new rank b, seen from this rank. */
-static titan_status move(const struct transfer *t, int a, int b, float *message)
-{
-    const int me = t->view->rank, holder = t->view->holder_ranks[a];
-    const size_t bytes = 3 * (size_t)common_total(t, a, b) * sizeof(float);
-
-    if (bytes == 0 || (me != holder && me != b))
+    t->used = 0;
+    if (bytes == 0)
         return TITAN_OK;
-    if (me == holder)
-        TRY(pack(t, a, b, message));
-    if (holder != b && me == holder)
-        return t->ops->send(t->comm, message, bytes, b, t->s);
-    if (holder != b)
-        TRY(t->ops->recv(t->comm, message, bytes, holder, t->s));
-    return unpack(t, a, b, message);
+    if (t->view->rank == t->sender)
+        return t->ops->send(t->comm, t->message, bytes, t->receiver, t->s);
+    TRY(t->ops->recv(t->comm, t->message, bytes, t->sender, t->s));
+    for (int i = 0; i < t->n_parcels; i++) {
+        const struct parcel *p = &t->parcels[i];
+        TRY(copy_box(t, p->data, p->ld, at, p->cols, p->rows, p->cols));
+        at += p->rows * p->cols;
+    }
+    t->n_parcels = 0;
+    return TITAN_OK;
 }
 
-static titan_status move_all(const struct transfer *t, struct titan_error *err)
+static titan_status note_parcel(struct transfer *t, struct parcel p, struct titan_error *err)
 {
-    const size_t largest = 3 * (size_t)MAX(t->from->total, t->to->layout->total) * sizeof(float);
-    float *message = NULL;
-    titan_status status = t->dev->alloc(t->to->device->dev, largest, (void **)&message, err);
+    if (t->n_parcels == t->cap_parcels) {
+        const int cap = t->cap_parcels ? 2 * t->cap_parcels : 64;
+        struct parcel *grown = realloc(t->parcels, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+        t->parcels = grown;
+        t->cap_parcels = cap;
+    }
+    t->parcels[t->n_parcels++] = p;
+    return TITAN_OK;
+}
 
-    for (int a = 0; status == TITAN_OK && a < t->view->holders; a++)
-        for (int b = 0; status == TITAN_OK && b < t->view->world; b++)
-            status = move(t, a, b, message);
-    if (!message)
-        return status;
+/* A box that fits in a message. */
+static titan_status carry(struct transfer *t, const struct piece *x, const struct piece *y, const struct piece *box,
+                          struct titan_error *err)
+{
+    const int64_t n = box->rows * box->cols;
+
+    if (t->used + n > t->room)
+        TRY(flush(t));
+    t->used += n;
+    if (t->view->rank == t->receiver)
+        return note_parcel(t, (struct parcel){y->data + piece_place(y, box), y->cols, box->rows, box->cols}, err);
+    return copy_box(t, t->message + t->used - n, box->cols, x->data + piece_place(x, box), x->cols, box->rows,
+                    box->cols);
+}
+
+static titan_status move_common(struct transfer *t, const struct piece *x, const struct piece *y,
+                                struct titan_error *err)
+{
+    const struct piece all = piece_overlap(x, y);
+
+    if (all.rows > 0 && t->sender == t->receiver)
+        return copy_box(t, y->data + piece_place(y, &all), y->cols, x->data + piece_place(x, &all), x->cols, all.rows,
+                        all.cols);
+    const int64_t cols = MIN(all.cols, t->room), rows = MAX(t->room / MAX(cols, 1), 1);
+    for (int64_t r = 0; r < all.rows; r += rows)
+        for (int64_t c = 0; c < all.cols; c += cols) {
+            struct piece box = all;
+            box.row += r;
+            box.rows = MIN(rows, all.rows - r);
+            box.col += c;
+            box.cols = MIN(cols, all.cols - c);
+            TRY(carry(t, x, y, &box, err));
+        }
+    return TITAN_OK;
+}
+
+/* What old rank a gives new rank b, seen from this rank, which is one of the two. */
+static titan_status move(struct transfer *t, int a, int b, struct titan_error *err)
+{
+    struct pair pair = {t, a, b};
+    _cleanup_free_ struct piece *give = NULL, *take = NULL;
+    int n_give, n_take, first = 0;
+
+    t->sender = t->holder[a];
+    t->receiver = b;
+    const bool here = t->sender == t->view->rank, there = b == t->view->rank;
+    TRY(layout_pieces(t->from, a, here ? t->old->values : NULL, here ? t->old->biases : NULL, gives, &pair, &give,
+                      &n_give, err));
+    TRY(layout_pieces(t->to->layout, b, there ? t->to->values : NULL, there ? t->to->biases : NULL, NULL, NULL, &take,
+                      &n_take, err));
+    for (int i = 0; i < n_give; i++) {
+        while (first < n_take && take[first].tensor < give[i].tensor)
+            first++;
+        for (int j = first; j < n_take && take[j].tensor == give[i].tensor; j++)
+            TRY(move_common(t, &give[i], &take[j], err));
+    }
+    return flush(t);
+}
+
+static titan_status move_all(struct transfer *t, struct titan_error *err)
+{
+    for (int a = 0; a < t->view->holders; a++)
+        for (int b = 0; b < t->view->world; b++)
+            if (t->holder[a] >= 0 && (t->holder[a] == t->view->rank || b == t->view->rank))
+                TRY(move(t, a, b, err));
+    return TITAN_OK;
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+/* Elements of a message, the same on all ranks: a quarter of the largest state at most. */
+static int64_t message_room(const struct transfer *t)
+{
+    int64_t largest = 0;
+
+    for (int p = 0; p < t->from->mesh.size[AXIS_PP]; p++)
+        largest = MAX(largest, t->from->total[p]);
+    return MIN(MAX(largest / 4, 1), MESSAGE_MAX);
+}
+
+static titan_status agree_and_move(struct transfer *t, struct titan_error *err)
+{
+    const struct holding *h;
+    _cleanup_free_ struct holding *all = calloc((size_t)t->view->world, sizeof *all);
+
+    if (!all || !t->holder || !t->old_of || !t->candidates)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    TRY(gather_holdings(t, all, err));
+    find_holders(t, all);
+    TRY(check_holders(t, all, &h, err));
+    t->room = message_room(t);
+    TRY(t->dev->alloc(t->to->device->dev, (size_t)t->room * sizeof(float), (void **)&t->message, err));
+    titan_status status = move_all(t, err);
+    if (status == TITAN_OK)
+        status = state_refresh_shadow(t->to, t->s);
     const titan_status sync = t->dev->stream_sync(t->s, err);
-    t->dev->release(t->to->device->dev, message);
+    t->dev->release(t->to->device->dev, t->message);
+    t->to->step = (uint64_t)h->step;
+    t->to->tokens = (uint64_t)h->tokens;
+    t->to->skipped = (uint64_t)h->skipped;
     return sync != TITAN_OK ? sync : status;
 }
 
-titan_status state_transfer(const struct epoch_view *view, const struct train_state *old, struct train_state *to,
-                            const struct comm_ops *ops, struct comm *comm, struct stream *s, struct titan_error *err)
+titan_status state_transfer_from(const struct epoch_view *view, const struct layout *from,
+                                 const struct train_state *old, struct train_state *to, const struct comm_ops *ops,
+                                 struct comm *comm, struct stream *s, struct titan_error *err)
+{
+    struct transfer t = {.view = view,
+                         .from = from,
+                         .old = old,
+                         .to = to,
+                         .ops = ops,
+                         .comm = comm,
+                         .s = s,
+                         .dev = to->device->ops,
+                         .holder = calloc((size_t)view->holders + 1, sizeof(int)),
+                         .old_of = calloc((size_t)view->world + 1, sizeof(int)),
+                         .candidates = calloc((size_t)view->holders + 1, sizeof(int))};
+
+    const titan_status status = agree_and_move(&t, err);
+    free(t.holder);
+    free(t.old_of);
+    free(t.candidates);
+    free(t.parcels);
+    return status;
+}
+
+titan_status state_transfer(const struct epoch_view *view, const struct recipe *recipe, const struct train_state *old,
+                            struct train_state *to, const struct comm_ops *ops, struct comm *comm, struct stream *s,
+                            struct titan_error *err)
 {
     struct layout *from = NULL;
-    struct transfer t = {.view = view, .old = old, .to = to, .ops = ops, .comm = comm, .s = s};
-    _cleanup_free_ struct holding *all = calloc((size_t)view->world, sizeof *all);
+    struct mesh mesh;
 
-    t.dev = to->device->ops;
-    if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    TRY(gather_holdings(&t, all, err));
-    TRY(check_holdings(&t, all, err));
-    TRY(layout_open(to->layout->model, view->holders, &from, err));
-    t.from = from;
-    titan_status status = move_all(&t, err);
-    layout_close(from);
+    titan_status status = mesh_build(recipe, view->holders, &mesh, err);
+    if (status == TITAN_OK)
+        status = layout_of_recipe(recipe, to->layout->model, &mesh, &from, err);
+    if (status == TITAN_EINVAL) /* the recipe never ran on so many */
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", view->holders);
     if (status != TITAN_OK)
         return status;
-    const struct holding *h = &all[view->holder_ranks[0]];
-    to->step = (uint64_t)h->step;
-    to->tokens = (uint64_t)h->tokens;
-    to->skipped = (uint64_t)h->skipped;
-    TRY(state_refresh_shadow(to, s));
-    return t.dev->stream_sync(s, err);
+    status = state_transfer_from(view, from, old, to, ops, comm, s, err);
+    layout_close(from);
+    return status;
 }
