@@ -3,7 +3,7 @@
  *   program_build
  *     plan_cells      the rank's line of the schedule -> cells -> visits of units
  *     plan_uses       when each visit's parameters are gathered and let go
- *     emit_cell       receive, visits, send
+ *     emit_cell       receive, visits, send (pipeline.c)
  *       emit_visit    forward, input gradient, weight gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update */
 #include "worker/plan/builder.h"
@@ -35,6 +35,7 @@ struct visit {
 
 struct cell_plan {
     struct cell cell;
+    int place;      /* in the rank's line of the schedule */
     int from, to;   /* visits */
     int last_dgrad; /* visit after which the stage's input gradient is there; NONE: it is there already */
 };
@@ -46,18 +47,6 @@ struct layer_pass {
     int from, to;            /* actions of the forward */
     int params[VISIT_UNITS]; /* buffers they read */
 };
-
-/* What goes along a stage: the activation, later its gradient. */
-struct stage_pass {
-    struct tensor x, dx;
-};
-
-/* What a point-to-point channel brings to this rank, in the order the other side sends it. */
-struct inbox {
-    int sender, n, next;
-    struct cell *items; /* F: input of a stage; B: gradient of its output */
-};
-#define P2P_CHANNELS (CHANNEL_COUNT - CHANNEL_FORWARD_NEXT)
 
 /* --- kinds of ranks --------------------------------------------------------------------------------------------------
  */
@@ -170,12 +159,12 @@ static void add_visit(struct builder *b, const struct cell *cell, int unit)
     }
 }
 
-static void plan_cell(struct builder *b, const struct cell *cell)
+static void plan_cell(struct builder *b, const struct cell *cell, int place)
 {
     const int first = b->layout->first_unit[cell->stage], n = b->layout->first_unit[cell->stage + 1] - first;
     struct cell_plan *plan = &b->cells[b->n_cells++];
 
-    *plan = (struct cell_plan){.cell = *cell, .from = b->n_visits, .last_dgrad = NONE};
+    *plan = (struct cell_plan){.cell = *cell, .place = place, .from = b->n_visits, .last_dgrad = NONE};
     for (int i = 0; i < n; i++) {
         const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i;
         if (!visited(kind_of(b, unit), cell->kind))
@@ -194,14 +183,14 @@ static void plan_cells(struct builder *b)
 
     if (b->pp == 1 && !s) {
         for (int slot = 0; slot < b->share_max; slot++) {
-            plan_cell(b, &(struct cell){.kind = CELL_F, .microbatch = slot});
-            plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot});
+            plan_cell(b, &(struct cell){.kind = CELL_F, .microbatch = slot}, NONE);
+            plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot}, NONE);
         }
         return;
     }
     for (int i = 0; i < s->n_cells[b->pp_rank]; i++)
         if (s->cells[b->pp_rank][i].microbatch < b->share_max)
-            plan_cell(b, &s->cells[b->pp_rank][i]);
+            plan_cell(b, &s->cells[b->pp_rank][i], i);
 }
 
 /* Which visits are the last to add to a unit's gradient, in their slot and in the step. */
@@ -306,112 +295,6 @@ static void emit_releases(struct builder *b, const struct visit *v)
         emit_op(&b->e, OP_RELEASE, &none);
         emit_operand(&b->e, tensor_at(params_of(b, use), 0, b->opt->dt, 1, u->padded), ACCESS_READ);
     }
-}
-
-/* --- from stage to stage ---------------------------------------------------------------------------------------------
- */
-
-static struct stage_pass *stage_pass(const struct builder *b, int stage, int slot)
-{
-    return &b->stages[(int64_t)stage * b->share_max + slot];
-}
-
-static bool last_stage(const struct builder *b, int stage)
-{
-    return stage == b->layout->stages - 1;
-}
-
-/* With two ranks the next one is the one before, too: always called the next. */
-static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
-{
-    if (to == (from + 1) % b->pp)
-        return gradient ? CHANNEL_BACKWARD_NEXT : CHANNEL_FORWARD_NEXT;
-    titan_assert(from == (to + 1) % b->pp);
-    return gradient ? CHANNEL_BACKWARD_PREVIOUS : CHANNEL_FORWARD_PREVIOUS;
-}
-
-/* What cell of rank `from` sends here; its stage becomes the receiver's. */
-static bool arrives(const struct builder *b, int from, enum channel channel, struct cell *cell)
-{
-    const bool gradient = cell->kind != CELL_F;
-    const int to_stage = gradient ? cell->stage - 1 : cell->stage + 1;
-
-    if (cell->kind == CELL_W || to_stage < 0 || to_stage >= b->layout->stages || cell->microbatch >= b->share)
-        return false;
-    if (from == b->pp_rank || layout_stage_rank(b->layout, to_stage) != b->pp_rank ||
-        channel_to(b, from, b->pp_rank, gradient) != channel)
-        return false;
-    *cell = (struct cell){.kind = gradient ? CELL_B : CELL_F, .stage = to_stage, .microbatch = cell->microbatch};
-    return true;
-}
-
-static titan_status plan_inbox(struct builder *b, enum channel channel, struct titan_error *err)
-{
-    struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
-    const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
-    const struct schedule *s = b->opt->schedule;
-
-    in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
-    in->items = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->items);
-    if (!in->items)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (int i = 0; i < s->n_cells[in->sender]; i++) {
-        in->items[in->n] = s->cells[in->sender][i];
-        in->n += arrives(b, in->sender, channel, &in->items[in->n]);
-    }
-    return TITAN_OK;
-}
-
-static void receive_next(struct builder *b, enum channel channel)
-{
-    struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
-    const struct cell *item = &in->items[in->next++];
-    struct stage_pass *const pass = stage_pass(b, item->stage, item->microbatch);
-    const bool gradient = item->kind != CELL_F;
-    const int64_t rows = block_tokens_sharded(&b->k), cols = b->model->dims.dim;
-
-    builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, item->stage, item->microbatch);
-    const struct tensor t = gradient
-                                ? emit_tensor(&b->e, BUF_DACTIVATION, "received gradient", b->opt->dt, rows, cols)
-                                : emit_tensor(&b->e, BUF_ACTIVATION, "received activation", b->opt->dt, rows, cols);
-    emit_recv(&b->e, channel, in->sender, t);
-    *(gradient ? &pass->dx : &pass->x) = t;
-}
-
-/* Messages come in the channel's order; the one behind the wanted one is asked for as well, so that it can travel while
- * this cell computes. */
-static void receive(struct builder *b, int from_stage, int stage, int slot)
-{
-    const bool gradient = from_stage > stage;
-    const int sender = layout_stage_rank(b->layout, from_stage);
-    const struct stage_pass *pass = stage_pass(b, stage, slot);
-    const struct tensor *wanted = gradient ? &pass->dx : &pass->x;
-
-    if (sender == b->pp_rank)
-        return; /* it was left there */
-    const enum channel channel = channel_to(b, sender, b->pp_rank, gradient);
-    const struct inbox *in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
-    while (!tensor_exists(*wanted) && in->next < in->n)
-        receive_next(b, channel);
-    titan_assert(tensor_exists(*wanted) || b->e.status != TITAN_OK);
-    if (in->next < in->n)
-        receive_next(b, channel);
-}
-
-static void send(struct builder *b, int stage, int to_stage, int slot)
-{
-    const bool gradient = to_stage < stage;
-    const struct stage_pass *pass = stage_pass(b, stage, slot);
-    const int to = layout_stage_rank(b->layout, to_stage);
-    const struct tensor t = gradient ? pass->dx : pass->x;
-
-    if (to == b->pp_rank) {
-        struct stage_pass *const other = stage_pass(b, to_stage, slot);
-        *(gradient ? &other->dx : &other->x) = t;
-        return;
-    }
-    builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, stage, slot);
-    emit_send(&b->e, channel_to(b, b->pp_rank, to, gradient), to, t);
 }
 
 /* --- compute of one visit --------------------------------------------------------------------------------------------
@@ -565,19 +448,11 @@ static void weight_gradient(struct builder *b, const struct visit *v)
 /* --- a cell ----------------------------------------------------------------------------------------------------------
  */
 
-static void begin_cell(struct builder *b, const struct cell *c)
-{
-    if (c->kind == CELL_F && c->stage > 0)
-        receive(b, c->stage - 1, c->stage, c->microbatch);
-    if ((c->kind == CELL_I || c->kind == CELL_B) && !last_stage(b, c->stage))
-        receive(b, c->stage + 1, c->stage, c->microbatch);
-}
-
 /* The partner waits for it: at once, before the weight gradients of the same layer. */
 static void pass_gradient(struct builder *b, const struct cell *c)
 {
-    if ((c->kind == CELL_I || c->kind == CELL_B) && c->stage > 0)
-        send(b, c->stage, c->stage - 1, c->microbatch);
+    if (c->kind != CELL_W && c->stage > 0)
+        pipeline_send(b, c->stage, c->stage - 1, c->microbatch);
 }
 
 static void emit_visit(struct builder *b, const struct cell_plan *plan, const struct visit *v)
@@ -603,8 +478,8 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
     const bool mine = c->microbatch < b->share;
 
     if (mine)
-        begin_cell(b, c);
-    if (mine && plan->last_dgrad == NONE)
+        pipeline_receive(b, plan->place);
+    if (mine && c->kind != CELL_F && plan->last_dgrad == NONE)
         pass_gradient(b, c);
     for (int i = plan->from; i < plan->to; i++) {
         const struct visit *v = &b->visits[i];
@@ -617,8 +492,8 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
             if (v->closes[j])
                 gradients_close(b, v->use[j].unit, v->slot, v->ends[j]);
     }
-    if (mine && c->kind == CELL_F && !last_stage(b, c->stage))
-        send(b, c->stage, c->stage + 1, c->microbatch);
+    if (mine && c->kind == CELL_F && c->stage < b->layout->stages - 1)
+        pipeline_send(b, c->stage, c->stage + 1, c->microbatch);
 }
 
 /* --- set-up ----------------------------------------------------------------------------------------------------------
@@ -717,8 +592,7 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     b->reduced = calloc(units, sizeof *b->reduced);
     b->tokens = calloc(slots, sizeof *b->tokens);
     b->stages = calloc(passes, sizeof *b->stages);
-    b->inboxes = calloc(P2P_CHANNELS, sizeof *b->inboxes);
-    if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->inboxes)
+    if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     for (size_t i = 0; i < slots; i++)
         b->tokens[i].all = TENSOR_NONE;
@@ -733,8 +607,6 @@ static void free_builder(struct builder *b)
         free(b->units[u].grad);
         free(b->units[u].done);
     }
-    for (int i = 0; b->inboxes && i < P2P_CHANNELS; i++)
-        free(b->inboxes[i].items);
     free(b->visits);
     free(b->cells);
     free(b->units);
@@ -742,7 +614,7 @@ static void free_builder(struct builder *b)
     free(b->reduced);
     free(b->tokens);
     free(b->stages);
-    free(b->inboxes);
+    pipeline_free(b);
     free(b->layers);
 }
 
@@ -816,8 +688,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     plan_cells(b);
     TRY(plan_closings(b, err));
     TRY(plan_uses(b, err));
-    for (int c = 0; c < P2P_CHANNELS && b->pp > 1; c++)
-        TRY(plan_inbox(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), err));
+    TRY(pipeline_plan(b, err));
     init_block(b);
     add_state(b);
     begin_step(b);

@@ -1,5 +1,5 @@
-/* builder.h - what build.c (the walk over a rank's schedule) and gradients.c (sums, reductions, update) share while a
- * program is written. Private to the builder. */
+/* builder.h - what build.c (the walk over a rank's schedule), pipeline.c (what travels between stages) and gradients.c
+ * (sums, reductions, update) share while a program is written. Private to the builder. */
 #ifndef TITAN_WORKER_PLAN_BUILDER_H
 #define TITAN_WORKER_PLAN_BUILDER_H
 
@@ -26,6 +26,18 @@ struct unit_state {
     int64_t next;           /* canonical: slot that is pushed next */
 };
 
+/* What goes along a stage: the activation, later its gradient. */
+struct stage_pass {
+    struct tensor x, dx;
+};
+
+/* What a point-to-point channel brings to this rank, in the order the other side sends it. */
+struct inbox {
+    int sender, n, next;
+    struct message *messages;
+};
+#define P2P_CHANNELS (CHANNEL_COUNT - CHANNEL_FORWARD_NEXT)
+
 struct builder {
     const struct build_options *opt;
     const struct layout *layout;
@@ -47,7 +59,9 @@ struct builder {
     struct stage_pass *stages;   /* [stage][slot] */
     struct block_tokens *tokens; /* [slot]; all.buffer NONE: not loaded yet */
     int *local;                  /* [model units]: number among this rank's, NONE */
-    struct inbox *inboxes;       /* of the point-to-point channels */
+    /* pipeline.c's own */
+    struct inbox inboxes[P2P_CHANNELS];
+    double **starts; /* [pp rank][cell]: when cells begin by the schedule */
 };
 
 static inline bool unit_is_mine(const struct builder *b, int unit)
@@ -60,6 +74,23 @@ static inline int unit_group_size(const struct builder *b, int unit)
 }
 /* Stamp what is written next. */
 void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot);
+
+static inline struct stage_pass *stage_pass(const struct builder *b, int stage, int slot)
+{
+    return &b->stages[(int64_t)stage * b->share_max + slot];
+}
+
+/* --- pipeline.c -----------------------------------------------------------------------------------------------------
+ */
+/* Who sends what to this rank, and when by the schedule. Nothing without a pipeline. */
+titan_status pipeline_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
+void pipeline_free(struct builder *b);
+/* Before a cell, given by its place in the rank's line: what has to be asked for by then, the cell's input at the
+ * latest. */
+void pipeline_receive(struct builder *b, int place);
+/* The stage's activation (to the next stage) or input gradient (to the one before); on the same rank it is left there.
+ */
+void pipeline_send(struct builder *b, int stage, int to_stage, int slot);
 
 /* --- gradients.c ----------------------------------------------------------------------------------------------------
  */

@@ -292,8 +292,6 @@ static void agree(struct builder *b)
     const struct op_params params = {.n = {b->e.p->report.size}, .dt = DTYPE_F64};
 
     emit_op(&b->e, OP_AGREE, &params);
-    if (b->layout->mesh.world > 1)
-        emit_last(&b->e)->channel = CHANNEL_WORLD;
     emit_operand(&b->e, b->report, ACCESS_UPDATE);
     emit_op(&b->e, OP_DECIDE, &params);
     emit_operand(&b->e, b->report, ACCESS_READ);

@@ -1,0 +1,219 @@
+/* pipeline.c - what travels between stages, and when a rank asks for it.
+ *
+ * A SEND ends when the other side takes it, and the memory of what was sent is used again soon: a rank that asks only
+ * when it needs a message can stop its sender, and two such ranks each other. So a RECV stands before the first cell
+ * that begins no earlier than the cell that sends, by the schedule's own clock. Then no cell ever waits for one that
+ * begins after it: what a SEND waits for is that cells that began before it end, and by induction on the clock
+ * everything does. Empty slots count as if they were not, so that ranks of other shares keep the same clock. */
+#include "worker/plan/builder.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+struct message {
+    int stage, slot; /* of the receiver */
+    bool gradient;
+    double sent; /* begin of the sending cell */
+};
+
+/* --- the schedule's clock --------------------------------------------------------------------------------------------
+ */
+
+static const double cell_time[] = {[CELL_F] = 1, [CELL_I] = 1, [CELL_W] = 1, [CELL_B] = 2};
+
+struct walk {
+    struct builder *b;
+    int *next;                  /* per rank: cell */
+    double *clock;              /* per rank: end of its last one */
+    double *forward, *backward; /* [stage][slot]: end of F, of I or B; negative: not yet */
+};
+
+/* When a cell's input is there; negative: not yet. */
+static double input_of(const struct walk *w, const struct cell *c)
+{
+    const int64_t slots = w->b->share_max;
+    const bool first = c->stage == 0, last = c->stage == w->b->layout->stages - 1;
+
+    switch (c->kind) {
+    case CELL_F:
+        return first ? 0 : w->forward[(c->stage - 1) * slots + c->microbatch];
+    case CELL_I:
+    case CELL_B:
+        return last ? w->forward[c->stage * slots + c->microbatch]
+                    : w->backward[(c->stage + 1) * slots + c->microbatch];
+    case CELL_W:
+        break;
+    }
+    return 0;
+}
+
+/* Run a rank's cells as far as their inputs go. */
+static bool advance(const struct walk *w, int rank)
+{
+    const struct schedule *s = w->b->opt->schedule;
+    bool moved = false;
+
+    for (; w->next[rank] < s->n_cells[rank]; w->next[rank]++, moved = true) {
+        const struct cell *c = &s->cells[rank][w->next[rank]];
+        if (c->microbatch >= w->b->share_max)
+            continue;
+        const double input = input_of(w, c);
+        if (input < 0)
+            break;
+        const double start = MAX(input, w->clock[rank]), end = start + cell_time[c->kind];
+        w->b->starts[rank][w->next[rank]] = start;
+        w->clock[rank] = end;
+        if (c->kind == CELL_F)
+            w->forward[c->stage * w->b->share_max + c->microbatch] = end;
+        else if (c->kind != CELL_W)
+            w->backward[c->stage * w->b->share_max + c->microbatch] = end;
+    }
+    return moved;
+}
+
+static titan_status run_schedule(const struct walk *w, struct titan_error *err)
+{
+    const struct schedule *s = w->b->opt->schedule;
+
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < s->ranks; r++)
+            moved |= advance(w, r);
+    }
+    for (int r = 0; r < s->ranks; r++)
+        if (w->next[r] < s->n_cells[r])
+            return titan_fail(err, TITAN_EINVAL, "schedule %s: pp rank %d waits for ever at cell %d", s->name, r,
+                              w->next[r]);
+    return TITAN_OK;
+}
+
+static titan_status plan_starts(struct builder *b, struct titan_error *err)
+{
+    const struct schedule *s = b->opt->schedule;
+    const size_t passes = (size_t)b->layout->stages * (size_t)b->share_max;
+    _cleanup_free_ int *next = calloc((size_t)s->ranks, sizeof *next);
+    _cleanup_free_ double *clock = calloc((size_t)s->ranks, sizeof *clock);
+    _cleanup_free_ double *ends = malloc(2 * passes * sizeof *ends);
+
+    b->starts = calloc((size_t)s->ranks, sizeof *b->starts);
+    if (!next || !clock || !ends || !b->starts)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int r = 0; r < s->ranks; r++) {
+        b->starts[r] = calloc((size_t)s->n_cells[r] + 1, sizeof *b->starts[r]);
+        if (!b->starts[r])
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    }
+    for (size_t i = 0; i < 2 * passes; i++)
+        ends[i] = -1;
+    return run_schedule(
+        &(struct walk){.b = b, .next = next, .clock = clock, .forward = ends, .backward = ends + passes}, err);
+}
+
+/* --- what arrives ----------------------------------------------------------------------------------------------------
+ */
+
+/* With two ranks the next one is the one before, too: always called the next. */
+static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
+{
+    if (to == (from + 1) % b->pp)
+        return gradient ? CHANNEL_BACKWARD_NEXT : CHANNEL_FORWARD_NEXT;
+    titan_assert(from == (to + 1) % b->pp);
+    return gradient ? CHANNEL_BACKWARD_PREVIOUS : CHANNEL_FORWARD_PREVIOUS;
+}
+
+/* Does this cell of another rank send here, on this channel? */
+static bool arrives(const struct builder *b, int sender, const struct cell *c, enum channel channel,
+                    struct message *ret)
+{
+    const bool gradient = c->kind != CELL_F;
+    const int stage = gradient ? c->stage - 1 : c->stage + 1;
+
+    if (c->kind == CELL_W || stage < 0 || stage >= b->layout->stages || c->microbatch >= b->share)
+        return false;
+    if (layout_stage_rank(b->layout, stage) != b->pp_rank || channel_to(b, sender, b->pp_rank, gradient) != channel)
+        return false;
+    *ret = (struct message){.stage = stage, .slot = c->microbatch, .gradient = gradient};
+    return true;
+}
+
+static titan_status plan_inbox(struct builder *b, enum channel channel, struct titan_error *err)
+{
+    struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
+    const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
+    const struct schedule *s = b->opt->schedule;
+
+    in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
+    in->messages = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->messages);
+    if (!in->messages)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int i = 0; i < s->n_cells[in->sender]; i++) {
+        struct message *const m = &in->messages[in->n];
+        if (!arrives(b, in->sender, &s->cells[in->sender][i], channel, m))
+            continue;
+        m->sent = b->starts[in->sender][i];
+        in->n++;
+    }
+    return TITAN_OK;
+}
+
+titan_status pipeline_plan(struct builder *b, struct titan_error *err)
+{
+    if (b->pp == 1)
+        return TITAN_OK;
+    TRY(plan_starts(b, err));
+    for (int c = 0; c < P2P_CHANNELS; c++)
+        TRY(plan_inbox(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), err));
+    return TITAN_OK;
+}
+
+void pipeline_free(struct builder *b)
+{
+    for (int c = 0; c < P2P_CHANNELS; c++)
+        free(b->inboxes[c].messages);
+    for (int r = 0; b->starts && r < b->pp; r++)
+        free(b->starts[r]);
+    free(b->starts);
+}
+
+/* --- transfers -------------------------------------------------------------------------------------------------------
+ */
+
+static void receive(struct builder *b, enum channel channel, const struct inbox *in, const struct message *m)
+{
+    struct stage_pass *const pass = stage_pass(b, m->stage, m->slot);
+    const int64_t rows = block_tokens_sharded(&b->k), cols = b->model->dims.dim;
+
+    builder_stamp(b, m->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, m->stage, m->slot);
+    const struct tensor t = emit_tensor(&b->e, m->gradient ? BUF_DACTIVATION : BUF_ACTIVATION,
+                                        m->gradient ? "received gradient" : "received", b->opt->dt, rows, cols);
+    emit_recv(&b->e, channel, in->sender, t);
+    *(m->gradient ? &pass->dx : &pass->x) = t;
+}
+
+void pipeline_receive(struct builder *b, int place)
+{
+    if (b->pp == 1)
+        return;
+    for (int c = 0; c < P2P_CHANNELS; c++) {
+        struct inbox *const in = &b->inboxes[c];
+        for (; in->next < in->n && in->messages[in->next].sent <= b->starts[b->pp_rank][place]; in->next++)
+            receive(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), in, &in->messages[in->next]);
+    }
+}
+
+void pipeline_send(struct builder *b, int stage, int to_stage, int slot)
+{
+    const bool gradient = to_stage < stage;
+    const struct stage_pass *pass = stage_pass(b, stage, slot);
+    const int to = layout_stage_rank(b->layout, to_stage);
+    const struct tensor t = gradient ? pass->dx : pass->x;
+
+    if (to == b->pp_rank) {
+        struct stage_pass *const other = stage_pass(b, to_stage, slot);
+        *(gradient ? &other->dx : &other->x) = t;
+        return;
+    }
+    builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, stage, slot);
+    emit_send(&b->e, channel_to(b, b->pp_rank, to, gradient), to, t);
+}
