@@ -118,8 +118,8 @@ static void server_is_back(struct follow *f)
 /* What people want to know while they watch: changes of membership, losses, checkpoints, and states with a reason. */
 static bool event_of_note(const Titan__V1__Event *event, const struct json *detail)
 {
-    static const char *const always[] = {"epoch.forming", "epoch.failed", "recovery.finished",   "resize.finished",
-                                         "worker.lost",   "node.lost",    "checkpoint.committed"};
+    static const char *const always[] = {"epoch.forming", "epoch.failed", "recovery.finished",    "resize.finished",
+                                         "worker.lost",   "node.lost",    "checkpoint.committed", "job.waiting"};
     for (size_t i = 0; i < ARRAY_SIZE(always); i++)
         if (strcmp(event->type, always[i]) == 0)
             return true;

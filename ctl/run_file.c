@@ -9,8 +9,6 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 
-#define DATA_KEY "training.dataset_path="
-
 static titan_status read_stdin(struct buf *text, struct titan_error *err)
 {
     char chunk[16384];
@@ -43,19 +41,39 @@ static titan_status read_text(struct run_file *f, const char *path, struct titan
     return TITAN_OK;
 }
 
-/* A data path given by --set, or with a recipe from standard input, is meant from the current folder. */
-static titan_status place_data(struct run_file *f, bool *changed, struct titan_error *err)
+/* A path given by --set, or with a recipe from standard input, is meant from the current folder. */
+static titan_status place_path(char *path, size_t size, const char *key, bool *changed, struct titan_error *err)
 {
-    char *path = f->recipe.training.dataset_path;
     char base[PATH_MAX], full[2 * PATH_MAX];
     if (*path == '\0' || *path == '/')
         return TITAN_OK;
     if (!getcwd(base, sizeof(base)))
         return titan_fail_errno(err, "current folder");
-    if ((size_t)snprintf(full, sizeof(full), "%s/%s", base, path) >= sizeof(f->recipe.training.dataset_path))
-        return titan_fail(err, TITAN_EINVAL, "training.dataset_path: '%.64s...' is too long", full);
+    if ((size_t)snprintf(full, sizeof(full), "%s/%s", base, path) >= size)
+        return titan_fail(err, TITAN_EINVAL, "%s: '%.64s...' is too long", key, full);
     memcpy(path, full, strlen(full) + 1);
     *changed = true;
+    return TITAN_OK;
+}
+
+static bool sets(const struct args *args, const char *key)
+{
+    const char *assignment;
+    for (int i = 0; (assignment = args_each(args, "set", i)); i++)
+        if (strncmp(assignment, key, strlen(key)) == 0 && assignment[strlen(key)] == '=')
+            return true;
+    return false;
+}
+
+static titan_status place_paths(struct recipe *r, const struct args *args, bool from_stdin, bool *changed,
+                                struct titan_error *err)
+{
+    static const char data[] = "training.dataset_path", csv[] = "parallelism.pipeline_parallel_schedule_csv";
+    if (from_stdin || sets(args, data))
+        TRY(place_path(r->training.dataset_path, sizeof(r->training.dataset_path), data, changed, err));
+    if (from_stdin || sets(args, csv))
+        TRY(place_path(r->parallelism.pipeline_parallel_schedule_csv,
+                       sizeof(r->parallelism.pipeline_parallel_schedule_csv), csv, changed, err));
     return TITAN_OK;
 }
 
@@ -81,22 +99,19 @@ titan_status run_file_load(struct run_file *f, const char *path, const struct ar
     memset(f, 0, sizeof(*f));
     recipe_init(&f->recipe);
     TRY(read_text(f, path, err));
-    TRY(recipe_parse(&f->recipe, f->text.len ? f->text.data : "", strcmp(path, "-") == 0 ? f->path : path, err));
-
-    bool changed = false, data_set = false;
+    bool from_stdin = strcmp(path, "-") == 0, changed = false;
+    TRY(recipe_parse(&f->recipe, f->text.len ? f->text.data : "", from_stdin ? f->path : path, err));
     const char *assignment;
     for (int i = 0; (assignment = args_each(args, "set", i)); i++) {
         TRY(recipe_set(&f->recipe, assignment, err));
         changed = true;
-        data_set = data_set || strncmp(assignment, DATA_KEY, strlen(DATA_KEY)) == 0;
     }
     if (workers > 0) {
         f->recipe.elastic.max_workers = workers;
         f->recipe.elastic.min_workers = MIN(f->recipe.elastic.min_workers, workers);
         changed = true;
     }
-    if (data_set || strcmp(path, "-") == 0)
-        TRY(place_data(f, &changed, err));
+    TRY(place_paths(&f->recipe, args, from_stdin, &changed, err));
     if (changed) {
         buf_clear(&f->text);
         recipe_print(&f->recipe, &f->text);

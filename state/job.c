@@ -59,13 +59,13 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
     TRY(db_run(db, err,
                "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
-               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiitu", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash, mesh)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiitut", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
                (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
                (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->idempotency_key,
-               job->request_hash));
+               job->request_hash, s->mesh));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     return event_add(db,
                      &(struct event){.job_id = job->id,
@@ -106,10 +106,19 @@ titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char 
     return job_update(db, id, status, event, err);
 }
 
+titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, const struct event *event,
+                            struct titan_error *err)
+{
+    TRY(db_run(db, err, "UPDATE jobs SET reason = ? WHERE id = ?", "tu", reason ? reason : "", id));
+    if (db_changes(db) == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    return event ? event_add(db, event, err) : TITAN_OK;
+}
+
 #define COLUMNS                                                                                                        \
     "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
-    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash"
+    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -141,6 +150,7 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->status.checkpoint = col_text(stmt, 24);
     job->idempotency_key = col_text(stmt, 25);
     job->request_hash = col_uint(stmt, 26);
+    strncpy(job->spec.mesh, col_text(stmt, 27), sizeof(job->spec.mesh) - 1);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

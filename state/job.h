@@ -55,6 +55,7 @@ struct job_spec {
     uint64_t steps;
     uint32_t min_workers, max_workers;
     struct world_set worlds;
+    char mesh[48]; /* degrees that do not give way when workers are lost, "pp=2 tp=4"; "" = none */
     uint32_t max_restarts, backoff_ms, backoff_max_ms;
     uint32_t keep_latest; /* 0 = all */
 };
@@ -96,6 +97,10 @@ titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char 
 /* The status alone, without a move (and, with event, what happened). */
 titan_status job_update(struct db *db, uint64_t id, const struct job_status *status, const struct event *event,
                         struct titan_error *err) TITAN_MUST_USE;
+
+/* Say something about a job that stays in its state. */
+titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, const struct event *event,
+                            struct titan_error *err) TITAN_MUST_USE;
 
 /* with() is called once, unless TITAN_ENOTFOUND; the job is valid during the call. */
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

@@ -72,11 +72,15 @@ static const char metrics_v1[] =
     "  epoch INTEGER NOT NULL, world_size INTEGER NOT NULL, memory_bytes INTEGER NOT NULL,"
     "  skipped_steps INTEGER NOT NULL, PRIMARY KEY (job_id, step)) STRICT, WITHOUT ROWID;";
 
-static const char *const store_migrations[SCHEMA_VERSION] = {store_v1};
-static const char *const metrics_migrations[SCHEMA_VERSION] = {metrics_v1};
+/* Degrees of the mesh that are fixed, for messages: "pp=2 tp=4". */
+static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
-const struct schema schema_store = {"job store", 0x5469746e, SCHEMA_VERSION, store_migrations};         /* "Titn" */
-const struct schema schema_metrics = {"metrics store", 0x54696d74, SCHEMA_VERSION, metrics_migrations}; /* "Timt" */
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2};
+static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};
+
+const struct schema schema_store = {"job store", 0x5469746e, SCHEMA_VERSION, store_migrations}; /* "Titn" */
+/* "Timt" */
+const struct schema schema_metrics = {"metrics store", 0x54696d74, SCHEMA_METRICS_VERSION, metrics_migrations};
 
 titan_status schema_probe(const struct schema *schema, const char *path, bool *ret_unclean, struct titan_error *err)
 {

@@ -8,7 +8,8 @@
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2         /* of the job store */
+#define SCHEMA_METRICS_VERSION 1 /* of the metrics */
 
 struct schema {
     const char *what;

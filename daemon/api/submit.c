@@ -69,16 +69,37 @@ static void each_node_memory(const struct core_node *n, void *data)
         search->bytes_per_slot = n->memory_bytes / n->slots;
 }
 
-/* The numbers of workers the run may have. Its largest must be one of them. */
+/* "pp=2 tp=4": the degrees that stay what they are. */
+static void describe_mesh(const struct recipe *r, struct job_spec *spec)
+{
+    const struct {
+        const char *name;
+        int64_t degree;
+    } axes[] = {{"pp", r->parallelism.pipeline_parallel_degree},
+                {"cp", r->parallelism.context_parallel_degree},
+                {"tp", r->parallelism.tensor_parallel_degree}};
+    size_t used = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(axes); i++)
+        if (axes[i].degree > 1 && used < sizeof(spec->mesh))
+            used += (size_t)snprintf(spec->mesh + used, sizeof(spec->mesh) - used, "%s%s=%lld", used ? " " : "",
+                                     axes[i].name, (long long)axes[i].degree);
+}
+
+/* The numbers of workers the run may have. Its largest must be one of them; its least is the smallest of them. */
 static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec, struct titan_error *err)
 {
     if (r->elastic.max_workers > JOB_WORKERS_MAX)
         return titan_fail(err, TITAN_EINVAL, "elastic.max_workers = %lld; at most %d are possible",
                           (long long)r->elastic.max_workers, JOB_WORKERS_MAX);
     TRY(recipe_check_world(r, r->elastic.max_workers, err));
-    for (int64_t world = r->elastic.min_workers; world <= r->elastic.max_workers; world++)
-        if (recipe_check_world(r, world, NULL) == TITAN_OK)
-            world_set_add(&spec->worlds, (uint32_t)world);
+    spec->max_workers = (uint32_t)r->elastic.max_workers;
+    for (int64_t world = r->elastic.max_workers; world >= r->elastic.min_workers; world--) {
+        if (recipe_check_world(r, world, NULL) != TITAN_OK)
+            continue;
+        world_set_add(&spec->worlds, (uint32_t)world);
+        spec->min_workers = (uint32_t)world;
+    }
+    describe_mesh(r, spec);
     return TITAN_OK;
 }
 
@@ -106,8 +127,6 @@ static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitR
     TRY(recipe_check_memory(r, r->elastic.max_workers, search.bytes_per_slot, err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = (uint64_t)r->training.steps;
-    spec->min_workers = (uint32_t)r->elastic.min_workers;
-    spec->max_workers = (uint32_t)r->elastic.max_workers;
     spec->max_restarts = (uint32_t)r->fault_tolerance.max_restarts;
     spec->backoff_ms = (uint32_t)r->fault_tolerance.backoff_ms;
     spec->backoff_max_ms = (uint32_t)r->fault_tolerance.backoff_max_ms;

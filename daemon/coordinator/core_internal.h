@@ -60,6 +60,7 @@ struct jobrec {
     struct workrec **workers; /* in id order */
     size_t n_workers, cap_workers;
     uint32_t target; /* workers it has a claim to */
+    uint32_t lacks;  /* workers it has been said to wait for; 0 = it does not wait */
 
     enum epoch_state epoch_state; /* of status.epoch */
     struct seat *seats;           /* in rank order */
@@ -146,7 +147,9 @@ void job_stop_worker(struct core *c, struct workrec *w, uint32_t grace_ms, const
 /* --- core_place.c --- */
 /* Largest number of workers the job may run on, at most n; 0 = none. */
 uint32_t place_world(const struct jobrec *j, uint32_t n);
-/* Start the workers the job may have now. */
+/* The fewest workers it may run on; 0 = none. */
+uint32_t place_least(const struct jobrec *j);
+/* Start the workers the job may have now. Where they are too few for any epoch it is said what the job waits for. */
 void place_grow(struct core *c, struct jobrec *j);
 /* Slots have changed hands: let waiting jobs, then the queue, have them. */
 void place_settle(struct core *c);
@@ -160,6 +163,8 @@ struct say {
 };
 void say_event(struct core *c, struct jobrec *j, struct say say); /* without a change; j NULL = of no job */
 void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
+/* What it waits for, or, with lacks 0, that it does not any more. */
+void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
 void say_job_update(struct core *c, struct jobrec *j);
 void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);

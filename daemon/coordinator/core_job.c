@@ -323,6 +323,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     j->status.step = j->resume_step;
     j->proven = j->broken = j->charged = false;
     j->starve_at = INT64_MAX;
+    say_job_waits(c, j, 0);
     j->epoch_state = EPOCH_FORMING;
     j->epoch_deadline = c->now.mono_ms + c->options.form_ms + (int64_t)(20 * j->step_ms);
     say_epoch_add(c, j);

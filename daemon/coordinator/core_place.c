@@ -18,6 +18,14 @@ uint32_t place_world(const struct jobrec *j, uint32_t n)
     return 0;
 }
 
+uint32_t place_least(const struct jobrec *j)
+{
+    for (uint32_t n = j->spec.min_workers; n <= j->spec.max_workers; n++)
+        if (n > 0 && world_set_has(&j->spec.worlds, n))
+            return n;
+    return 0;
+}
+
 static bool usable(const struct noderec *n, const char *device)
 {
     return n->state == NODE_READY && n->session && strcmp(n->device, device) == 0;
@@ -118,15 +126,26 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
     return false;
 }
 
+/* There is no legal world with what is there and what is free. */
+static void say_waiting(struct core *c, struct jobrec *j, uint32_t have)
+{
+    uint32_t need = place_least(j);
+    if (j->epoch_state != EPOCH_FORMING && j->epoch_state != EPOCH_RUNNING && need > have)
+        say_job_waits(c, j, need - have);
+}
+
 void place_grow(struct core *c, struct jobrec *j)
 {
     if (c->now.mono_ms < j->replace_at || job_near_end(j))
         return;
     uint32_t want = c->queue ? j->target : j->spec.max_workers;
     uint32_t have = job_staying(j);
-    if (have >= want || (!j->device[0] && !choose_device(c, j, false)))
+    if (have >= want)
         return;
-    uint32_t world = place_world(j, MIN(want, have + free_slots(c, j->device, NULL)));
+    bool placed = j->device[0] || choose_device(c, j, false);
+    uint32_t world = placed ? place_world(j, MIN(want, have + free_slots(c, j->device, NULL))) : 0;
+    if (world == 0 && j->n_workers == have) /* nobody is about to leave a slot */
+        say_waiting(c, j, have);
     if (world <= have)
         return;
     if (world > j->target)

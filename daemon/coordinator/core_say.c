@@ -88,6 +88,28 @@ void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const cha
                            .detail = detail_end(c, &d)});
 }
 
+void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
+{
+    if (lacks == j->lacks)
+        return;
+    j->lacks = lacks;
+    uint32_t need = place_least(j), have = job_staying(j);
+    const char *mesh = j->spec.mesh;
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    change->job.id = j->id;
+    change->job.reason = "";
+    if (lacks == 0)
+        return;
+    change->job.reason =
+        batch_printf(c->out, "waiting for %u more worker%s: the %s%s needs %u, %u %s there", lacks,
+                     lacks == 1 ? "" : "s", *mesh ? "mesh " : "run", mesh, need, have, have == 1 ? "is" : "are");
+    set_event(
+        c, change, j,
+        (struct say){.type = "job.waiting",
+                     .message = change->job.reason,
+                     .detail = batch_printf(c->out, "{\"lacks\":%u,\"needs\":%u,\"workers\":%u}", lacks, need, have)});
+}
+
 void say_job_update(struct core *c, struct jobrec *j)
 {
     set_status(c, batch_change(c->out, CHANGE_JOB_UPDATE), j);

@@ -16,6 +16,8 @@
  *  I7  no worker outlives its job
  *  I9  once faults have stopped, every job ends
  *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job
+ *  I11 every epoch is of a legal size; a job says that it waits only while it has no epoch, and when it runs, the
+ *      reason is gone
  * Every 40th schedule also keeps a real store (SQLite in memory) and restores from that instead. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -182,7 +184,7 @@ struct sim {
 /* What the schedules went through, all together: a simulator that no longer gets anywhere shows here. */
 static struct {
     uint64_t inputs, completed, failed, cancelled, from_init, from_checkpoint, from_memory, recoveries, resizes,
-        crashes;
+        crashes, waits;
 } totals;
 
 static struct sim *S;
@@ -311,7 +313,7 @@ static void image_epoch_add(struct image_job *j, const struct change *c)
     for (int i = 0; i < S->n_ckpts; i++)
         if (strcmp(S->ckpts[i].path, e->checkpoint) == 0)
             copy->checkpoint = S->ckpts[i].path;
-    CHECK(world_set_has(&j->job.spec.worlds, e->world_size), "epoch of a forbidden size %u", e->world_size);
+    CHECK(world_set_has(&j->job.spec.worlds, e->world_size), "I11: epoch of a forbidden size %u", e->world_size);
 }
 
 static void image_worker(const struct change *c)
@@ -388,12 +390,25 @@ static void image_apply(const struct change *c)
               sm_name(&job_sm, (int)j->job.state), sm_name(&job_sm, (int)c->job.state));
         j->job.state = c->job.state;
         snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);
+        CHECK(j->job.state != JOB_RUNNING || strncmp(j->reason, "waiting", 7) != 0, "I11: job %llu runs and waits",
+              LL(c->job.id));
         image_status(j, c);
         break;
     }
     case CHANGE_JOB_UPDATE:
         image_status(image_job(c->job.id), c);
         break;
+    case CHANGE_JOB_REASON: {
+        struct image_job *j = image_job(c->job.id);
+        snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);
+        if (!*j->reason)
+            break;
+        totals.waits++;
+        enum epoch_state epoch = j->epochs[j->job.status.epoch].state;
+        CHECK(epoch != EPOCH_FORMING && epoch != EPOCH_RUNNING, "I11: job %llu waits while it trains: %s",
+              LL(c->job.id), j->reason);
+        break;
+    }
     case CHANGE_RUN_ADD:
     case CHANGE_RUN_MOVE: {
         struct image_job *j = image_job(c->run.job_id);
@@ -1267,7 +1282,14 @@ static void make_specs(void)
         j->spec.steps = (uint64_t)between(1, 25);
         j->spec.min_workers = (uint32_t)between(1, 4);
         j->spec.max_workers = j->spec.min_workers + (uint32_t)between(0, 4);
-        for (uint32_t w = j->spec.min_workers; w <= j->spec.max_workers; w++)
+        /* Half of them have a mesh: only whole multiples of it are legal. */
+        uint32_t unit = chance(50) ? 1 : (uint32_t)between(2, 4);
+        if (unit > 1) {
+            j->spec.min_workers = unit;
+            j->spec.max_workers = unit * (uint32_t)between(1, 8 / unit);
+            snprintf(j->spec.mesh, sizeof(j->spec.mesh), "tp=%u", unit);
+        }
+        for (uint32_t w = j->spec.min_workers; w <= j->spec.max_workers; w += unit)
             if (w == j->spec.min_workers || w == j->spec.max_workers || chance(80))
                 world_set_add(&j->spec.worlds, w);
         j->spec.max_restarts = (uint32_t)between(0, 25);
@@ -1445,12 +1467,14 @@ static void test_schedules(void **state)
     for (uint64_t i = 1; i <= n; i++)
         run_schedule(i);
     printf("# %llu schedules, %llu inputs; jobs: %llu completed, %llu failed, %llu cancelled; epochs: %llu from init, "
-           "%llu from checkpoint, %llu from memory; %llu recoveries, %llu resizes, %llu coordinator crashes\n",
+           "%llu from checkpoint, %llu from memory; %llu recoveries, %llu resizes, %llu waits, %llu coordinator "
+           "crashes\n",
            LL(n), LL(totals.inputs), LL(totals.completed), LL(totals.failed), LL(totals.cancelled),
            LL(totals.from_init), LL(totals.from_checkpoint), LL(totals.from_memory), LL(totals.recoveries),
-           LL(totals.resizes), LL(totals.crashes));
+           LL(totals.resizes), LL(totals.waits), LL(totals.crashes));
     assert_true(totals.completed > n && totals.failed > 0 && totals.cancelled > 0 && totals.from_memory > n / 4 &&
-                totals.from_checkpoint > n / 4 && totals.recoveries > n / 4 && totals.crashes > 2 * n);
+                totals.from_checkpoint > n / 4 && totals.recoveries > n / 4 && totals.waits > n / 4 &&
+                totals.crashes > 2 * n);
 }
 
 int main(void)

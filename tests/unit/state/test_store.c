@@ -359,6 +359,7 @@ struct listed {
     uint64_t ids[64];
     size_t n;
     struct job last;
+    char reason[32];
 };
 
 static bool each_job(const struct job *job, void *data)
@@ -372,6 +373,13 @@ static bool each_job(const struct job *job, void *data)
 static void with_job(const struct job *job, void *data)
 {
     (void)each_job(job, data);
+}
+
+static void with_mesh(const struct job *job, void *data)
+{
+    struct listed *l = data;
+    l->last = *job;
+    (void)snprintf(l->reason, sizeof(l->reason), "%s", job->reason);
 }
 
 static void test_lists_and_pages(void **state)
@@ -428,6 +436,39 @@ static bool count_row(const struct checkpoint *c, void *data)
     (void)c;
     ++*(int *)data;
     return true;
+}
+
+/* A job of a store from before meshes were kept is there afterwards; reasons can be set without a move. */
+static void test_migration(void **state)
+{
+    (void)state;
+    struct schema first = schema_store;
+    struct db *db = NULL;
+    first.version = 1;
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&first, db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db,
+                             "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds,"
+                             " max_restarts, backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms) VALUES"
+                             " (3, 'old', 'u', 1, 'cpu', 7, 1, 2, x'06', 0, 0, 0, 0, 5)",
+                             NULL),
+                     TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
+    struct job job = plain_job(4);
+    uint64_t existing = 0;
+    strcpy(job.spec.mesh, "pp=2 tp=2");
+    assert_int_equal(job_submit(db, &job, "text", &existing, NULL), TITAN_OK);
+    assert_int_equal(job_set_reason(db, 4, "waiting", &(struct event){.job_id = 4, .type = "t", .message = "m"}, NULL),
+                     TITAN_OK);
+    assert_int_equal(job_set_reason(db, 5, "waiting", NULL, NULL), TITAN_ENOTFOUND);
+    struct listed l = {.n = 0};
+    assert_int_equal(job_get(db, 3, with_mesh, &l, NULL), TITAN_OK);
+    assert_string_equal(l.last.spec.mesh, "");
+    assert_int_equal(l.last.spec.steps, 7);
+    assert_int_equal(job_get(db, 4, with_mesh, &l, NULL), TITAN_OK);
+    assert_string_equal(l.last.spec.mesh, "pp=2 tp=2");
+    assert_string_equal(l.reason, "waiting");
+    db_close(db);
 }
 
 static void test_epochs_and_checkpoints(void **state)
@@ -555,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_every_move_of_a_job), cmocka_unit_test(test_idempotency_key),
         cmocka_unit_test(test_lists_and_pages),     cmocka_unit_test(test_epochs_and_checkpoints),
         cmocka_unit_test(test_events_in_order),     cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_migration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

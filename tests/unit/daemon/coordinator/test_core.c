@@ -586,6 +586,127 @@ static void test_node_lost(void **state)
 }
 
 /* If we stood still ourselves, silence says nothing. */
+/* A job whose mesh has pp=2 tp=2, on nodes a (session 1, three slots) and b (session 2, one slot), that runs on four
+ * workers; worlds: numbers of workers it may have, 0 ends them. */
+static void mesh_job(struct bench *b, const uint32_t *worlds)
+{
+    open_bench(b);
+    hello(b, 1, "a", 3, NULL, 0);
+    hello(b, 2, "b", 1, NULL, 0);
+    struct job job = job_of(1, worlds[0], worlds[0]);
+    for (; *worlds; worlds++) {
+        world_set_add(&job.spec.worlds, *worlds);
+        job.spec.max_workers = *worlds;
+    }
+    strcpy(job.spec.mesh, "pp=2 tp=2");
+    submit_job(b, &job);
+    for (uint64_t w = 1; w <= 3; w++)
+        ready(b, 1, 1, w);
+    ready(b, 2, 1, 4);
+    assert_members(told(b, FORM, 1)->form, 4, 1, 2, 3, 4);
+    progress(b, 1, 1, 1, 1, 7);
+}
+
+/* Node b falls silent; the others leave the epoch. */
+static void lose_node_b(struct bench *b)
+{
+    while (!told(b, REVOKE, 1)) {
+        beat(b, 1);
+        tick(b, 100);
+    }
+    for (uint64_t w = 1; w <= 3; w++)
+        quiesced(b, 1, 1, w, 1, 7);
+}
+
+static const struct change *reason(const struct bench *b)
+{
+    for (const struct change *c = b->out.changes; c; c = c->next)
+        if (c->kind == CHANGE_JOB_REASON)
+            return c;
+    return NULL;
+}
+
+/* Three of four are left and two make a mesh: two go on, the third is kept, and with a fourth it is four again. */
+static void test_smaller_mesh(void **state)
+{
+    (void)state;
+    struct bench b;
+    mesh_job(&b, (const uint32_t[]){2, 4, 0});
+    lose_node_b(&b);
+    assert_members(told(&b, FORM, 1)->form, 2, 1, 2);
+    progress(&b, 1, 1, 1, 2, 3);
+    for (int i = 0; i < 10; i++) {
+        beat(&b, 1);
+        tick(&b, 100);
+        assert_null(told(&b, STOP, 0));
+        assert_null(reason(&b));
+    }
+    hello(&b, 3, "b", 1, NULL, 0);
+    assert_ids(told(&b, START, 3)->start->worker_ids, 1, 1, 5);
+    ready(&b, 3, 1, 5);
+    assert_non_null(told(&b, PAUSE, 1));
+    quiesced(&b, 1, 1, 1, 2, 4);
+    quiesced(&b, 1, 1, 2, 2, 4);
+    assert_members(told(&b, FORM, 1)->form, 4, 1, 2, 3, 5);
+    close_bench(&b);
+}
+
+/* Three are left and a mesh takes four: it waits and says so, until a fourth comes. */
+static void test_waits_for_a_mesh(void **state)
+{
+    (void)state;
+    struct bench b;
+    mesh_job(&b, (const uint32_t[]){4, 8, 0});
+    lose_node_b(&b);
+    assert_null(told(&b, FORM, 0));
+    while (!reason(&b)) { /* behind the back-off */
+        beat(&b, 1);
+        tick(&b, 100);
+        assert_null(told(&b, START, 0));
+    }
+    assert_string_equal(reason(&b)->job.reason, "waiting for 1 more worker: the mesh pp=2 tp=2 needs 4, 3 are there");
+    assert_string_equal(event(&b, "job.waiting")->detail, "{\"lacks\":1,\"needs\":4,\"workers\":3}");
+    beat(&b, 1);
+    tick(&b, 100);
+    assert_null(reason(&b)); /* once is enough */
+    exited(&b, 1, 1, 3, -1, "");
+    while (!reason(&b)) {
+        beat(&b, 1);
+        tick(&b, 100);
+    }
+    /* The free slot on node a is of no use alone. */
+    assert_string_equal(reason(&b)->job.reason, "waiting for 2 more workers: the mesh pp=2 tp=2 needs 4, 2 are there");
+    hello(&b, 3, "b", 1, NULL, 0);
+    assert_ids(told(&b, START, 1)->start->worker_ids, 1, 1, 5);
+    assert_ids(told(&b, START, 3)->start->worker_ids, 1, 1, 6);
+    ready(&b, 1, 1, 5);
+    ready(&b, 3, 1, 6);
+    assert_members(told(&b, FORM, 1)->form, 4, 1, 2, 5, 6);
+    assert_string_equal(reason(&b)->job.reason, "");
+    assert_false(reason(&b)->has_event);
+    close_bench(&b);
+}
+
+/* Nobody else may have the slots for ever: after a while the survivors are let go, and the wait goes on. */
+static void test_waits_without_workers(void **state)
+{
+    (void)state;
+    struct bench b;
+    mesh_job(&b, (const uint32_t[]){4, 0});
+    lose_node_b(&b);
+    while (!told(&b, STOP, 1)) {
+        beat(&b, 1);
+        tick(&b, 100);
+    }
+    for (uint64_t w = 1; w <= 3; w++)
+        exited(&b, 1, 1, w, 0, "");
+    assert_string_equal(reason(&b)->job.reason, "waiting for 4 more workers: the mesh pp=2 tp=2 needs 4, 0 are there");
+    hello(&b, 3, "b", 1, NULL, 0);
+    assert_non_null(told(&b, START, 1));
+    assert_non_null(told(&b, START, 3));
+    close_bench(&b);
+}
+
 static void test_own_stall_is_not_the_nodes(void **state)
 {
     (void)state;
@@ -744,6 +865,9 @@ int main(void)
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_growth_waits_for_the_queue),
         cmocka_unit_test(test_node_lost),
+        cmocka_unit_test(test_smaller_mesh),
+        cmocka_unit_test(test_waits_for_a_mesh),
+        cmocka_unit_test(test_waits_without_workers),
         cmocka_unit_test(test_own_stall_is_not_the_nodes),
         cmocka_unit_test(test_agent_comes_back),
         cmocka_unit_test(test_commands_are_said_again),
