@@ -24,7 +24,8 @@ struct epoch_view {
     enum state_source source;
     uint64_t resume_step; /* committed; the next to run is resume_step + 1 */
     char checkpoint_path[PATH_MAX];
-    /* STATE_FROM_MEMORY: previous epoch's world and, for each of its ranks, the rank here that holds its part; -1: gone. */
+    /* STATE_FROM_MEMORY: previous epoch's world and, for each of its ranks, the rank here that holds its part, -1 where
+     * it is gone. */
     int holders;
     const int *holder_ranks;
 };

@@ -1,0 +1,10 @@
+/* memory_device.h - a device of host memory where everything runs at once: what moving a training state takes, and
+ * nothing that computes. Any thread; streams are not looked at. */
+#ifndef TITAN_TESTS_SUPPORT_MEMORY_DEVICE_H
+#define TITAN_TESTS_SUPPORT_MEMORY_DEVICE_H
+
+#include "worker/device/device.h"
+
+extern const struct device_handle memory_device;
+
+#endif
