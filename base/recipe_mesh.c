@@ -7,7 +7,10 @@
 #include "base/recipe_keys.h"
 #include "base/schedule.h"
 
-#define PIPELINE_MICROBATCHES_MAX 16384 /* of one rank: its schedule has a cell for each and each of its stages */
+/* Microbatches of one rank, and these times stages: a schedule has a cell for each, and submit goes through those of
+ * all legal worlds. */
+#define PIPELINE_MICROBATCHES_MAX 4096
+#define PIPELINE_CELLS_MAX (1 << 20)
 
 int64_t recipe_mesh_unit(const struct recipe *r)
 {
@@ -192,13 +195,6 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
             "data-parallel ranks; use at least %lld",
             (long long)r->training.global_batch_size, (long long)microbatches, (long long)rows, (long long)ranks,
             (long long)(ranks * rows));
-    if (m->pp > 1 && microbatches / ranks >= PIPELINE_MICROBATCHES_MAX)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "training.global_batch_size = %lld makes %lld microbatches a rank; a pipeline takes at most %d; "
-            "use at most %lld",
-            (long long)r->training.global_batch_size, (long long)(microbatches / ranks), PIPELINE_MICROBATCHES_MAX,
-            (long long)(PIPELINE_MICROBATCHES_MAX * ranks * rows));
     return TITAN_OK;
 }
 
@@ -213,7 +209,15 @@ static titan_status open_schedule(const struct recipe *r, const struct recipe_me
     int64_t microbatches = r->training.global_batch_size / recipe_microbatch_rows(r);
     int each =
         (int)((microbatches + ranks - 1) / ranks); /* the busiest rank's; the others leave their last ones empty */
+    int64_t most = MIN(PIPELINE_MICROBATCHES_MAX, PIPELINE_CELLS_MAX / stages);
     titan_status status;
+    if (each > most)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "training.global_batch_size = %lld makes %d microbatches a rank; a pipeline of %d stages takes at "
+            "most %lld; nearest: %lld",
+            (long long)r->training.global_batch_size, each, stages, (long long)most,
+            (long long)(most * ranks * recipe_microbatch_rows(r)));
     if (*csv) {
         status = schedule_load(csv, (int)m->pp, stages, each, ret, err);
         if (status != TITAN_OK) {

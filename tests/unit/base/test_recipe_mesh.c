@@ -157,14 +157,23 @@ static void test_refused(void **state)
          "parallelism.pipeline_parallel_degree = 2 with 1F1B puts the embedding and the head on two ranks, but "
          "model.tied_embeddings makes them one; nearest: 1, or a schedule in V order (ZBVZeroBubble, DualPipeV)"},
         {"[training]\nglobal_batch_size = 65536\n[parallelism]\npipeline_parallel_degree = 2\n",
-         "training.global_batch_size = 65536 makes 65536 microbatches a rank; a pipeline takes at most 16384; use at "
-         "most "
-         "16384"},
+         "training.global_batch_size = 65536 makes 65536 microbatches a rank; a pipeline of 2 stages takes at most "
+         "4096; "
+         "nearest: 4096"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct recipe r = parse(cases[i].text);
         refused(&r, r.elastic.max_workers, cases[i].msg);
     }
+}
+
+/* First and last stage on one rank: the embedding can be the head. */
+static void test_tied_in_v_order(void **state)
+{
+    (void)state;
+    struct recipe r = parse("[model]\nname = \"qwen3\"\n[parallelism]\npipeline_parallel_degree = 2\n"
+                            "pipeline_parallel_schedule = \"ZBVZeroBubble\"\n");
+    legal(&r, 2);
 }
 
 /* --- stages --------------------------------------------------------------------------------------------------------
@@ -386,9 +395,9 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_world),  cmocka_unit_test(test_mesh),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_split),  cmocka_unit_test(test_stages), cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_world),           cmocka_unit_test(test_mesh),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_split),           cmocka_unit_test(test_stages), cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_tied_in_v_order), cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
