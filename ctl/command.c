@@ -17,6 +17,7 @@ const struct command *const commands[] = {
     &command_checkpoints,
     &command_generate,
     &command_convert,
+    &command_plan,
     &command_version,
     &command_help,
     &command_completion,

@@ -21,6 +21,7 @@
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
 #include "worker/generate.h"
+#include "worker/planner.h"
 #include "worker/train.h"
 
 static const char usage[] =
@@ -30,6 +31,8 @@ static const char usage[] =
     "          train with N workers of this machine, without a daemon; goes on from a checkpoint in DIR\n"
     "  check FILE [-n N] [--set KEY=VALUE]... [--print]\n"
     "          build and check the step programs of N workers; --print shows them\n"
+    "  plan FILE --world N [--device NAME] [--timeline FILE] [--search] [--memory GIB] [--json] [--set KEY=VALUE]...\n"
+    "          memory, traffic, step time and MFU of the run on N devices, without running it\n"
     "  generate ...   text from a checkpoint (generate --help)\n"
     "  convert ...    checkpoint to Hugging Face safetensors (convert --help)\n"
     "  serve --socket PATH --page PATH --job ID --worker ID --host ADDRESS --dir DIR\n"
@@ -391,6 +394,7 @@ int main(int argc, char **argv)
         int (*main)(int argc, char **argv);
     } commands[] = {{"run", run_main},
                     {"check", check_main},
+                    {"plan", planner_main},
                     {"serve", serve_main},
                     {"generate", generate_main},
                     {"convert", convert_main}};

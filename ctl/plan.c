@@ -1,0 +1,66 @@
+/* plan.c - titanctl plan: what a run would cost, before it runs. */
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/cleanup.h"
+#include "ctl/worker_tool.h"
+
+#define SETS_MAX 64
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    static const char *const passed[] = {"world", "device", "memory", "timeline"};
+    static const char *const flags[] = {"search", "print"};
+    char name[ARRAY_SIZE(passed)][16], flag[ARRAY_SIZE(flags)][16];
+    char *argv[3 + 2 * ARRAY_SIZE(passed) + ARRAY_SIZE(flags) + 1 + 2 * SETS_MAX + 1] = {
+        "titan-worker", "plan", (char *)(uintptr_t)args->words[0]};
+    size_t n = 3;
+
+    for (size_t i = 0; i < ARRAY_SIZE(passed); i++)
+        if (args_has(args, passed[i])) {
+            (void)snprintf(name[i], sizeof(name[i]), "--%s", passed[i]);
+            argv[n++] = name[i];
+            argv[n++] = (char *)(uintptr_t)args_text(args, passed[i], "");
+        }
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        if (args_has(args, flags[i])) {
+            (void)snprintf(flag[i], sizeof(flag[i]), "--%s", flags[i]);
+            argv[n++] = flag[i];
+        }
+    if (ctl->json)
+        argv[n++] = "--json";
+    const char *assignment;
+    for (int i = 0; i < SETS_MAX && (assignment = args_each(args, "set", i)); i++) {
+        argv[n++] = "--set";
+        argv[n++] = (char *)(uintptr_t)assignment;
+    }
+    return worker_become(argv, err);
+}
+
+const struct command command_plan = {
+    .name = "plan",
+    .summary = "memory, traffic, step time and MFU of a run file, without running it",
+    .arguments = "FILE",
+    .text = "Builds and checks the step programs of all ranks and runs them on a virtual clock with a model of the "
+            "device. Nothing is started and no GPU is needed.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_FILE,
+    .options =
+        (const struct option_spec[]){
+            {"world", 'n', "N", "number of devices; otherwise the file's elastic.max_workers", WORD_NONE},
+            {"device", 'd', "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
+            {"memory", 'm', "GIB", "memory of a device, where it is not the model's", WORD_NONE},
+            {"timeline", 't', "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
+            {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
+            {"print", 0, NULL, "the programs themselves, one line an action", WORD_NONE},
+            {"set", 's', "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
+            {NULL}},
+    .examples =
+        (const struct example[]){
+            {"titanctl plan recipes/llama3_405b.toml --world 512", "before 512 GPUs are taken"},
+            {"titanctl plan recipes/llama3_8b.toml --world 8 --timeline step.json", "and a picture of the step"},
+            {"titanctl plan recipes/llama3_70b.toml --world 256 --search", "which layout would be faster?"},
+            {NULL}},
+    .run = run,
+};

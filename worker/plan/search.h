@@ -1,0 +1,16 @@
+/* search.h - which layouts of a model on so many devices are fast and fit.
+ *
+ * Enumerates legal combinations of tp, pp, cp, dp_shard, activation checkpointing and schedule; a closed formula for
+ * memory and time sorts them, the best are built and simulated, and those that fit are listed, fastest first, as keys
+ * that can be pasted into the recipe. */
+#ifndef TITAN_WORKER_PLAN_SEARCH_H
+#define TITAN_WORKER_PLAN_SEARCH_H
+
+#include "worker/device/device.h"
+#include "worker/plan/cost.h"
+
+titan_status search_layouts(const struct recipe *recipe, const struct model *model, int world,
+                            const struct machine *machine, enum dtype dt, bool json, struct buf *out,
+                            struct titan_error *err) TITAN_MUST_USE;
+
+#endif
