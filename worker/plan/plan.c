@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "worker/plan/check.h"
+#include "worker/plan/passes.h"
 
 /* --- policies -------------------------------------------------------------------------------------------------------
  */
@@ -79,23 +80,22 @@ static void set_build_options(struct plan *plan)
                                       .t = r->training.seq_len,
                                       .cp = plan->mesh.size[AXIS_CP],
                                       .balanced = r->parallelism.context_parallel_load_balance};
-    plan->build =
-        (struct build_options){.layout = plan->layout,
-                               .dt = plan->opt.dt,
-                               .b = rows,
-                               .t = r->training.seq_len,
-                               .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
-                               .ring = strcmp(r->parallelism.context_parallel_rotate_method, "ring") == 0,
-                               .loss_chunks = (int)r->training.loss_chunks,
-                               .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,
-                               .dev = plan->opt.dev,
-                               .microbatches = r->training.global_batch_size / rows,
-                               .reshard = reshard_of(r->parallelism.fsdp_reshard_after_forward),
-                               .reduce = reduce_of(r->parallelism.fsdp_reduce),
-                               .prefetch = r->parallelism.fsdp_reorder ? (int)r->parallelism.fsdp_prefetch : 0,
-                               .canonical = r->numerics.canonical,
-                               .offload = r->training.enable_cpu_offload,
-                               .checkpointing = plan->checkpointing};
+    plan->build = (struct build_options){.layout = plan->layout,
+                                         .dt = plan->opt.dt,
+                                         .b = rows,
+                                         .t = r->training.seq_len,
+                                         .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
+                                         .ring = strcmp(r->parallelism.context_parallel_rotate_method, "ring") == 0,
+                                         .loss_chunks = (int)r->training.loss_chunks,
+                                         .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,
+                                         .dev = plan->opt.dev,
+                                         .microbatches = r->training.global_batch_size / rows,
+                                         .reshard = reshard_of(r->parallelism.fsdp_reshard_after_forward),
+                                         .reduce = reduce_of(r->parallelism.fsdp_reduce),
+                                         .prefetch = (int)r->parallelism.fsdp_prefetch,
+                                         .canonical = r->numerics.canonical,
+                                         .offload = r->training.enable_cpu_offload,
+                                         .checkpointing = plan->checkpointing};
 }
 
 static titan_status open_parts(struct plan *plan, struct titan_error *err)
@@ -145,9 +145,37 @@ void plan_close(struct plan *plan)
 /* --- programs -------------------------------------------------------------------------------------------------------
  */
 
+/* The passes weigh costs; without a machine they take the host's. */
+static titan_status run_passes(const struct plan *plan, struct program *p, struct titan_error *err)
+{
+    const struct recipe *r = plan->opt.recipe;
+    const struct cost cost = {.machine = plan->opt.machine ? plan->opt.machine : machine_find("cpu"),
+                              .float8 = r->model.float8};
+    const struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
+    const bool pieces = r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1;
+    const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
+
+    if (pieces)
+        TRY(pass_async_tensor(p, plan->mesh.size[AXIS_TP], err));
+    if (buckets)
+        TRY(pass_bucket(p, &options, err));
+    if (r->parallelism.fsdp_reorder)
+        TRY(pass_reorder(p, &options, err));
+    return pieces || buckets || r->parallelism.fsdp_reorder ? program_finish(p, err) : TITAN_OK;
+}
+
 titan_status plan_program(const struct plan *plan, int rank, struct program **ret, struct titan_error *err)
 {
-    return program_build(&plan->build, rank, ret, err);
+    struct program *p = NULL;
+
+    TRY(program_build(&plan->build, rank, &p, err));
+    const titan_status status = run_passes(plan, p, err);
+    if (status != TITAN_OK) {
+        program_close(p);
+        return status;
+    }
+    *ret = p;
+    return TITAN_OK;
 }
 
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err)

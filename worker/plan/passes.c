@@ -1,0 +1,485 @@
+/* passes.c - bucketing, reordering and pipelined pieces over the array of actions. */
+#include "worker/plan/passes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/device/device.h"
+
+#define BUCKET_PAIRS 8
+#define BUCKET_SHARE 5 /* a bucket is at most 1/5 of all bytes of its channel */
+#define NONE (-1)
+
+static titan_status no_memory(struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ENOMEM, "pass: out of memory");
+}
+
+/* --- a new order
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* An action and where it goes: before all with a larger place; ties keep the order they have. */
+struct placed {
+    double place;
+    int index;
+};
+
+static int by_place(const void *x, const void *y)
+{
+    const struct placed *a = x, *b = y;
+    if (a->place != b->place)
+        return a->place < b->place ? -1 : 1;
+    return a->index - b->index;
+}
+
+static titan_status rearrange(struct program *p, const double *places, struct titan_error *err)
+{
+    _cleanup_free_ struct placed *order = malloc(((size_t)p->n_actions + 1) * sizeof *order);
+    struct action *actions = malloc(((size_t)p->n_actions + 1) * sizeof *actions);
+
+    if (!order || !actions) {
+        free(actions);
+        return no_memory(err);
+    }
+    for (int i = 0; i < p->n_actions; i++)
+        order[i] = (struct placed){.place = places[i], .index = i};
+    qsort(order, (size_t)p->n_actions, sizeof *order, by_place);
+    for (int i = 0; i < p->n_actions; i++)
+        actions[i] = p->actions[order[i].index];
+    free(p->actions);
+    p->actions = actions;
+    p->cap_actions = p->n_actions;
+    return TITAN_OK;
+}
+
+static bool fits(struct program *p, const struct pass_options *o)
+{
+    size_t external = 0;
+
+    if (o->memory_bytes == 0)
+        return true;
+    for (int i = 0; i < p->n_buffers; i++)
+        if (buffer_is_external(p->buffers[i].kind) && buffer_memory(p->buffers[i].kind) != MEMORY_HOST)
+            external += p->buffers[i].bytes;
+    return program_peak(p, NULL, NULL) + external <= o->memory_bytes;
+}
+
+/* --- reorder
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static bool is_gather(const struct action *a)
+{
+    return a->op == OP_ALL_GATHER && a->stream == STREAM_GATHER;
+}
+
+/* First action after `from` that touches a buffer gather a writes; the program's end where none does. */
+static int first_use(const struct program *p, int from)
+{
+    const struct action *a = &p->actions[from];
+    const struct operand *o = action_operands(p, a);
+
+    for (int i = from + 1; i < p->n_actions; i++) {
+        const struct operand *other = action_operands(p, &p->actions[i]);
+        for (int k = 0; k < p->actions[i].n_operands; k++)
+            for (int j = 0; j < a->n_operands; j += 2)
+                if (other[k].buffer == o[j].buffer)
+                    return i;
+    }
+    return p->n_actions;
+}
+
+/* Where each gather has to be issued so that `horizon` times its own duration, and that of the gathers between, is
+ * covered by compute. Backwards, so that a later gather's need pushes those before it. */
+static void place_gathers(const struct program *p, const struct cost *cost, double horizon, double *places)
+{
+    double limit = (double)p->n_actions; /* no gather goes behind the one that follows it */
+
+    for (int i = 0; i < p->n_actions; i++)
+        places[i] = i;
+    double queued = 0; /* gathers that run between the place and the use */
+    for (int i = p->n_actions - 1; i >= 0; i--) {
+        if (!is_gather(&p->actions[i]))
+            continue;
+        const int use = first_use(p, i);
+        double covered = 0;
+        int at = MIN(use, i);
+        queued = cost_action(cost, p, &p->actions[i]);
+        while (at > 0 && covered < horizon * queued) {
+            const struct action *before = &p->actions[at - 1];
+            if (before->op == OP_OPTIMISE)
+                break;
+            if (before->stream == STREAM_COMPUTE)
+                covered += cost_action(cost, p, before);
+            else if (is_gather(before))
+                queued += cost_action(cost, p, before);
+            at--;
+        }
+        places[i] = MIN((double)at - 0.5, limit);
+        limit = places[i];
+    }
+}
+
+titan_status pass_reorder(struct program *p, const struct pass_options *options, struct titan_error *err)
+{
+    _cleanup_free_ double *places = malloc(((size_t)p->n_actions + 1) * sizeof *places);
+    _cleanup_free_ struct action *before = malloc(((size_t)p->n_actions + 1) * sizeof *before);
+
+    if (!places || !before)
+        return no_memory(err);
+    memcpy(before, p->actions, (size_t)p->n_actions * sizeof *before);
+    for (double horizon = 1.5; horizon > 0.1; horizon /= 2) {
+        place_gathers(p, options->cost, horizon, places);
+        TRY(rearrange(p, places, err));
+        if (fits(p, options))
+            return TITAN_OK;
+        memcpy(p->actions, before, (size_t)p->n_actions * sizeof *before);
+    }
+    return TITAN_OK; /* no room for any of it: as it was */
+}
+
+/* --- bucket
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_bucketable(const struct action *a)
+{
+    return (a->op == OP_ALL_GATHER && a->stream == STREAM_GATHER) ||
+           (a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE);
+}
+
+static bool can_join(const struct program *p, const struct action *a, const struct action *b)
+{
+    return a->op == b->op && a->channel == b->channel && action_params(p, a)->dt == action_params(p, b)->dt &&
+           a->n_operands + b->n_operands <= 2 * BUCKET_PAIRS;
+}
+
+static titan_status append_params(struct program *p, const struct op_params *params, int *ret, struct titan_error *err)
+{
+    if (p->n_params == p->cap_params) {
+        const int cap = MAX(16, 2 * p->cap_params);
+        struct op_params *more = realloc(p->params, (size_t)cap * sizeof *more);
+        if (!more)
+            return no_memory(err);
+        p->params = more;
+        p->cap_params = cap;
+    }
+    p->params[p->n_params] = *params;
+    *ret = p->n_params++;
+    return TITAN_OK;
+}
+
+static titan_status append_operands(struct program *p, int from, int n, struct titan_error *err)
+{
+    if (p->n_operands + n > p->cap_operands) {
+        const int cap = 2 * p->cap_operands + n;
+        struct operand *more = realloc(p->operands, (size_t)cap * sizeof *more);
+        if (!more)
+            return no_memory(err);
+        p->operands = more;
+        p->cap_operands = cap;
+    }
+    memcpy(p->operands + p->n_operands, p->operands + from, (size_t)n * sizeof *p->operands);
+    p->n_operands += n;
+    return TITAN_OK;
+}
+
+/* a takes over what b does. */
+static titan_status join(struct program *p, struct action *a, const struct action *b, struct titan_error *err)
+{
+    struct op_params params = *action_params(p, a);
+    const int pairs = a->n_operands / 2, more = b->n_operands / 2, first = p->n_operands;
+
+    for (int i = 0; i < more; i++)
+        params.n[pairs + i] = action_params(p, b)->n[i];
+    TRY(append_params(p, &params, &a->params, err));
+    TRY(append_operands(p, a->operand, a->n_operands, err));
+    TRY(append_operands(p, b->operand, b->n_operands, err));
+    a->operand = first;
+    a->n_operands += b->n_operands;
+    return TITAN_OK;
+}
+
+static double compute_between(const struct program *p, const struct cost *cost, int from, int to)
+{
+    double sum = 0;
+    for (int i = from; i < to; i++)
+        if (p->actions[i].stream == STREAM_COMPUTE)
+            sum += cost_action(cost, p, &p->actions[i]);
+    return sum;
+}
+
+struct bucketing {
+    struct program *p;
+    const struct pass_options *o;
+    double total;  /* bytes of all such transfers of the channel */
+    bool *dropped; /* actions that became part of another */
+};
+
+/* Does anything between two actions touch a buffer of the first? */
+static bool touched_between(const struct program *p, int a, int b)
+{
+    const struct operand *mine = action_operands(p, &p->actions[a]);
+
+    for (int i = a + 1; i < b; i++) {
+        const struct operand *other = action_operands(p, &p->actions[i]);
+        for (int k = 0; k < p->actions[i].n_operands; k++)
+            for (int j = 0; j < p->actions[a].n_operands; j++)
+                if (other[k].buffer == mine[j].buffer)
+                    return true;
+    }
+    return false;
+}
+
+/* Joining gather b to a moves b forward to a's place: its memory lives longer; the bucket must still be there in time
+ * for a's first use. Joining a reduction moves a back to b's place. */
+static bool worth_it(const struct bucketing *k, int a, int b)
+{
+    const struct program *p = k->p;
+    const struct action *x = &p->actions[a], *y = &p->actions[b];
+    const double bytes = (double)(action_sent_bytes(p, x) + action_sent_bytes(p, y));
+
+    if (!can_join(p, x, y) || bytes > k->total / BUCKET_SHARE)
+        return false;
+    if (x->op == OP_REDUCE_SCATTER) /* what is left to compute behind it must cover it */
+        return !touched_between(p, a, b) && compute_between(p, k->o->cost, b, p->n_actions) >
+                                                5 * (cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y));
+    return compute_between(p, k->o->cost, a, first_use(p, a)) >=
+           cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y);
+}
+
+static double channel_bytes(const struct program *p, enum op op, int channel)
+{
+    double sum = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].op == op && p->actions[i].channel == channel)
+            sum += (double)action_sent_bytes(p, &p->actions[i]);
+    return sum;
+}
+
+/* Into the earlier action (gathers) or the later one (reductions: all inputs must be there). */
+static titan_status bucket_channel(struct bucketing *k, enum op op, int channel, struct titan_error *err)
+{
+    struct program *p = k->p;
+    int open = NONE;
+
+    k->total = channel_bytes(p, op, channel);
+    for (int i = 0; i < p->n_actions; i++) {
+        struct action *a = &p->actions[i];
+        if (a->op != op || a->channel != channel || !is_bucketable(a))
+            continue;
+        if (open == NONE || !worth_it(k, open, i)) {
+            open = i;
+            continue;
+        }
+        if (op == OP_ALL_GATHER) {
+            TRY(join(p, &p->actions[open], a, err));
+            k->dropped[i] = true;
+        } else {
+            struct action merged = p->actions[open];
+            TRY(join(p, &merged, a, err));
+            a->params = merged.params;
+            a->operand = merged.operand;
+            a->n_operands = merged.n_operands;
+            k->dropped[open] = true;
+            open = i;
+        }
+    }
+    return TITAN_OK;
+}
+
+static void compact(struct program *p, const bool *dropped)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        if (!dropped[i])
+            p->actions[n++] = p->actions[i];
+    p->n_actions = n;
+}
+
+titan_status pass_bucket(struct program *p, const struct pass_options *options, struct titan_error *err)
+{
+    static const int channels[] = {CHANNEL_GATHER, CHANNEL_EXPERT_GATHER, CHANNEL_REDUCE, CHANNEL_EXPERT_REDUCE};
+    _cleanup_free_ bool *dropped = calloc((size_t)p->n_actions + 1, sizeof *dropped);
+    _cleanup_free_ struct action *before = malloc(((size_t)p->n_actions + 1) * sizeof *before);
+    struct bucketing k = {.p = p, .o = options, .dropped = dropped};
+    const int n_before = p->n_actions;
+
+    if (!dropped || !before)
+        return no_memory(err);
+    memcpy(before, p->actions, (size_t)n_before * sizeof *before);
+    for (size_t c = 0; c < ARRAY_SIZE(channels); c++)
+        TRY(bucket_channel(&k, c < 2 ? OP_ALL_GATHER : OP_REDUCE_SCATTER, channels[c], err));
+    compact(p, dropped);
+    if (fits(p, options))
+        return TITAN_OK;
+    memcpy(p->actions, before, (size_t)n_before * sizeof *before);
+    p->n_actions = n_before;
+    return TITAN_OK;
+}
+
+/* --- asynchronous tensor parallelism
+ * ---------------------------------------------------------------------------------- */
+
+struct pieces {
+    struct program *p;
+    int n;
+    struct action *out; /* the new array */
+    int n_out, cap_out;
+};
+
+/* Token activations; what else goes over tp (loss statistics, gradients of norms) is not cut by tokens. */
+static bool is_token_transfer(const struct program *p, const struct action *a)
+{
+    if (a->channel != CHANNEL_TP || (a->op != OP_ALL_GATHER && a->op != OP_REDUCE_SCATTER))
+        return false;
+    const enum buffer_kind kind = p->buffers[action_operands(p, a)[0].buffer].kind;
+    return kind == BUF_ACTIVATION || kind == BUF_DACTIVATION;
+}
+
+static titan_status put(struct pieces *k, const struct action *a, struct titan_error *err)
+{
+    if (k->n_out == k->cap_out) {
+        const int cap = MAX(256, 2 * k->cap_out);
+        struct action *more = realloc(k->out, (size_t)cap * sizeof *more);
+        if (!more)
+            return no_memory(err);
+        k->out = more;
+        k->cap_out = cap;
+    }
+    k->out[k->n_out++] = *a;
+    return TITAN_OK;
+}
+
+static void cut_operand(struct operand *o, int piece, int n)
+{
+    o->bytes /= (size_t)n;
+    o->offset += (size_t)piece * o->bytes;
+}
+
+/* Piece of a transfer: both sides in row blocks. */
+static titan_status put_transfer(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
+{
+    struct program *p = k->p;
+    struct action part = *a;
+    struct op_params params = *action_params(p, a);
+
+    params.n[0] /= k->n;
+    TRY(append_params(p, &params, &part.params, err));
+    part.operand = p->n_operands;
+    TRY(append_operands(p, a->operand, a->n_operands, err));
+    for (int i = 0; i < part.n_operands; i++)
+        cut_operand(&p->operands[part.operand + i], piece, k->n);
+    return put(k, &part, err);
+}
+
+/* Row block of a product: c and a in blocks of m/n rows, b whole. Strided operands end with their last row. */
+static titan_status put_product(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
+{
+    struct program *p = k->p;
+    struct action part = *a;
+    struct op_params params = *action_params(p, a);
+    const size_t elem = dtype_bytes((enum dtype)params.dt), c_elem = params.flags & OP_F32 ? sizeof(float) : elem;
+    const int64_t rows = params.n[0] / k->n, lda = params.n[3], ldc = params.n[5], cols = params.n[1],
+                  inner = params.n[2];
+
+    params.n[0] = rows;
+    TRY(append_params(p, &params, &part.params, err));
+    part.operand = p->n_operands;
+    TRY(append_operands(p, a->operand, a->n_operands, err));
+    struct operand *const c = &p->operands[part.operand], *const x = c + 1;
+    c->offset += (size_t)(piece * rows * ldc) * c_elem;
+    c->bytes = (size_t)((rows - 1) * ldc + cols) * c_elem;
+    x->offset += (size_t)(piece * rows * lda) * elem;
+    x->bytes = (size_t)((rows - 1) * lda + inner) * elem;
+    return put(k, &part, err);
+}
+
+static bool divides(const struct pieces *k, int64_t n)
+{
+    return n % k->n == 0;
+}
+
+/* A product with rows of `buffer` as its left factor (side 1) or its result (side 0). */
+static bool is_product_of(const struct pieces *k, const struct action *a, int buffer, int side)
+{
+    return a->op == OP_MATMUL && !(action_params(k->p, a)->flags & (OP_TA | OP_ADD_TO)) &&
+           action_operands(k->p, a)[side].buffer == buffer && action_operands(k->p, a)[side].offset == 0 &&
+           divides(k, action_params(k->p, a)->n[0]);
+}
+
+/* gather, products of what is gathered: pieces of the gather first, then each product's pieces. Returns actions used.
+ */
+static titan_status put_gather(struct pieces *k, int i, int *ret_used, struct titan_error *err)
+{
+    const struct program *p = k->p;
+    const struct action *a = &p->actions[i];
+    const int gathered = action_operands(p, a)[0].buffer;
+    int used = 1;
+
+    while (i + used < p->n_actions && is_product_of(k, &p->actions[i + used], gathered, 1))
+        used++;
+    for (int piece = 0; piece < k->n; piece++)
+        TRY(put_transfer(k, &p->actions[i], piece, err));
+    for (int piece = 0; piece < k->n; piece++)
+        for (int j = 1; j < used; j++)
+            TRY(put_product(k, &p->actions[i + j], piece, err));
+    *ret_used = used;
+    return TITAN_OK;
+}
+
+/* product, scatter of its result: piece by piece. */
+static titan_status put_scatter(struct pieces *k, int i, bool product, struct titan_error *err)
+{
+    for (int piece = 0; piece < k->n; piece++) {
+        if (product)
+            TRY(put_product(k, &k->p->actions[i], piece, err));
+        TRY(put_transfer(k, &k->p->actions[i + product], piece, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status rewrite(struct pieces *k, struct titan_error *err)
+{
+    const struct program *p = k->p;
+
+    for (int i = 0; i < p->n_actions;) {
+        const struct action *a = &p->actions[i], *next = i + 1 < p->n_actions ? a + 1 : NULL;
+        int used = 1;
+        if (is_token_transfer(p, a) && a->op == OP_ALL_GATHER) {
+            TRY(put_gather(k, i, &used, err));
+        } else if (is_token_transfer(p, a)) {
+            TRY(put_scatter(k, i, false, err));
+        } else if (next && next->op == OP_REDUCE_SCATTER && is_token_transfer(p, next) &&
+                   is_product_of(k, a, action_operands(p, next)[1].buffer, 0)) {
+            TRY(put_scatter(k, i, true, err));
+            used = 2;
+        } else {
+            TRY(put(k, a, err));
+        }
+        i += used;
+    }
+    return TITAN_OK;
+}
+
+titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error *err)
+{
+    struct pieces k = {.p = p, .n = pieces};
+    const int64_t width = p->layout->model->dims.dim;
+
+    if (pieces < 2 || p->mesh.size[AXIS_TP] < 2)
+        return TITAN_OK;
+    for (int i = 0; i < p->n_actions; i++) /* all of them or none: a rank's rows are the same everywhere */
+        if (is_token_transfer(p, &p->actions[i]) && (action_params(p, &p->actions[i])->n[0] % width != 0 ||
+                                                     !divides(&k, action_params(p, &p->actions[i])->n[0] / width)))
+            return TITAN_OK;
+    const titan_status status = rewrite(&k, err);
+    if (status != TITAN_OK) {
+        free(k.out);
+        return status;
+    }
+    free(p->actions);
+    p->actions = k.out;
+    p->n_actions = k.n_out;
+    p->cap_actions = k.cap_out;
+    return TITAN_OK;
+}
