@@ -114,8 +114,11 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
     TRY(recipe_load(&p->recipe, p->file, err));
     for (int i = 0; i < p->n_sets; i++)
         TRY(recipe_set(&p->recipe, p->sets[i], err));
-    if (p->world == 0)
-        p->world = (int)MAX(p->recipe.elastic.max_workers, 1);
+    if (p->world == 0) { /* the file's own number: given, or what its mesh takes */
+        TRY(recipe_resolve(&p->recipe, err));
+        p->world = (int)p->recipe.elastic.max_workers;
+        return TITAN_OK;
+    }
     (void)snprintf(bound, sizeof bound, "elastic.max_workers=%d", p->world);
     TRY(recipe_set(&p->recipe, bound, err));
     if (p->recipe.elastic.min_workers > p->world) {
