@@ -3,11 +3,12 @@
 
     tests/golden/reference.py          (needs python3-torch and python3-numpy; the tests only read the files)
 
-The model is written here from the Llama 3 description, with autograd for its gradients: nothing of Titan's is used but
+The model is written here from the descriptions of Llama 3 and Qwen 3, with autograd for its gradients: nothing of Titan's is used but
 the definition of its initial values (base/rng.h, worker/model/model.h), which is implemented a second time in numpy.
 
-Files: tiny.json, debugmodel.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
-digest of its initial value and of its gradient. tiny_train.json: 50 AdamW steps.
+Files: tiny.json, debugmodel.json, qwen3.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
+digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the
+normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps.
 
 A digest of a tensor x with n elements, row-major: sum, l2 norm, `samples` at indices (j*2654435761 + 12345) mod n for
 j = 0, 1, ..., and `projections` p_k = sum of s_k(i) x_i, where s_k(i) is +1 if bit k of mix64(i) is 0, else -1, mix64
@@ -29,8 +30,11 @@ FLAVORS = {
                  norm_eps=1e-5, rope_scaling=False),
     "debugmodel": dict(dim=256, n_layers=6, n_heads=16, n_kv_heads=16, ffn_hidden=768, vocab_size=2048,
                        rope_theta=500000.0, norm_eps=1e-5, rope_scaling=True),
+    "qwen3": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=200,
+                  rope_theta=1000000.0, norm_eps=1e-6, rope_scaling=False, tied_embeddings=True, qk_norm=True),
 }
-BATCH = {"tiny": (3, 37), "debugmodel": (2, 64)}
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45)}
+GAINS = {"qwen3": 0.25}
 SEED = 20261120
 
 
@@ -86,12 +90,17 @@ def initial(seed, name, shape, rule, std):
     return (np.float32(std) * x).reshape(shape)
 
 
+def head_width(d):
+    return d.get("head_dim") or d["dim"] // d["n_heads"]
+
+
 def parameters(d):
     """(name, shape, rule, std) of every parameter, TorchTitan's names."""
     c, f, v = d["dim"], d["ffn_hidden"], d["vocab_size"]
-    width = c // d["n_heads"]
+    width = head_width(d)
     heads, keys = d["n_heads"] * width, d["n_kv_heads"] * width
-    yield "tok_embeddings.weight", (v, c), "normal", 1.0
+    tied = d.get("tied_embeddings", False)  # one matrix, drawn as the head's
+    yield "tok_embeddings.weight", (v, c), *(("truncated", c**-0.5) if tied else ("normal", 1.0))
     for layer in range(d["n_layers"]):
         deep = 0.02 / math.sqrt(2.0 * (layer + 1))
         p = f"layers.{layer}."
@@ -100,12 +109,16 @@ def parameters(d):
         yield p + "attention.wk.weight", (keys, c), "normal", 0.02
         yield p + "attention.wv.weight", (keys, c), "normal", 0.02
         yield p + "attention.wo.weight", (c, heads), "normal", deep
+        if d.get("qk_norm"):
+            yield p + "attention.q_norm.weight", (width,), "ones", 0.0
+            yield p + "attention.k_norm.weight", (width,), "ones", 0.0
         yield p + "ffn_norm.weight", (c,), "ones", 0.0
         yield p + "feed_forward.w1.weight", (f, c), "normal", 0.02
         yield p + "feed_forward.w3.weight", (f, c), "normal", deep
         yield p + "feed_forward.w2.weight", (c, f), "normal", deep
     yield "norm.weight", (c,), "ones", 0.0
-    yield "output.weight", (v, c), "truncated", c**-0.5
+    if not tied:
+        yield "output.weight", (v, c), "truncated", c**-0.5
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -116,7 +129,7 @@ def rms_norm(x, gain, eps):
 
 
 def rotary_frequencies(d):
-    width = d["dim"] // d["n_heads"]
+    width = head_width(d)
     freq = d["rope_theta"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     if not d["rope_scaling"]:
         return freq
@@ -137,18 +150,21 @@ def rotate(x, freq):
 
 
 def attention(x, p, prefix, d, freq):
-    b, t, c = x.shape
-    width = c // d["n_heads"]
+    b, t, _ = x.shape
+    width = head_width(d)
     q = (x @ p[prefix + "wq.weight"].T).view(b, t, d["n_heads"], width)
     k = (x @ p[prefix + "wk.weight"].T).view(b, t, d["n_kv_heads"], width)
     v = (x @ p[prefix + "wv.weight"].T).view(b, t, d["n_kv_heads"], width)
+    if d.get("qk_norm"):  # each head by itself, before it is turned
+        q = rms_norm(q, p[prefix + "q_norm.weight"], d["norm_eps"])
+        k = rms_norm(k, p[prefix + "k_norm.weight"], d["norm_eps"])
     q, k = rotate(q, freq), rotate(k, freq)
     group = d["n_heads"] // d["n_kv_heads"]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(width)
     scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf)
     out = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
-    return out.reshape(b, t, c) @ p[prefix + "wo.weight"].T
+    return out.flatten(2) @ p[prefix + "wo.weight"].T
 
 
 def logits(p, tokens, d):
@@ -160,7 +176,8 @@ def logits(p, tokens, d):
         h = rms_norm(x, p[at + "ffn_norm.weight"], d["norm_eps"])
         gate = torch.nn.functional.silu(h @ p[at + "feed_forward.w1.weight"].T)
         x = x + (gate * (h @ p[at + "feed_forward.w3.weight"].T)) @ p[at + "feed_forward.w2.weight"].T
-    return rms_norm(x, p["norm.weight"], d["norm_eps"]) @ p["output.weight"].T
+    head = p["tok_embeddings.weight" if d.get("tied_embeddings") else "output.weight"]
+    return rms_norm(x, p["norm.weight"], d["norm_eps"]) @ head.T
 
 
 def mean_loss(p, tokens, targets, d):
@@ -169,9 +186,14 @@ def mean_loss(p, tokens, targets, d):
     return torch.nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
-def make(d, dtype):
-    return {name: torch.tensor(initial(SEED, name, shape, rule, std)).to(dtype).requires_grad_()
-            for name, shape, rule, std in parameters(d)}
+def make(d, dtype, gains=0.0):
+    p = {}
+    for name, shape, rule, std in parameters(d):
+        x = initial(SEED, name, shape, rule, std)
+        if rule == "ones":
+            x = x + np.float32(gains) * normals(SEED, "golden." + name, np.arange(x.size, dtype=np.uint64))
+        p[name] = torch.tensor(x).to(dtype).requires_grad_()
+    return p
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -216,14 +238,16 @@ def write(name, value):
 def write_gradients(name):
     d = FLAVORS[name]
     tokens, targets = batch_of(name, d)
-    p = make(d, torch.float64)
+    gains = GAINS.get(name, 0.0)
+    p = make(d, torch.float64, gains)
     loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
     loss.backward()
     with torch.no_grad():
-        loss32 = mean_loss(make(d, torch.float32), torch.tensor(tokens), torch.tensor(targets), d)
+        loss32 = mean_loss(make(d, torch.float32, gains), torch.tensor(tokens), torch.tensor(targets), d)
         out = logits(p, torch.tensor(tokens), d)
     write(name + ".json", {
         "made_by": "tests/golden/reference.py", "torch": torch.__version__, "seed": SEED, "dims": d,
+        **({"gains": gains} if gains else {}),
         "tokens": tokens.tolist(), "targets": targets.tolist(),
         "loss": number(loss.item()), "loss_fp32": number(loss32.item()),
         "logits": digest(out.numpy(), 64),
@@ -286,4 +310,5 @@ if __name__ == "__main__":
     np.seterr(over="ignore")  # products modulo 2^64 are meant
     write_gradients("tiny")
     write_gradients("debugmodel")
+    write_gradients("qwen3")
     write_training()

@@ -1,6 +1,6 @@
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of two models, 50 AdamW steps, and each gradient once more by finite differences. Values and digests:
- * tests/golden/reference.py. */
+ * every gradient of three models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * digests: tests/golden/reference.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/rng.h"
 #include "worker/device/device.h"
 #include "worker/model/whole.h"
 
@@ -57,17 +58,26 @@ static double member(const struct json *object, const char *key)
     return real_of(json_get(object, key));
 }
 
+static bool flag(const struct json *object, const char *key)
+{
+    const struct json *v = json_get(object, key);
+    return v && v->boolean;
+}
+
 static struct model_dims dims_of(const struct json *d)
 {
     return (struct model_dims){.dim = json_int(d, "dim", 0),
                                .n_layers = json_int(d, "n_layers", 0),
                                .n_heads = json_int(d, "n_heads", 0),
                                .n_kv_heads = json_int(d, "n_kv_heads", 0),
+                               .head_dim = json_int(d, "head_dim", 0),
                                .ffn_hidden = json_int(d, "ffn_hidden", 0),
                                .vocab_size = json_int(d, "vocab_size", 0),
                                .rope_theta = member(d, "rope_theta"),
                                .norm_eps = member(d, "norm_eps"),
-                               .rope_scaling = json_get(d, "rope_scaling")->boolean};
+                               .rope_scaling = flag(d, "rope_scaling"),
+                               .tied_embeddings = flag(d, "tied_embeddings"),
+                               .qk_norm = flag(d, "qk_norm")};
 }
 
 /* Rows of an array of arrays, one after the other; returns how many numbers. */
@@ -95,6 +105,25 @@ static void load_batch(struct fixture *f)
     assert_int_equal(flatten(json_get(f->file, "targets"), f->targets), n);
     for (int64_t i = 0; i < n; i++)
         f->counted += f->targets[i] >= 0;
+}
+
+/* Gains other than 1, as the reference draws them. */
+static void move_gains(struct fixture *f, float by)
+{
+    struct titan_error err = {0};
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        const struct model_tensor *x = &f->model->tensors[i];
+        char stream[128];
+        if (x->ndim > 1)
+            continue;
+        snprintf(stream, sizeof(stream), "golden.%s", x->name);
+        float *draws = calloc((size_t)x->numel, sizeof(float));
+        rng_normals(rng_key(f->seed, stream), 0, (uint64_t)x->numel, draws);
+        for (int64_t j = 0; j < x->numel; j++)
+            f->values[i][j] += by * draws[j];
+        free(draws);
+        must(whole_model_set(f->whole, i, f->values[i], &err), &err);
+    }
 }
 
 static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int threads)
@@ -127,6 +156,8 @@ static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int
         f->grads[i] = calloc((size_t)x->numel, sizeof(float));
         model_init_tensor(f->model, f->seed, i, 0, x->numel, f->values[i]);
     }
+    if (json_get(f->file, "gains"))
+        move_gains(f, (float)member(f->file, "gains"));
 }
 
 static void close_fixture(struct fixture *f)
@@ -241,9 +272,9 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {"tiny", "debugmodel"};
+    static const char *const names[] = {"tiny", "debugmodel", "qwen3"};
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct fixture f;
         open_fixture(&f, names[i], DTYPE_F32, 1);
         check_tensors(&f, "weight", f.values, 1.0, 1e-7);
@@ -261,6 +292,11 @@ static void test_debugmodel_fp32(void **state)
     (void)state;
     check_model("debugmodel", DTYPE_F32, 1e-6, 1e-5);
 }
+static void test_qwen3_fp32(void **state)
+{
+    (void)state;
+    check_model("qwen3", DTYPE_F32, 1e-6, 1e-5);
+}
 /* bf16 has 8 bits: each of some hundred roundings on the way moves a value by up to 0.4 %. */
 static void test_tiny_bf16(void **state)
 {
@@ -271,6 +307,11 @@ static void test_debugmodel_bf16(void **state)
 {
     (void)state;
     check_model("debugmodel", DTYPE_BF16, 2e-3, 0.02);
+}
+static void test_qwen3_bf16(void **state)
+{
+    (void)state;
+    check_model("qwen3", DTYPE_BF16, 2e-3, 0.02);
 }
 
 /* Along its own gradient g the loss changes by |g| per unit: the central difference over a step that moves the loss
@@ -450,10 +491,16 @@ int main(void)
 {
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_initial_values),         cmocka_unit_test(test_tiny_fp32),
-        cmocka_unit_test(test_debugmodel_fp32),        cmocka_unit_test(test_tiny_bf16),
-        cmocka_unit_test(test_debugmodel_bf16),        cmocka_unit_test(test_differences_tiny),
-        cmocka_unit_test(test_differences_debugmodel), cmocka_unit_test(test_training_fp32),
+        cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_tiny_fp32),
+        cmocka_unit_test(test_debugmodel_fp32),
+        cmocka_unit_test(test_tiny_bf16),
+        cmocka_unit_test(test_debugmodel_bf16),
+        cmocka_unit_test(test_differences_tiny),
+        cmocka_unit_test(test_differences_debugmodel),
+        cmocka_unit_test(test_qwen3_fp32),
+        cmocka_unit_test(test_qwen3_bf16),
+        cmocka_unit_test(test_training_fp32),
         cmocka_unit_test(test_training_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
