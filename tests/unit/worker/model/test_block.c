@@ -363,6 +363,9 @@ static bool open_memory(struct member *m, int rank)
                     &err))
                 return false;
     fill_parameters(m, rank);
+    /* A step's first gradients overwrite all there is, gaps included. */
+    for (int u = 0; u < m->w.model->n_units; u++)
+        memset(m->memory[u][1], 0xff, (size_t)m->w.layout->units[u].padded * sizeof(float)); /* not numbers */
     return ok(m->device.ops->alloc(m->device.dev, TOKENS * sizeof(float), (void **)&m->losses, &err), &err);
 }
 
@@ -498,6 +501,15 @@ static struct comm *split_group(struct rank_context *ctx, struct comm *world, co
     return ret;
 }
 
+static bool all_numbers(const struct member *m)
+{
+    for (int u = 0; u < m->w.model->n_units; u++)
+        for (int64_t i = 0; i < m->w.layout->units[u].padded; i++)
+            if (!isfinite(((const float *)m->memory[u][1])[i]))
+                return false;
+    return true;
+}
+
 /* Gradients are sums over this rank's tokens; those of whole tensors (norms) over a part of these. */
 static void sum_gradients(struct rank_context *ctx, struct member *m)
 {
@@ -526,7 +538,7 @@ static void check_rank(struct rank_context *ctx)
     RANK_CHECK(ctx, ok(comm_shm.open(&ctx->config, NULL, &world, &err), &err));
     m.comms[CHANNEL_CP] = split_group(ctx, world, &m.w.layout->mesh, GROUP_CP);
     m.comms[CHANNEL_TP] = split_group(ctx, world, &m.w.layout->mesh, GROUP_TP);
-    RANK_CHECK(ctx, run_step(&m, s, ctx->rank));
+    RANK_CHECK(ctx, run_step(&m, s, ctx->rank) && all_numbers(&m));
     sum_gradients(ctx, &m);
     for (int i = 0; i < TOKENS / s->cp; i++)
         loss += (double)m.losses[i];
