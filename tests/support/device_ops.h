@@ -10,6 +10,10 @@
 
 #include "worker/device/device.h"
 
+struct checker;
+/* device_experts.c: strided rows, routing, permutation and grouped products. */
+void device_experts_check(struct checker *c);
+
 /* Runs all checks and prints one TAP line each to report. Returns the number of failed ones. The inputs come from a
  * fixed seed, or from TITAN_SEED; it is printed. */
 int device_ops_check(const struct device_handle *handle, FILE *report);

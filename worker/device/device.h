@@ -142,8 +142,8 @@ struct device_ops {
      * rows of group e follow those of e-1; they are m at most (k with ta), and what lies beyond them is left alone.
      * Matrices of the groups lie one after the other, their rows ldb (ldc with ta) apart.
      *   !ta  c (rows,N) = beta*c + a (rows,K) op(b_e), b (groups,K,N), or (groups,N,K) with tb: forward and dgrad
-     *    ta  c_e (M,N) = beta*c_e + a_e^T b_e, a (rows,M), b (rows,N), c (groups,M,N), tb 0: wgrad; the product of a
-     *        group without rows is 0 */
+     *    ta  c_e (M,N) = beta*c_e + a_e^T b_e, a (rows,M), b (rows,N), c (groups,M,N) fp32, tb 0: wgrad; the product
+     *        of a group without rows is 0 */
     titan_status (*matmul_grouped)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                                    int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
                                    const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta);

@@ -63,6 +63,8 @@ titan_status cpu_alloc(struct device *dev, size_t bytes, void **ret, struct tita
 void cpu_release(struct device *dev, void *ptr);
 titan_status cpu_copy(struct stream *s, void *dst, const void *src, size_t bytes);
 titan_status cpu_zero(struct stream *s, void *dst, size_t bytes);
+titan_status cpu_copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                         int64_t rows, int64_t cols, int64_t repeat);
 /* stream.c */
 titan_status cpu_stream_open(struct device *dev, const char *name, bool compute, struct stream **ret,
                              struct titan_error *err);
@@ -85,6 +87,10 @@ void matmul_cache_close(struct device *dev);
 titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
                         const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
                         float beta);
+/* matmul_grouped.c */
+titan_status cpu_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                                int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
+                                const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta);
 /* embed.c */
 titan_status cpu_embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt, int64_t n,
                        int64_t c, int64_t v, int64_t first);
@@ -115,6 +121,23 @@ titan_status cpu_swiglu(struct stream *s, void *out, const void *gate, const voi
                         int64_t n, int64_t f);
 titan_status cpu_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
                               const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f);
+/* router.c */
+titan_status cpu_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
+                        const float *bias, const struct router_shape *shape);
+titan_status cpu_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
+                              const int32_t *chosen, const struct router_shape *shape);
+titan_status cpu_router_balance(struct stream *s, float *bias, float *load, int64_t experts, float rate);
+/* permute.c */
+titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
+                         int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
+titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                                  const int32_t *received, int64_t ranks, int64_t experts, int64_t rows);
+titan_status cpu_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place, const float *weights,
+                              enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+titan_status cpu_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place, const float *weights,
+                              enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+titan_status cpu_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
+                                  const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
 /* loss.c */
 titan_status cpu_loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets, enum dtype dt,
                             int64_t n, int64_t v, int64_t first);
@@ -122,6 +145,8 @@ titan_status cpu_loss_finish(struct stream *s, float *losses, void *dlogits, con
                              const float *stats, int64_t parts, enum dtype dt, int64_t n, int64_t v, int64_t first);
 /* sums.c */
 titan_status cpu_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
+titan_status cpu_add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                        int64_t rows, int64_t cols, int64_t repeat);
 titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size_t n);
 titan_status cpu_scale(struct stream *s, float *x, float factor, size_t n);
 titan_status cpu_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square);

@@ -9,17 +9,12 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/matmul.h"
 #include "worker/device/cpu/arith.h"
-
-struct shape {
-    int64_t m, n, k, lda, ldb, ldc;
-    uint8_t ta, tb, ab_dt, c_dt, accumulate, unused[3];
-};
 
 struct entry {
     bool used, widen; /* widen: no bf16 implementation for this shape */
-    struct shape shape;
+    struct matmul_shape shape;
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c;
 };
@@ -30,14 +25,9 @@ struct matmul_cache {
     pthread_mutex_t lock;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    size_t count;
+    void *widened; /* fp32 copies of the running product's operands */
+    size_t widened_bytes, count;
     struct entry table[TABLE];
-};
-
-struct matmul_args {
-    struct shape shape;
-    const void *a, *b;
-    void *c;
 };
 
 static const char *dnnl_text(dnnl_status_t status)
@@ -109,11 +99,12 @@ void matmul_cache_close(struct device *dev)
     if (cache->engine)
         dnnl_engine_destroy(cache->engine);
     pthread_mutex_destroy(&cache->lock);
+    free(cache->widened);
     free(cache);
     dev->matmul = NULL;
 }
 
-static uint64_t shape_hash(const struct shape *s)
+static uint64_t shape_hash(const struct matmul_shape *s)
 {
     uint64_t words[sizeof(*s) / 8], h = 0x9e3779b97f4a7c15u;
     memcpy(words, s, sizeof(words));
@@ -157,7 +148,7 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t *ret, bool accumulate)
 /* Make the primitive of e->shape. An unimplemented bf16 product is remembered as one to widen. */
 static titan_status entry_make(struct matmul_cache *cache, struct entry *e, struct titan_error *err)
 {
-    const struct shape *s = &e->shape;
+    const struct matmul_shape *s = &e->shape;
     dnnl_memory_desc_t a, b, c;
     DNNL_TRY(err, describe(&a, s->m, s->k, s->lda, s->ta, s->ab_dt));
     DNNL_TRY(err, describe(&b, s->k, s->n, s->ldb, s->tb, s->ab_dt));
@@ -186,7 +177,7 @@ static titan_status entry_make(struct matmul_cache *cache, struct entry *e, stru
     return TITAN_OK;
 }
 
-static titan_status entry_find(struct matmul_cache *cache, const struct shape *s, struct entry **ret,
+static titan_status entry_find(struct matmul_cache *cache, const struct matmul_shape *s, struct entry **ret,
                                struct titan_error *err)
 {
     if (cache->count >= TABLE_FULL)
@@ -252,17 +243,29 @@ static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
+static titan_status widened_reserve(struct matmul_cache *cache, size_t bytes, struct titan_error *err)
+{
+    if (cache->widened_bytes >= bytes)
+        return TITAN_OK;
+    free(cache->widened);
+    cache->widened_bytes = 0;
+    cache->widened = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!cache->widened)
+        return titan_fail(err, TITAN_ENOMEM, "matmul: %zu bytes for fp32 copies cannot be had", bytes);
+    cache->widened_bytes = bytes;
+    return TITAN_OK;
+}
+
 /* The same product in fp32 on widened copies. */
 static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
 {
-    struct shape s = a->shape;
+    struct matmul_shape s = a->shape;
     int64_t a_rows = s.ta ? s.k : s.m, a_cols = s.ta ? s.m : s.k;
     int64_t b_rows = s.tb ? s.n : s.k, b_cols = s.tb ? s.k : s.n;
     bool narrow = s.c_dt == DTYPE_BF16;
     size_t words = (size_t)(a_rows * a_cols + b_rows * b_cols + (narrow ? s.m * s.n : 0));
-    void *scratch;
-    TRY(cpu_scratch_take(ctx, words * sizeof(float) + 64, &scratch));
-    float *wa = scratch, *wb = wa + a_rows * a_cols, *wc = wb + b_rows * b_cols;
+    TRY(widened_reserve(cache, words * sizeof(float), ctx->err));
+    float *wa = cache->widened, *wb = wa + a_rows * a_cols, *wc = wb + b_rows * b_cols;
     struct widen_args in_a = {wa, a->a, s.lda, a_cols, false}, in_b = {wb, a->b, s.ldb, b_cols, false};
     cpu_for(ctx, a_rows, 1 + (1 << 14) / a_cols, widen_range, &in_a);
     cpu_for(ctx, b_rows, 1 + (1 << 14) / b_cols, widen_range, &in_b);
@@ -285,21 +288,19 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
         struct widen_args out = {a->c, wc, a->shape.ldc, s.n, true};
         cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &out);
     }
-    cpu_scratch_give(ctx);
     return status;
 }
 
 /* k = 0: the product is nothing. */
 static void clear_rows(const struct matmul_args *a)
 {
-    const struct shape *s = &a->shape;
+    const struct matmul_shape *s = &a->shape;
     for (int64_t i = 0; i < s->m && !s->accumulate; i++)
         memset(at_mut(a->c, i * s->ldc, s->c_dt), 0, (size_t)s->n * dtype_bytes(s->c_dt));
 }
 
-static titan_status run_matmul(const struct cpu_context *ctx, const void *p)
+titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args *a)
 {
-    const struct matmul_args *a = p;
     struct matmul_cache *cache = ctx->dev->matmul;
     if (a->shape.k == 0) {
         clear_rows(a);
@@ -315,27 +316,38 @@ static titan_status run_matmul(const struct cpu_context *ctx, const void *p)
     return status;
 }
 
+static titan_status run_matmul(const struct cpu_context *ctx, const void *p)
+{
+    return matmul_run(ctx, p);
+}
+
+bool matmul_valid(const struct matmul_shape *s)
+{
+    const bool bf16 = s->ab_dt == DTYPE_BF16;
+    return s->m >= 0 && s->n >= 0 && s->k >= 0 && (bf16 || s->ab_dt == DTYPE_F32) &&
+           (s->c_dt == s->ab_dt || s->c_dt == DTYPE_F32) && s->ldc >= s->n && s->lda >= (s->ta ? s->m : s->k) &&
+           s->ldb >= (s->tb ? s->k : s->n);
+}
+
 titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
                         const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
                         float beta)
 {
-    if (m < 0 || n < 0 || k < 0 || (ab_dt != DTYPE_BF16 && ab_dt != DTYPE_F32) || (c_dt != ab_dt && c_dt != DTYPE_F32))
-        return TITAN_EINVAL;
-    if (ldc < n || lda < (ta ? m : k) || ldb < (tb ? k : n) || (beta != 0.0f && beta != 1.0f))
+    struct matmul_args args = {.a = a, .b = b, .c = c};
+    args.shape = (struct matmul_shape){.m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .lda = lda,
+                                       .ldb = ldb,
+                                       .ldc = ldc,
+                                       .ta = ta,
+                                       .tb = tb,
+                                       .ab_dt = (uint8_t)ab_dt,
+                                       .c_dt = (uint8_t)c_dt,
+                                       .accumulate = beta != 0.0f};
+    if (!matmul_valid(&args.shape) || (beta != 0.0f && beta != 1.0f))
         return TITAN_EINVAL;
     if (m == 0 || n == 0)
         return TITAN_OK;
-    struct matmul_args args = {.a = a, .b = b, .c = c};
-    args.shape = (struct shape){.m = m,
-                                .n = n,
-                                .k = k,
-                                .lda = lda,
-                                .ldb = ldb,
-                                .ldc = ldc,
-                                .ta = ta,
-                                .tb = tb,
-                                .ab_dt = (uint8_t)ab_dt,
-                                .c_dt = (uint8_t)c_dt,
-                                .accumulate = beta != 0.0f};
     return cpu_enqueue(s, run_matmul, &args, sizeof(args));
 }

@@ -68,6 +68,40 @@ titan_status cpu_zero(struct stream *s, void *dst, size_t bytes)
     return cpu_enqueue(s, run_zero, &a, sizeof(a));
 }
 
+struct copy_2d_args {
+    char *dst;
+    const char *src;
+    int64_t ldd, lds, rows, repeat; /* strides in bytes */
+    size_t bytes;                   /* of a row */
+};
+
+static void copy_2d_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct copy_2d_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        memcpy(a->dst + i * a->ldd, a->src + i / a->repeat * a->lds, a->bytes);
+}
+
+static titan_status run_copy_2d(const struct cpu_context *ctx, const void *p)
+{
+    const struct copy_2d_args *a = p;
+    cpu_for(ctx, a->rows, 1 + (1 << 16) / (int64_t)a->bytes, copy_2d_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                         int64_t rows, int64_t cols, int64_t repeat)
+{
+    const int64_t e = (int64_t)dtype_bytes(dt);
+    if (rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+        return TITAN_EINVAL;
+    if (rows == 0 || cols == 0)
+        return TITAN_OK;
+    struct copy_2d_args a = {dst, src, ldd * e, lds * e, rows, repeat, (size_t)(cols * e)};
+    return cpu_enqueue(s, run_copy_2d, &a, sizeof(a));
+}
+
 titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret)
 {
     struct device *dev = ctx->dev;

@@ -57,6 +57,65 @@ titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size
     return cpu_add(s, dst, dst, src, DTYPE_F32, n);
 }
 
+struct add_2d_args {
+    void *dst;
+    const void *src;
+    enum dtype dt;
+    int64_t ldd, lds, rows, cols, repeat;
+};
+
+enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in the first cache */
+
+CPU_INLINE void add_2d_stretch_as(const struct add_2d_args *a, int64_t row, int64_t from, int64_t n, enum dtype dt)
+{
+    float sums[STRETCH];
+    void *dst = at_mut(a->dst, row * a->ldd + from, dt);
+    for (int64_t j = 0; j < n; j++)
+        sums[j] = load_as_f32(dst, j, dt);
+    for (int64_t i = row * a->repeat; i < (row + 1) * a->repeat; i++) {
+        const void *src = at(a->src, i * a->lds + from, dt);
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            sums[j] += load_as_f32(src, j, dt);
+    }
+    for (int64_t j = 0; j < n; j++)
+        store_f32_as(dst, j, dt, sums[j]);
+}
+CPU_KERNEL static void add_2d_stretch(const struct add_2d_args *a, int64_t row, int64_t from, int64_t n)
+{
+    if (a->dt == DTYPE_BF16)
+        add_2d_stretch_as(a, row, from, n, DTYPE_BF16);
+    else
+        add_2d_stretch_as(a, row, from, n, DTYPE_F32);
+}
+
+static void add_2d_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct add_2d_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t from = 0; from < a->cols; from += STRETCH)
+            add_2d_stretch(a, i, from, MIN(STRETCH, a->cols - from));
+}
+
+static titan_status run_add_2d(const struct cpu_context *ctx, const void *p)
+{
+    const struct add_2d_args *a = p;
+    cpu_for(ctx, a->rows, 1 + GRAIN / (a->cols * a->repeat), add_2d_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                        int64_t rows, int64_t cols, int64_t repeat)
+{
+    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+        return TITAN_EINVAL;
+    if (rows == 0 || cols == 0)
+        return TITAN_OK;
+    struct add_2d_args a = {dst, src, dt, ldd, lds, rows, cols, repeat};
+    return cpu_enqueue(s, run_add_2d, &a, sizeof(a));
+}
+
 CPU_KERNEL static void scale_f32(float *x, float factor, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

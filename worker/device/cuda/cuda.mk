@@ -69,7 +69,7 @@ $(emulated): $(emulated_o) $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(emulated_dir)/l
 
 # --- tests/gpu: what a bare GPU machine checks, without cmocka; `make BARE=1 gpu-programs` needs a C compiler only ---
 gpu_programs := $(patsubst tests/gpu/%.c,$(BUILD)/gpu/%,$(wildcard tests/gpu/*.c)) $(BUILD)/gpu/bench_ops
-gpu_support  := $(addprefix $(BUILD)/obj/cuda/,tests/support/device_ops.o worker/device/device.o base/error.o base/status.o base/clock.o)
+gpu_support  := $(addprefix $(BUILD)/obj/cuda/,tests/support/device_ops.o tests/support/device_experts.o tests/support/device_checker.o worker/device/device.o base/error.o base/status.o base/clock.o)
 .PHONY: gpu-programs
 gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model
 $(BUILD)/obj/cuda/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'

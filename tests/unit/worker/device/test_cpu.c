@@ -230,6 +230,36 @@ static void test_stuck_stream(void **state)
     device_close(&h);
 }
 
+/* What only shows when the operation runs: on a queued stream it sticks, on the compute stream too. */
+static void test_rows_outside(void **state)
+{
+    struct device_handle h;
+    struct titan_error err = {0};
+    int32_t chosen[3] = {0, 7, 1}, place[3], counts[4], rank_counts[2], received[4] = {1, 0, 2, 1};
+    float x[16] = {0};
+    (void)state;
+    open_cpu(&h, 1);
+    for (int compute = 0; compute < 2; compute++) {
+        struct stream *s;
+        assert_int_equal(h.ops->stream_open(h.dev, "s", compute, &s, &err), TITAN_OK);
+        assert_int_equal(h.ops->permute(s, place, counts, rank_counts, chosen, 3, 1, 4, 2), TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, "choice 1 is expert 7 of 4"));
+        h.ops->stream_clear(s);
+        assert_int_equal(h.ops->permute_received(s, place, counts, rank_counts, received, 2, 2, 3), TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, "rank 1 sent 1 rows to expert 1, after 3 others of 3"));
+        h.ops->stream_clear(s);
+        assert_int_equal(
+            h.ops->matmul_grouped(s, x, DTYPE_F32, 1, x, false, 1, x, false, 1, DTYPE_F32, received, 4, 3, 1, 1, 0.0f),
+            TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, "group 3 has 1 rows, after 3 others of 3"));
+        h.ops->stream_close(s);
+    }
+    device_close(&h);
+}
+
 /* --- threads ----------------------------------------------------------------------------------------------------- */
 
 static void noise(void *p, int64_t n, enum dtype dt, uint32_t seed)
@@ -251,6 +281,36 @@ static void *take(struct outputs *o, size_t bytes)
     o->used += bytes;
     assert_true(o->used <= o->cap);
     return p;
+}
+
+/* Attention with masks, and a layer of experts there and back. */
+static titan_status run_sparse(const struct device_ops *ops, struct stream *s, enum dtype dt, struct outputs *o,
+                               const char *x, const char *y, void *work)
+{
+    enum { T = 70, H = 4, K = 2, D = 16, W = 136, E = 6, TOP = 2, N = 210 };
+    static int32_t index[N], start[N], chosen[N * TOP], place[N * TOP], counts[E], ranks[2];
+    const size_t e = dtype_bytes(dt);
+    for (int i = 0; i < N; i++) {
+        index[i] = i / T * T + i * 29 % T;
+        start[i] = index[i] / 31 * 31;
+    }
+    const struct attention_shape shape = {dt, 3, T, T, H, K, D, D, index, start, index};
+    const struct router_shape router = {dt, N, E, TOP, true, true, 1.0f};
+    char *out = take(o, N * H * D * e), *dq = take(o, N * H * D * e), *dk = take(o, N * K * D * e);
+    char *dv = take(o, N * K * D * e), *packed = take(o, N * TOP * W * e), *product = take(o, N * TOP * W * e);
+    float *lse = take(o, H * N * 4), *weights = take(o, N * TOP * 4), *dw = take(o, E * W * W * 4);
+    titan_status st = ops->attention(s, out, H * D, lse, x, H * D, y, K * D, x, K * D, &shape);
+    st |= ops->attention_dgrad(s, dq, H * D, dk, K * D, dv, K * D, y, H * D, out, H * D, lse, x, H * D, y, K * D, x,
+                               K * D, &shape, work);
+    st |= ops->router(s, chosen, weights, NULL, x, NULL, &router);
+    st |= ops->router_dgrad(s, take(o, N * E * e), weights, x, chosen, &router);
+    st |= ops->permute(s, place, counts, ranks, chosen, N, TOP, E, 2);
+    st |= ops->scatter_rows(s, packed, x, place, weights, dt, N, TOP, W);
+    st |= ops->matmul_grouped(s, product, dt, W, packed, false, W, y, true, W, dt, counts, E, N * TOP, W, W, 0.0f);
+    st |= ops->matmul_grouped(s, dw, DTYPE_F32, W, packed, true, W, product, false, W, dt, counts, E, W, W, N * TOP,
+                              0.0f);
+    st |= ops->combine_rows(s, take(o, N * W * e), product, place, weights, dt, N, TOP, W);
+    return st | ops->combine_dweights(s, take(o, N * TOP * 4), x, product, place, dt, N, TOP, W);
 }
 
 /* One of each operation whose work is shared out, on `threads` threads; all results into o. */
@@ -285,6 +345,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     void *work = NULL;
     st |= ops->alloc(h.dev, ops->attention_work_bytes(h.dev, &shape), &work, &err);
     st |= ops->attention_dgrad(s, dqkv, q, dk, q, dv, q, y, H * D, out, H * D, lse, x, q, k, q, v, q, &shape, work);
+    st |= run_sparse(ops, s, dt, o, x, y, work);
     st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F);
     float *stats = take(o, N * 3 * 4), *losses = take(o, N * 4);
     st |= ops->loss_stats(s, stats, x, tokens, dt, N, V, 0);
@@ -304,7 +365,7 @@ static void test_threads_same_bits(void **state)
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct outputs one = {.cap = 4 << 20};
+        struct outputs one = {.cap = 8 << 20};
         one.bytes = calloc(1, one.cap);
         run_all(1, types[i], &one);
         for (int threads = 2; threads <= 5; threads++) {
@@ -405,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_relay),
         cmocka_unit_test(test_stuck_stream),
+        cmocka_unit_test(test_rows_outside),
         cmocka_unit_test(test_threads_same_bits),
         cmocka_unit_test(test_attention_odd_rows),
     };

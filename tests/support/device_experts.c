@@ -1,0 +1,553 @@
+/* device_experts.c - what mixture of experts and latent attention need of a device, against plain loops: strided rows,
+ * routing, permutation, grouped products, and all of them together as ranks with different experts use them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device_checker.h"
+#include "support/device_ops.h"
+
+/* --- strided rows ------------------------------------------------------------------------------------------------ */
+
+static void copy_2d_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols, int64_t repeat)
+{
+    int64_t ldd = cols + 5, lds = cols + 3, from = (rows + repeat - 1) / repeat;
+    struct tensor dst = empty(c, rows * ldd, dt), src = empty(c, from * lds, dt);
+    for (int64_t i = 0; i < src.n; i++)
+        src.x[i] = (double)(1 + i % 100);
+    for (int64_t i = 0; i < dst.n; i++)
+        dst.x[i] = (double)(100 + i % 100);
+    upload(c, &src), upload(c, &dst);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(dst.x + i * ldd, src.x + i / repeat * lds, (size_t)cols * 8);
+    need(c, c->ops->copy_2d(c->s, dst.p, ldd, src.p, lds, dt, rows, cols, repeat), "copy_2d");
+    result(c, same(c, download(c, &dst), dst.x, dst.n, "rows"),
+           "copy_2d of %lldx%lld elements of %d bytes, each %lld x", (long long)rows, (long long)cols,
+           (int)dtype_bytes(dt), (long long)repeat);
+    sweep(c);
+}
+
+static void add_2d_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols, int64_t repeat)
+{
+    int64_t ldd = cols + 5, lds = cols + 3;
+    struct tensor dst = noise(c, rows * ldd, dt, 1.0), src = noise(c, rows * repeat * lds, dt, 1.0);
+    double *want = values(c, dst.n);
+    memcpy(want, dst.x, (size_t)dst.n * 8);
+    for (int64_t i = 0; i < rows * repeat; i++)
+        for (int64_t j = 0; j < cols; j++)
+            want[i / repeat * ldd + j] += src.x[i * lds + j];
+    need(c, c->ops->add_2d(c->s, dst.p, ldd, src.p, lds, dt, rows, cols, repeat), "add_2d");
+    double *got = download(c, &dst);
+    bool ok = near(c, got, want, dst.n, limit_of(dt), "sums");
+    for (int64_t i = 0; i < rows; i++)
+        ok = ok && same(c, got + i * ldd + cols, want + i * ldd + cols, ldd - cols, "between rows");
+    result(c, ok, "add_2d %s %lldx%lld, each of %lld rows", name_of(dt), (long long)rows, (long long)cols,
+           (long long)repeat);
+    sweep(c);
+}
+
+static void check_strided(struct checker *c)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8};
+    for (int i = 0; i < 5; i++) {
+        copy_2d_case(c, types[i], 37, 19, 1);
+        copy_2d_case(c, types[i], 50, 64, 4);
+    }
+    for (int i = 0; i < 2; i++) {
+        add_2d_case(c, both[i], 37, 19, 1);
+        add_2d_case(c, both[i], 9, 300, 6);
+    }
+}
+
+/* --- router ------------------------------------------------------------------------------------------------------ */
+
+struct router_ref {
+    const double *logits, *dweights;
+    const double *chosen;
+    double *weights;
+    struct router_shape shape;
+};
+
+static void ref_scores(double *s, const double *logits, int64_t n, bool sigmoid)
+{
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t j = 0; j < n; j++)
+        max = fmax(max, logits[j]);
+    for (int64_t j = 0; j < n; j++)
+        sum += s[j] = sigmoid ? 1.0 / (1.0 + exp(-logits[j])) : exp(logits[j] - max);
+    for (int64_t j = 0; j < n && !sigmoid; j++)
+        s[j] /= sum;
+}
+
+/* Weights of a given choice. */
+static void ref_weights(const struct router_ref *r)
+{
+    const struct router_shape *z = &r->shape;
+    double s[512];
+    for (int64_t i = 0; i < z->n; i++) {
+        double sum = 0.0;
+        ref_scores(s, r->logits + i * z->experts, z->experts, z->sigmoid);
+        for (int64_t j = 0; j < z->top_k; j++)
+            sum += s[(int64_t)r->chosen[i * z->top_k + j]];
+        for (int64_t j = 0; j < z->top_k; j++)
+            r->weights[i * z->top_k + j] =
+                s[(int64_t)r->chosen[i * z->top_k + j]] / (z->normalize ? sum : 1.0) * (double)z->scale;
+    }
+}
+
+/* By the chain rule over the full Jacobian of the scores, the longest way round. */
+static void ref_router_grad(double *dlogits, const struct router_ref *r)
+{
+    const struct router_shape *z = &r->shape;
+    double s[512];
+    for (int64_t i = 0; i < z->n; i++) {
+        const double *chosen = r->chosen + i * z->top_k, *dw = r->dweights + i * z->top_k;
+        double sum = 0.0;
+        ref_scores(s, r->logits + i * z->experts, z->experts, z->sigmoid);
+        for (int64_t j = 0; j < z->top_k; j++)
+            sum += s[(int64_t)chosen[j]];
+        for (int64_t j = 0; j < z->top_k; j++)
+            for (int64_t k = 0; k < z->top_k; k++) {
+                int64_t e = (int64_t)chosen[k];
+                double dwds = z->normalize ? ((j == k) - s[(int64_t)chosen[j]] / sum) / sum : (j == k);
+                for (int64_t l = 0; l < z->experts; l++) {
+                    double dsdl = z->sigmoid ? (l == e) * s[e] * (1.0 - s[e]) : s[e] * ((l == e) - s[l]);
+                    dlogits[i * z->experts + l] += dw[j] * (double)z->scale * dwds * dsdl;
+                }
+            }
+    }
+}
+static double router_value(const void *arg)
+{
+    const struct router_ref *r = arg;
+    ref_weights(r);
+    return dot_of(r->weights, r->dweights, r->shape.n * r->shape.top_k);
+}
+
+static void check_router_reference(struct checker *c)
+{
+    double *logits = values(c, 12), *chosen = values(c, 4), *dweights = values(c, 4);
+    chosen[0] = 4, chosen[1] = 0, chosen[2] = 3, chosen[3] = 5;
+    fill(c, logits, 12, 2.0), fill(c, dweights, 4, 1.0);
+    bool ok = true;
+    for (int kind = 0; kind < 4; kind++) {
+        struct router_ref r = {logits, dweights, chosen, values(c, 4), {DTYPE_F32, 2, 6, 2, kind & 1, kind >> 1, 2.5f}};
+        double *grad = values(c, 12);
+        ref_router_grad(grad, &r);
+        ok = differences(c, logits, grad, 12, router_value, &r) && ok;
+    }
+    result(c, ok, "reference: router gradients by finite differences");
+    sweep(c);
+}
+
+/* The choice is right where no other one is better by more than rounding, in falling order and without repeats. */
+static bool choice_right(struct checker *c, const struct router_shape *z, const double *chosen, const double *logits,
+                         const double *bias)
+{
+    double s[512];
+    for (int64_t i = 0; i < z->n; i++) {
+        const double *mine = chosen + i * z->top_k;
+        double last = INFINITY;
+        bool taken[512] = {0};
+        ref_scores(s, logits + i * z->experts, z->experts, z->sigmoid);
+        for (int64_t j = 0; j < z->top_k; j++) {
+            int64_t e = (int64_t)mine[j];
+            if (e < 0 || e >= z->experts || taken[e] || s[e] + bias[e] > last + 1e-6) {
+                fprintf(c->report, "# token %lld: choice %lld is expert %lld\n", (long long)i, (long long)j,
+                        (long long)e);
+                return false;
+            }
+            taken[e] = true;
+            last = s[e] + bias[e];
+        }
+        for (int64_t e = 0; e < z->experts; e++)
+            if (!taken[e] && s[e] + bias[e] > last + 1e-6) {
+                fprintf(c->report, "# token %lld: expert %lld is better\n", (long long)i, (long long)e);
+                return false;
+            }
+    }
+    return true;
+}
+
+static void router_case(struct checker *c, struct router_shape z, bool with_bias)
+{
+    int64_t choices = z.n * z.top_k;
+    struct tensor logits = noise(c, z.n * z.experts, z.dt, 3.0), bias = noise(c, z.experts, DTYPE_F32, 0.1);
+    struct tensor chosen = empty(c, choices, DTYPE_I32), weights = empty(c, choices, DTYPE_F32);
+    struct tensor load = empty(c, z.experts, DTYPE_F32), dweights = noise(c, choices, DTYPE_F32, 1.0);
+    double *want = values(c, choices), *dwant = values(c, logits.n), *none = values(c, z.experts);
+    for (int64_t e = 0; e < z.experts; e++)
+        load.x[e] = (double)(10 * e);
+    upload(c, &load);
+    need(c, c->ops->router(c->s, chosen.p, weights.p, load.p, logits.p, with_bias ? bias.p : NULL, &z), "router");
+    double *got = download(c, &chosen), *first = download(c, &weights);
+    bool ok = choice_right(c, &z, got, logits.x, with_bias ? bias.x : none);
+    for (int64_t i = 0; i < choices && ok; i++)
+        load.x[(int64_t)got[i]] += 1.0;
+    ok = ok && same(c, download(c, &load), load.x, z.experts, "load");
+    struct router_ref r = {logits.x, dweights.x, got, want, z};
+    if (ok)
+        ref_weights(&r);
+    ok = ok && near(c, first, want, choices, limit_of(DTYPE_F32), "weights");
+    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, with_bias ? bias.p : NULL, &z), "router");
+    ok = ok && same(c, download(c, &chosen), got, choices, "again") &&
+         same(c, download(c, &weights), first, choices, "again");
+    result(c, ok, "router %s %lld tokens, %lld of %lld experts, %s%s%s", name_of(z.dt), (long long)z.n,
+           (long long)z.top_k, (long long)z.experts, z.sigmoid ? "sigmoid" : "softmax",
+           z.normalize ? ", normalized" : "", with_bias ? ", bias" : "");
+    if (ok) {
+        ref_router_grad(dwant, &r);
+        need(c, c->ops->router_dgrad(c->s, logits.p, dweights.p, logits.p, chosen.p, &z), "router_dgrad");
+        ok = near(c, download(c, &logits), dwant, logits.n, 10.0 * limit_of(z.dt), "dlogits");
+    }
+    result(c, ok, "router_dgrad %s, in place", name_of(z.dt));
+    sweep(c);
+}
+
+/* Equal scores: the lower expert first. */
+static void router_ties(struct checker *c, enum dtype dt, bool sigmoid)
+{
+    enum { E = 67, K = 40 };
+    struct router_shape z = {dt, 1, E, K, sigmoid, true, 1.0f};
+    struct tensor logits = empty(c, E, dt), chosen = empty(c, K, DTYPE_I32), weights = empty(c, K, DTYPE_F32);
+    int64_t n = 0;
+    for (int e = 0; e < E; e++)
+        logits.x[e] = e % 3;
+    upload(c, &logits);
+    for (int top = 2; top >= 0; top--)
+        for (int e = 0; e < E && n < K; e++)
+            if (e % 3 == top)
+                chosen.x[n++] = e;
+    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, NULL, &z), "router");
+    result(c, same(c, download(c, &chosen), chosen.x, K, "chosen"),
+           "router %s, %s: of equal scores the lower expert first", name_of(dt), sigmoid ? "sigmoid" : "softmax");
+    sweep(c);
+}
+
+static void check_balance(struct checker *c)
+{
+    struct tensor bias = noise(c, 5, DTYPE_F32, 0.1), load = empty(c, 5, DTYPE_F32);
+    static const double rows[] = {10, 20, 30, 90, 30}, sign[] = {1, 1, 1, -1, 1}; /* mean 36, changes' mean 0.6 */
+    double zero[5] = {0}, want[5];
+    for (int e = 0; e < 5; e++) {
+        load.x[e] = rows[e];
+        want[e] = bias.x[e] + 1e-3 * (sign[e] - 0.6);
+    }
+    upload(c, &load);
+    need(c, c->ops->router_balance(c->s, bias.p, load.p, 5, 1e-3f), "router_balance");
+    bool ok = near(c, download(c, &bias), want, 5, limit_of(DTYPE_F32), "bias");
+    result(c, ok && same(c, download(c, &load), zero, 5, "load"), "router_balance");
+    sweep(c);
+}
+
+static void check_router(struct checker *c)
+{
+    check_router_reference(c);
+    for (int i = 0; i < 2; i++) {
+        enum dtype dt = both[i];
+        router_case(c, (struct router_shape){dt, 1, 1, 1, false, false, 1.0f}, false);
+        router_case(c, (struct router_shape){dt, 37, 8, 2, false, false, 1.0f}, false);
+        router_case(c, (struct router_shape){dt, 130, 19, 3, false, true, 1.5f}, true);
+        router_case(c, (struct router_shape){dt, 65, 256, 8, true, true, 2.5f}, true);
+        router_case(c, (struct router_shape){dt, 20, 6, 6, true, false, 1.0f}, false);
+        router_ties(c, dt, false);
+        router_ties(c, dt, true);
+    }
+    check_balance(c);
+}
+
+/* --- permutation ------------------------------------------------------------------------------------------------- */
+
+static void permute_case(struct checker *c, int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
+{
+    struct tensor chosen = integers(c, n * top_k, 0, experts), place = empty(c, n * top_k, DTYPE_I32);
+    struct tensor counts = empty(c, experts, DTYPE_I32), rank_counts = empty(c, ranks, DTYPE_I32);
+    int64_t row = 0;
+    for (int64_t e = 0; e < experts; e++)
+        for (int64_t i = 0; i < n * top_k; i++)
+            if ((int64_t)chosen.x[i] == e) {
+                place.x[i] = (double)row++;
+                counts.x[e]++;
+                rank_counts.x[e / (experts / ranks)]++;
+            }
+    need(c, c->ops->permute(c->s, place.p, counts.p, rank_counts.p, chosen.p, n, top_k, experts, ranks), "permute");
+    bool ok = same(c, download(c, &place), place.x, place.n, "place");
+    ok = same(c, download(c, &counts), counts.x, experts, "counts") && ok;
+    ok = same(c, download(c, &rank_counts), rank_counts.x, ranks, "rank_counts") && ok;
+    result(c, ok, "permute %lldx%lld choices of %lld experts on %lld ranks", (long long)n, (long long)top_k,
+           (long long)experts, (long long)ranks);
+    sweep(c);
+}
+
+static void permute_received_case(struct checker *c, int64_t ranks, int64_t experts, int64_t beyond)
+{
+    struct tensor received = integers(c, ranks * experts, 0, 6);
+    struct tensor counts = empty(c, experts, DTYPE_I32), rank_counts = empty(c, ranks, DTYPE_I32);
+    int64_t total = 0, at = 0;
+    for (int64_t i = 0; i < ranks * experts; i++) {
+        total += (int64_t)received.x[i];
+        counts.x[i % experts] += received.x[i];
+        rank_counts.x[i / experts] += received.x[i];
+    }
+    struct tensor place = empty(c, total + beyond, DTYPE_I32);
+    for (int64_t i = 0; i < total + beyond; i++)
+        place.x[i] = -1;
+    for (int64_t e = 0; e < experts; e++)
+        for (int64_t r = 0; r < ranks; r++) {
+            int64_t row = 0;
+            for (int64_t i = 0; i < r * experts + e; i++)
+                row += (int64_t)received.x[i];
+            for (int64_t i = 0; i < (int64_t)received.x[r * experts + e]; i++)
+                place.x[row + i] = (double)at++;
+        }
+    need(c,
+         c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, ranks, experts, total + beyond),
+         "permute_received");
+    bool ok = same(c, download(c, &place), place.x, place.n, "place");
+    ok = same(c, download(c, &counts), counts.x, experts, "counts") && ok;
+    ok = same(c, download(c, &rank_counts), rank_counts.x, ranks, "rank_counts") && ok;
+    result(c, ok, "permute_received from %lld ranks for %lld experts, %lld rows free", (long long)ranks,
+           (long long)experts, (long long)beyond);
+    sweep(c);
+}
+
+/* place: a random order of rows with gaps; every seventh choice goes nowhere. */
+static struct tensor places(struct checker *c, int64_t n, int64_t rows)
+{
+    struct tensor place = empty(c, n, DTYPE_I32);
+    int64_t *order = malloc((size_t)rows * sizeof(*order));
+    if (!order)
+        abort();
+    for (int64_t i = 0; i < rows; i++)
+        order[i] = i;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t pick = i + (int64_t)(next_random(c) % (uint64_t)(rows - i)), keep = order[i];
+        order[i] = order[pick], order[pick] = keep;
+        place.x[i] = i % 7 == 6 ? -1.0 : (double)order[i];
+    }
+    free(order);
+    upload(c, &place);
+    return place;
+}
+
+static void rows_case(struct checker *c, enum dtype dt, int64_t n, int64_t top_k, int64_t w)
+{
+    int64_t choices = n * top_k, rows = choices + 9;
+    struct tensor place = places(c, choices, rows), weights = noise(c, choices, DTYPE_F32, 1.0);
+    struct tensor x = noise(c, n * w, dt, 1.0), packed = noise(c, rows * w, dt, 1.0), out = noise(c, n * w, dt, 1.0);
+    struct tensor dweights = noise(c, choices, DTYPE_F32, 1.0);
+    for (int weighted = 0; weighted < 2; weighted++) {
+        struct tensor dst = noise(c, rows * w, dt, 1.0);
+        double *sums = values(c, n * w), *products = values(c, choices);
+        for (int64_t i = 0; i < choices; i++)
+            for (int64_t j = 0; j < w && place.x[i] >= 0; j++) {
+                double weight = weighted ? weights.x[i] : 1.0, *there = dst.x + (int64_t)place.x[i] * w + j;
+                double back = packed.x[(int64_t)place.x[i] * w + j];
+                *there = x.x[i / top_k * w + j] * weight;
+                sums[i / top_k * w + j] += back * weight;
+                products[i] += x.x[i / top_k * w + j] * back;
+            }
+        void *factors = weighted ? weights.p : NULL;
+        need(c, c->ops->scatter_rows(c->s, dst.p, x.p, place.p, factors, dt, n, top_k, w), "scatter_rows");
+        bool ok = near(c, download(c, &dst), dst.x, dst.n, weighted ? limit_of(dt) : 0.0, "scattered");
+        need(c, c->ops->combine_rows(c->s, out.p, packed.p, place.p, factors, dt, n, top_k, w), "combine_rows");
+        ok = near(c, download(c, &out), sums, n * w, limit_of(dt), "combined") && ok;
+        need(c, c->ops->combine_dweights(c->s, dweights.p, x.p, packed.p, place.p, dt, n, top_k, w), "dweights");
+        ok = near(c, download(c, &dweights), products, choices, limit_of(DTYPE_F32), "products") && ok;
+        result(c, ok, "rows of %lld tokens to %lld places and back, %s x %lld%s", (long long)n, (long long)top_k,
+               name_of(dt), (long long)w, weighted ? ", weighted" : "");
+    }
+    sweep(c);
+}
+
+static void check_permute(struct checker *c)
+{
+    permute_case(c, 1, 1, 1, 1);
+    permute_case(c, 50, 3, 8, 4);
+    permute_case(c, 7, 2, 64, 2);
+    permute_case(c, 3000, 6, 24, 3);
+    permute_received_case(c, 1, 1, 0);
+    permute_received_case(c, 4, 3, 0);
+    permute_received_case(c, 3, 16, 11);
+    for (int i = 0; i < 2; i++) {
+        rows_case(c, both[i], 1, 1, 1);
+        rows_case(c, both[i], 37, 3, 40);
+        rows_case(c, both[i], 11, 8, 777);
+    }
+}
+
+/* --- grouped products -------------------------------------------------------------------------------------------- */
+
+enum grouped_form { FORWARD, DGRAD, WGRAD };
+static const char *const form_names[] = {"forward", "dgrad", "wgrad"};
+
+static void grouped_case(struct checker *c, enum dtype ab, enum dtype cd, enum grouped_form form, const int *rows,
+                         int64_t w, int64_t in, int64_t pad, double beta)
+{
+    enum { GROUPS = 6 };
+    const bool ta = form == WGRAD, tb = form == FORWARD;
+    struct tensor counts = empty(c, GROUPS, DTYPE_I32);
+    int64_t total = 0, limit, first = 0;
+    for (int e = 0; e < GROUPS; e++) {
+        counts.x[e] = rows[e];
+        total += rows[e];
+    }
+    upload(c, &counts);
+    limit = total + 7;
+    /* !ta: a (rows,in), b (in,w) each, c (rows,w); ta: a (rows,in), b (rows,w), c (in,w) each. */
+    int64_t lda = in + pad, ldb = (tb ? in : w) + pad, ldc = w + pad, deep = tb ? w : in;
+    struct tensor a = noise(c, limit * lda, ab, 1.0), b = noise(c, (ta ? limit : GROUPS * deep) * ldb, ab, 1.0);
+    struct tensor o = noise(c, (ta ? GROUPS * in : limit) * ldc, cd, 1.0);
+    double *want = values(c, o.n);
+    memcpy(want, o.x, (size_t)o.n * 8); /* rows beyond and between rows stay */
+    for (int64_t e = 0; e < GROUPS; first += rows[e], e++)
+        for (int64_t i = 0; i < (ta ? in : rows[e]); i++)
+            for (int64_t j = 0; j < w; j++) {
+                int64_t to = (ta ? e * in + i : first + i) * ldc + j;
+                double sum = beta * o.x[to];
+                for (int64_t p = 0; p < (ta ? rows[e] : in); p++)
+                    sum += ta ? a.x[(first + p) * lda + i] * b.x[(first + p) * ldb + j]
+                              : a.x[(first + i) * lda + p] * b.x[e * deep * ldb + (tb ? j * ldb + p : p * ldb + j)];
+                want[to] = sum;
+            }
+    need(c,
+         c->ops->matmul_grouped(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, counts.p, GROUPS, ta ? in : limit,
+                                w, ta ? limit : in, (float)beta),
+         "matmul_grouped");
+    double *got = download(c, &o);
+    bool ok = near(c, got, want, o.n, limit_of(cd), "product");
+    ok = ok && (ta || same(c, got + total * ldc, want + total * ldc, 7 * ldc, "rows beyond"));
+    for (int64_t i = 0; i < o.n / ldc && pad; i++)
+        ok = ok && same(c, got + i * ldc + w, want + i * ldc + w, pad, "between rows");
+    result(c, ok, "matmul_grouped %s to %s %s %d,%d,%d,%d,%d,%d rows x %lld x %lld ld+%lld beta %g", name_of(ab),
+           name_of(cd), form_names[form], rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], (long long)w,
+           (long long)in, (long long)pad, beta);
+    sweep(c);
+}
+
+static void check_grouped(struct checker *c)
+{
+    static const int rows[][6] = {{0, 5, 1, 64, 17, 0}, {400, 0, 0, 3, 130, 16}, {0, 0, 0, 0, 0, 0}};
+    for (int r = 0; r < 3; r++)
+        for (int form = FORWARD; form <= WGRAD; form++)
+            for (int kind = 0; kind < 3; kind++) {
+                enum dtype ab = kind == 0 ? DTYPE_F32 : DTYPE_BF16;
+                enum dtype cd = kind == 2 && form != WGRAD ? DTYPE_BF16 : DTYPE_F32;
+                grouped_case(c, ab, cd, (enum grouped_form)form, rows[r], 24 + 9 * kind, 31 + 17 * form, r == 1 ? 8 : 0,
+                             (kind + r) % 2);
+            }
+    struct tensor x = empty(c, 64, DTYPE_F32);
+    result(c,
+           c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 4, x.p, true, 4, x.p, true, 4, DTYPE_F32, x.p, 1, 4, 4, 4,
+                                  0.0f) == TITAN_EINVAL &&
+               c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 3, x.p, false, 4, x.p, false, 4, DTYPE_F32, x.p, 1, 4, 4, 4,
+                                      0.0f) == TITAN_EINVAL,
+           "matmul_grouped refuses both transposed and a row stride below the width");
+    sweep(c);
+}
+
+/* --- together ---------------------------------------------------------------------------------------------------- */
+
+enum { RANKS = 3, EACH = 2, EXPERTS = RANKS * EACH, TOKENS = 29, TOP = 2, WIDTH = 24, ROWS = RANKS * TOKENS * TOP };
+
+struct exchange {
+    struct tensor x[RANKS], sent[RANKS], arrived[RANKS], sorted[RANKS], weights[RANKS], matrices;
+    struct tensor place[RANKS], counts[RANKS], rank_counts[RANKS], back[RANKS];
+    struct tensor received[RANKS], sort[RANKS], local[RANKS], from[RANKS];
+};
+
+/* What all_to_all_v does: rows between `sent` (by rank of the expert) and `arrived` (by rank of the token). */
+static void exchange_rows(struct checker *c, struct exchange *e, bool back)
+{
+    for (int to = 0; to < RANKS; to++)
+        for (int from = 0; from < RANKS; from++) {
+            int64_t send = 0, arrive = 0;
+            for (int r = 0; r < to; r++)
+                send += (int64_t)e->rank_counts[from].x[r];
+            for (int r = 0; r < from; r++)
+                arrive += (int64_t)e->rank_counts[r].x[to];
+            void *here = offset_of(&e->sent[from], send * WIDTH), *there = offset_of(&e->arrived[to], arrive * WIDTH);
+            size_t bytes = (size_t)e->rank_counts[from].x[to] * WIDTH * dtype_bytes(e->x[0].dt);
+            need(c, c->ops->copy(c->s, back ? here : there, back ? there : here, bytes), "copy");
+        }
+}
+
+static void exchange_plan(struct checker *c, struct exchange *e, const struct tensor *chosen)
+{
+    for (int r = 0; r < RANKS; r++) {
+        e->place[r] = empty(c, TOKENS * TOP, DTYPE_I32), e->counts[r] = empty(c, EXPERTS, DTYPE_I32);
+        e->rank_counts[r] = empty(c, RANKS, DTYPE_I32);
+        need(c,
+             c->ops->permute(c->s, e->place[r].p, e->counts[r].p, e->rank_counts[r].p, chosen[r].p, TOKENS, TOP,
+                             EXPERTS, RANKS),
+             "permute");
+        memcpy(e->counts[r].x, download(c, &e->counts[r]), EXPERTS * 8);
+        memcpy(e->rank_counts[r].x, download(c, &e->rank_counts[r]), RANKS * 8);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        e->received[r] = empty(c, EXPERTS, DTYPE_I32), e->sort[r] = empty(c, ROWS, DTYPE_I32);
+        e->local[r] = empty(c, EACH, DTYPE_I32), e->from[r] = empty(c, RANKS, DTYPE_I32);
+        for (int i = 0; i < EXPERTS; i++)
+            e->received[r].x[i] = e->counts[i / EACH].x[r * EACH + i % EACH];
+        upload(c, &e->received[r]);
+        need(c,
+             c->ops->permute_received(c->s, e->sort[r].p, e->local[r].p, e->from[r].p, e->received[r].p, RANKS, EACH,
+                                      ROWS),
+             "permute_received");
+    }
+}
+
+/* Tokens of three ranks through six experts, two on each rank, and back: the weighted sum of their products. */
+static void together_case(struct checker *c, enum dtype dt)
+{
+    struct exchange e = {.matrices = noise(c, EXPERTS * WIDTH * WIDTH, dt, 0.3)};
+    struct tensor chosen[RANKS];
+    bool ok = true;
+    for (int r = 0; r < RANKS; r++) {
+        e.x[r] = noise(c, TOKENS * WIDTH, dt, 1.0), e.weights[r] = noise(c, TOKENS * TOP, DTYPE_F32, 1.0);
+        e.sent[r] = empty(c, TOKENS * TOP * WIDTH, dt), e.arrived[r] = empty(c, ROWS * WIDTH, dt);
+        e.sorted[r] = empty(c, ROWS * WIDTH, dt), e.back[r] = empty(c, ROWS * WIDTH, dt);
+        chosen[r] = integers(c, TOKENS * TOP, 0, EXPERTS);
+    }
+    exchange_plan(c, &e, chosen);
+    for (int r = 0; r < RANKS; r++)
+        need(c, c->ops->scatter_rows(c->s, e.sent[r].p, e.x[r].p, e.place[r].p, NULL, dt, TOKENS, TOP, WIDTH),
+             "scatter");
+    exchange_rows(c, &e, false);
+    for (int r = 0; r < RANKS; r++) {
+        need(c, c->ops->scatter_rows(c->s, e.sorted[r].p, e.arrived[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH),
+             "scatter");
+        need(c,
+             c->ops->matmul_grouped(c->s, e.back[r].p, dt, WIDTH, e.sorted[r].p, false, WIDTH,
+                                    offset_of(&e.matrices, r * EACH * WIDTH * WIDTH), true, WIDTH, dt, e.local[r].p,
+                                    EACH, ROWS, WIDTH, WIDTH, 0.0f),
+             "matmul_grouped");
+        need(c, c->ops->combine_rows(c->s, e.arrived[r].p, e.back[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH),
+             "combine");
+    }
+    exchange_rows(c, &e, true);
+    for (int r = 0; r < RANKS; r++) {
+        struct tensor out = empty(c, TOKENS * WIDTH, dt);
+        double *want = values(c, out.n);
+        for (int i = 0; i < TOKENS * TOP; i++)
+            for (int j = 0; j < WIDTH; j++)
+                want[i / TOP * WIDTH + j] +=
+                    e.weights[r].x[i] *
+                    dot_of(e.x[r].x + i / TOP * WIDTH, e.matrices.x + ((int)chosen[r].x[i] * WIDTH + j) * WIDTH, WIDTH);
+        need(c, c->ops->combine_rows(c->s, out.p, e.sent[r].p, e.place[r].p, e.weights[r].p, dt, TOKENS, TOP, WIDTH),
+             "combine");
+        ok = near(c, download(c, &out), want, out.n, limit_of(dt), "out") && ok;
+    }
+    result(c, ok, "tokens of %d ranks through %d experts and back, %s", RANKS, EXPERTS, name_of(dt));
+    sweep(c);
+}
+
+void device_experts_check(struct checker *c)
+{
+    check_strided(c);
+    check_router(c);
+    check_permute(c);
+    check_grouped(c);
+    together_case(c, DTYPE_F32);
+    together_case(c, DTYPE_BF16);
+}

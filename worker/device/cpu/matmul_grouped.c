@@ -1,0 +1,171 @@
+/* matmul_grouped.c - products of packed rows, each group with a matrix of its own.
+ *
+ * How many rows a group has is known only now and differs every step, while oneDNN makes each shape anew. So a group is
+ * cut into pieces of few sizes: of 256 and 64 rows in place, and what is left of less than 64 rows in memory of its
+ * own, filled up with zeros to a multiple of 16. That is six shapes a product, and at most 15 rows too many a group. */
+#include <string.h>
+
+#include "worker/device/cpu/matmul.h"
+#include "worker/device/cpu/arith.h"
+
+enum { LARGE = 256, SMALL = 64, FILL = 16 };
+
+struct grouped_args {
+    struct matmul_args all; /* m (k with ta) is the rows of all groups at most */
+    const int32_t *counts;
+    int64_t groups;
+};
+
+/* Rows of one group: number, first one. */
+struct group {
+    int64_t index, rows, first;
+};
+
+static void copy_rows(void *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows, int64_t cols, enum dtype dt)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(at_mut(dst, i * ldd, dt), at(src, i * lds, dt), (size_t)cols * dtype_bytes(dt));
+}
+
+/* rows of src and zero rows up to padded, dense. */
+static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int64_t padded, int64_t cols,
+                      enum dtype dt)
+{
+    copy_rows(dst, cols, src, lds, rows, cols, dt);
+    memset(at_mut(dst, rows * cols, dt), 0, (size_t)((padded - rows) * cols) * dtype_bytes(dt));
+}
+
+/* The group's matrices and its rows from `first` on; m or k is the caller's to set. */
+static struct matmul_args piece_of(const struct grouped_args *g, int64_t group, int64_t first)
+{
+    const struct matmul_shape *z = &g->all.shape;
+    struct matmul_args p = g->all;
+    p.a = at(p.a, first * z->lda, (enum dtype)z->ab_dt);
+    if (z->ta) {
+        p.b = at(p.b, first * z->ldb, (enum dtype)z->ab_dt);
+        p.c = at_mut(p.c, group * z->m * z->ldc, (enum dtype)z->c_dt);
+    } else {
+        p.b = at(p.b, group * (z->tb ? z->n : z->k) * z->ldb, (enum dtype)z->ab_dt);
+        p.c = at_mut(p.c, first * z->ldc, (enum dtype)z->c_dt);
+    }
+    return p;
+}
+
+/* c (rows,N) = a (rows,K) b on filled-up copies of a and c. */
+static titan_status run_rest(const struct cpu_context *ctx, struct matmul_args p, int64_t rows, void *scratch)
+{
+    struct matmul_shape *z = &p.shape;
+    const enum dtype ab = (enum dtype)z->ab_dt, cd = (enum dtype)z->c_dt;
+    int64_t padded = (rows + FILL - 1) / FILL * FILL, ldc = z->ldc;
+    void *c = p.c, *filled_c = at_mut(scratch, padded * z->k, ab);
+    fill_rows(scratch, p.a, z->lda, rows, padded, z->k, ab);
+    if (z->accumulate)
+        fill_rows(filled_c, c, ldc, rows, padded, z->n, cd);
+    z->m = padded;
+    z->lda = z->k;
+    z->ldc = z->n;
+    p.a = scratch;
+    p.c = filled_c;
+    TRY(matmul_run(ctx, &p));
+    copy_rows(c, ldc, filled_c, z->n, rows, z->n, cd);
+    return TITAN_OK;
+}
+
+/* c (M,N) = a^T b on filled-up copies of a and b. */
+static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct matmul_args p, int64_t rows, void *scratch)
+{
+    struct matmul_shape *z = &p.shape;
+    const enum dtype ab = (enum dtype)z->ab_dt;
+    int64_t padded = (rows + FILL - 1) / FILL * FILL;
+    void *filled_b = at_mut(scratch, padded * z->m, ab);
+    fill_rows(scratch, p.a, z->lda, rows, padded, z->m, ab);
+    fill_rows(filled_b, p.b, z->ldb, rows, padded, z->n, ab);
+    z->k = padded;
+    z->lda = z->m;
+    z->ldb = z->n;
+    p.a = scratch;
+    p.b = filled_b;
+    return matmul_run(ctx, &p);
+}
+
+static titan_status run_group(const struct cpu_context *ctx, const struct grouped_args *g, const struct group *group,
+                              void *scratch)
+{
+    const bool ta = g->all.shape.ta;
+    bool accumulate = g->all.shape.accumulate;
+    if (group->rows == 0 && ta && !accumulate) { /* a product of nothing clears */
+        struct matmul_args p = piece_of(g, group->index, group->first);
+        p.shape.k = 0;
+        return matmul_run(ctx, &p);
+    }
+    for (int64_t done = 0, step; done < group->rows; done += step) {
+        struct matmul_args p = piece_of(g, group->index, group->first + done);
+        int64_t left = group->rows - done;
+        step = left >= LARGE ? LARGE : left >= SMALL ? SMALL : left;
+        *(ta ? &p.shape.k : &p.shape.m) = step;
+        p.shape.accumulate = accumulate;
+        accumulate = accumulate || ta; /* later pieces of a weight gradient add */
+        if (step % FILL == 0)
+            TRY(matmul_run(ctx, &p));
+        else
+            TRY((ta ? run_rest_wgrad : run_rest)(ctx, p, step, scratch));
+    }
+    return TITAN_OK;
+}
+
+static titan_status counts_check(const struct cpu_context *ctx, const struct grouped_args *g)
+{
+    int64_t total = 0, limit = g->all.shape.ta ? g->all.shape.k : g->all.shape.m;
+    for (int64_t e = 0; e < g->groups; e++) {
+        if (g->counts[e] < 0 || total + g->counts[e] > limit)
+            return titan_fail(ctx->err, TITAN_EINVAL,
+                              "grouped product: group %lld has %d rows, after %lld others of %lld at most",
+                              (long long)e, g->counts[e], (long long)total, (long long)limit);
+        total += g->counts[e];
+    }
+    return TITAN_OK;
+}
+
+static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
+{
+    const struct grouped_args *g = p;
+    const struct matmul_shape *z = &g->all.shape;
+    const int64_t width = z->ta ? z->m + z->n : z->k + z->n;
+    struct group group = {0};
+    titan_status status = TITAN_OK;
+    void *scratch;
+    TRY(counts_check(ctx, g));
+    TRY(cpu_scratch_take(ctx, SMALL * (size_t)width * sizeof(float), &scratch)); /* fp32: the widest element */
+    for (; group.index < g->groups && status == TITAN_OK; group.index++) {
+        group.rows = g->counts[group.index];
+        status = run_group(ctx, g, &group, scratch);
+        group.first += group.rows;
+    }
+    cpu_scratch_give(ctx);
+    return status;
+}
+
+titan_status cpu_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                                int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
+                                const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta)
+{
+    struct grouped_args g = {.all = {.a = a, .b = b, .c = c}, .counts = counts, .groups = groups};
+    g.all.shape = (struct matmul_shape){.m = m,
+                                        .n = n,
+                                        .k = k,
+                                        .lda = lda,
+                                        .ldb = ldb,
+                                        .ldc = ldc,
+                                        .ta = ta,
+                                        .tb = tb,
+                                        .ab_dt = (uint8_t)ab_dt,
+                                        .c_dt = (uint8_t)c_dt,
+                                        .accumulate = beta != 0.0f};
+    if (!matmul_valid(&g.all.shape) || (beta != 0.0f && beta != 1.0f) || groups < 0)
+        return TITAN_EINVAL;
+    if (ta && (tb || c_dt != DTYPE_F32)) /* pieces are added up in c */
+        return TITAN_EINVAL;
+    if (n == 0 || (ta && m == 0))
+        return TITAN_OK;
+    return cpu_enqueue(s, run_grouped, &g, sizeof(g));
+}

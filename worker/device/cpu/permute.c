@@ -1,0 +1,272 @@
+/* permute.c - rows into the order of their experts and back. Where a row goes is found by counting, in one pass over
+ * the choices; moving the rows is what costs, and is shared out by tokens. */
+#include <string.h>
+
+#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/arith.h"
+
+struct permute_args {
+    int32_t *place, *counts, *rank_counts;
+    const int32_t *chosen; /* or rows received */
+    int64_t n, top_k, experts, ranks;
+};
+
+/* One more word than experts, so that starts end with the total. */
+static titan_status take_starts(const struct cpu_context *ctx, int64_t experts, int64_t **ret)
+{
+    void *scratch;
+    TRY(cpu_scratch_take(ctx, (size_t)(experts + 1) * sizeof(int64_t), &scratch));
+    *ret = scratch;
+    return TITAN_OK;
+}
+
+/* starts[e] = rows of the experts before e. */
+static void starts_of(int64_t *starts, const int32_t *counts, int64_t experts)
+{
+    starts[0] = 0;
+    for (int64_t e = 0; e < experts; e++)
+        starts[e + 1] = starts[e] + counts[e];
+}
+
+static titan_status count_choices(const struct cpu_context *ctx, const struct permute_args *a)
+{
+    const int64_t each = a->experts / a->ranks;
+    memset(a->counts, 0, (size_t)a->experts * sizeof(int32_t));
+    memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
+    for (int64_t i = 0; i < a->n * a->top_k; i++) {
+        if (a->chosen[i] < 0 || a->chosen[i] >= a->experts)
+            return titan_fail(ctx->err, TITAN_EINVAL, "permute: choice %lld is expert %d of %lld", (long long)i,
+                              a->chosen[i], (long long)a->experts);
+        a->counts[a->chosen[i]]++;
+    }
+    for (int64_t e = 0; e < a->experts; e++)
+        a->rank_counts[e / each] += a->counts[e];
+    return TITAN_OK;
+}
+
+static titan_status run_permute(const struct cpu_context *ctx, const void *p)
+{
+    const struct permute_args *a = p;
+    int64_t *next;
+    TRY(count_choices(ctx, a));
+    TRY(take_starts(ctx, a->experts, &next));
+    starts_of(next, a->counts, a->experts);
+    for (int64_t i = 0; i < a->n * a->top_k; i++)
+        a->place[i] = (int32_t)next[a->chosen[i]]++;
+    cpu_scratch_give(ctx);
+    return TITAN_OK;
+}
+
+titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
+                         int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
+{
+    if (n < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || n > INT32_MAX / top_k)
+        return TITAN_EINVAL;
+    struct permute_args a = {place, counts, rank_counts, chosen, n, top_k, experts, ranks};
+    return cpu_enqueue(s, run_permute, &a, sizeof(a));
+}
+
+/* Rows of each expert and of each rank; a failure where they do not fit. */
+static titan_status count_received(const struct cpu_context *ctx, const struct permute_args *a, int64_t *ret_total)
+{
+    int64_t total = 0;
+    memset(a->counts, 0, (size_t)a->experts * sizeof(int32_t));
+    memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
+    for (int64_t i = 0; i < a->ranks * a->experts; i++) {
+        int64_t rows = a->chosen[i];
+        if (rows < 0 || total + rows > a->n)
+            return titan_fail(ctx->err, TITAN_EINVAL,
+                              "permute: rank %lld sent %lld rows to expert %lld, after %lld others of %lld at most",
+                              (long long)(i / a->experts), (long long)rows, (long long)(i % a->experts),
+                              (long long)total, (long long)a->n);
+        total += rows;
+        a->counts[i % a->experts] += (int32_t)rows;
+        a->rank_counts[i / a->experts] += (int32_t)rows;
+    }
+    *ret_total = total;
+    return TITAN_OK;
+}
+
+static titan_status run_permute_received(const struct cpu_context *ctx, const void *p)
+{
+    const struct permute_args *a = p;
+    int64_t *next, total, row = 0;
+    TRY(count_received(ctx, a, &total));
+    TRY(take_starts(ctx, a->experts, &next));
+    starts_of(next, a->counts, a->experts);
+    for (int64_t i = 0; i < a->ranks * a->experts; i++)
+        for (int32_t j = 0; j < a->chosen[i]; j++)
+            a->place[row++] = (int32_t)next[i % a->experts]++;
+    for (; row < a->n; row++)
+        a->place[row] = -1;
+    cpu_scratch_give(ctx);
+    return TITAN_OK;
+}
+
+titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                                  const int32_t *received, int64_t ranks, int64_t experts, int64_t rows)
+{
+    if (ranks <= 0 || experts <= 0 || rows < 0 || rows > INT32_MAX)
+        return TITAN_EINVAL;
+    struct permute_args a = {place, counts, rank_counts, received, rows, 1, experts, ranks};
+    return cpu_enqueue(s, run_permute_received, &a, sizeof(a));
+}
+
+/* --- rows -------------------------------------------------------------------------------------------------------- */
+
+struct rows_args {
+    void *dst;
+    const void *src, *dout;
+    const int32_t *place;
+    const float *weights;
+    enum dtype dt;
+    int64_t n, top_k, c;
+};
+
+static titan_status enqueue_rows(struct stream *s, cpu_run run, const struct rows_args *a)
+{
+    if ((a->dt != DTYPE_BF16 && a->dt != DTYPE_F32) || a->n < 0 || a->top_k <= 0 || a->c <= 0)
+        return TITAN_EINVAL;
+    return cpu_enqueue(s, run, a, sizeof(*a));
+}
+
+static int64_t rows_grain(const struct rows_args *a)
+{
+    return 1 + (1 << 14) / (a->c * a->top_k);
+}
+
+CPU_INLINE void weigh_row_as(void *restrict dst, const void *restrict src, float weight, int64_t n, enum dtype dt)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        store_f32_as(dst, j, dt, load_as_f32(src, j, dt) * weight);
+}
+CPU_KERNEL static void weigh_row(void *dst, const void *src, float weight, int64_t n, int dt)
+{
+    if (dt == DTYPE_BF16)
+        weigh_row_as(dst, src, weight, n, DTYPE_BF16);
+    else
+        weigh_row_as(dst, src, weight, n, DTYPE_F32);
+}
+
+static void scatter_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct rows_args *a = p;
+    (void)thread;
+    for (int64_t i = begin * a->top_k; i < end * a->top_k; i++) {
+        const void *src = at(a->src, i / a->top_k * a->c, a->dt);
+        if (a->place[i] < 0)
+            continue;
+        void *dst = at_mut(a->dst, a->place[i] * a->c, a->dt);
+        if (a->weights)
+            weigh_row(dst, src, a->weights[i], a->c, (int)a->dt);
+        else
+            memcpy(dst, src, (size_t)a->c * dtype_bytes(a->dt));
+    }
+}
+
+static titan_status run_scatter(const struct cpu_context *ctx, const void *p)
+{
+    const struct rows_args *a = p;
+    cpu_for(ctx, a->n, rows_grain(a), scatter_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place, const float *weights,
+                              enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    struct rows_args a = {dst, src, NULL, place, weights, dt, n, top_k, c};
+    return enqueue_rows(s, run_scatter, &a);
+}
+
+enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in registers and the first cache */
+
+CPU_INLINE void combine_stretch_as(const struct rows_args *a, int64_t i, int64_t from, int64_t n, enum dtype dt)
+{
+    float sums[STRETCH] = {0};
+    for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+        if (a->place[j] < 0)
+            continue;
+        const void *src = at(a->src, a->place[j] * a->c + from, dt);
+        float weight = a->weights ? a->weights[j] : 1.0f;
+#pragma omp simd
+        for (int64_t e = 0; e < n; e++)
+            sums[e] += load_as_f32(src, e, dt) * weight;
+    }
+    void *dst = at_mut(a->dst, i * a->c + from, dt);
+#pragma omp simd
+    for (int64_t e = 0; e < n; e++)
+        store_f32_as(dst, e, dt, sums[e]);
+}
+CPU_KERNEL static void combine_stretch(const struct rows_args *a, int64_t i, int64_t from, int64_t n)
+{
+    if (a->dt == DTYPE_BF16)
+        combine_stretch_as(a, i, from, n, DTYPE_BF16);
+    else
+        combine_stretch_as(a, i, from, n, DTYPE_F32);
+}
+
+static void combine_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct rows_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t from = 0; from < a->c; from += STRETCH)
+            combine_stretch(a, i, from, MIN(STRETCH, a->c - from));
+}
+
+static titan_status run_combine(const struct cpu_context *ctx, const void *p)
+{
+    const struct rows_args *a = p;
+    cpu_for(ctx, a->n, rows_grain(a), combine_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place, const float *weights,
+                              enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    struct rows_args a = {out, src, NULL, place, weights, dt, n, top_k, c};
+    return enqueue_rows(s, run_combine, &a);
+}
+
+CPU_INLINE float dot_as(const void *restrict a, const void *restrict b, int64_t n, enum dtype dt)
+{
+    float lanes[LANES] = {0};
+    int64_t whole = n / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += load_as_f32(a, j + l, dt) * load_as_f32(b, j + l, dt);
+    for (int64_t j = whole; j < n; j++)
+        lanes[j - whole] += load_as_f32(a, j, dt) * load_as_f32(b, j, dt);
+    return lanes_sum(lanes);
+}
+CPU_KERNEL static float dot(const void *a, const void *b, int64_t n, int dt)
+{
+    return dt == DTYPE_BF16 ? dot_as(a, b, n, DTYPE_BF16) : dot_as(a, b, n, DTYPE_F32);
+}
+
+static void dweights_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct rows_args *a = p;
+    float *dweights = a->dst;
+    (void)thread;
+    for (int64_t i = begin * a->top_k; i < end * a->top_k; i++)
+        dweights[i] = a->place[i] < 0 ? 0.0f
+                                      : dot(at(a->dout, i / a->top_k * a->c, a->dt),
+                                            at(a->src, a->place[i] * a->c, a->dt), a->c, (int)a->dt);
+}
+
+static titan_status run_dweights(const struct cpu_context *ctx, const void *p)
+{
+    const struct rows_args *a = p;
+    cpu_for(ctx, a->n, rows_grain(a), dweights_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
+                                  const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    struct rows_args a = {dweights, src, dout, place, NULL, dt, n, top_k, c};
+    return enqueue_rows(s, run_dweights, &a);
+}

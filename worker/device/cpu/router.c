@@ -1,0 +1,216 @@
+/* router.c - which experts a token goes to, and the gradient of their weights to the logits.
+ *   s = softmax(l) or sigmoid(l), w_j = scale s_j / (z + eps), z = sum of the chosen s_j (normalize), or scale s_j
+ *   ds_j = scale (dw_j - sum_i dw_i s_i / z) / z, or scale dw_j
+ *   dl = s (ds - sum_i ds_i s_i) for softmax, s (1 - s) ds for sigmoid */
+#include <math.h>
+#include <string.h>
+
+#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/arith.h"
+
+struct router_args {
+    int32_t *chosen;
+    float *weights, *load, *scratch;
+    void *dlogits;
+    const void *logits;
+    const float *bias, *dweights;
+    struct router_shape shape;
+};
+
+#define WEIGHT_EPS 1e-20f
+
+CPU_INLINE void scores_as(float *restrict s, const void *restrict logits, int64_t n, bool sigmoid, enum dtype dt)
+{
+    if (sigmoid) {
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            s[j] = sigmoid_f32(load_as_f32(logits, j, dt));
+        return;
+    }
+    float top = -INFINITY, sum = 0.0f;
+    for (int64_t j = 0; j < n; j++)
+        top = fmaxf(top, load_as_f32(logits, j, dt));
+    for (int64_t j = 0; j < n; j++) {
+        s[j] = exp_neg_f32(load_as_f32(logits, j, dt) - top);
+        sum += s[j];
+    }
+    for (int64_t j = 0; j < n; j++)
+        s[j] /= sum;
+}
+CPU_KERNEL static void scores(float *s, const void *logits, int64_t n, bool sigmoid, int dt)
+{
+    if (dt == DTYPE_BF16)
+        scores_as(s, logits, n, sigmoid, DTYPE_BF16);
+    else
+        scores_as(s, logits, n, sigmoid, DTYPE_F32);
+}
+
+/* The top_k largest keys, in falling order, of equal ones the first. Where keys are NaN the choice means nothing, but
+ * it is one of distinct experts. taken (n) is scratch. */
+static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, int64_t top_k)
+{
+    memset(taken, 0, (size_t)n * sizeof(float));
+    for (int64_t c = 0; c < top_k; c++) {
+        int64_t best = -1;
+        for (int64_t j = 0; j < n; j++) {
+            if (taken[j] == 0.0f && (best < 0 || key[j] > key[best]))
+                best = j;
+        }
+        taken[best] = 1.0f;
+        chosen[c] = (int32_t)best;
+    }
+}
+
+static void router_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct router_args *a = p;
+    const struct router_shape *z = &a->shape;
+    const int64_t experts = z->experts, k = z->top_k;
+    float *s = a->scratch + (size_t)thread * 3 * (size_t)experts, *key = s + experts, *taken = key + experts;
+    for (int64_t i = begin; i < end; i++) {
+        float sum = 0.0f, *weights = a->weights + i * k;
+        int32_t *chosen = a->chosen + i * k;
+        scores(s, at(a->logits, i * experts, z->dt), experts, z->sigmoid, (int)z->dt);
+        for (int64_t j = 0; j < experts; j++)
+            key[j] = a->bias ? s[j] + a->bias[j] : s[j];
+        choose(chosen, key, taken, experts, k);
+        for (int64_t j = 0; j < k; j++)
+            sum += s[chosen[j]];
+        for (int64_t j = 0; j < k; j++)
+            weights[j] = (z->normalize ? s[chosen[j]] / (sum + WEIGHT_EPS) : s[chosen[j]]) * z->scale;
+    }
+}
+
+/* fn over all tokens with 3 x E floats of scratch for each thread. */
+static titan_status run_tokens(const struct cpu_context *ctx, const struct router_args *args, cpu_range fn)
+{
+    struct router_args a = *args;
+    void *scratch;
+    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * 3 * (size_t)a.shape.experts * sizeof(float), &scratch));
+    a.scratch = scratch;
+    cpu_for(ctx, a.shape.n, 1 + (1 << 12) / (a.shape.experts * a.shape.top_k), fn, &a);
+    cpu_scratch_give(ctx);
+    return TITAN_OK;
+}
+
+static titan_status run_router(const struct cpu_context *ctx, const void *p)
+{
+    const struct router_args *a = p;
+    TRY(run_tokens(ctx, a, router_range));
+    for (int64_t i = 0; a->load && i < a->shape.n * a->shape.top_k; i++)
+        a->load[a->chosen[i]] += 1.0f; /* exact up to 2^24 */
+    return TITAN_OK;
+}
+
+static bool shape_valid(const struct router_shape *z)
+{
+    const int64_t max = 1 << 24;
+    return (z->dt == DTYPE_BF16 || z->dt == DTYPE_F32) && z->n >= 0 && z->experts > 0 && z->experts < max &&
+           z->top_k > 0 && z->top_k <= z->experts;
+}
+
+titan_status cpu_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
+                        const float *bias, const struct router_shape *shape)
+{
+    if (!shape_valid(shape))
+        return TITAN_EINVAL;
+    struct router_args a = {
+        .chosen = chosen, .weights = weights, .load = load, .logits = logits, .bias = bias, .shape = *shape};
+    return cpu_enqueue(s, run_router, &a, sizeof(a));
+}
+
+/* --- gradient ---------------------------------------------------------------------------------------------------- */
+
+/* ds (E) of one token from its scores; 0 where not chosen. */
+static void score_gradient(const struct router_args *a, float *ds, const float *s, int64_t i)
+{
+    const struct router_shape *z = &a->shape;
+    const float *dw = a->dweights + i * z->top_k;
+    const int32_t *chosen = a->chosen + i * z->top_k;
+    float sum = WEIGHT_EPS, mean = 0.0f;
+    memset(ds, 0, (size_t)z->experts * sizeof(float));
+    for (int64_t j = 0; j < z->top_k; j++) {
+        sum += s[chosen[j]];
+        mean += dw[j] * s[chosen[j]];
+    }
+    for (int64_t j = 0; j < z->top_k; j++)
+        ds[chosen[j]] = z->scale * (z->normalize ? (dw[j] - mean / sum) / sum : dw[j]);
+}
+
+static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct router_args *a = p;
+    const struct router_shape *z = &a->shape;
+    const int64_t experts = z->experts;
+    float *s = a->scratch + (size_t)thread * 3 * (size_t)experts, *ds = s + experts;
+    for (int64_t i = begin; i < end; i++) {
+        void *dlogits = at_mut(a->dlogits, i * experts, z->dt);
+        float mean = 0.0f;
+        scores(s, at(a->logits, i * experts, z->dt), experts, z->sigmoid, (int)z->dt);
+        score_gradient(a, ds, s, i);
+        for (int64_t j = 0; j < experts && !z->sigmoid; j++)
+            mean += ds[j] * s[j];
+        for (int64_t j = 0; j < experts; j++)
+            store_f32_as(dlogits, j, z->dt, z->sigmoid ? s[j] * (1.0f - s[j]) * ds[j] : s[j] * (ds[j] - mean));
+    }
+}
+
+/* Choices come from device memory that a bad caller may have overwritten; an expert that is not there would be written
+ * to. */
+static titan_status run_router_dgrad(const struct cpu_context *ctx, const void *p)
+{
+    const struct router_args *a = p;
+    for (int64_t i = 0; i < a->shape.n * a->shape.top_k; i++) {
+        if (a->chosen[i] < 0 || a->chosen[i] >= a->shape.experts)
+            return titan_fail(ctx->err, TITAN_EINVAL, "router: choice %lld is expert %d of %lld", (long long)i,
+                              a->chosen[i], (long long)a->shape.experts);
+    }
+    return run_tokens(ctx, a, router_dgrad_range);
+}
+
+titan_status cpu_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
+                              const int32_t *chosen, const struct router_shape *shape)
+{
+    if (!shape_valid(shape))
+        return TITAN_EINVAL;
+    struct router_args a = {
+        .dlogits = dlogits, .dweights = dweights, .logits = logits, .chosen = (int32_t *)chosen, .shape = *shape};
+    return cpu_enqueue(s, run_router_dgrad, &a, sizeof(a));
+}
+
+/* --- balance ----------------------------------------------------------------------------------------------------- */
+
+struct balance_args {
+    float *bias, *load;
+    int64_t experts;
+    float rate;
+};
+
+static float sign_of(float x)
+{
+    return (float)(x > 0.0f) - (float)(x < 0.0f);
+}
+
+static titan_status run_balance(const struct cpu_context *ctx, const void *p)
+{
+    const struct balance_args *a = p;
+    double total = 0.0, changes = 0.0;
+    (void)ctx;
+    for (int64_t e = 0; e < a->experts; e++)
+        total += a->load[e];
+    float mean = (float)(total / (double)a->experts);
+    for (int64_t e = 0; e < a->experts; e++)
+        changes += sign_of(mean - a->load[e]);
+    float shift = (float)(changes / (double)a->experts);
+    for (int64_t e = 0; e < a->experts; e++) {
+        a->bias[e] += a->rate * (sign_of(mean - a->load[e]) - shift);
+        a->load[e] = 0.0f;
+    }
+    return TITAN_OK;
+}
+
+titan_status cpu_router_balance(struct stream *s, float *bias, float *load, int64_t experts, float rate)
+{
+    struct balance_args a = {bias, load, experts, rate};
+    return experts > 0 ? cpu_enqueue(s, run_balance, &a, sizeof(a)) : TITAN_EINVAL;
+}
