@@ -119,7 +119,7 @@ static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *
         {"model.n_kv_heads", d->n_kv_heads, true},
         {"model.vocab_size", d->vocab_size, true},
         {"model.ffn_hidden", d->ffn_hidden, d->n_experts == 0 || d->n_dense_layers > 0},
-        {"model.moe_hidden", d->moe_hidden, d->n_experts > 0},
+        {"model.n_shared_experts * moe_hidden", d->n_shared_experts * d->moe_hidden, d->n_shared_experts > 0},
         {"training.seq_len", r->training.seq_len, true},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cut); i++) {

@@ -81,26 +81,33 @@ static void layer_widths(const struct model_dims *d, double *ret_qkv, double *re
     *ret_ffn = (double)ffn;
 }
 
-/* What a rank holds: the sizes of its share, before dp_shard and cp divide the state. */
+/* What the fullest rank holds: the stages of even layers and one of the two ends. */
 struct share {
-    double params, unit, layer; /* of its stages; of the largest unit and of a layer, gathered */
-    double layers;              /* of its stages */
-    double in_flight;           /* microbatches whose activations it holds */
+    double params, state; /* of its stages: gathered; its part of them once sharded */
+    double unit, layer;   /* the largest unit and a layer with its experts, gathered */
+    double layers;        /* of its stages */
+    double in_flight;     /* microbatches whose activations it holds */
 };
 
-/* The share of the fullest rank: the stages of even layers and one of the two ends. */
+/* Routed experts are cut over ep and not over tp; what is cut neither by tp, pp nor ep is sharded over the others of
+ * dp_shard, cp and tp. */
 static struct share share_of(const struct recipe *r, const struct recipe_mesh *m, int64_t microbatches)
 {
     const struct model_dims *d = &r->model.dims;
-    double ends = (double)(d->vocab_size * d->dim + d->dim), tp = (double)m->tp;
+    double tp = (double)m->tp, layers = (double)((d->n_layers + m->pp - 1) / m->pp);
     double routed = (double)(layers_params(d, 0, d->n_layers, d->n_experts) - layers_params(d, 0, d->n_layers, 0));
-    double layers = (double)((d->n_layers + m->pp - 1) / m->pp), all = (double)recipe_params(r);
-    double body = all - ends * (d->tied_embeddings ? 1 : 2) - routed + routed * tp / MAX((double)m->ep, tp);
-    double layer = body / (double)d->n_layers / tp, end = ends / tp;
+    double end = (double)head_params(d), dense = (double)recipe_params(r) - routed;
+    double body = dense - end * (d->tied_embeddings ? 1 : 2) + (d->tied_embeddings ? 0 : (double)d->dim);
+    if (m->pp > 1) {
+        dense = body / (double)d->n_layers * layers + end;
+        routed = routed / (double)d->n_layers * layers;
+    }
+    double experts = routed / layers / (double)m->ep, ranks = (double)(m->dp_shard * m->cp);
     return (struct share){
-        .params = m->pp == 1 ? (all - routed) / tp + routed / MAX((double)m->ep, tp) : layer * layers + end,
-        .unit = MAX(layer, end),
-        .layer = layer,
+        .params = dense / tp + routed / (double)m->ep,
+        .state = dense / tp / ranks + routed / tp / ranks,
+        .unit = MAX(MAX(body / (double)d->n_layers / tp, end / tp), experts),
+        .layer = body / (double)d->n_layers / tp + experts,
         .layers = layers,
         .in_flight = (double)(m->pp == 1 ? 1 : MIN(microbatches, 2 * m->pp)),
     };
@@ -137,7 +144,7 @@ static int full_gradients(const struct recipe *r, int64_t m)
 }
 
 /* An upper estimate, in bytes, of the fullest rank, with P parameters in its share, W ranks its state is sharded over
- * (dp_shard * cp), and s bytes an element of compute (2 for bfloat16, otherwise 4):
+ * (dp_shard * cp; see share_of), and s bytes an element of compute (2 for bfloat16, otherwise 4):
  *
  *   state        (12 + s) P/W   fp32 master weights and two moments (on the host with enable_cpu_offload), and the
  *                               compute copy, sharded
@@ -161,7 +168,7 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     const int64_t microbatches = (r->training.global_batch_size / recipe_microbatch_rows(r) + ranks - 1) / ranks;
     const bool gpu = strcmp(r->device.name, "cuda") == 0;
     const struct share share = share_of(r, &m, microbatches);
-    double shard = share.params / (double)(m.dp_shard * m.cp);
+    double shard = share.state;
     double n = (double)recipe_microbatch_rows(r) * (double)r->training.seq_len / (double)m.cp;
     double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
     double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.params;

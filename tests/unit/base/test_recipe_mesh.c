@@ -152,7 +152,8 @@ static void test_refused(void **state)
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 4\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp * tp = 6 * 1 * 1; nearest: 2"},
         {"[model]\nname = \"llama3_moe\"\nmoe_hidden = 255\n[parallelism]\ntensor_parallel_degree = 2\n",
-         "parallelism.tensor_parallel_degree = 2 does not divide model.moe_hidden = 255; nearest: 1"},
+         "parallelism.tensor_parallel_degree = 2 does not divide model.n_shared_experts * moe_hidden = 255; nearest: "
+         "1"},
         {"[model]\nname = \"qwen3\"\n[parallelism]\npipeline_parallel_degree = 2\n",
          "parallelism.pipeline_parallel_degree = 2 with 1F1B puts the embedding and the head on two ranks, but "
          "model.tied_embeddings makes them one; nearest: 1, or a schedule in V order (ZBVZeroBubble, DualPipeV)"},
@@ -327,7 +328,7 @@ static bool plainly_legal(const struct recipe *r, int64_t world)
     if (dp == 0 || world < r->elastic.min_workers || world > r->elastic.max_workers)
         return false;
     if (d->n_heads % tp || d->n_kv_heads % tp || d->vocab_size % tp || d->ffn_hidden % tp ||
-        (d->n_experts && d->moe_hidden % tp))
+        (d->n_shared_experts * d->moe_hidden % tp))
         return false;
     int64_t rows = pp > 1 ? r->parallelism.pipeline_parallel_microbatch_size : r->training.local_batch_size;
     if (r->training.seq_len % tp || (cp > 1 && r->training.seq_len % (2 * cp * tp)) || pp > d->n_layers ||

@@ -141,6 +141,26 @@ static void test_memory_of_axes(void **state)
     }
 }
 
+/* Experts: more ranks to hold them take their part, at equal sharding of the rest. */
+static void test_memory_of_experts(void **state)
+{
+    (void)state;
+    uint64_t before = 0;
+    static const char *const degrees[] = {"parallelism.expert_parallel_degree=1",
+                                          "parallelism.expert_parallel_degree=8",
+                                          "parallelism.expert_parallel_degree=64"};
+    for (size_t i = 0; i < ARRAY_SIZE(degrees); i++) {
+        struct recipe r = model("deepseek_v3", "16B");
+        assert_int_equal(recipe_set(&r, degrees[i], NULL), TITAN_OK);
+        assert_int_equal(recipe_set(&r, "elastic.max_workers=64", NULL), TITAN_OK);
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        assert_int_equal(recipe_check_world(&r, 64, NULL), TITAN_OK);
+        uint64_t now = recipe_memory_bytes(&r, 64);
+        assert_true(i == 0 || now < before);
+        before = now;
+    }
+}
+
 /* --- TorchTitan v0.2.2's files -------------------------------------------------------------------------------------
  */
 
@@ -210,9 +230,13 @@ static void test_plan_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_params),           cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_of_axes),
-        cmocka_unit_test(test_torchtitan_files), cmocka_unit_test(test_plan_only),
+        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_of_axes),
+        cmocka_unit_test(test_memory_of_experts),
+        cmocka_unit_test(test_torchtitan_files),
+        cmocka_unit_test(test_plan_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
