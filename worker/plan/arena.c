@@ -1,10 +1,13 @@
 /* arena.c - placement of buffers whose lives are known beforehand.
  *
- * Two heaps grow towards each other: buffers that live long are placed from the bottom, others from the top, each in
- * the order in which lives begin, at the best fitting hole. Where the two meet is known afterwards only: the arena is
- * as large as the largest sum of both at any time, and what was counted from the top is turned round then. What counts
- * as long is tried: a handful of bounds, the smallest arena wins. Every try is linear but for the search among holes,
- * of which there are few, because lives end as they began. */
+ * Greedy, offline: buffers in order of size squared times life, each at the lowest address that is free during its life
+ * (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large ones then lie on each other without holes
+ * and small ones fill what is left. Where that wastes more than a little, plain order of size is tried, too.
+ *
+ * To see only what lives at the same time, time is cut into slices on several levels, each of which has a list of the
+ * buffers that touch it, by address. Slices of a level overlap by half, so that a life of up to half a slice lies in
+ * one; a buffer is placed by the list of the smallest slice that has all of its life. With n buffers of which c are
+ * alive at a time, n/c slices on the lowest level make the whole about n times c. */
 #include "worker/plan/arena.h"
 
 #include <stdlib.h>
@@ -12,142 +15,35 @@
 
 #include "base/cleanup.h"
 
-#define NONE (-1)
+#define LEVELS_MAX 16
+#define SPREAD 4       /* slices of a level to one of the level above */
+#define WASTE_MAX 1e-2 /* above the bound that lifetimes set: try another order */
 
-/* A stretch of a heap; stretches form a list in order of address. The last is free and ends nowhere. */
-struct hole {
-    size_t at, bytes;
-    int previous, next;
-    int free_slot; /* place in heap.holes, NONE: taken */
+struct placed {
+    size_t from, to; /* addresses */
+    int first, last;
 };
 
-struct heap {
-    struct hole *hole; /* pool of cap entries; entry 0 is the last stretch */
-    int n, cap, unused;
-    int *holes; /* those that are free, in no order, without the last */
-    int n_holes;
+/* What touches a slice of time: in order of address, then what was added since it was last looked at. */
+struct slice {
+    struct placed *list;
+    int n_sorted, n, cap;
 };
 
-static bool heap_init(struct heap *h, int cap)
-{
-    h->cap = cap;
-    h->hole = malloc((size_t)cap * sizeof *h->hole);
-    h->holes = malloc((size_t)cap * sizeof *h->holes);
-    return h->hole && h->holes;
-}
-
-static void heap_reset(struct heap *h)
-{
-    h->hole[0] = (struct hole){0, SIZE_MAX, NONE, NONE, NONE};
-    h->n = 1;
-    h->unused = NONE;
-    h->n_holes = 0;
-}
-
-static void heap_free(struct heap *h)
-{
-    free(h->hole);
-    free(h->holes);
-}
-
-/* Bytes from the bottom to the end of the last buffer. */
-static size_t heap_top(const struct heap *h)
-{
-    return h->hole[0].at;
-}
-
-static int new_hole(struct heap *h)
-{
-    const int i = h->unused;
-    if (i == NONE)
-        return h->n++;
-    h->unused = h->hole[i].next;
-    return i;
-}
-
-static void set_free(struct heap *h, int i)
-{
-    h->hole[i].free_slot = h->n_holes;
-    h->holes[h->n_holes++] = i;
-}
-
-static void set_taken(struct heap *h, int i)
-{
-    const int slot = h->hole[i].free_slot, moved = h->holes[--h->n_holes];
-    h->holes[slot] = moved;
-    h->hole[moved].free_slot = slot;
-    h->hole[i].free_slot = NONE;
-}
-
-/* A new stretch of these bytes in front of i, out of i's. */
-static int cut(struct heap *h, int i, size_t bytes)
-{
-    const int n = new_hole(h);
-    struct hole *rest = &h->hole[i];
-
-    h->hole[n] = (struct hole){rest->at, bytes, rest->previous, i, NONE};
-    if (rest->previous != NONE)
-        h->hole[rest->previous].next = n;
-    rest->previous = n;
-    rest->at += bytes;
-    if (i != 0)
-        rest->bytes -= bytes;
-    return n;
-}
-
-static int heap_take(struct heap *h, size_t bytes)
-{
-    int best = 0;
-
-    for (int k = 0; k < h->n_holes; k++) {
-        const struct hole *c = &h->hole[h->holes[k]], *b = &h->hole[best];
-        if (c->bytes >= bytes && (c->bytes < b->bytes || (c->bytes == b->bytes && c->at < b->at)))
-            best = h->holes[k];
-    }
-    if (best == 0 || h->hole[best].bytes > bytes)
-        return cut(h, best, bytes);
-    set_taken(h, best);
-    return best;
-}
-
-/* Make i part of the stretch behind it. */
-static void join_next(struct heap *h, int i)
-{
-    const struct hole gone = h->hole[i];
-    struct hole *next = &h->hole[gone.next];
-
-    next->at = gone.at;
-    if (gone.next != 0)
-        next->bytes += gone.bytes;
-    next->previous = gone.previous;
-    if (gone.previous != NONE)
-        h->hole[gone.previous].next = gone.next;
-    h->hole[i].next = h->unused;
-    h->unused = i;
-}
-
-static void heap_give(struct heap *h, int i)
-{
-    const int previous = h->hole[i].previous, next = h->hole[i].next;
-
-    if (previous != NONE && h->hole[previous].free_slot != NONE) {
-        set_taken(h, previous);
-        join_next(h, previous);
-    }
-    if (next == 0 || h->hole[next].free_slot != NONE)
-        join_next(h, i);
-    else
-        set_free(h, i);
-}
-
-/* --- the walk over time ------------------------------------------------------------------------------------------- */
+struct level {
+    int stride; /* actions; slice k covers [k * stride, (k + 2) * stride) */
+    int n;
+    struct slice *slices;
+};
 
 struct placer {
     struct program *p;
     int n;
-    int *born, *dying; /* buffers in the order of first, of last */
-    int *hole;         /* per buffer */
-    struct heap bottom, top;
+    struct buffer **order;
+    struct placed *added; /* scratch */
+    int cap_added;
+    int n_levels;
+    struct level level[LEVELS_MAX]; /* the first is one slice of all time */
 };
 
 static bool in_arena(const struct buffer *b)
@@ -155,95 +51,184 @@ static bool in_arena(const struct buffer *b)
     return !buffer_is_external(b->kind) && b->first >= 0;
 }
 
-/* Buffers in order of a moment of their lives, by counting. */
-static bool order_by(const struct placer *s, bool last, int *out)
+static void placer_free(struct placer *s)
 {
-    const struct program *p = s->p;
-    _cleanup_free_ int *start = calloc((size_t)p->n_actions + 2, sizeof *start);
-
-    if (!start)
-        return false;
-    for (int i = 0; i < p->n_buffers; i++)
-        if (in_arena(&p->buffers[i]))
-            start[(last ? p->buffers[i].last : p->buffers[i].first) + 1]++;
-    for (int i = 0; i < p->n_actions; i++)
-        start[i + 1] += start[i];
-    for (int i = 0; i < p->n_buffers; i++)
-        if (in_arena(&p->buffers[i]))
-            out[start[last ? p->buffers[i].last : p->buffers[i].first]++] = i;
-    return true;
-}
-
-/* Place all, buffers that live longer than `longest` actions at the bottom. offset is counted from the heap's own end.
- * Returns the size of the arena. */
-static size_t walk(struct placer *s, int longest)
-{
-    struct buffer *const buffers = s->p->buffers;
-    size_t arena = 0;
-    int ended = 0;
-
-    heap_reset(&s->bottom);
-    heap_reset(&s->top);
-    for (int k = 0; k < s->n; k++) {
-        struct buffer *b = &buffers[s->born[k]];
-        for (; buffers[s->dying[ended]].last < b->first; ended++) {
-            const struct buffer *d = &buffers[s->dying[ended]];
-            heap_give(d->last - d->first > longest ? &s->bottom : &s->top, s->hole[s->dying[ended]]);
-        }
-        struct heap *h = b->last - b->first > longest ? &s->bottom : &s->top;
-        const int hole = heap_take(h, MAX(arena_round_up(b->bytes), ARENA_ALIGN));
-        s->hole[s->born[k]] = hole;
-        b->offset = h->hole[hole].at;
-        arena = MAX(arena, heap_top(&s->bottom) + heap_top(&s->top));
+    free(s->order);
+    free(s->added);
+    for (int l = 0; l < s->n_levels; l++) {
+        for (int k = 0; k < s->level[l].n; k++)
+            free(s->level[l].slices[k].list);
+        free(s->level[l].slices);
     }
-    return arena;
 }
 
 static bool placer_init(struct placer *s, struct program *p)
 {
-    const size_t n = (size_t)p->n_buffers + 1;
+    int64_t alive = 0; /* summed over all actions */
 
     *s = (struct placer){.p = p};
+    s->order = malloc(((size_t)p->n_buffers + 1) * sizeof(struct buffer *));
+    if (!s->order)
+        return false;
     for (int i = 0; i < p->n_buffers; i++)
-        s->n += in_arena(&p->buffers[i]);
-    s->born = malloc(n * sizeof *s->born);
-    s->dying = malloc(n * sizeof *s->dying);
-    s->hole = malloc(n * sizeof *s->hole);
-    /* Taken stretches are no more than buffers, free ones no more than one beside each. */
-    return s->born && s->dying && s->hole && heap_init(&s->bottom, 2 * s->n + 2) && heap_init(&s->top, 2 * s->n + 2) &&
-           order_by(s, false, s->born) && order_by(s, true, s->dying);
+        if (in_arena(&p->buffers[i])) {
+            s->order[s->n++] = &p->buffers[i];
+            alive += p->buffers[i].last - p->buffers[i].first + 1;
+        }
+    const int64_t least = MAX(alive / (s->n + 1), 16); /* stride of the lowest level */
+    for (int64_t stride = p->n_actions + 1; s->n_levels == 0 || (stride >= least && s->n_levels < LEVELS_MAX);
+         stride /= SPREAD) {
+        struct level *l = &s->level[s->n_levels];
+        *l = (struct level){.stride = (int)stride, .n = (int)(p->n_actions / stride) + 1};
+        l->slices = calloc((size_t)l->n, sizeof *l->slices);
+        if (!l->slices)
+            return false;
+        s->n_levels++;
+    }
+    return true;
 }
 
-static void placer_free(struct placer *s)
+static void forget_all(struct placer *s)
 {
-    free(s->born);
-    free(s->dying);
-    free(s->hole);
-    heap_free(&s->bottom);
-    heap_free(&s->top);
+    for (int l = 0; l < s->n_levels; l++)
+        for (int k = 0; k < s->level[l].n; k++)
+            s->level[l].slices[k].n = s->level[l].slices[k].n_sorted = 0;
+}
+
+/* The smallest slice that has all of a buffer's life. */
+static struct slice *slice_of(const struct placer *s, const struct buffer *b)
+{
+    for (int l = s->n_levels - 1; l > 0; l--) {
+        const int64_t k = b->first / s->level[l].stride;
+        if (b->last < (k + 2) * s->level[l].stride)
+            return &s->level[l].slices[k];
+    }
+    return &s->level[0].slices[0];
+}
+
+static size_t first_fit(const struct slice *slice, const struct buffer *b)
+{
+    const size_t bytes = arena_round_up(b->bytes);
+    size_t at = 0;
+
+    for (int i = 0; i < slice->n; i++) {
+        const struct placed *q = &slice->list[i];
+        if (q->first > b->last || q->last < b->first)
+            continue;
+        if (q->from >= at + bytes)
+            break;
+        at = MAX(at, q->to);
+    }
+    return at;
+}
+
+static bool slice_add(struct slice *slice, const struct placed *entry)
+{
+    if (slice->n == slice->cap) {
+        const int cap = MAX(16, 2 * slice->cap);
+        struct placed *larger = realloc(slice->list, (size_t)cap * sizeof *larger);
+        if (!larger)
+            return false;
+        slice->list = larger;
+        slice->cap = cap;
+    }
+    slice->list[slice->n++] = *entry;
+    return true;
+}
+
+static int by_address(const void *x, const void *y)
+{
+    const struct placed *a = x, *b = y;
+    return (a->from > b->from) - (a->from < b->from);
+}
+
+/* Bring what was added since into order. */
+static bool slice_sort(struct placer *s, struct slice *slice)
+{
+    int left = slice->n_sorted - 1, right = slice->n - slice->n_sorted - 1;
+
+    if (right < 0)
+        return true;
+    if (right >= s->cap_added) {
+        struct placed *larger = realloc(s->added, (size_t)(2 * right + 16) * sizeof *larger);
+        if (!larger)
+            return false;
+        s->added = larger;
+        s->cap_added = 2 * right + 16;
+    }
+    memcpy(s->added, slice->list + slice->n_sorted, (size_t)(right + 1) * sizeof *s->added);
+    qsort(s->added, (size_t)right + 1, sizeof *s->added, by_address);
+    for (int at = slice->n - 1; right >= 0; at--) /* merge from the end */
+        slice->list[at] =
+            left >= 0 && slice->list[left].from > s->added[right].from ? slice->list[left--] : s->added[right--];
+    slice->n_sorted = slice->n;
+    return true;
+}
+
+static bool note_placed(struct placer *s, const struct buffer *b)
+{
+    const struct placed entry = {b->offset, b->offset + arena_round_up(b->bytes), b->first, b->last};
+
+    for (int l = 0; l < s->n_levels; l++) {
+        const int stride = s->level[l].stride;
+        for (int k = MAX(b->first / stride - 1, 0); k <= b->last / stride; k++)
+            if (!slice_add(&s->level[l].slices[k], &entry))
+                return false;
+    }
+    return true;
+}
+
+static int compare_doubles(double a, double b)
+{
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+static int by_size_and_life(const void *x, const void *y)
+{
+    const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
+    const double size_a = (double)a->bytes, size_b = (double)b->bytes;
+    const int order =
+        compare_doubles(size_a * size_a * (a->last - a->first + 1), size_b * size_b * (b->last - b->first + 1));
+    return order != 0 ? order : a->first != b->first ? a->first - b->first : (a > b) - (a < b);
+}
+
+static int by_size(const void *x, const void *y)
+{
+    const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? 1 : -1;
+    return a->first != b->first ? a->first - b->first : (a > b) - (a < b);
+}
+
+static titan_status place_in_order(struct placer *s, int (*order)(const void *, const void *), struct titan_error *err)
+{
+    forget_all(s);
+    qsort(s->order, (size_t)s->n, sizeof(struct buffer *), order);
+    s->p->arena_bytes = 0;
+    for (int i = 0; i < s->n; i++) {
+        struct buffer *b = s->order[i];
+        struct slice *slice = slice_of(s, b);
+        if (!slice_sort(s, slice))
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        b->offset = first_fit(slice, b);
+        s->p->arena_bytes = MAX(s->p->arena_bytes, b->offset + arena_round_up(b->bytes));
+        if (!note_placed(s, b))
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    }
+    return TITAN_OK;
 }
 
 titan_status arena_place(struct program *p, struct titan_error *err)
 {
+    const double enough = (double)program_peak(p, NULL, NULL) * (1 + WASTE_MAX);
     _cleanup_(placer_free) struct placer s;
-    int best = 0;
 
     if (!placer_init(&s, p))
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    p->arena_bytes = SIZE_MAX;
-    const size_t bound = program_peak(p, NULL, NULL);
-    for (int longest = 1; longest < 4 * p->n_actions + 4 && p->arena_bytes > bound; longest *= 4) {
-        const size_t bytes = walk(&s, longest);
-        if (bytes < p->arena_bytes) {
-            p->arena_bytes = bytes;
-            best = longest;
-        }
-    }
-    (void)walk(&s, best);
-    for (int k = 0; k < s.n; k++) {
-        struct buffer *b = &p->buffers[s.born[k]];
-        if (b->last - b->first <= best)
-            b->offset = p->arena_bytes - b->offset - MAX(arena_round_up(b->bytes), ARENA_ALIGN);
-    }
-    return TITAN_OK;
+    TRY(place_in_order(&s, by_size_and_life, err));
+    const size_t first = p->arena_bytes;
+    if ((double)first <= enough)
+        return TITAN_OK;
+    TRY(place_in_order(&s, by_size, err));
+    return p->arena_bytes <= first ? TITAN_OK : place_in_order(&s, by_size_and_life, err);
 }

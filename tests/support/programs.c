@@ -1,0 +1,124 @@
+/* programs.c - step programs for tests. */
+#include "tests/support/programs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+static const struct model_dims small = {.dim = 64,
+                                        .n_layers = 4,
+                                        .n_heads = 4,
+                                        .n_kv_heads = 2,
+                                        .ffn_hidden = 128,
+                                        .vocab_size = 256,
+                                        .rope_theta = 1e4,
+                                        .norm_eps = 1e-5};
+
+static size_t work_bytes(struct device *dev, const struct attention_shape *s)
+{
+    (void)dev;
+    return (size_t)(s->b * s->tq * s->h) * sizeof(float);
+}
+
+static const struct device_ops sizes = {.attention_work_bytes = work_bytes};
+
+static const char *schedule_of(const struct programs_case *c)
+{
+    return c->schedule ? c->schedule : "1F1B";
+}
+
+void programs_name(const struct programs_case *c, char *ret, size_t room)
+{
+    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s", c->pp,
+             c->dp_replicate, c->dp_shard, c->cp, c->tp, c->pp > 1 ? schedule_of(c) : "", c->microbatches, c->reshard,
+             c->reduce, c->checkpointing, c->prefetch, c->canonical ? " canonical" : "", c->masked ? " masked" : "",
+             c->ring ? " ring" : "", c->offload ? " offload" : "");
+}
+
+static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
+{
+    const int each = c->stages ? c->stages : schedule_stages_per_rank(schedule_of(c));
+
+    if (c->pp == 1)
+        return TITAN_OK;
+    return schedule_generate(schedule_of(c), c->pp, c->pp * each, share, &p->schedule, err);
+}
+
+static titan_status open_layout(const struct programs_case *c, const struct mesh *mesh, struct programs *p,
+                                struct titan_error *err)
+{
+    const int layers = (int)p->model->dims.n_layers, stages = p->schedule ? p->schedule->stages : 1;
+    _cleanup_free_ int *first = calloc((size_t)stages + 1, sizeof *first);
+
+    if (!first)
+        return TITAN_ENOMEM;
+    for (int s = 0; s <= stages; s++)
+        first[s] = layers * s / stages;
+    return layout_open(&(struct layout_options){.model = p->model,
+                                                .mesh = *mesh,
+                                                .stages = stages,
+                                                .v_order = p->schedule && p->schedule->v_order,
+                                                .first_layer = first,
+                                                .canonical = c->canonical},
+                       &p->layout, err);
+}
+
+static titan_status open_all(const struct programs_case *c, struct programs *p, struct titan_error *err)
+{
+    const struct mesh mesh = {.world = c->pp * c->dp_replicate * c->dp_shard * c->cp * c->tp,
+                              .size = {c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp},
+                              .ep = 1};
+    const int batch = mesh_batch_size(&mesh);
+
+    TRY(model_open(c->dims ? c->dims : &small, &p->model, err));
+    TRY(open_schedule(c, (c->microbatches + batch - 1) / batch, p, err));
+    TRY(open_layout(c, &mesh, p, err));
+    const size_t layers = (size_t)p->model->dims.n_layers;
+    p->checkpointing = calloc(layers, sizeof *p->checkpointing);
+    for (size_t l = 0; l < layers; l++)
+        p->checkpointing[l] = c->checkpointing;
+    p->options = (struct build_options){.layout = p->layout,
+                                        .schedule = p->schedule,
+                                        .dt = c->dt,
+                                        .b = c->b ? c->b : 2,
+                                        .t = c->t ? c->t : 32,
+                                        .masked = c->masked || c->cp > 1,
+                                        .ring = c->ring,
+                                        .loss_chunks = 2,
+                                        .ops = &sizes,
+                                        .microbatches = c->microbatches,
+                                        .reshard = c->reshard,
+                                        .reduce = c->reduce,
+                                        .prefetch = c->prefetch,
+                                        .canonical = c->canonical,
+                                        .offload = c->offload,
+                                        .checkpointing = p->checkpointing};
+    p->n = program_kinds(&p->options);
+    p->kinds = calloc((size_t)p->n, sizeof(struct program *));
+    for (int k = 0; k < p->n; k++)
+        TRY(program_build(&p->options, program_kind_rank(&p->options, k), &p->kinds[k], err));
+    return TITAN_OK;
+}
+
+titan_status programs_open(const struct programs_case *c, struct programs *ret, struct titan_error *err)
+{
+    *ret = (struct programs){0};
+    const titan_status status = open_all(c, ret, err);
+    if (status != TITAN_OK)
+        programs_close(ret);
+    return status;
+}
+
+void programs_close(struct programs *p)
+{
+    for (int k = 0; p->kinds && k < p->n; k++)
+        program_close(p->kinds[k]);
+    free(p->kinds);
+    free(p->checkpointing);
+    layout_close(p->layout);
+    schedule_close(p->schedule);
+    model_close(p->model);
+    *p = (struct programs){0};
+}

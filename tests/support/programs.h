@@ -1,0 +1,37 @@
+/* programs.h - step programs of a model on any mesh, without recipe or device. */
+#ifndef TITAN_TESTS_SUPPORT_PROGRAMS_H
+#define TITAN_TESTS_SUPPORT_PROGRAMS_H
+
+#include "worker/plan/build.h"
+
+struct programs_case {
+    const struct model_dims *dims; /* NULL: 4 layers, small */
+    int pp, dp_replicate, dp_shard, cp, tp;
+    const char *schedule; /* NULL: 1F1B where pp > 1 */
+    int stages;           /* a rank; 0: the schedule's default */
+    int microbatches;     /* of the global batch */
+    int64_t b, t;         /* 0: 2 and 32 */
+    enum dtype dt;
+    enum reshard reshard;
+    enum reduce_when reduce;
+    enum checkpointing checkpointing;
+    int prefetch;
+    bool canonical, masked, ring, offload;
+};
+
+struct programs {
+    struct model *model;
+    struct layout *layout;
+    struct schedule *schedule;
+    enum checkpointing *checkpointing;
+    struct build_options options;
+    int n;
+    struct program **kinds; /* finished, not checked */
+};
+
+/* "pp2 dp1x2 cp1 tp2 1F1B ..." */
+void programs_name(const struct programs_case *c, char *ret, size_t room);
+titan_status programs_open(const struct programs_case *c, struct programs *ret, struct titan_error *err) TITAN_MUST_USE;
+void programs_close(struct programs *p);
+
+#endif
