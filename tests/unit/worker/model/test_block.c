@@ -44,6 +44,7 @@ struct shape {
     int cp, tp;
     bool ring, documents; /* documents: masks within them, also on one rank */
     int loss_chunks;
+    enum { KEEP_ALL, KEEP_PRODUCTS, KEEP_NOTHING } keep; /* of the forward; the rest is computed again */
 };
 
 static bool is_masked(const struct shape *s)
@@ -61,6 +62,7 @@ struct written {
     struct block_tokens tokens;
     struct unit_buffers units[UNITS_MAX];
     struct layer_saved saved[LAYERS];
+    int from[LAYERS + 1]; /* first action of each layer's forward */
     struct layer_back back[LAYERS];
     struct tensor x, dx; /* behind the last layer; gradient of the embedding's output */
     int losses;
@@ -112,10 +114,40 @@ static void declare(struct written *w, const struct shape *s)
     emit_load(e, w->tokens.all);
 }
 
-static void write_backward(struct written *w, const struct unit_buffers *tied)
+static bool keep_products(void *arg, const struct action *a, int buffer)
+{
+    (void)arg;
+    (void)buffer;
+    return a->op == OP_MATMUL;
+}
+
+static bool keep_nothing(void *arg, const struct action *a, int buffer)
+{
+    (void)arg;
+    (void)a;
+    (void)buffer;
+    return false;
+}
+
+/* Forward once more, for what is not kept. */
+static void write_again(struct written *w, const struct shape *s, int l)
+{
+    struct tensor *needed[SAVED_COUNT];
+    int n = 0;
+    if (s->keep == KEEP_ALL)
+        return;
+    for (int i = 0; i < SAVED_COUNT; i++)
+        if (i != SAVED_X && tensor_exists(w->saved[l].t[i]))
+            needed[n++] = &w->saved[l].t[i];
+    emit_again(&w->e, w->from[l], w->from[l + 1], s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL, needed,
+               n);
+}
+
+static void write_backward(struct written *w, const struct shape *s, const struct unit_buffers *tied)
 {
     for (int l = LAYERS - 1; l >= 0; l--) {
         w->e.unit = l + 1;
+        write_again(w, s, l);
         w->e.phase = PHASE_DGRAD;
         w->dx = layer_dgrad(&w->k, &w->units[l + 1], &w->tokens, &w->saved[l], w->dx, &w->back[l]);
         w->e.phase = PHASE_WGRAD;
@@ -150,13 +182,15 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
     w->x = embedding_forward(&w->k, &w->units[0], &w->tokens);
     for (int l = 0; l < LAYERS; l++) {
         w->e.unit = l + 1;
+        w->from[l] = w->e.p->n_actions;
         w->x = layer_forward(&w->k, &w->units[l + 1], &w->tokens, w->x, TENSOR_NONE, &w->saved[l]);
     }
+    w->from[LAYERS] = w->e.p->n_actions;
     w->e.unit = LAYERS + 1;
     const struct unit_buffers *tied = s->dims->tied_embeddings ? &w->units[0] : NULL;
     w->dx = head_step(&w->k, &w->units[LAYERS + 1], tied, &w->tokens, w->x, TENSOR_NONE,
                       tensor_at(w->losses, 0, DTYPE_F32, 1, block_tokens_local(&w->k)));
-    write_backward(w, tied);
+    write_backward(w, s, tied);
     return ok(w->e.status, &err) && ok(program_finish(w->e.p, &err), &err);
 }
 
@@ -569,8 +603,9 @@ static void check_shape(const struct shape *s)
     const int bad = ranks_join(&r);
     ranks_free(&r);
     if (bad > 0)
-        fail_msg("cp %d%s, tp %d, %s%s, %d loss chunks: %d ranks failed", s->cp, s->ring ? " (ring)" : "", s->tp,
-                 s->dims->qk_norm ? "qwen3" : "llama", s->documents ? ", documents" : "", s->loss_chunks, bad);
+        fail_msg("cp %d%s, tp %d, %s%s, %d loss chunks, keep %d: %d ranks failed", s->cp, s->ring ? " (ring)" : "",
+                 s->tp, s->dims->qk_norm ? "qwen3" : "llama", s->documents ? ", documents" : "", s->loss_chunks,
+                 s->keep, bad);
 }
 
 static void check_shapes(const struct shape *s, int n)
@@ -628,6 +663,19 @@ static void test_both(void **state)
     check_shapes(s, ARRAY_SIZE(s));
 }
 
+static void test_recomputed(void **state)
+{
+    static const struct shape s[] = {
+        {&qwen3, .cp = 1, .tp = 1, .loss_chunks = 1, .keep = KEEP_NOTHING},
+        {&llama, .cp = 1, .tp = 2, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
+        {&qwen3, .cp = 2, .tp = 2, .loss_chunks = 2, .keep = KEEP_PRODUCTS},
+        {&llama, .cp = 2, .tp = 2, .ring = true, .loss_chunks = 1, .keep = KEEP_NOTHING},
+        {&qwen3, .cp = 4, .tp = 1, .ring = true, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
+    };
+    (void)state;
+    check_shapes(s, ARRAY_SIZE(s));
+}
+
 int main(void)
 {
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
@@ -635,6 +683,7 @@ int main(void)
         cmocka_unit_test(test_emitted),          cmocka_unit_test(test_added),
         cmocka_unit_test(test_one_rank),         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_context_parallel), cmocka_unit_test(test_both),
+        cmocka_unit_test(test_recomputed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
