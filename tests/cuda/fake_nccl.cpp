@@ -2,11 +2,14 @@
  *
  * A communicator is a file in /dev/shm that all its ranks map: a count of arrivals and a slot for each rank. Operations
  * run on the stream's thread and wait for their peers until the abort flag of their own rank is set, as NCCL's kernels
- * do: a dead peer is waited for. Where NCCL may answer "in progress", this does at least once. Uses that NCCL forbids
- * (a call while one is in progress, a second revoke, a collective on a revoked communicator) are refused. */
+ * do: a dead peer is waited for. Sends and receives go through a mailbox for every pair of ranks. Where NCCL may answer
+ * "in progress", this does at least once, and a communicator made of another is handed out when the other is no longer
+ * in progress. Uses that NCCL forbids (a call while one is in progress, a second revoke, a collective on a revoked
+ * communicator) are refused. */
 #include <atomic>
 #include <condition_variable>
 #include <fcntl.h>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nccl.h>
@@ -22,12 +25,20 @@
 #include "tests/cuda/fake_cuda.h"
 
 #define SLOT ((size_t)64 << 10)
+#define MAIL ((size_t)16 << 10)
 #define RANKS_MAX 64
+
+struct mailbox {
+    std::atomic<uint64_t> put, taken; /* letters so far */
+    char letter[MAIL];
+};
 
 struct segment {
     std::atomic<uint64_t> arrivals; /* of all barriers so far */
     std::atomic<int> attached;
-    char slots[][SLOT];
+    std::atomic<uint64_t> splitting;               /* ranks that have come to a split, of all splits so far */
+    int colours[2][RANKS_MAX], keys[2][RANKS_MAX]; /* of this split and the one before */
+    char slots[][SLOT];                            /* and then mailboxes, from x to y */
 };
 
 struct fake_comm {
@@ -40,6 +51,11 @@ struct fake_comm {
     std::atomic<int> busy_looks{0}; /* GetAsyncError answers "in progress" this often */
     bool revoked = false, finalized = false, forming = true;
     int operations = 0;
+    /* The child being made of this one: where its handle goes. */
+    ncclComm_t *slot = nullptr;
+    ncclComm_t child = nullptr;
+    uint64_t splits = 0;
+    bool splitting = false;
 };
 typedef std::shared_ptr<fake_comm> ref;
 
@@ -58,7 +74,13 @@ static ref find(ncclComm_t c)
 
 static size_t segment_bytes(int world)
 {
-    return sizeof(segment) + (size_t)world * SLOT;
+    return sizeof(segment) + (size_t)world * SLOT + (size_t)world * (size_t)world * sizeof(mailbox);
+}
+
+static mailbox *mail(fake_comm *c, int from, int to)
+{
+    mailbox *all = (mailbox *)c->shared->slots[c->world];
+    return &all[from * c->world + to];
 }
 
 static ncclResult_t attach(const ref &c)
@@ -174,37 +196,105 @@ template <class Run> static ncclResult_t enqueue(ncclComm_t nccl, cudaStream_t s
     return ncclSuccess;
 }
 
-/* Point to point within a group: kept until the group ends. */
+/* A call within a group, kept until the group ends: a collective, or a message. */
 struct pending {
+    std::function<void(fake_comm *)> collective;
     bool send;
     char *data;
     size_t bytes;
     int peer;
-    ncclComm_t comm;
-    cudaStream_t stream;
 };
-static thread_local bool in_group;
+static thread_local int group_depth;
 static thread_local std::vector<pending> group;
+static thread_local ncclComm_t group_comm;
+static thread_local cudaStream_t group_stream;
 
-static ncclResult_t all_pairs(const std::vector<pending> &calls)
+/* As far as the mailbox allows; true when it moved. */
+static bool pass_on(fake_comm *c, pending &p)
 {
-    const std::vector<pending> mine = calls;
-    return enqueue(mine[0].comm, mine[0].stream, [mine](fake_comm *c) {
-        size_t bytes = mine[0].bytes;
-        for (int to = 0; to < c->world; to++) { /* everybody's slice for `to`, in turn */
-            const char *slice = nullptr;
-            for (const pending &p : mine)
-                if (p.send && p.peer == to)
-                    slice = p.data;
-            bool ok = show(c, slice, bytes, [&](size_t at, size_t part) {
-                for (const pending &p : mine)
-                    if (!p.send && c->rank == to)
-                        memcpy(p.data + at, c->shared->slots[p.peer], part);
-            });
-            if (!ok)
-                return;
+    mailbox *box = p.send ? mail(c, c->rank, p.peer) : mail(c, p.peer, c->rank);
+    if (p.send ? box->put.load() != box->taken.load() : box->put.load() == box->taken.load())
+        return false;
+    const size_t part = p.bytes < MAIL ? p.bytes : MAIL;
+    if (p.send) {
+        memcpy(box->letter, p.data, part);
+        box->put++;
+    } else {
+        memcpy(p.data, box->letter, part);
+        box->taken++;
+    }
+    p.data += part;
+    p.bytes -= part;
+    return true;
+}
+
+/* All at once; those between two ranks in their order. */
+static void pass_all(fake_comm *c, std::vector<pending> messages)
+{
+    for (bool left = true; left && !c->abort.load();) {
+        bool moved = false;
+        left = false;
+        for (size_t i = 0; i < messages.size(); i++) {
+            bool behind = messages[i].bytes == 0;
+            for (size_t j = 0; j < i; j++)
+                behind = behind || (messages[j].bytes > 0 && messages[j].send == messages[i].send &&
+                                    messages[j].peer == messages[i].peer);
+            left = left || messages[i].bytes > 0;
+            moved = (!behind && pass_on(c, messages[i])) || moved;
         }
+        if (left && !moved)
+            usleep(20);
+    }
+}
+
+static ncclResult_t end_group(void)
+{
+    std::vector<pending> calls;
+    calls.swap(group);
+    if (calls.empty())
+        return ncclSuccess;
+    return enqueue(group_comm, group_stream, [calls](fake_comm *c) {
+        std::vector<pending> messages;
+        for (const pending &p : calls)
+            if (p.collective)
+                p.collective(c);
+            else
+                messages.push_back(p);
+        pass_all(c, messages);
     });
+}
+
+static ncclResult_t add_to_group(ncclComm_t comm, cudaStream_t stream, const pending &p)
+{
+    if (!group.empty() && (group_comm != comm || group_stream != stream))
+        return ncclInvalidUsage; /* NCCL allows it; the plug-in has no use for it */
+    group_comm = comm;
+    group_stream = stream;
+    group.push_back(p);
+    return ncclSuccess;
+}
+
+template <class Run> static ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, Run run)
+{
+    return group_depth > 0 ? add_to_group(comm, stream, {run, false, nullptr, 0, 0}) : enqueue(comm, stream, run);
+}
+
+/* The child a communicator is being split into: once all its ranks have come, what all of them have said decides. */
+static void finish_split(fake_comm *c)
+{
+    const uint64_t n = c->splits;
+    const int *colours = c->shared->colours[n % 2], *keys = c->shared->keys[n % 2];
+    const int mine = colours[c->rank];
+    int rank = 0, world = 0;
+    for (int r = 0; r < c->world; r++) {
+        if (colours[r] != mine)
+            continue;
+        world++;
+        rank += keys[r] < keys[c->rank] || (keys[r] == keys[c->rank] && r < c->rank);
+    }
+    c->splitting = false;
+    if (mine != NCCL_SPLIT_NOCOLOR)
+        (void)create(&c->child, c->name + "-" + std::to_string(n) + "-" + std::to_string(mine), rank, world);
 }
 
 extern "C" {
@@ -238,12 +328,23 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t nccl, ncclResult_t *state)
             return ncclSuccess;
         c->forming = false;
     }
-    if (c->busy_looks.load() > 0)
-        c->busy_looks--;
-    else if ((c->revoked || c->finalized) && c->in_flight.load() > 0)
+    if (c->abort.load())
+        c->splitting = false;
+    if (c->splitting) {
+        if (c->shared->splitting.load() < c->splits * (uint64_t)c->world)
+            return ncclSuccess;
+        finish_split(c.get());
+    }
+    if (c->busy_looks.load() > 0) {
+        if (--c->busy_looks == 0 && c->slot) {
+            *c->slot = c->child;
+            c->slot = nullptr;
+        }
         return ncclSuccess;
-    else
-        *state = ncclSuccess;
+    }
+    if ((c->revoked || c->finalized) && c->in_flight.load() > 0)
+        return ncclSuccess;
+    *state = ncclSuccess;
     return ncclSuccess;
 }
 ncclResult_t ncclCommUserRank(ncclComm_t nccl, int *rank)
@@ -309,13 +410,31 @@ ncclResult_t ncclCommShrink(ncclComm_t nccl, int *excluded, int n, ncclComm_t *r
         rank -= excluded[i] < c->rank;
         name += "-" + std::to_string(excluded[i]);
     }
-    return create(ret, name, rank, c->world - n);
+    *ret = nullptr;
+    c->slot = ret;
+    c->busy_looks = 2;
+    return create(&c->child, name, rank, c->world - n);
+}
+ncclResult_t ncclCommSplit(ncclComm_t nccl, int colour, int key, ncclComm_t *ret, ncclConfig_t *config)
+{
+    ref c = find(nccl);
+    if (config->blocking != 0 || c->busy_looks.load() > 0 || c->splitting || c->revoked || c->finalized || c->abort)
+        return ncclInvalidArgument;
+    const uint64_t n = ++c->splits;
+    c->shared->colours[n % 2][c->rank] = colour;
+    c->shared->keys[n % 2][c->rank] = key;
+    *ret = c->child = nullptr;
+    c->slot = ret;
+    c->splitting = true;
+    c->busy_looks = 2;
+    c->shared->splitting++;
+    return ncclInProgress;
 }
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t s)
 {
     const size_t bytes = count * type_bytes(type);
-    return enqueue(comm, s, [=](fake_comm *c) {
+    return collective(comm, s, [=](fake_comm *c) {
         show(c, (const char *)send, bytes, [&](size_t at, size_t part) {
             for (int r = 0; r < c->world; r++)
                 memmove((char *)recv + (size_t)r * bytes + at, c->shared->slots[r], part);
@@ -325,7 +444,7 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t s)
 {
-    return enqueue(comm, s, [=](fake_comm *c) {
+    return collective(comm, s, [=](fake_comm *c) {
         const size_t width = type_bytes(type), bytes = count * width;
         std::vector<char> mine(bytes);
         for (int to = 0; to < c->world; to++) {
@@ -346,7 +465,7 @@ ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclD
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t s)
 {
-    return enqueue(comm, s, [=](fake_comm *c) {
+    return collective(comm, s, [=](fake_comm *c) {
         const size_t width = type_bytes(type);
         show(c, (const char *)send, count * width, [&](size_t at, size_t part) {
             for (size_t i = 0; i < part / width; i++) {
@@ -361,43 +480,36 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t s)
 {
-    return enqueue(comm, s, [=](fake_comm *c) {
+    return collective(comm, s, [=](fake_comm *c) {
         show(c, (const char *)send, count * type_bytes(type),
              [&](size_t at, size_t part) { memmove((char *)recv + at, c->shared->slots[root], part); });
     });
 }
-static ncclResult_t point_to_point(const pending &p)
+static ncclResult_t point_to_point(const pending &p, ncclComm_t comm, cudaStream_t stream)
 {
-    if (in_group) {
-        group.push_back(p);
-        return ncclSuccess;
-    }
-    /* Alone: only between two ranks, where both take part in every step. */
-    return enqueue(p.comm, p.stream, [p](fake_comm *c) {
-        std::vector<char> nothing(p.send ? 0 : p.bytes);
-        show(c, p.send ? p.data : nothing.data(), p.bytes, [&](size_t at, size_t part) {
-            if (!p.send)
-                memcpy(p.data + at, c->shared->slots[p.peer], part);
-        });
-    });
+    if (p.peer < 0 || p.peer >= find(comm)->world)
+        return ncclInvalidArgument;
+    if (group_depth > 0)
+        return add_to_group(comm, stream, p);
+    return enqueue(comm, stream, [p](fake_comm *c) { pass_all(c, {p}); });
 }
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
 {
-    return point_to_point({true, (char *)data, count * type_bytes(type), peer, comm, s});
+    return point_to_point({nullptr, true, (char *)data, count * type_bytes(type), peer}, comm, s);
 }
 ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
 {
-    return point_to_point({false, (char *)data, count * type_bytes(type), peer, comm, s});
+    return point_to_point({nullptr, false, (char *)data, count * type_bytes(type), peer}, comm, s);
 }
 ncclResult_t ncclGroupStart(void)
 {
-    in_group = true;
-    group.clear();
+    group_depth++;
     return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd(void)
 {
-    in_group = false;
-    return group.empty() ? ncclSuccess : all_pairs(group);
+    if (group_depth == 0)
+        return ncclInvalidUsage;
+    return --group_depth == 0 ? end_group() : ncclSuccess;
 }
 }

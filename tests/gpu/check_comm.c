@@ -1,6 +1,6 @@
-/* check_comm [RANKS] - the NCCL communicator among processes of this machine: every collective, then the death of a
- * rank: revoke, an update that must not happen, shrink, a new communicator. All ranks use GPU 0 unless there are
- * enough GPUs. TAP; figures in $OUT/comm.json. */
+/* check_comm [RANKS] - the NCCL communicator among processes of this machine: every collective, the same in groups
+ * split off, then the death of a rank: revoke, an update that must not happen, shrink, a new communicator. All ranks
+ * use GPU 0 unless there are enough GPUs. TAP; figures in $OUT/comm.json. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -187,6 +187,164 @@ static void check_moves(struct rank *r)
     r->ops->release(r->h.dev, to);
 }
 
+static void check_shift(struct rank *r)
+{
+    const size_t bytes = COUNT * sizeof(float);
+    float *from = device_floats(r, COUNT), *to = device_floats(r, COUNT);
+    bool ok = true;
+    fill(r, from, DTYPE_F32, r->rank, 0, COUNT);
+    for (int distance = -1; distance <= r->world; distance++) {
+        const int source = ((r->rank - distance) % r->world + r->world) % r->world;
+        ok = ok && r->comm_ops->shift(r->comm, to, from, bytes, distance, r->s) == TITAN_OK;
+        double *got = fetch(r, to, DTYPE_F32, COUNT);
+        for (size_t i = 0; i < COUNT; i++)
+            ok = ok && got[i] == element(source, i);
+        free(got);
+    }
+    verdict(r, ok, "shift");
+    r->ops->release(r->h.dev, from);
+    r->ops->release(r->h.dev, to);
+}
+
+/* Rows from one rank to another: some pairs have none. */
+static int32_t rows_of(int from, int to)
+{
+    return (from + 2 * to) % 3 == 0 ? 0 : 100 * from + 10 * to + 5;
+}
+
+static void check_rows(struct rank *r)
+{
+    enum { ROW = 7 };
+    struct titan_error err = {0};
+    int32_t counts[2][RANKS_MAX] = {{0}};
+    size_t rows[2] = {0};
+    for (int peer = 0; peer < r->world; peer++) {
+        counts[0][peer] = rows_of(peer, r->rank);
+        counts[1][peer] = rows_of(r->rank, peer);
+        rows[0] += (size_t)counts[0][peer];
+        rows[1] += (size_t)counts[1][peer];
+    }
+    void *on_device = NULL;
+    must(r->ops->alloc(r->h.dev, sizeof counts, &on_device, &err), &err, "alloc");
+    must(r->ops->copy(r->s, on_device, counts, sizeof counts), &err, "copy");
+    const int32_t *recv_counts = on_device, *send_counts = recv_counts + RANKS_MAX;
+    float *from = device_floats(r, rows[1] * ROW + 1), *to = device_floats(r, rows[0] * ROW + 1);
+    fill(r, from, DTYPE_F32, r->rank, 0, rows[1] * ROW);
+    bool ok =
+        r->comm_ops->all_to_all_v(r->comm, to, recv_counts, from, send_counts, ROW * sizeof(float), r->s) == TITAN_OK;
+    double *got = fetch(r, to, DTYPE_F32, rows[0] * ROW + 1);
+    size_t at = 0;
+    for (int peer = 0; peer < r->world; peer++) {
+        size_t first = 0; /* where the peer's rows for this rank lie among all it sends */
+        for (int before = 0; before < r->rank; before++)
+            first += (size_t)rows_of(peer, before) * ROW;
+        for (size_t i = 0; i < (size_t)counts[0][peer] * ROW; i++)
+            ok = ok && got[at++] == element(peer, first + i);
+    }
+    free(got);
+    verdict(r, ok, "all-to-all of different sizes");
+    r->ops->release(r->h.dev, on_device);
+    r->ops->release(r->h.dev, from);
+    r->ops->release(r->h.dev, to);
+}
+
+/* All send to all before anybody receives, with a sum before and after: together, or nobody gets anywhere. */
+static void check_group(struct rank *r)
+{
+    const size_t all = COUNT * (size_t)r->world, bytes = COUNT * sizeof(float);
+    float *from = device_floats(r, COUNT), *to = device_floats(r, all), *sums = device_floats(r, 2);
+    fill(r, from, DTYPE_F32, r->rank, 0, COUNT);
+    fill(r, sums, DTYPE_F32, r->rank, 0, 2);
+    bool ok = r->comm_ops->group_begin(r->comm) == TITAN_OK;
+    ok = ok && r->comm_ops->all_reduce(r->comm, sums, 1, DTYPE_F32, r->s) == TITAN_OK;
+    for (int i = 0; i < 2 * r->world; i++) {
+        const int peer = i % r->world;
+        if (peer == r->rank)
+            continue;
+        titan_status st = i < r->world ? r->comm_ops->send(r->comm, from, bytes, peer, r->s)
+                                       : r->comm_ops->recv(r->comm, to + (size_t)peer * COUNT, bytes, peer, r->s);
+        ok = ok && st == TITAN_OK;
+    }
+    ok = ok && r->comm_ops->all_reduce(r->comm, sums + 1, 1, DTYPE_F32, r->s) == TITAN_OK;
+    ok = r->comm_ops->group_end(r->comm) == TITAN_OK && ok;
+    double *got = fetch(r, to, DTYPE_F32, all), *got_sums = fetch(r, sums, DTYPE_F32, 2);
+    for (size_t i = 0; i < all; i++)
+        ok = ok && (i / COUNT == (size_t)r->rank || got[i] == element((int)(i / COUNT), i % COUNT));
+    ok = ok && got_sums[0] == sum_at(r, 0) && got_sums[1] == sum_at(r, 1);
+    free(got);
+    free(got_sums);
+    verdict(r, ok, "a group of calls");
+    r->ops->release(r->h.dev, from);
+    r->ops->release(r->h.dev, to);
+    r->ops->release(r->h.dev, sums);
+}
+
+/* The communicator of those of the same colour; the rest is this rank's. */
+static struct rank split(struct rank *r, const int *colours)
+{
+    struct titan_error err = {0};
+    struct rank child = *r;
+    int members[RANKS_MAX];
+    child.world = 0;
+    for (int i = 0; i < r->world; i++) {
+        if (i == r->rank)
+            child.rank = child.world;
+        if (colours[i] == colours[r->rank])
+            members[child.world++] = i;
+    }
+    must(r->comm_ops->split(r->comm, members, child.world, NULL, &child.comm, &err), &err, "split");
+    return child;
+}
+
+static int colour_of(int shape, int rank, int world)
+{
+    const int colours[] = {0, rank, rank / 2, rank % 2, rank == world - 1};
+    return colours[shape];
+}
+enum { SHAPES = 5 };
+
+/* Every operation in groups of each shape, all of them open; then two at once, on streams of their own. */
+static void check_splits(struct rank *r)
+{
+    struct titan_error err = {0};
+    struct rank children[SHAPES];
+    struct stream *other = NULL;
+    bool ok = true;
+    for (int shape = 0; shape < SHAPES; shape++) {
+        int colours[RANKS_MAX];
+        for (int i = 0; i < r->world; i++)
+            colours[i] = colour_of(shape, i, r->world);
+        children[shape] = split(r, colours);
+    }
+    for (int shape = 0; shape < SHAPES; shape++) {
+        struct rank *child = &children[shape];
+        check_sums(child, DTYPE_F32, "fp32, split off");
+        check_moves(child);
+        check_shift(child);
+        check_rows(child);
+        check_group(child);
+        r->bad = r->bad || child->bad;
+    }
+    must(r->ops->stream_open(r->h.dev, "other", false, &other, &err), &err, "stream");
+    float *x = device_floats(r, COUNT), *y = device_floats(r, COUNT);
+    fill(r, x, DTYPE_F32, r->rank, 0, COUNT);
+    fill(r, y, DTYPE_F32, children[2].rank, 0, COUNT);
+    ok = r->comm_ops->all_reduce(r->comm, x, COUNT, DTYPE_F32, r->s) == TITAN_OK;
+    ok = r->comm_ops->all_reduce(children[2].comm, y, COUNT, DTYPE_F32, other) == TITAN_OK && ok;
+    ok = r->ops->stream_sync(other, &err) == TITAN_OK && r->ops->stream_sync(r->s, &err) == TITAN_OK && ok;
+    double *got_x = fetch(r, x, DTYPE_F32, COUNT), *got_y = fetch(r, y, DTYPE_F32, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        ok = ok && got_x[i] == sum_at(r, i) && got_y[i] == sum_at(&children[2], i);
+    free(got_x);
+    free(got_y);
+    verdict(r, ok, "two communicators on streams of their own");
+    r->ops->release(r->h.dev, x);
+    r->ops->release(r->h.dev, y);
+    for (int shape = 0; shape < SHAPES; shape++)
+        r->comm_ops->close(children[shape].comm);
+    r->ops->stream_close(other);
+}
+
 /* Median milliseconds of an all-reduce of 16 MiB. */
 static double time_all_reduce(struct rank *r)
 {
@@ -237,6 +395,10 @@ static void check_death(struct rank *r, const struct comm_config *config)
     fill(r, grad, DTYPE_F32, 1, 0, COUNT);
     must(r->ops->stream_open(r->h.dev, "compute", true, &compute, &err), &err, "stream");
     must(r->ops->event_open(r->h.dev, &e, &err), &err, "event");
+    int colours[RANKS_MAX] = {0}, alone[RANKS_MAX];
+    for (int i = 0; i < r->world; i++)
+        alone[i] = i;
+    struct rank all = split(r, colours), single = split(r, alone);
     must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
     must(r->ops->stream_sync(r->s, &err), &err, "barrier");
     if (pthread_create(&control, NULL, wait_for_word, r) != 0)
@@ -260,6 +422,10 @@ static void check_death(struct rank *r, const struct comm_config *config)
     (void)pthread_join(control, NULL);
     int64_t revoked_ns = clock_mono_ns();
     verdict(r, r->comm_ops->async_error(r->comm, &err) != TITAN_OK, "async_error tells");
+    verdict(r, r->comm_ops->async_error(all.comm, &err) != TITAN_OK, "what was split off has failed as well");
+    verdict(r, r->comm_ops->async_error(single.comm, &err) != TITAN_OK, "and what has one member");
+    r->comm_ops->close(all.comm);
+    r->comm_ops->close(single.comm);
     r->ops->stream_clear(r->s);
     r->ops->stream_clear(compute);
     double *got = fetch(r, master, DTYPE_F32, COUNT);
@@ -330,6 +496,10 @@ static int rank_main(int rank, int world, bool die, const char *address, int lis
         check_sums(&r, DTYPE_BF16, "bf16");
         check_sums(&r, DTYPE_F64, "fp64");
         check_moves(&r);
+        check_shift(&r);
+        check_rows(&r);
+        check_group(&r);
+        check_splits(&r);
         double ms = time_all_reduce(&r);
         if (rank == 0)
             printf("figure all_reduce_16MiB_ms %.3f\n", ms);

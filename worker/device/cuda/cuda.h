@@ -20,7 +20,7 @@
 #include "worker/device/device.h"
 
 #define CUDA_MATMUL_WORK_BYTES ((size_t)32 << 20)
-#define CUDA_COMMS_MAX 16
+#define CUDA_COMMS_MAX 64
 
 struct matmul_plans; /* matmul.c */
 

@@ -1,0 +1,242 @@
+/* derive.c - communicators out of another: the survivors' (shrink), some members' (split).
+ *
+ * Both calls may block inside NCCL, so they have a thread of their own; aborting the parent is what frees it. When the
+ * call has returned NCCL may still be at work: the parent is in progress until the child is complete, and only then is
+ * the child's slot filled, so the slot lives until then. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "worker/comm/nccl/nccl.h"
+
+#define QUIET_MS 1000 /* revoked, how long until quiescent */
+
+struct derive_call {
+    const char *what;
+    ncclComm_t parent, child;
+    int *excluded; /* shrink: a copy, NCCL sorts it. NULL: split */
+    int n, colour, key, device;
+    ncclConfig_t config;
+    ncclResult_t result;
+    int done; /* atomic */
+};
+
+static void *run_derive(void *arg)
+{
+    struct derive_call *call = arg;
+    (void)cudaSetDevice(call->device);
+    call->result = call->excluded ? ncclCommShrink(call->parent, call->excluded, call->n, &call->child, &call->config,
+                                                   NCCL_SHRINK_ABORT)
+                                  : ncclCommSplit(call->parent, call->colour, call->key, &call->child, &call->config);
+    __atomic_store_n(&call->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void derive_free(struct derive_call *call)
+{
+    free(call->excluded);
+    free(call);
+}
+
+/* Has NCCL finished? Then call->result is the outcome. */
+static bool derive_finished(struct derive_call *call)
+{
+    ncclResult_t state = ncclSuccess;
+    if (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE))
+        return false;
+    if (!nccl_fine(call->result))
+        return true;
+    ncclResult_t r = ncclCommGetAsyncError(call->parent, &state);
+    call->result = r == ncclSuccess ? state : r;
+    return call->result != ncclInProgress;
+}
+
+/* Wait until NCCL has finished. family: whose failure, or the loss of one of whose peers, ends that; NULL = nobody's.
+ * On failure the call goes on. */
+static titan_status derive_wait(struct derive_call *call, struct comm *family, const atomic_int *abort_flag,
+                                int64_t deadline_ns, struct titan_error *err)
+{
+    unsigned looks = 0;
+    while (!derive_finished(call)) {
+        if (abort_flag && atomic_load(abort_flag))
+            return titan_fail(err, TITAN_EREVOKED, "epoch revoked during %s", call->what);
+        titan_status st = family ? comm_failed(family) : TITAN_OK;
+        if (st != TITAN_OK)
+            return titan_fail(err, st, "the communicator failed during %s", call->what);
+        int lost = family && looks % NCCL_LOOKS_PER_CHECK == 0 ? nccl_peers_lost(family->root->peers) : -1;
+        if (lost >= 0)
+            return titan_fail(err, TITAN_EPEER, "rank %d has ended or failed during %s", lost, call->what);
+        if (clock_mono_ns() >= deadline_ns)
+            return titan_fail(err, TITAN_ETIMEDOUT, "NCCL: %s did not finish in time", call->what);
+        nccl_pause(&looks);
+    }
+    return TITAN_OK;
+}
+
+/* Given up: the parent is aborted. A call that does not end even so keeps its memory. */
+static void derive_abandon(struct comm *parent, struct derive_call *call, pthread_t thread)
+{
+    if (!parent->aborted)
+        parent->aborted = nccl_end_start(parent->dev, parent->nccl, false, &parent->abort_thread);
+    const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
+    unsigned looks = 0;
+    while (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE) && clock_mono_ns() < deadline_ns)
+        nccl_pause(&looks);
+    if (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE)) {
+        (void)pthread_detach(thread);
+        return;
+    }
+    (void)pthread_join(thread, NULL);
+    /* NCCL may still fill the slot of a call that was only begun. */
+    if (call->result == ncclInProgress)
+        return;
+    (void)nccl_end(parent->dev, call->child, false);
+    derive_free(call);
+}
+
+/* Takes the call. A healthy parent fails with it, and its other calls wait for it. *ret is NULL where a member is to
+ * get no child. */
+static titan_status derive(struct comm *parent, struct derive_call *call, bool healthy, const atomic_int *abort_flag,
+                           int64_t deadline_ns, ncclComm_t *ret, struct titan_error *err)
+{
+    pthread_t thread;
+    call->parent = parent->nccl;
+    call->device = parent->dev->index;
+    call->config = nccl_config();
+    if (healthy)
+        (void)pthread_mutex_lock(&parent->lock);
+    titan_status st = TITAN_OK;
+    bool started = pthread_create(&thread, NULL, run_derive, call) == 0;
+    if (started)
+        st = derive_wait(call, healthy ? parent : NULL, abort_flag, deadline_ns, err);
+    if (healthy)
+        (void)pthread_mutex_unlock(&parent->lock);
+    if (!started) {
+        st = titan_fail(err, TITAN_ENOMEM, "no thread for %s", call->what);
+        derive_free(call);
+        return st;
+    }
+    if (st != TITAN_OK) {
+        if (healthy) /* first: whoever is about to stop the parent has done so when this returns */
+            comm_fail(parent, st, "another communicator could not be made of it");
+        derive_abandon(parent, call, thread);
+        return st;
+    }
+    (void)pthread_join(thread, NULL);
+    ncclComm_t child = __atomic_load_n(&call->child, __ATOMIC_ACQUIRE);
+    if (call->result != ncclSuccess)
+        st = nccl_fail(err, parent->nccl, call->result, call->what);
+    else if (child)
+        st = nccl_wait_ready(child, abort_flag, deadline_ns, call->what, err);
+    derive_free(call);
+    if (st != TITAN_OK) {
+        (void)nccl_end(parent->dev, child, false);
+        return st;
+    }
+    *ret = child;
+    return TITAN_OK;
+}
+
+/* Takes nccl: is it the member it should be? */
+static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, int world, const char *what,
+                                 struct titan_error *err)
+{
+    int got_rank = -1, got_world = -1;
+    ncclResult_t r = nccl ? ncclCommUserRank(nccl, &got_rank) : ncclInternalError;
+    if (r == ncclSuccess)
+        r = ncclCommCount(nccl, &got_world);
+    if (r == ncclSuccess && got_rank == rank && got_world == world)
+        return TITAN_OK;
+    (void)nccl_end(dev, nccl, false);
+    return titan_fail(err, TITAN_EBUG, "%s gave rank %d of %d, not %d of %d", what, got_rank, got_world, rank, world);
+}
+
+/* All survivors call this with the same list; the parent is closed by the caller afterwards, as always. */
+titan_status comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
+                         const atomic_int *abort_flag, struct comm **ret, struct titan_error *err)
+{
+    struct device *dev = parent->dev;
+    const int64_t deadline_ns = nccl_deadline(config->timeout_ms ? config->timeout_ms : NCCL_FORM_MS);
+    if (n < 1 || n >= parent->world)
+        return titan_fail(err, TITAN_EINVAL, "%d of %d members excluded", n, parent->world);
+    if (comm_failed(parent) == TITAN_OK)
+        comm_revoke(parent);
+    TRY(cuda_enter(dev, err));
+    if (parent->aborted ||
+        nccl_wait_ready(parent->nccl, abort_flag, nccl_deadline(QUIET_MS), "revoking", err) != TITAN_OK)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "the old communicator did not come to rest; a new one is needed");
+
+    struct derive_call *call = calloc(1, sizeof *call);
+    if (call)
+        call->excluded = malloc((size_t)n * sizeof *excluded);
+    if (!call || !call->excluded) {
+        free(call);
+        return titan_fail(err, TITAN_ENOMEM, "no memory to shrink the communicator");
+    }
+    memcpy(call->excluded, excluded, (size_t)n * sizeof *excluded);
+    call->n = n;
+    call->what = "shrinking the communicator";
+    ncclComm_t child = NULL;
+    TRY(derive(parent, call, false, abort_flag, deadline_ns, &child, err));
+    TRY(check_member(dev, child, config->rank, config->world, "shrinking", err));
+    if (parent->peers)
+        nccl_peers_shrink(parent->peers, excluded, n); /* first: the child must not hear what ended its parent */
+    TRY(comm_make(dev, child, NULL, parent->peers, config->rank, config->world, config->timeout_ms, ret, err));
+    parent->peers = NULL;
+    return TITAN_OK;
+}
+
+/* The own place among the members; -1 where they are not what they should be. */
+static int place_among(const struct comm *parent, const int *members, int n)
+{
+    int rank = -1;
+    for (int i = 0; i < n; i++) {
+        if (members[i] < 0 || members[i] >= parent->world || (i > 0 && members[i] <= members[i - 1]))
+            return -1;
+        if (members[i] == parent->rank)
+            rank = i;
+    }
+    return rank;
+}
+
+/* NCCL groups by colour, here the first member's rank. A member alone takes part in the call and gets none. */
+static titan_status split_nccl(struct comm *parent, const int *members, int n, int rank, const atomic_int *abort_flag,
+                               ncclComm_t *ret, struct titan_error *err)
+{
+    const uint32_t timeout_ms = parent->timeout_ms ? parent->timeout_ms : NCCL_FORM_MS;
+    struct derive_call *call = calloc(1, sizeof *call);
+    if (!call)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to split the communicator");
+    call->what = "splitting the communicator";
+    call->colour = n > 1 ? members[0] : NCCL_SPLIT_NOCOLOR;
+    call->key = rank;
+    titan_status st = derive(parent, call, true, abort_flag, nccl_deadline(timeout_ms), ret, err);
+    if (st == TITAN_OK && n > 1)
+        st = check_member(parent->dev, *ret, rank, n, "splitting", err);
+    return st;
+}
+
+titan_status comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag, struct comm **ret,
+                        struct titan_error *err)
+{
+    struct titan_error local = {0};
+    ncclComm_t nccl = NULL;
+    const int rank = place_among(parent, members, n);
+    if (rank < 0)
+        return titan_fail(err, TITAN_EINVAL, "rank %d of %d: members of a group are ranks, ascending, with the own one",
+                          parent->rank, parent->world);
+    titan_status st = comm_failed(parent);
+    if (st != TITAN_OK)
+        return titan_fail(err, st, "%s", parent->reason);
+    TRY(cuda_enter(parent->dev, err));
+    if (parent->nccl)
+        st = split_nccl(parent, members, n, rank, abort_flag, &nccl, &local);
+    if (st == TITAN_OK)
+        st = comm_make(parent->dev, nccl, parent->root, NULL, rank, n, parent->timeout_ms, ret, &local);
+    if (st != TITAN_OK) {
+        comm_fail(parent, st, local.msg);
+        if (err)
+            *err = local;
+    }
+    return st;
+}
