@@ -168,7 +168,9 @@ static void make_manifest(struct buf *out)
 {
     struct tensor_spec tensors[2] = {{.name = "a", .shape = {4, 3}, .ndim = 2, .numel = 12},
                                      {.name = "b", .shape = {5}, .ndim = 1, .numel = 5}};
-    struct manifest_piece first[2] = {{0, 0, 7}, {1, 0, 5}}, second[1] = {{0, 7, 5}};
+    struct manifest_piece first[2] = {{.box = {.tensor = 0, .rows = 4, .cols = 2}, .range = -1},
+                                      {.box = {.tensor = 1, .rows = 1, .cols = 5}, .range = -1}};
+    struct manifest_piece second[1] = {{.box = {.tensor = 0, .rows = 4, .col = 2, .cols = 1}, .range = -1}};
     struct manifest_file files[2] = {
         {.name = "rank-00000.safetensors", .bytes = 100, .crc = 1, .pieces = first, .npieces = 2},
         {.name = "rank-00001.safetensors", .bytes = 50, .pieces = second, .npieces = 1}};
@@ -180,6 +182,16 @@ static void make_manifest(struct buf *out)
                          .nfiles = 2};
     assert_int_equal(manifest_print(&m, out, NULL), TITAN_OK);
 }
+
+/* What make_manifest's said in version 1. */
+static const char version_1[] =
+    "{\"format\":\"titan-checkpoint\",\"version\":1,\"step\":3,\"epoch\":2,\"tokens\":9,\"world\":2,\"skipped_steps\":"
+    "0,"
+    "\"recipe_hash\":\"0000000000000000\",\"recipe\":\"\",\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[4,"
+    "3]},"
+    "{\"name\":\"b\",\"dtype\":\"F32\",\"shape\":[5]}],\"files\":[{\"name\":\"rank-00000.safetensors\",\"bytes\":100,"
+    "\"crc32c\":\"00000001\",\"pieces\":[[0,0,7],[1,0,5]]},{\"name\":\"rank-00001.safetensors\",\"bytes\":50,"
+    "\"crc32c\":\"00000000\",\"pieces\":[[0,7,5]]}],\"manifest_crc32c\":\"00000000\"}\n";
 
 /* Make the checksum right again, so that what stands before it is looked at. */
 static void sign(struct buf *text)
@@ -196,20 +208,23 @@ static void sign(struct buf *text)
 static void test_manifest(void **state)
 {
     (void)state;
-    long accepted = 0;
-    struct buf original = BUF_INIT;
-    make_manifest(&original);
+    long accepted = 0, old = 0;
+    struct buf originals[2] = {BUF_INIT, BUF_INIT};
+    make_manifest(&originals[0]);
+    assert_int_equal(buf_append(&originals[1], version_1, sizeof(version_1) - 1), TITAN_OK);
     for (long i = 0; i < rounds; i++) {
         struct buf text = BUF_INIT, again = BUF_INIT;
         struct titan_error err = {0};
         struct manifest m = {0};
-        assert_int_equal(buf_append(&text, original.data, original.len), TITAN_OK);
+        const struct buf *original = &originals[draw(2)];
+        assert_int_equal(buf_append(&text, original->data, original->len), TITAN_OK);
         mutate(&text);
         if (draw(10))
             sign(&text);
         if (manifest_parse(text.data ? text.data : "", text.len, &m, &err) == TITAN_OK) {
             struct manifest back = {0};
             accepted++;
+            old += m.version == 1;
             assert_int_equal(manifest_check_cover(&m, NULL), TITAN_OK);
             assert_int_equal(manifest_print(&m, &again, NULL), TITAN_OK);
             assert_int_equal(manifest_parse(again.data, again.len, &back, NULL), TITAN_OK);
@@ -224,8 +239,9 @@ static void test_manifest(void **state)
         buf_free(&again);
     }
     printf("# %ld of %ld accepted\n", accepted, rounds);
-    assert_true(accepted > rounds / 20);
-    buf_free(&original);
+    assert_true(accepted > rounds / 20 && old > rounds / 40);
+    buf_free(&originals[0]);
+    buf_free(&originals[1]);
 }
 
 int main(void)

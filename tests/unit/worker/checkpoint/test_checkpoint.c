@@ -19,14 +19,17 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/file.h"
+#include "tests/support/random_layout.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/safetensors.h"
 
 #define TENSORS 5
 #define WORLD_MAX 7
-#define PIECES_MAX 64
+#define PIECES_MAX 256
+#define BOX_CUTS 24
 
 static char dir[64];
 static struct tensor_spec specs[TENSORS];
@@ -53,32 +56,70 @@ static int remove_dir(void **state)
     return dir_remove(dir, NULL) == TITAN_OK ? 0 : -1;
 }
 
-static float element(uint64_t step, int tensor, int64_t i)
+/* Of an element by its place in the matrix. */
+static float element(uint64_t step, int tensor, int64_t row, int64_t col)
 {
-    return (float)(step * 1000003 + (uint64_t)tensor * 10007 + (uint64_t)i % 9973) + 0.25f;
+    return (float)(step * 1000003 + (uint64_t)tensor * 10007 + (uint64_t)(row * 101 + col) % 9973) + 0.25f;
 }
 
-/* A cut of all tensors among `world` ranks: random bounds, sometimes several pieces a tensor, sometimes none. */
+static void fill_piece(const struct piece *p, uint64_t step)
+{
+    for (int64_t i = 0; i < p->rows * p->cols; i++)
+        p->data[i] = element(step, p->tensor, p->row + i / p->cols, p->col + i % p->cols);
+}
+
+static void check_piece(const struct piece *p, uint64_t step)
+{
+    for (int64_t i = 0; i < p->rows * p->cols; i++)
+        assert_true(p->data[i] == element(step, p->tensor, p->row + i / p->cols, p->col + i % p->cols));
+}
+
+static struct piece whole(int tensor)
+{
+    struct piece p = {.tensor = tensor};
+    tensor_matrix(&specs[tensor], &p.rows, &p.cols);
+    return p;
+}
+
+/* A cut of all tensors among `world` ranks: boxes cut again and again at random, some ranks may have none. */
 struct cut {
     int world;
     struct piece pieces[WORLD_MAX][PIECES_MAX];
     int n[WORLD_MAX];
 };
 
+/* Cut a random box of boxes[0..n) in two where it can be; how many there are then. */
+static int cut_once(struct piece *boxes, int n, unsigned *seed)
+{
+    struct piece *p = &boxes[rand_r(seed) % n], rest = *p;
+    if (rand_r(seed) % 2 && p->rows > 1) {
+        p->rows = 1 + rand_r(seed) % (p->rows - 1);
+        rest.row += p->rows;
+        rest.rows -= p->rows;
+    } else if (p->cols > 1) {
+        p->cols = 1 + rand_r(seed) % (p->cols - 1);
+        rest.col += p->cols;
+        rest.cols -= p->cols;
+    } else {
+        return n;
+    }
+    boxes[n] = rest;
+    return n + 1;
+}
+
 static void make_cut(struct cut *c, int world, unsigned *seed)
 {
     *c = (struct cut){.world = world};
     for (int t = 0; t < TENSORS; t++) {
-        for (int64_t at = 0; at < specs[t].numel;) {
-            int64_t left = specs[t].numel - at;
-            int64_t count = 1 + rand_r(seed) % (2 * specs[t].numel / world + 1);
-            int r = rand_r(seed) % world;
-            count = count > left || c->n[r] > 8 ? left : count;
-            struct piece *p = &c->pieces[r][c->n[r]++];
-            *p = (struct piece){.tensor = t, .start = at, .count = count};
-            p->data = malloc((size_t)count * sizeof(float));
-            assert_non_null(p->data);
-            at += count;
+        struct piece boxes[BOX_CUTS + 1] = {whole(t)};
+        int n = 1;
+        for (int cuts = rand_r(seed) % BOX_CUTS; cuts > 0; cuts--)
+            n = cut_once(boxes, n, seed);
+        for (int i = 0; i < n; i++) {
+            const int r = rand_r(seed) % world;
+            boxes[i].data = malloc((size_t)(boxes[i].rows * boxes[i].cols) * sizeof(float));
+            assert_non_null(boxes[i].data);
+            c->pieces[r][c->n[r]++] = boxes[i];
         }
     }
 }
@@ -87,8 +128,7 @@ static void fill_cut(struct cut *c, uint64_t step)
 {
     for (int r = 0; r < c->world; r++)
         for (int i = 0; i < c->n[r]; i++)
-            for (int64_t j = 0; j < c->pieces[r][i].count; j++)
-                c->pieces[r][i].data[j] = element(step, c->pieces[r][i].tensor, c->pieces[r][i].start + j);
+            fill_piece(&c->pieces[r][i], step);
 }
 
 static void free_cut(struct cut *c)
@@ -136,14 +176,14 @@ static titan_status load_all(const char *path, uint64_t step, struct titan_error
 {
     struct piece pieces[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        pieces[t] = (struct piece){.tensor = t, .count = specs[t].numel};
+        pieces[t] = whole(t);
         pieces[t].data = calloc((size_t)specs[t].numel, sizeof(float));
         assert_non_null(pieces[t].data);
     }
     titan_status status = checkpoint_load(path, specs, TENSORS, pieces, TENSORS, err);
     for (int t = 0; t < TENSORS; t++) {
-        for (int64_t i = 0; i < specs[t].numel && status == TITAN_OK; i++)
-            assert_true(pieces[t].data[i] == element(step, t, i));
+        if (status == TITAN_OK)
+            check_piece(&pieces[t], step);
         free(pieces[t].data);
     }
     return status;
@@ -152,9 +192,7 @@ static titan_status load_all(const char *path, uint64_t step, struct titan_error
 static void test_any_world_to_any_world(void **state)
 {
     (void)state;
-    const char *text = getenv("TITAN_TEST_SEED");
-    unsigned seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)clock_wall_ms();
-    printf("# TITAN_TEST_SEED=%u\n", seed);
+    unsigned seed = random_seed();
     for (int round = 0; round < 20; round++) {
         struct cut from, to;
         struct titan_error err = {0};
@@ -169,9 +207,7 @@ static void test_any_world_to_any_world(void **state)
             if (checkpoint_load(path, specs, TENSORS, to.pieces[r], to.n[r], &err) != TITAN_OK)
                 fail_msg("%s", err.msg);
             for (int i = 0; i < to.n[r]; i++)
-                for (int64_t j = 0; j < to.pieces[r][i].count; j++)
-                    assert_true(to.pieces[r][i].data[j] ==
-                                element(step, to.pieces[r][i].tensor, to.pieces[r][i].start + j));
+                check_piece(&to.pieces[r][i], step);
         }
         free_cut(&from);
         free_cut(&to);
@@ -208,17 +244,43 @@ static void test_subset_and_conflicts(void **state)
     struct titan_error err = {0};
     write_some(1, 1, path);
     struct tensor_spec wanted[2] = {specs[3], specs[1]};
-    float x[20], y[2];
-    struct piece pieces[2] = {{.tensor = 0, .start = 100, .count = 20, .data = x},
-                              {.tensor = 1, .start = 5, .count = 2, .data = y}};
+    float x[16], y[2];
+    struct piece pieces[2] = {{.tensor = 0, .row = 100, .rows = 4, .col = 60, .cols = 4, .data = x},
+                              {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &err), TITAN_OK);
-    assert_true(x[0] == element(1, 3, 100) && x[19] == element(1, 3, 119) && y[1] == element(1, 1, 6));
+    assert_true(x[0] == element(1, 3, 100, 60) && x[15] == element(1, 3, 103, 63) && y[1] == element(1, 1, 0, 6));
     wanted[1].shape[0] = 8;
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "layers.1.weight"));
     (void)snprintf(wanted[1].name, sizeof(wanted[1].name), "unknown");
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "unknown"));
+}
+
+/* Columns of what is stored whole, and whole rows of what is stored as columns, more than is read at a time. */
+static void test_columns_of_large_pieces(void **state)
+{
+    (void)state;
+    const struct tensor_spec large = {.name = "large", .shape = {3000, 200}, .ndim = 2, .numel = 600000};
+    struct checkpoint_info info = {.step = 1, .epoch = 1, .world = 1};
+    _cleanup_free_ float *in = malloc((size_t)large.numel * sizeof(*in)),
+                         *out = malloc((size_t)large.numel * sizeof(*out));
+    struct piece whole_one = {.rows = 3000, .cols = 200, .data = in};
+    struct piece columns[2] = {{.rows = 3000, .cols = 150, .data = in},
+                               {.rows = 3000, .col = 150, .cols = 50, .data = in + 3000 * 150}};
+    struct piece want[2] = {{.rows = 2990, .row = 10, .col = 50, .cols = 100, .data = out},
+                            {.rows = 2995, .row = 5, .cols = 200, .data = out}};
+    char path[PATH_MAX];
+    for (int i = 0; i < 2; i++) {
+        struct piece *const stored = i == 0 ? &whole_one : columns;
+        _cleanup_(buf_free) struct buf entry = BUF_INIT;
+        for (int p = 0; p <= i; p++)
+            fill_piece(&stored[p], 1);
+        assert_int_equal(checkpoint_write_shard(dir, &info, 0, &large, 1, stored, i + 1, &entry, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_commit(dir, &info, &large, 1, &entry, 1, path, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_load(path, &large, 1, &want[i], 1, NULL), TITAN_OK);
+        check_piece(&want[i], 1);
+    }
 }
 
 /* Damage: the file named `name` of the checkpoint. */
@@ -398,30 +460,114 @@ static void test_no_room(void **state)
     assert_int_equal(status, 0);
 }
 
-/* Tensors of 10 and 4 elements in two files: what covers them exactly once, and what does not. */
+/* A checkpoint of version 1, as it was: ranges of elements, stored as vectors. */
+static void write_version_1(char path[PATH_MAX])
+{
+    static const struct {
+        int tensor;
+        int64_t start, count;
+    } ranges[] = {{0, 0, 1}, {1, 0, 7}, {2, 0, 200}, {2, 200, 361}, {3, 0, 8192}, {4, 0, 2}, {4, 2, 2998}};
+    struct safetensors_entry entries[ARRAY_SIZE(ranges)];
+    char names[ARRAY_SIZE(ranges)][128], file[PATH_MAX];
+    struct safetensors_writer *w = NULL;
+    uint64_t bytes;
+    uint32_t crc;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+
+    assert_true(snprintf(path, PATH_MAX, "%s/step-00000009", dir) < PATH_MAX);
+    assert_int_equal(dir_make(path, NULL), TITAN_OK);
+    for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "%s@%ld", specs[ranges[i].tensor].name, (long)ranges[i].start);
+        entries[i] =
+            (struct safetensors_entry){.name = names[i], .dtype = "F32", .shape = {ranges[i].count}, .ndim = 1};
+    }
+    shard_path(file, path, "rank-00000.safetensors");
+    assert_int_equal(safetensors_create(file, entries, ARRAY_SIZE(ranges), NULL, &w, NULL), TITAN_OK);
+    for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
+        const int64_t cols = whole(ranges[i].tensor).cols;
+        for (int64_t e = ranges[i].start; e < ranges[i].start + ranges[i].count; e++) {
+            const float x = element(9, ranges[i].tensor, e / cols, e % cols);
+            assert_int_equal(safetensors_append(w, &x, sizeof(x), NULL), TITAN_OK);
+        }
+    }
+    assert_int_equal(safetensors_finish(w, &bytes, &crc, NULL), TITAN_OK);
+    buf_printf(&text, "{\"format\":\"titan-checkpoint\",\"version\":1,\"step\":9,\"epoch\":1,\"tokens\":0,\"world\":1,"
+                      "\"skipped_steps\":0,\"recipe_hash\":\"0000000000000000\",\"recipe\":\"\",\"tensors\":[");
+    for (int t = 0; t < TENSORS; t++) {
+        buf_printf(&text, "%s{\"name\":\"%s\",\"dtype\":\"F32\",\"shape\":[%ld", t ? "," : "", specs[t].name,
+                   (long)specs[t].shape[0]);
+        if (specs[t].ndim == 2)
+            buf_printf(&text, ",%ld", (long)specs[t].shape[1]);
+        buf_printf(&text, "]}");
+    }
+    buf_printf(&text,
+               "],\"files\":[{\"name\":\"rank-00000.safetensors\",\"bytes\":%lu,\"crc32c\":\"%08x\",\"pieces\":[",
+               (unsigned long)bytes, crc);
+    for (size_t i = 0; i < ARRAY_SIZE(ranges); i++)
+        buf_printf(&text, "%s[%d,%ld,%ld]", i ? "," : "", ranges[i].tensor, (long)ranges[i].start,
+                   (long)ranges[i].count);
+    buf_printf(&text, "]}]");
+    const uint32_t sum = crc32c(0, text.data, text.len);
+    buf_printf(&text, ",\"manifest_crc32c\":\"%08x\"}\n", sum);
+    shard_path(file, path, MANIFEST_NAME);
+    assert_int_equal(file_replace(file, text.data, text.len, NULL), TITAN_OK);
+}
+
+static void test_version_1(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    struct titan_error err = {0};
+    unsigned seed = 3;
+    struct cut c;
+    write_version_1(path);
+    if (load_all(path, 9, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    make_cut(&c, 3, &seed);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(checkpoint_load(path, specs, TENSORS, c.pieces[r], c.n[r], &err), TITAN_OK);
+        for (int i = 0; i < c.n[r]; i++)
+            check_piece(&c.pieces[r][i], 9);
+    }
+    free_cut(&c);
+}
+
+/* Tensors of (2,5) and 4 elements in two files: what covers them exactly once, and what does not. */
 static void test_cover(void **state)
 {
     (void)state;
     static const struct {
-        struct manifest_piece pieces[4];
+        struct piece boxes[5]; /* tensor, row, rows, col, cols */
         int n;
         const char *says; /* NULL = covered */
     } cases[] = {
-        {{{0, 0, 10}, {1, 0, 4}}, 2, NULL},
-        {{{1, 2, 2}, {0, 5, 5}, {1, 0, 2}, {0, 0, 5}}, 4, NULL},
-        {{{0, 0, 9}, {1, 0, 4}}, 2, "'ten': elements from 9"},
-        {{{0, 1, 9}, {1, 0, 4}}, 2, "'ten': elements from 0"},
-        {{{0, 0, 4}, {0, 5, 5}, {1, 0, 4}}, 3, "'ten': elements from 4"},
-        {{{0, 0, 6}, {0, 5, 5}, {1, 0, 4}}, 3, "'ten': elements from 5"},
-        {{{0, 0, 10}}, 1, "'four': elements from 0"},
-        {{{1, 0, 4}}, 1, "'ten': elements from 0"},
+        {{{0, 0, 2, 0, 5, 0}, {1, 0, 1, 0, 4, 0}}, 2, NULL},
+        {{{1, 0, 1, 2, 2, 0}, {0, 1, 1, 0, 5, 0}, {1, 0, 1, 0, 2, 0}, {0, 0, 1, 0, 5, 0}}, 4, NULL},
+        {{{0, 0, 2, 3, 2, 0}, {0, 1, 1, 0, 3, 0}, {0, 0, 1, 0, 3, 0}, {1, 0, 1, 0, 4, 0}}, 4, NULL},
+        {{{0, 0, 2, 0, 4, 0}, {1, 0, 1, 0, 4, 0}}, 2, "'ten': elements from row 0, column 4 on are missing"},
+        {{{0, 1, 1, 0, 5, 0}, {1, 0, 1, 0, 4, 0}}, 2, "'ten': elements from row 0, column 0 on are missing"},
+        {{{0, 0, 1, 0, 5, 0}, {1, 0, 1, 0, 4, 0}}, 2, "'ten': elements from row 1, column 0 on are missing"},
+        {{{0, 0, 2, 0, 3, 0}, {0, 0, 2, 2, 3, 0}, {1, 0, 1, 0, 4, 0}},
+         3,
+         "'ten': elements from row 0, column 2 on are there"},
+        {{{0, 0, 2, 2, 3, 0}, {0, 0, 1, 0, 2, 0}, {0, 1, 1, 0, 3, 0}, {1, 0, 1, 0, 4, 0}},
+         4,
+         "column 2 on are there twice"},
+        {{{0, 0, 2, 0, 5, 0}, {0, 0, 2, 0, 5, 0}, {1, 0, 1, 0, 4, 0}},
+         3,
+         "'ten': elements from row 0, column 0 on are there"},
+        {{{0, 0, 2, 0, 5, 0}}, 1, "'four': elements from row 0, column 0"},
+        {{{1, 0, 1, 0, 4, 0}}, 1, "'ten': elements from row 0, column 0"},
     };
-    struct tensor_spec tensors[2] = {{.name = "ten", .numel = 10}, {.name = "four", .numel = 4}};
+    struct tensor_spec tensors[2] = {{.name = "ten", .shape = {2, 5}, .ndim = 2, .numel = 10},
+                                     {.name = "four", .shape = {4}, .ndim = 1, .numel = 4}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct titan_error err = {0};
-        struct manifest_file files[2] = {{.pieces = (struct manifest_piece *)cases[i].pieces, .npieces = 1},
-                                         {.pieces = (struct manifest_piece *)cases[i].pieces + 1}};
-        files[1].npieces = cases[i].n - 1;
+        struct manifest_piece pieces[5];
+        for (int p = 0; p < cases[i].n; p++)
+            pieces[p] = (struct manifest_piece){.box = cases[i].boxes[p], .range = -1};
+        struct manifest_file files[2] = {{.pieces = pieces, .npieces = 1},
+                                         {.pieces = pieces + 1, .npieces = cases[i].n - 1}};
         struct manifest m = {.tensors = tensors, .ntensors = 2, .files = files, .nfiles = 2};
         assert_int_equal(manifest_check_cover(&m, &err), cases[i].says ? TITAN_ECORRUPT : TITAN_OK);
         if (cases[i].says && !strstr(err.msg, cases[i].says))
@@ -429,26 +575,95 @@ static void test_cover(void **state)
     }
 }
 
+#define SIDE 9
+
+/* Random boxes of a small matrix, mostly a tiling with one of them changed, against counting. */
+static void test_random_covers(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    int covered = 0;
+    for (int round = 0; round < 20000; round++) {
+        struct piece boxes[8] = {{.rows = 1 + rand_r(&seed) % SIDE, .cols = 1 + rand_r(&seed) % SIDE}};
+        const int64_t rows = boxes[0].rows, cols = boxes[0].cols;
+        struct tensor_spec tensor = {.name = "x", .shape = {rows, cols}, .ndim = 2, .numel = rows * cols};
+        int n = 1, times[SIDE][SIDE] = {0};
+        bool once = true;
+        for (int cuts = rand_r(&seed) % 7; cuts > 0; cuts--)
+            n = cut_once(boxes, n, &seed);
+        struct piece *p = &boxes[rand_r(&seed) % n];
+        if (rand_r(&seed) % 2) { /* somewhere else, or of another size, or twice */
+            p->rows = 1 + rand_r(&seed) % rows;
+            p->cols = 1 + rand_r(&seed) % cols;
+            p->row = rand_r(&seed) % (rows - p->rows + 1);
+            p->col = rand_r(&seed) % (cols - p->cols + 1);
+        }
+        struct manifest_piece pieces[8];
+        for (int i = 0; i < n; i++) {
+            pieces[i] = (struct manifest_piece){.box = boxes[i], .range = -1};
+            for (int64_t e = 0; e < boxes[i].rows * boxes[i].cols; e++)
+                times[boxes[i].row + e / boxes[i].cols][boxes[i].col + e % boxes[i].cols]++;
+        }
+        for (int64_t e = 0; e < rows * cols; e++)
+            once = once && times[e / cols][e % cols] == 1;
+        struct manifest_file file = {.pieces = pieces, .npieces = n};
+        const struct manifest m = {.tensors = &tensor, .ntensors = 1, .files = &file, .nfiles = 1};
+        assert_int_equal(manifest_check_cover(&m, NULL), once ? TITAN_OK : TITAN_ECORRUPT);
+        covered += once;
+    }
+    assert_true(covered > 8000 && covered < 18000);
+}
+
 static void test_overlap(void **state)
 {
     (void)state;
-    struct piece a = {.tensor = 1, .start = 10, .count = 10}, b = {.tensor = 1, .start = 15, .count = 10};
-    assert_int_equal(piece_overlap(&a, &b).start, 15);
-    assert_int_equal(piece_overlap(&a, &b).count, 5);
-    b.start = 20;
-    assert_int_equal(piece_overlap(&a, &b).count, 0);
-    b.start = 12, b.count = 3;
-    assert_int_equal(piece_overlap(&b, &a).count, 3);
+    struct piece a = {.tensor = 1, .row = 2, .rows = 8, .col = 10, .cols = 10};
+    struct piece b = {.tensor = 1, .row = 0, .rows = 5, .col = 15, .cols = 10};
+    struct piece o = piece_overlap(&a, &b);
+    assert_true(o.row == 2 && o.rows == 3 && o.col == 15 && o.cols == 5);
+    assert_int_equal(piece_place(&a, &o), 5);
+    assert_int_equal(piece_place(&b, &o), 20);
+    b.col = 20;
+    assert_int_equal(piece_overlap(&a, &b).rows, 0);
+    b.col = 15, b.rows = 2;
+    assert_int_equal(piece_overlap(&a, &b).rows, 0);
+    b = a;
+    assert_int_equal(piece_overlap(&b, &a).rows, 8);
     b.tensor = 2;
-    assert_int_equal(piece_overlap(&b, &a).count, 0);
+    assert_int_equal(piece_overlap(&b, &a).rows, 0);
+}
+
+/* Every range of a small matrix: in order, without gap, in three boxes at most. */
+static void test_boxes_of_ranges(void **state)
+{
+    (void)state;
+    for (int64_t cols = 1; cols <= 5; cols++)
+        for (int64_t from = 0; from <= 20; from++)
+            for (int64_t to = from; to <= 20; to++) {
+                struct piece boxes[PIECE_BOXES_MAX];
+                int64_t at = from;
+                const int n = piece_boxes(cols, from, to, boxes);
+                assert_in_range(n, 0, PIECE_BOXES_MAX);
+                for (int i = 0; i < n; i++) {
+                    assert_int_equal(boxes[i].row * cols + boxes[i].col, at);
+                    assert_true(boxes[i].rows == 1 || boxes[i].cols == cols);
+                    assert_true(boxes[i].col + boxes[i].cols <= cols);
+                    at += boxes[i].rows * boxes[i].cols;
+                }
+                assert_int_equal(at, to);
+            }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_boxes_of_ranges),
         cmocka_unit_test(test_cover),
+        cmocka_unit_test(test_random_covers),
+        cmocka_unit_test_setup_teardown(test_version_1, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_columns_of_large_pieces, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_info_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_subset_and_conflicts, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_damaged_shards_are_named, make_dir, remove_dir),

@@ -18,6 +18,7 @@
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/trained.h"
 #include "worker/generate.h"
+#include "worker/plan/layout.h"
 
 /* Two heads of four rows of one column: written out by hand. */
 static void test_rows_move(void **state)
@@ -91,8 +92,16 @@ static int remove_root(void **state)
     return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
 }
 
-/* A checkpoint of the tiny model with its initial parameters. */
-static void write_tiny(struct model **ret)
+/* Initial values; of gains, which are all ones then, others. */
+static void values_of(const struct model *m, int tensor, float *out)
+{
+    model_init_tensor(m, 5, tensor, 0, m->tensors[tensor].numel, out);
+    for (int64_t i = 0; m->tensors[tensor].ndim == 1 && i < m->tensors[tensor].numel; i++)
+        out[i] = (float)i;
+}
+
+/* A checkpoint of the tiny model, or of the tiny Qwen 3. */
+static void write_tiny(bool qwen, struct model **ret)
 {
     struct recipe r;
     struct titan_error err = {0};
@@ -100,23 +109,19 @@ static void write_tiny(struct model **ret)
     _cleanup_(buf_free) struct buf text = BUF_INIT, entry = BUF_INIT;
     recipe_init(&r);
     assert_int_equal(recipe_load(&r, TITAN_SOURCE_DIR "/recipes/tiny.toml", &err), TITAN_OK);
-    assert_int_equal(recipe_set(&r, "model.rope_scaling=true", &err), TITAN_OK);
+    assert_int_equal(recipe_set(&r, qwen ? "model.name=qwen3" : "model.rope_scaling=true", &err), TITAN_OK);
     assert_int_equal(recipe_resolve(&r, &err), TITAN_OK);
     recipe_print(&r, &text);
     struct model *m;
     assert_int_equal(model_open(&r.model.dims, &m, &err), TITAN_OK);
-    struct tensor_spec *specs = calloc((size_t)m->n_tensors, sizeof(*specs));
+    struct tensor_spec *specs = NULL;
+    int n;
+    assert_int_equal(layout_specs(m, &specs, &n, &err), TITAN_OK); /* parameters come first */
     struct piece *pieces = calloc((size_t)m->n_tensors, sizeof(*pieces));
     for (int i = 0; i < m->n_tensors; i++) {
-        const struct model_tensor *t = &m->tensors[i];
-        (void)snprintf(specs[i].name, sizeof(specs[i].name), "%s", t->name);
-        specs[i].ndim = t->ndim;
-        specs[i].shape[0] = t->shape[0];
-        specs[i].shape[1] = t->ndim == 2 ? t->shape[1] : 0;
-        specs[i].numel = t->numel;
-        pieces[i] = (struct piece){.tensor = i, .count = t->numel};
-        pieces[i].data = malloc((size_t)t->numel * sizeof(float));
-        model_init_range(m, 5, t->unit, t->offset, t->numel, pieces[i].data);
+        pieces[i] = (struct piece){.tensor = i, .data = malloc((size_t)specs[i].numel * sizeof(float))};
+        tensor_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
+        values_of(m, i, pieces[i].data);
     }
     struct checkpoint_info info = {.step = 3, .epoch = 1, .world = 1, .recipe = text.data};
     assert_int_equal(checkpoint_write_shard(root, &info, 0, specs, m->n_tensors, pieces, m->n_tensors, &entry, &err),
@@ -132,20 +137,20 @@ static void write_tiny(struct model **ret)
 static void check_tensor(const struct safetensors *st, const struct model *m, const char *ours, const char *theirs,
                          int64_t heads)
 {
-    const struct model_tensor *t = NULL;
-    for (int i = 0; i < m->n_tensors; i++)
-        if (strcmp(m->tensors[i].name, ours) == 0)
-            t = &m->tensors[i];
     const struct safetensors_tensor *s = safetensors_find(st, theirs);
-    assert_non_null(t);
+    int tensor = 0;
+    while (tensor < m->n_tensors && strcmp(m->tensors[tensor].name, ours) != 0)
+        tensor++;
+    assert_true(tensor < m->n_tensors);
     assert_non_null(s);
+    const struct model_tensor *t = &m->tensors[tensor];
     assert_string_equal(s->dtype, "BF16");
     size_t n = (size_t)t->numel;
     _cleanup_free_ float *x = malloc(n * sizeof(*x)), *y = malloc(n * sizeof(*y));
     _cleanup_free_ uint16_t *got = malloc(n * sizeof(*got));
-    model_init_range(m, 5, t->unit, t->offset, t->numel, x);
+    values_of(m, tensor, x);
     if (heads)
-        convert_pairs_to_halves(y, x, heads, m->head_dim, t->shape[1]);
+        convert_pairs_to_halves(y, x, heads, m->head_dim, t->ndim == 2 ? t->shape[1] : 1);
     else
         memcpy(y, x, n * sizeof(*y));
     assert_int_equal(safetensors_read(st, s, 0, got, n * sizeof(*got), NULL), TITAN_OK);
@@ -162,7 +167,7 @@ static void test_checkpoint(void **state)
     struct safetensors *st = NULL;
     struct json *config = NULL;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    write_tiny(&m);
+    write_tiny(false, &m);
     (void)snprintf(out, sizeof(out), "%s/hf/model", root);
     if (convert_checkpoint(root, out, "bf16", &err) != TITAN_OK)
         fail_msg("%s", err.msg);
@@ -186,6 +191,40 @@ static void test_checkpoint(void **state)
     model_close(m);
     assert_int_equal(convert_checkpoint(root, out, "fp8", &err), TITAN_EINVAL);
     assert_int_equal(convert_checkpoint("/nonexistent", out, "bf16", &err), TITAN_ENOTFOUND);
+}
+
+/* Heads' norms under their names, in the order of the rows they belong to; tied: no head, and the config says so. */
+static void test_qwen(void **state)
+{
+    (void)state;
+    struct model *m = NULL;
+    struct titan_error err = {0};
+    char out[128], file[192];
+    struct safetensors *st = NULL;
+    struct json *config = NULL;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    write_tiny(true, &m);
+    (void)snprintf(out, sizeof(out), "%s/hf/qwen", root);
+    if (convert_checkpoint(root, out, "bf16", &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    (void)snprintf(file, sizeof(file), "%s/model.safetensors", out);
+    assert_int_equal(safetensors_open(file, &st, &err), TITAN_OK);
+    assert_int_equal(st->ntensors, m->n_tensors);
+    check_tensor(st, m, "layers.1.attention.q_norm.weight", "model.layers.1.self_attn.q_norm.weight", 1);
+    check_tensor(st, m, "layers.0.attention.k_norm.weight", "model.layers.0.self_attn.k_norm.weight", 1);
+    check_tensor(st, m, "layers.0.attention.wq.weight", "model.layers.0.self_attn.q_proj.weight", m->dims.n_heads);
+    check_tensor(st, m, "norm.weight", "model.norm.weight", 0);
+    assert_null(safetensors_find(st, "lm_head.weight"));
+    safetensors_close(st);
+    (void)snprintf(file, sizeof(file), "%s/config.json", out);
+    assert_int_equal(file_read(file, 1 << 20, &text, &err), TITAN_OK);
+    assert_int_equal(json_parse(text.data, text.len, &config, &err), TITAN_OK);
+    assert_string_equal(json_string(config, "model_type", ""), "qwen3");
+    assert_string_equal(json_get(config, "architectures")->first->string, "Qwen3ForCausalLM");
+    assert_true(json_get(config, "tie_word_embeddings")->boolean);
+    assert_int_equal(json_int(config, "head_dim", 0), 32);
+    json_free(config);
+    model_close(m);
 }
 
 /* --- drawing ------------------------------------------------------------------------------------------------------ */
@@ -220,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_rows_move_back),
         cmocka_unit_test(test_scores_are_kept),
         cmocka_unit_test_setup_teardown(test_checkpoint, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_qwen, make_root, remove_root),
         cmocka_unit_test(test_draw),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
