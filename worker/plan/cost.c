@@ -27,10 +27,12 @@ static const struct machine machines[] = {
      .net_latency = 8e-6,
      .start = 3e-6,
      .issue = 2e-6,
-     .matmul_efficiency = 0.62,
+     .matmul_efficiency = 0.52,
+     .matmul_f8_efficiency = 0.40,
+     .attention_masked = 1.15,
      .matmul_half = 2e9,
-     .attention_efficiency = 0.40,
-     .attention_dgrad_efficiency = 0.33,
+     .attention_efficiency = 0.29,
+     .attention_dgrad_efficiency = 0.23,
      .memory_efficiency = 0.75,
      .memory_overhead = 0.06,
      .memory_fixed = 3 * GIB},
@@ -50,6 +52,8 @@ static const struct machine machines[] = {
      .start = 3e-6,
      .issue = 2e-6,
      .matmul_efficiency = 0.68,
+     .matmul_f8_efficiency = 0.38,
+     .attention_masked = 1.15,
      .matmul_half = 2e9,
      .attention_efficiency = 0.45,
      .attention_dgrad_efficiency = 0.38,
@@ -72,6 +76,8 @@ static const struct machine machines[] = {
      .start = 3e-6,
      .issue = 2e-6,
      .matmul_efficiency = 0.60,
+     .matmul_f8_efficiency = 0.38,
+     .attention_masked = 1.15,
      .matmul_half = 4e9,
      .attention_efficiency = 0.40,
      .attention_dgrad_efficiency = 0.33,
@@ -93,6 +99,8 @@ static const struct machine machines[] = {
      .start = 1e-6,
      .issue = 0.2e-6,
      .matmul_efficiency = 0.8,
+     .matmul_f8_efficiency = 0.38,
+     .attention_masked = 1.15,
      .matmul_half = 1e4,
      .attention_efficiency = 0.4,
      .attention_dgrad_efficiency = 0.4,
@@ -165,7 +173,7 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const bool head = a->unit == p->layout->model->n_units - 1;
     const bool f8 = c->float8 && m->flops_f8 > 0 && !head && !(q->flags & OP_F32 && !(q->flags & OP_TA));
     const double peak = q->dt == DTYPE_F32 ? m->flops_f32 : f8 ? m->flops_f8 : m->flops_bf16;
-    const double efficiency = m->matmul_efficiency * mnk / (mnk + m->matmul_half);
+    const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
     /* fp8 operands are made from bf16 ones first: read 2 bytes, write 1 */
     const double casts = f8 ? 3.0 * ((double)q->n[0] * (double)q->n[2] + (double)q->n[1] * (double)q->n[2]) : 0;
 
@@ -176,7 +184,8 @@ static double attention_time(const struct machine *m, const struct program *p, c
 {
     const double peak = action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
     const double efficiency = a->op == OP_ATTENTION ? m->attention_efficiency : m->attention_dgrad_efficiency;
-    return cost_flops(p, a) / (peak * efficiency);
+    const double masked = action_params(p, a)->flags & OP_MASKED ? m->attention_masked : 1;
+    return masked * cost_flops(p, a) / (peak * efficiency);
 }
 
 /* --- transfers ------------------------------------------------------------------------------------------------------

@@ -24,8 +24,10 @@ struct machine {
     double link_latency, net_latency;      /* s, a step of a collective */
     double start;                          /* s, an operation begins */
     double issue;                          /* s, the host issues one action */
-    double matmul_efficiency, matmul_half; /* of peak for large products; m*n*k at which half of it is reached */
+    double matmul_efficiency, matmul_f8_efficiency; /* of peak, for large products */
+    double matmul_half;                             /* m*n*k at which half of it is reached */
     double attention_efficiency, attention_dgrad_efficiency;
+    double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
     double memory_overhead; /* share of the plan's bytes that a run needs besides (allocator, context) */
     uint64_t memory_fixed;  /* bytes that it needs in any case: context, communicators */
