@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/budget.h"
 #include "worker/plan/check.h"
 #include "worker/plan/passes.h"
 
@@ -98,6 +99,23 @@ static void set_build_options(struct plan *plan)
                                          .checkpointing = plan->checkpointing};
 }
 
+/* Passes and budget weigh costs; without a machine they take the host's. */
+static struct cost cost_of(const struct plan *plan)
+{
+    return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : machine_find("cpu"),
+                         .float8 = plan->opt.recipe->model.float8};
+}
+
+static titan_status apply_budget(struct plan *plan, struct titan_error *err)
+{
+    const struct recipe *r = plan->opt.recipe;
+    const struct cost cost = cost_of(plan);
+
+    if (strcmp(r->activation_checkpoint.mode, "memory_budget") != 0)
+        return TITAN_OK;
+    return budget_choose(&plan->build, &cost, r->activation_checkpoint.memory_budget, plan->checkpointing, err);
+}
+
 static titan_status open_parts(struct plan *plan, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
@@ -114,7 +132,7 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
     TRY(open_schedule(plan, err));
     plan->build.schedule = plan->schedule;
     plan->kinds = program_kinds(&plan->build);
-    return TITAN_OK;
+    return apply_budget(plan, err);
 }
 
 titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err)
@@ -145,12 +163,10 @@ void plan_close(struct plan *plan)
 /* --- programs -------------------------------------------------------------------------------------------------------
  */
 
-/* The passes weigh costs; without a machine they take the host's. */
 static titan_status run_passes(const struct plan *plan, struct program *p, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
-    const struct cost cost = {.machine = plan->opt.machine ? plan->opt.machine : machine_find("cpu"),
-                              .float8 = r->model.float8};
+    const struct cost cost = cost_of(plan);
     const struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
     const bool pieces = r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1;
     const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;

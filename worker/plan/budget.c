@@ -1,0 +1,91 @@
+/* budget.c - the mix of checkpointing modes that fits a budget and recomputes least. */
+#include "worker/plan/budget.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+enum { MODES = CHECKPOINT_FULL + 1 };
+
+/* All layers in one mode, on the rank that has the most to keep (the first stage). */
+struct measured {
+    double bytes; /* of activations at the peak */
+    double time;  /* of recomputation in a step */
+};
+
+static titan_status measure(const struct build_options *options, const struct cost *cost, enum checkpointing mode,
+                            struct measured *ret, struct titan_error *err)
+{
+    const int layers = (int)options->layout->model->dims.n_layers;
+    _cleanup_free_ enum checkpointing *all = malloc((size_t)layers * sizeof *all);
+    struct build_options with = *options;
+    struct program *p = NULL;
+    size_t bytes[MEMORY_COUNT];
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
+    for (int l = 0; l < layers; l++)
+        all[l] = mode;
+    with.checkpointing = all;
+    TRY(program_build(&with, 0, &p, err));
+    (void)program_peak(p, bytes, NULL);
+    *ret = (struct measured){.bytes = (double)bytes[MEMORY_ACTIVATIONS]};
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].phase == PHASE_RECOMPUTE)
+            ret->time += cost_action(cost, p, &p->actions[i]);
+    program_close(p);
+    return TITAN_OK;
+}
+
+/* count[mode] of `layers` layers, least time within `limit` bytes; everything recomputed always fits. */
+static void best_mix(const struct measured *m, int layers, double limit, int count[MODES])
+{
+    double best = m[CHECKPOINT_FULL].time;
+
+    count[CHECKPOINT_NONE] = count[CHECKPOINT_OPS] = 0;
+    count[CHECKPOINT_FULL] = layers;
+    for (int none = 0; none <= layers; none++)
+        for (int ops = 0; none + ops <= layers; ops++) {
+            const double a = (double)none / layers, b = (double)ops / layers, c = 1 - a - b;
+            const double bytes =
+                a * m[CHECKPOINT_NONE].bytes + b * m[CHECKPOINT_OPS].bytes + c * m[CHECKPOINT_FULL].bytes;
+            const double time = a * m[CHECKPOINT_NONE].time + b * m[CHECKPOINT_OPS].time + c * m[CHECKPOINT_FULL].time;
+            if (bytes <= limit * (1 + 1e-9) && time < best) {
+                best = time;
+                count[CHECKPOINT_NONE] = none;
+                count[CHECKPOINT_OPS] = ops;
+                count[CHECKPOINT_FULL] = layers - none - ops;
+            }
+        }
+}
+
+/* Each layer takes the mode that is furthest behind its share so far. */
+static void spread(const int count[MODES], int layers, enum checkpointing *ret)
+{
+    int given[MODES] = {0};
+
+    for (int l = 0; l < layers; l++) {
+        int next = CHECKPOINT_FULL;
+        for (int mode = 0; mode < MODES; mode++)
+            if ((int64_t)count[mode] * (l + 1) - (int64_t)given[mode] * layers >
+                (int64_t)count[next] * (l + 1) - (int64_t)given[next] * layers)
+                next = mode;
+        given[next]++;
+        ret[l] = (enum checkpointing)next;
+    }
+}
+
+titan_status budget_choose(const struct build_options *options, const struct cost *cost, double budget,
+                           enum checkpointing *ret, struct titan_error *err)
+{
+    const int layers = (int)options->layout->model->dims.n_layers;
+    struct measured m[MODES];
+    int count[MODES];
+
+    for (int mode = 0; mode < MODES; mode++)
+        TRY(measure(options, cost, (enum checkpointing)mode, &m[mode], err));
+    const double least = m[CHECKPOINT_FULL].bytes;
+    best_mix(m, layers, least + budget * (m[CHECKPOINT_NONE].bytes - least), count);
+    spread(count, layers, ret);
+    return TITAN_OK;
+}
