@@ -1,0 +1,448 @@
+/* build.h: programs of every schedule and mesh run to their end on ranks that stop at whatever they wait for; messages
+ * match; sums in the tree are the same bits for every data-parallel degree; memory is what schedule and policies say.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/rng.h"
+#include "tests/support/programs.h"
+#include "worker/plan/tree.h"
+
+static const char *const schedules[] = {
+    "GPipe", "1F1B", "Interleaved1F1B", "ZB1P", "LoopedBFS", "InterleavedZeroBubble", "DualPipeV", "ZBVZeroBubble"};
+
+static const struct model_dims deep = {.dim = 64,
+                                       .n_layers = 16,
+                                       .n_heads = 4,
+                                       .n_kv_heads = 2,
+                                       .head_dim = 16,
+                                       .ffn_hidden = 128,
+                                       .vocab_size = 256,
+                                       .rope_theta = 1e4,
+                                       .norm_eps = 1e-5};
+
+static void open_case(const struct programs_case *c, struct programs *ret)
+{
+    struct titan_error err = {0};
+    char name[256];
+
+    programs_name(c, name, sizeof name);
+    if (programs_open(c, ret, &err) != TITAN_OK)
+        fail_msg("%s: %s", name, err.msg);
+}
+
+static uint32_t draw(uint64_t *counter, uint32_t n)
+{
+    uint32_t w[4];
+    rng_philox(rng_key(7, "builds"), (*counter)++, 0, w);
+    return w[0] % n;
+}
+
+/* --- ranks that stop ------------------------------------------------------------------------------------------------
+ */
+
+/* The strictest machine a program may meet: the host issues an action of the compute stream only when it can run, as
+ * the CPU does, and a message passes only when both sides stand at it. */
+struct machine_rank {
+    const struct program *p;
+    int issued;
+    bool *done;
+    int *next; /* per stream: first action that may not have run */
+};
+
+static bool is_message(const struct action *a)
+{
+    return a->op == OP_SEND || a->op == OP_RECV;
+}
+
+static bool can_run(const struct machine_rank *m, int i)
+{
+    const struct action *a = &m->p->actions[i];
+
+    for (int k = 0; k < a->n_waits; k++)
+        if (!m->done[m->p->waits[a->wait + k]])
+            return false;
+    return true;
+}
+
+/* The issued action a stream stands at; -1: none. */
+static int standing(struct machine_rank *m, int stream)
+{
+    int *const next = &m->next[stream];
+
+    while (*next < m->issued && (m->p->actions[*next].stream != stream || m->done[*next]))
+        (*next)++;
+    return *next < m->issued && can_run(m, *next) ? *next : -1;
+}
+
+static bool meets(const struct action *send, const struct action *recv, int sender, int receiver)
+{
+    return send->op == OP_SEND && recv->op == OP_RECV && send->peer == receiver && recv->peer == sender &&
+           send->channel == recv->channel;
+}
+
+/* Run what stands on this stream, with its partner if it is a message. */
+static bool run_stream(struct machine_rank *ranks, int n, int rank, int stream)
+{
+    const int i = standing(&ranks[rank], stream);
+
+    if (i < 0)
+        return false;
+    const struct action *a = &ranks[rank].p->actions[i];
+    if (a->channel == CHANNEL_WORLD) /* the last thing that binds ranks: passed here */
+        return ranks[rank].done[i] = true;
+    if (!is_message(a))
+        return ranks[rank].done[i] = true;
+    if (a->op != OP_SEND)
+        return false;
+    const int there = standing(&ranks[a->peer], STREAM_RECV + a->channel - CHANNEL_FORWARD_NEXT);
+    if (a->peer >= n || there < 0)
+        return false;
+    const struct action *r = &ranks[a->peer].p->actions[there];
+    if (!meets(a, r, rank, a->peer))
+        return false;
+    /* the message is the one the receiver means */
+    assert_int_equal(a->microbatch, r->microbatch);
+    assert_int_equal(abs(a->stage - r->stage), 1);
+    assert_int_equal(action_params(ranks[rank].p, a)->n[0], action_params(ranks[a->peer].p, r)->n[0]);
+    ranks[rank].done[i] = ranks[a->peer].done[there] = true;
+    return true;
+}
+
+static bool issue(struct machine_rank *m)
+{
+    bool moved = false;
+
+    while (m->issued < m->p->n_actions) {
+        const int last = m->issued - 1;
+        if (last >= 0 && m->p->actions[last].stream == STREAM_COMPUTE && !m->done[last])
+            break;
+        m->issued++;
+        moved = true;
+    }
+    return moved;
+}
+
+static void run_ranks(struct machine_rank *ranks, int n, const char *name)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < n; r++) {
+            moved |= issue(&ranks[r]);
+            for (int s = 0; s < STREAM_COUNT; s++)
+                moved |= run_stream(ranks, n, r, s);
+        }
+    }
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < ranks[r].p->n_actions; i++)
+            if (i >= ranks[r].issued || !ranks[r].done[i])
+                fail_msg("%s: pp rank %d stands at action %d (%s, microbatch %d)", name, r, i,
+                         op_name((enum op)ranks[r].p->actions[i].op), ranks[r].p->actions[i].microbatch);
+}
+
+/* One pipeline for each share there is. */
+static void assert_runs(const struct programs_case *c)
+{
+    struct programs p;
+    char name[256];
+
+    open_case(c, &p);
+    programs_name(c, name, sizeof name);
+    const int shares = p.n / c->pp;
+    for (int share = 0; share < shares; share++) {
+        struct machine_rank ranks[8] = {0};
+        for (int r = 0; r < c->pp; r++) {
+            ranks[r].p = p.kinds[r * shares + share];
+            assert_int_equal(ranks[r].p->pp_rank, r);
+            ranks[r].done = calloc((size_t)ranks[r].p->n_actions, sizeof *ranks[r].done);
+            ranks[r].next = calloc(STREAM_COUNT, sizeof *ranks[r].next);
+        }
+        run_ranks(ranks, c->pp, name);
+        for (int r = 0; r < c->pp; r++) {
+            free(ranks[r].done);
+            free(ranks[r].next);
+        }
+    }
+    programs_close(&p);
+}
+
+static void test_every_schedule_runs(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < ARRAY_SIZE(schedules); s++)
+        for (int pp = 2; pp <= 4; pp++)
+            for (int share = 2 * pp; share <= 4 * pp; share += pp)
+                assert_runs(&(struct programs_case){.dims = &deep,
+                                                    .pp = pp,
+                                                    .dp_replicate = 1,
+                                                    .dp_shard = 1,
+                                                    .cp = 1,
+                                                    .tp = 1,
+                                                    .schedule = schedules[s],
+                                                    .microbatches = share,
+                                                    .prefetch = 1});
+}
+
+static void test_drawn_meshes_run(void **state)
+{
+    (void)state;
+    uint64_t counter = 0;
+
+    for (int i = 0; i < 150; i++) {
+        const int pp = 1 + (int)draw(&counter, 4), dp = 1 + (int)draw(&counter, 3);
+        assert_runs(&(struct programs_case){.dims = &deep,
+                                            .pp = pp,
+                                            .dp_replicate = 1 + (int)draw(&counter, 2),
+                                            .dp_shard = dp,
+                                            .cp = 1 + (int)draw(&counter, 2),
+                                            .tp = 1 + (int)draw(&counter, 2),
+                                            .schedule = schedules[draw(&counter, ARRAY_SIZE(schedules))],
+                                            .microbatches = (int)(4 * pp * dp + (int)draw(&counter, 5)),
+                                            .reshard = (enum reshard)draw(&counter, 3),
+                                            .reduce = (enum reduce_when)draw(&counter, 3),
+                                            .checkpointing = (enum checkpointing)draw(&counter, 3),
+                                            .prefetch = (int)draw(&counter, 3),
+                                            .canonical = draw(&counter, 2),
+                                            .ring = draw(&counter, 2),
+                                            .offload = draw(&counter, 2),
+                                            .dt = draw(&counter, 2) ? DTYPE_BF16 : DTYPE_F32});
+    }
+}
+
+/* --- kinds ----------------------------------------------------------------------------------------------------------
+ */
+
+static void test_kinds(void **state)
+{
+    (void)state;
+    struct programs p;
+
+    open_case(
+        &(struct programs_case){
+            .dims = &deep, .pp = 2, .dp_replicate = 2, .dp_shard = 3, .cp = 2, .tp = 2, .microbatches = 16},
+        &p);
+    assert_int_equal(p.n, 4); /* shares of 2 and 3 */
+    int64_t total = 0;
+    for (int rank = 0; rank < 48; rank++) {
+        const int kind = program_kind(&p.options, rank);
+        int coords[AXIS_COUNT];
+        mesh_coords(&p.layout->mesh, rank, coords);
+        assert_true(kind >= 0 && kind < p.n && program_kind_rank(&p.options, kind) <= rank);
+        assert_int_equal(program_kind(&p.options, program_kind_rank(&p.options, kind)), kind);
+        assert_int_equal(p.kinds[kind]->pp_rank, coords[AXIS_PP]);
+        assert_int_equal(p.kinds[kind]->share_max, 3);
+        if (coords[AXIS_PP] == 0 && coords[AXIS_CP] == 0 && coords[AXIS_TP] == 0)
+            total += p.kinds[kind]->share;
+    }
+    assert_int_equal(total, 16);
+    programs_close(&p);
+}
+
+/* --- canonical sums
+ * --------------------------------------------------------------------------------------------------- */
+
+struct add {
+    float *leaf;
+};
+
+static void add_leaves(void *arg, int left, int right)
+{
+    struct add *add = arg;
+    add->leaf[left] += add->leaf[right];
+}
+
+/* What a mesh makes of numbers, one a microbatch and cp rank: each rank's subtrees as it adds them up, then adds. */
+static float canonical_sum(int dp_replicate, int dp_shard, int cp, int microbatches, const float *numbers)
+{
+    struct programs p;
+    float slices[256] = {0}, leaf[64];
+
+    open_case(&(struct programs_case){.pp = 1,
+                                      .dp_replicate = dp_replicate,
+                                      .dp_shard = dp_shard,
+                                      .cp = cp,
+                                      .tp = 1,
+                                      .microbatches = microbatches,
+                                      .canonical = true},
+              &p);
+    const struct program *any = p.kinds[0];
+    for (int r = 0; r < dp_replicate * dp_shard; r++)
+        for (int c = 0; c < cp; c++) {
+            struct tree_stack own = {.leaves = microbatches};
+            struct add add = {.leaf = leaf};
+            int64_t from, to;
+            memcpy(leaf, numbers + c * microbatches, (size_t)microbatches * sizeof *leaf);
+            tree_share(microbatches, dp_replicate * dp_shard, r, &from, &to);
+            for (int64_t i = from; i < to; i++)
+                tree_push(&own, (struct tree_node){.level = 0, .index = i}, (int)i, add_leaves, &add);
+            for (int k = 0; k < own.depth; k++)
+                slices[(r * cp + c) * any->subtrees_max + k] = leaf[own.id[k]];
+        }
+    for (int k = 0; k < p.n; k++) { /* every rank adds alike */
+        assert_int_equal(p.kinds[k]->n_adds, any->n_adds);
+        assert_memory_equal(p.kinds[k]->adds, any->adds, (size_t)any->n_adds * sizeof *any->adds);
+    }
+    for (int i = 0; i < any->n_adds; i++)
+        slices[any->adds[i].left] += slices[any->adds[i].right];
+    const float sum = slices[any->root_slice];
+    programs_close(&p);
+    return sum;
+}
+
+static void test_canonical_sums(void **state)
+{
+    (void)state;
+    float numbers[2 * 13];
+
+    for (int i = 0; i < 26; i++)
+        numbers[i] = rng_normal(rng_key(3, "numbers"), (uint64_t)i) * (i % 5 ? 1.0f : 1e4f);
+    for (int cp = 1; cp <= 2; cp++) {
+        double exact = 0;
+        for (int i = 0; i < 13 * cp; i++)
+            exact += numbers[i];
+        const float one = canonical_sum(1, 1, cp, 13, numbers);
+        assert_true(exact - one < 0.05 && one - exact < 0.05);
+        for (int replicate = 1; replicate <= 3; replicate++)
+            for (int shard = 1; shard <= 4; shard++) {
+                const float other = canonical_sum(replicate, shard, cp, 13, numbers);
+                assert_memory_equal(&other, &one, sizeof one);
+            }
+    }
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Most buffers of a kind alive at once. */
+static int most_alive(const struct program *p, enum buffer_kind kind, const char *name)
+{
+    int most = 0;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        int alive = 0;
+        for (int k = 0; k < p->n_buffers; k++) {
+            const struct buffer *b = &p->buffers[k];
+            alive += b->kind == kind && b->first >= 0 && b->first <= i && i <= b->last &&
+                     (!name || strcmp(b->name, name) == 0);
+        }
+        most = MAX(most, alive);
+    }
+    return most;
+}
+
+static int count_ops(const struct program *p, enum op op, int unit)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        n += p->actions[i].op == op && (unit < 0 || p->actions[i].unit == unit);
+    return n;
+}
+
+static void test_gathers(void **state)
+{
+    (void)state;
+    const int units = 6; /* embedding, four layers, head */
+    struct programs_case c = {
+        .pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 6, .reduce = REDUCE_STEP};
+    struct programs p;
+
+    for (int prefetch = 0; prefetch < 3; prefetch++) {
+        c.prefetch = prefetch;
+        c.reshard = RESHARD_ALWAYS;
+        open_case(&c, &p);
+        /* forward everything, backward the layers; the head does both in one visit */
+        assert_int_equal(count_ops(p.kinds[0], OP_ALL_GATHER, -1), 3 * (units + units - 2));
+        assert_int_equal(count_ops(p.kinds[0], OP_RELEASE, -1), 3 * (units + units - 2));
+        assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), 1 + prefetch);
+        programs_close(&p);
+    }
+    c.reshard = RESHARD_NEVER;
+    open_case(&c, &p);
+    assert_int_equal(count_ops(p.kinds[0], OP_ALL_GATHER, -1), units);
+    assert_int_equal(count_ops(p.kinds[0], OP_REDUCE_SCATTER, -1), units);
+    assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), units);
+    assert_int_equal(most_alive(p.kinds[0], BUF_GRAD, NULL), units);
+    programs_close(&p);
+
+    /* A unit's whole gradient is gone before the next one's but one. */
+    c.reshard = RESHARD_DEFAULT;
+    c.reduce = REDUCE_DEFAULT;
+    open_case(&c, &p);
+    assert_int_equal(count_ops(p.kinds[0], OP_REDUCE_SCATTER, -1), 3 * units);
+    assert_true(most_alive(p.kinds[0], BUF_GRAD, NULL) <= 2);
+    assert_int_equal(most_alive(p.kinds[0], BUF_GRAD_SHARD, NULL), units);
+    programs_close(&p);
+}
+
+/* As many microbatches' inputs are kept as the schedule has in flight. */
+static void test_in_flight(void **state)
+{
+    (void)state;
+    for (int pp = 2; pp <= 4; pp++) {
+        struct programs_case c = {.dims = &deep,
+                                  .pp = pp,
+                                  .dp_replicate = 1,
+                                  .dp_shard = 1,
+                                  .cp = 1,
+                                  .tp = 1,
+                                  .microbatches = 12,
+                                  .schedule = "1F1B"};
+        struct programs p;
+        open_case(&c, &p);
+        for (int r = 0; r < pp; r++) {
+            assert_int_equal(most_alive(p.kinds[r], BUF_TOKENS, NULL), pp - r);
+            assert_int_equal(most_alive(p.kinds[r], BUF_TOKENS, NULL), schedule_in_flight(p.schedule, r));
+        }
+        programs_close(&p);
+    }
+}
+
+/* Recomputed: a layer's forward is written once more, on the parameters gathered for its backward. */
+static void test_recomputation(void **state)
+{
+    (void)state;
+    struct programs_case c = {.pp = 1,
+                              .dp_replicate = 1,
+                              .dp_shard = 2,
+                              .cp = 1,
+                              .tp = 1,
+                              .microbatches = 4,
+                              .reshard = RESHARD_ALWAYS,
+                              .checkpointing = CHECKPOINT_FULL};
+    struct programs p, kept;
+
+    open_case(&c, &p);
+    c.checkpointing = CHECKPOINT_NONE;
+    open_case(&c, &kept);
+    int again = 0;
+    for (int i = 0; i < p.kinds[0]->n_actions; i++)
+        again += p.kinds[0]->actions[i].op == OP_ATTENTION && p.kinds[0]->actions[i].phase == PHASE_RECOMPUTE;
+    assert_int_equal(again, 2 * 4);
+    assert_int_equal(count_ops(p.kinds[0], OP_ATTENTION, -1), 2 * count_ops(kept.kinds[0], OP_ATTENTION, -1));
+    assert_int_equal(most_alive(p.kinds[0], BUF_ACTIVATION, "gu"), 1);
+    assert_int_equal(most_alive(kept.kinds[0], BUF_ACTIVATION, "gu"), 4);
+    assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), most_alive(kept.kinds[0], BUF_FULL, NULL));
+    programs_close(&p);
+    programs_close(&kept);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_schedule_runs),
+        cmocka_unit_test(test_drawn_meshes_run),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_canonical_sums),
+        cmocka_unit_test(test_gathers),
+        cmocka_unit_test(test_in_flight),
+        cmocka_unit_test(test_recomputation),
+    };
+    return cmocka_run_group_tests_name("build", tests, NULL, NULL);
+}
