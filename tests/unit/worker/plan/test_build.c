@@ -366,6 +366,7 @@ static void test_gathers(void **state)
     c.reshard = RESHARD_NEVER;
     open_case(&c, &p);
     assert_int_equal(count_ops(p.kinds[0], OP_ALL_GATHER, -1), units);
+    assert_int_equal(count_ops(p.kinds[0], OP_RELEASE, -1), units);
     assert_int_equal(count_ops(p.kinds[0], OP_REDUCE_SCATTER, -1), units);
     assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), units);
     assert_int_equal(most_alive(p.kinds[0], BUF_GRAD, NULL), units);
