@@ -68,7 +68,7 @@ struct epoch {
     uint64_t writer_step;                       /* newest step handed to the writer */
     int64_t first_microbatch;                   /* of this rank's share */
     int32_t *tokens;                            /* [slot][BATCH_ROWS][N]: what the program loads */
-    int32_t *inputs, *targets;                  /* of one microbatch, whole sequences */
+    int32_t *inputs, *targets, *starts;         /* of one microbatch, whole sequences; starts NULL: one document each */
     double *counts;                             /* [slot] */
     struct update update;                       /* of the step under way */
     struct step_outcome outcome;                /* of the step under way */
@@ -343,7 +343,9 @@ static void load_batch(struct epoch *e, uint64_t step)
         const int64_t sample = (e->first_microbatch + slot) * cut->b;
         for (int64_t i = 0; i < cut->b; i++)
             dataset_sample(e->t->data, first + (uint64_t)(sample + i), e->inputs + i * cut->t, e->targets + i * cut->t);
-        e->counts[slot] = (double)batch_fill(cut, cp_rank, e->inputs, e->targets, NULL, e->tokens + slot * each);
+        if (e->starts)
+            batch_starts(cut, e->inputs, dataset_separator(e->t->data), e->starts);
+        e->counts[slot] = (double)batch_fill(cut, cp_rank, e->inputs, e->targets, e->starts, e->tokens + slot * each);
     }
 }
 
@@ -521,7 +523,9 @@ static titan_status alloc_batch(struct epoch *e, struct titan_error *err)
     e->inputs = calloc(n, sizeof *e->inputs);
     e->targets = calloc(n, sizeof *e->targets);
     e->counts = calloc(share, sizeof *e->counts);
-    if (!e->tokens || !e->inputs || !e->targets || !e->counts)
+    if (e->t->recipe->training.block_causal)
+        e->starts = calloc(n, sizeof *e->starts);
+    if (!e->tokens || !e->inputs || !e->targets || !e->counts || (e->t->recipe->training.block_causal && !e->starts))
         return titan_fail(err, TITAN_ENOMEM, "batch: out of memory");
     return TITAN_OK;
 }
@@ -660,6 +664,7 @@ static void close_epoch(struct epoch *e, bool failed)
     plan_close(e->plan);
     free(e->tokens);
     free(e->inputs);
+    free(e->starts);
     free(e->targets);
     free(e->counts);
 }

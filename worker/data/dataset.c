@@ -248,6 +248,12 @@ int64_t dataset_vocabulary(const struct dataset *ds)
     return 256;
 }
 
+int32_t dataset_separator(const struct dataset *ds)
+{
+    (void)ds;
+    return SEPARATOR;
+}
+
 uint64_t dataset_tokens(const struct dataset *ds)
 {
     return ds->tokens;

@@ -32,6 +32,8 @@ void dataset_close(struct dataset *ds);
 int64_t dataset_vocabulary(const struct dataset *ds);
 uint64_t dataset_tokens(const struct dataset *ds);
 uint64_t dataset_windows(const struct dataset *ds);
+/* The token between two documents. */
+int32_t dataset_separator(const struct dataset *ds);
 /* Sample g: inputs and targets (seq_len each). A target of -1 is not counted in the loss. */
 void dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets);
 
