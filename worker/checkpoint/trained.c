@@ -55,9 +55,7 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
     for (int i = 0; i < n; i++) {
         const struct model_tensor *m = &t->model->tensors[first + i];
         (void)snprintf(specs[i].name, sizeof(specs[i].name), "%s", m->name);
-        specs[i].ndim = m->ndim;
-        for (int d = 0; d < m->ndim; d++)
-            specs[i].shape[d] = m->shape[d];
+        specs[i].ndim = model_tensor_shape(m, specs[i].shape);
         specs[i].numel = m->numel;
         pieces[i] = (struct piece){.tensor = i, .data = out};
         tensor_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);

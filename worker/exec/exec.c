@@ -25,6 +25,7 @@ struct exec {
     double *scratch;     /* device: partial sums of one operation of the compute stream */
     double *host_header; /* counts and orders, out */
     double *host_report; /* in */
+    float *host_loads;   /* of the experts, from the report */
 };
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -140,7 +141,9 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
     TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS) * sizeof(double), (void **)&e->host_header,
                            err));
-    return d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->host_report, err);
+    TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->host_report, err));
+    const size_t loads = (size_t)(r->size - r->loads);
+    return loads > 0 ? d->ops->alloc_host(d->dev, loads * sizeof(float), (void **)&e->host_loads, err) : TITAN_OK;
 }
 
 static titan_status open_parts(struct exec *e, struct titan_error *err)
@@ -197,6 +200,8 @@ void exec_close(struct exec *e)
         e->ops->release_host(dev, e->host_header);
     if (e->host_report)
         e->ops->release_host(dev, e->host_report);
+    if (e->host_loads)
+        e->ops->release_host(dev, e->host_loads);
     free(e->norms);
     free(e->address);
     free(e->events);
@@ -366,6 +371,98 @@ static titan_status run_zero(const struct call *c)
 static titan_status run_accumulate(const struct call *c)
 {
     return c->ops->accumulate(c->s, at(c, 0), at(c, 1), (size_t)N(0));
+}
+
+/* --- mixture of experts ---------------------------------------------------------------------------------------------
+ */
+
+static struct router_shape router_shape_of(const struct call *c)
+{
+    return (struct router_shape){.dt = DT,
+                                 .n = N(0),
+                                 .experts = N(1),
+                                 .top_k = N(2),
+                                 .sigmoid = flag(c, OP_SIGMOID),
+                                 .normalize = flag(c, OP_NORMALIZE),
+                                 .scale = c->p->f[0]};
+}
+
+/* An operand that may be left out, as those behind it are then. */
+static void *at_if(const struct call *c, int i)
+{
+    return i < c->a->n_operands ? at(c, i) : NULL;
+}
+
+static titan_status run_route(const struct call *c)
+{
+    const struct router_shape shape = router_shape_of(c);
+    return c->ops->router(c->s, at(c, 0), at(c, 1), at_if(c, 4), at(c, 2), at_if(c, 3), &shape);
+}
+
+static titan_status run_route_dgrad(const struct call *c)
+{
+    const struct router_shape shape = router_shape_of(c);
+    return c->ops->router_dgrad(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), &shape);
+}
+
+static titan_status run_permute(const struct call *c)
+{
+    return c->ops->permute(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), N(0), N(1), N(2), N(3));
+}
+
+static titan_status run_permute_received(const struct call *c)
+{
+    return c->ops->permute_received(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), N(0), N(1), N(2));
+}
+
+static titan_status run_scatter_rows(const struct call *c)
+{
+    return c->ops->scatter_rows(c->s, at(c, 0), at(c, 1), at(c, 2), at_if(c, 3), DT, N(0), N(1), N(2));
+}
+
+static titan_status run_combine_rows(const struct call *c)
+{
+    return c->ops->combine_rows(c->s, at(c, 0), at(c, 1), at(c, 2), at_if(c, 3), DT, N(0), N(1), N(2));
+}
+
+static titan_status run_combine_dweights(const struct call *c)
+{
+    return c->ops->combine_dweights(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1), N(2));
+}
+
+static titan_status run_matmul_grouped(const struct call *c)
+{
+    return c->ops->matmul_grouped(c->s, at(c, 0), flag(c, OP_F32) ? DTYPE_F32 : DT, N(5), at(c, 1), flag(c, OP_TA),
+                                  N(3), at(c, 2), flag(c, OP_TB), N(4), DT, at(c, 3), N(6), N(0), N(1), N(2),
+                                  flag(c, OP_ADD_TO) ? 1 : 0);
+}
+
+/* Where the loads of a unit's experts stand in the report. */
+static int64_t loads_place(const struct call *c)
+{
+    const struct model *m = c->e->p->layout->model;
+    return c->e->p->report.loads + layout_bias_offset(m, m->units[c->a->unit].layer);
+}
+
+static titan_status run_expert_load(const struct call *c)
+{
+    double *const report = at(c, 0);
+    return c->ops->block_sums(c->s, report + loads_place(c), at(c, 1), (size_t)N(0), 1, false);
+}
+
+/* The host has the report since DECIDE, and does not touch it again before the next one. */
+static titan_status run_balance(const struct call *c)
+{
+    const struct exec *e = c->e;
+    const double *from = e->host_report + loads_place(c);
+    float *const to = e->host_loads + (loads_place(c) - e->p->report.loads);
+
+    if (*c->skip)
+        return TITAN_OK;
+    for (int64_t i = 0; i < N(0); i++)
+        to[i] = (float)from[i];
+    TRY(c->ops->copy(c->s, at(c, 1), to, (size_t)N(0) * sizeof *to));
+    return c->ops->router_balance(c->s, at(c, 0), at(c, 1), N(0), c->p->f[0]);
 }
 
 /* --- loss and report ------------------------------------------------------------------------------------------------
@@ -583,6 +680,16 @@ static const run_fn run[OP_COUNT] = {
     [OP_CAST] = run_cast,
     [OP_ZERO] = run_zero,
     [OP_ACCUMULATE] = run_accumulate,
+    [OP_ROUTE] = run_route,
+    [OP_ROUTE_DGRAD] = run_route_dgrad,
+    [OP_PERMUTE] = run_permute,
+    [OP_PERMUTE_RECEIVED] = run_permute_received,
+    [OP_SCATTER_ROWS] = run_scatter_rows,
+    [OP_COMBINE_ROWS] = run_combine_rows,
+    [OP_COMBINE_DWEIGHTS] = run_combine_dweights,
+    [OP_MATMUL_GROUPED] = run_matmul_grouped,
+    [OP_EXPERT_LOAD] = run_expert_load,
+    [OP_BALANCE] = run_balance,
     [OP_LOSS_STATS] = run_loss_stats,
     [OP_LOSS_FINISH] = run_loss_finish,
     [OP_LOSS_SUM] = run_loss_sum,

@@ -9,7 +9,7 @@
 
 static struct attention_heads heads_of(const struct block *k, const struct block_sizes *z)
 {
-    return (struct attention_heads){.b = k->masked ? 1 : k->b, .h = z->h, .kv = z->kv, .d = z->d, .dv = z->d};
+    return (struct attention_heads){.b = k->masked ? 1 : k->b, .h = z->h, .kv = z->kv, .d = z->d, .dv = z->dv};
 }
 
 /* key_index: the keys' places in the batch. */
@@ -73,18 +73,18 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
     struct tensor kv;
 
     if (z.cp == 1) {
-        const struct tensor qkv = block_new(k, BUF_ACTIVATION, "qkv", z.n, z.hd + 2 * z.kd);
+        const struct tensor qkv = block_new(k, BUF_ACTIVATION, "qkv", z.n, z.hd + z.kd + z.vd);
         block_linear(k, qkv, xn, block_param(k, u, ROLE_WQ, 3));
         saved->t[SAVED_Q] = tensor_cols(qkv, 0, z.hd);
-        kv = tensor_cols(qkv, z.hd, 2 * z.kd);
+        kv = tensor_cols(qkv, z.hd, z.kd + z.vd);
     } else {
         saved->t[SAVED_Q] = block_new(k, BUF_ACTIVATION, "q", z.n, z.hd);
         block_linear(k, saved->t[SAVED_Q], xn, block_param(k, u, ROLE_WQ, 1));
-        saved->t[SAVED_KV] = kv = block_new(k, BUF_ACTIVATION, "kv", z.n, 2 * z.kd);
+        saved->t[SAVED_KV] = kv = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
         block_linear(k, kv, xn, block_param(k, u, ROLE_WK, 2));
     }
     saved->t[SAVED_K] = tensor_cols(kv, 0, z.kd);
-    saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.kd);
+    saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.vd);
 }
 
 /* Normed heads of x (N,heads*D) into a tensor of the same shape. */
@@ -116,16 +116,16 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
     if (z.cp == 1) {
         saved->t[SAVED_V] = block_new(k, BUF_ACTIVATION, "v", z.n, z.kd);
     } else {
-        saved->t[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, 2 * z.kd);
-        saved->t[SAVED_V] = tensor_cols(saved->t[SAVED_KV], z.kd, z.kd);
+        saved->t[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
+        saved->t[SAVED_V] = tensor_cols(saved->t[SAVED_KV], z.kd, z.vd);
         emit_copy(k->e, tensor_cols(saved->t[SAVED_KV], 0, z.kd), saved->t[SAVED_K]);
         saved->t[SAVED_K] = tensor_cols(saved->t[SAVED_KV], 0, z.kd);
     }
     block_linear(k, saved->t[SAVED_V], xn, block_param(k, u, ROLE_WV, 1));
 }
 
-/* Keys and values (N,2*K*D) go round the cp ranks, each step to the next one; the step after this one's travels while
- * this one's is used. Partial results are merged by their log-sum-exp (Liu et al. 2023, arXiv:2310.01889). */
+/* Keys and values (N,K*(D+Dv)) go round the cp ranks, each step to the next one; the step after this one's travels
+ * while this one's is used. Partial results are merged by their log-sum-exp (Liu et al. 2023, arXiv:2310.01889). */
 static void attend_ring(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -134,36 +134,30 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
 
     for (int i = 0; i < z.cp; i++, kv = next) {
         if (i + 1 < z.cp) {
-            next = block_new(k, BUF_WORK, "kv_ring", z.n, 2 * z.kd);
+            next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);
             emit_shift(k->e, CHANNEL_CP, next, kv, 1);
         }
         const struct attention_mask mask =
             mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
-        const struct tensor keys = tensor_cols(kv, 0, z.kd), values = tensor_cols(kv, z.kd, z.kd);
+        const struct tensor keys = tensor_cols(kv, 0, z.kd), values = tensor_cols(kv, z.kd, z.vd);
         if (i == 0) {
             emit_attention(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], saved->t[SAVED_Q], keys, values, &heads,
                            &mask);
             continue;
         }
-        const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.hd);
+        const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.od);
         const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", z.h, z.n);
         emit_attention(k->e, part, part_lse, saved->t[SAVED_Q], keys, values, &heads, &mask);
         emit_attention_merge(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, z.h);
     }
 }
 
-void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                       struct layer_saved *saved)
+void attention_scores(struct block *k, const struct block_tokens *tokens, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
     const struct attention_heads heads = heads_of(k, &z);
 
-    if (k->layout->model->dims.qk_norm)
-        project_normed(k, u, saved);
-    else
-        project(k, u, saved);
-    rotate(k, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
-    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.hd);
+    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
     saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", z.h, z.n);
     if (z.cp > 1 && k->ring) {
         attend_ring(k, tokens, saved);
@@ -171,10 +165,10 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
     }
     struct tensor key_index = tokens->index;
     if (z.cp > 1) {
-        /* (cp*N,2*K*D), rank by rank */
+        /* (cp*N,K*(D+Dv)), rank by rank */
         saved->t[SAVED_KV] = emit_all_gather(k->e, CHANNEL_CP, BUF_ACTIVATION, "kv", saved->t[SAVED_KV]);
         saved->t[SAVED_K] = tensor_cols(saved->t[SAVED_KV], 0, z.kd);
-        saved->t[SAVED_V] = tensor_cols(saved->t[SAVED_KV], z.kd, z.kd);
+        saved->t[SAVED_V] = tensor_cols(saved->t[SAVED_KV], z.kd, z.vd);
         key_index = keys_of(k, &z, TABLE_KEYS_GATHERED);
     }
     const struct attention_mask mask = mask_of(k, tokens, key_index);
@@ -182,15 +176,21 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
                    saved->t[SAVED_V], &heads, &mask);
 }
 
+void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                       struct layer_saved *saved)
+{
+    if (k->layout->model->dims.qk_norm)
+        project_normed(k, u, saved);
+    else
+        project(k, u, saved);
+    rotate(k, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
+    attention_scores(k, tokens, saved);
+}
+
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-/* Gradients of queries, keys and values as attention saw them. */
-struct qkv {
-    struct tensor q, k, v;
-};
-
 static void dgrad(struct block *k, const struct layer_saved *saved, const struct attention_mask *mask,
-                  const struct qkv *out, struct tensor keys, struct tensor values, struct tensor dattn)
+                  const struct attention_grads *out, struct tensor keys, struct tensor values, struct tensor dattn)
 {
     const struct block_sizes z = block_sizes(k);
     const struct attention_heads heads = heads_of(k, &z);
@@ -199,20 +199,21 @@ static void dgrad(struct block *k, const struct layer_saved *saved, const struct
                          saved->t[SAVED_Q], keys, values, dgrad_work(k, &heads, z.n, keys.rows), &heads, mask);
 }
 
-/* Gradients of all ranks' keys and values, each summed where it belongs: (N,2*K*D). */
+/* Gradients of all ranks' keys and values, each summed where it belongs: (N,K*(D+Dv)). */
 static struct tensor attend_gathered_dgrad(struct block *k, const struct block_tokens *tokens,
                                            const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
 {
     const struct block_sizes z = block_sizes(k);
     const struct attention_mask mask = mask_of(k, tokens, keys_of(k, &z, TABLE_KEYS_GATHERED));
-    const struct tensor dkv = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, 2 * z.kd);
-    const struct qkv out = {dq, tensor_cols(dkv, 0, z.kd), tensor_cols(dkv, z.kd, z.kd)};
+    const struct tensor dkv = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, z.kd + z.vd);
+    const struct attention_grads out = {dq, tensor_cols(dkv, 0, z.kd), tensor_cols(dkv, z.kd, z.vd)};
 
     dgrad(k, saved, &mask, &out, saved->t[SAVED_K], saved->t[SAVED_V], dattn);
     return emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", dkv);
 }
 
-/* Keys and values go round once more, their gradients one step behind them; after cp steps these are home: (N,2*K*D).
+/* Keys and values go round once more, their gradients one step behind them; after cp steps these are home:
+ * (N,K*(D+Dv)).
  */
 static struct tensor attend_ring_dgrad(struct block *k, const struct block_tokens *tokens,
                                        const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
@@ -222,27 +223,27 @@ static struct tensor attend_ring_dgrad(struct block *k, const struct block_token
 
     for (int i = 0; i < z.cp; i++, kv = next) {
         if (i + 1 < z.cp) {
-            next = block_new(k, BUF_WORK, "kv_ring", z.n, 2 * z.kd);
+            next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);
             emit_shift(k->e, CHANNEL_CP, next, kv, 1);
         }
         const struct attention_mask mask =
             mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
-        const struct tensor part = block_new(k, BUF_DACTIVATION, "dkv_part", z.n, 2 * z.kd);
-        const struct qkv out = {i == 0 ? dq : block_new(k, BUF_WORK, "dq_part", z.n, z.hd), tensor_cols(part, 0, z.kd),
-                                tensor_cols(part, z.kd, z.kd)};
-        dgrad(k, saved, &mask, &out, tensor_cols(kv, 0, z.kd), tensor_cols(kv, z.kd, z.kd), dattn);
+        const struct tensor part = block_new(k, BUF_DACTIVATION, "dkv_part", z.n, z.kd + z.vd);
+        const struct attention_grads out = {i == 0 ? dq : block_new(k, BUF_WORK, "dq_part", z.n, z.hd),
+                                            tensor_cols(part, 0, z.kd), tensor_cols(part, z.kd, z.vd)};
+        dgrad(k, saved, &mask, &out, tensor_cols(kv, 0, z.kd), tensor_cols(kv, z.kd, z.vd), dattn);
         if (i > 0) {
             emit_add_to(k->e, dq, out.q);
             emit_add(k->e, part, part, travelling);
         }
-        travelling = block_new(k, BUF_DACTIVATION, "dkv_ring", z.n, 2 * z.kd);
+        travelling = block_new(k, BUF_DACTIVATION, "dkv_ring", z.n, z.kd + z.vd);
         emit_shift(k->e, CHANNEL_CP, travelling, part, 1);
     }
     return travelling;
 }
 
-static void attend_dgrad(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
-                         struct tensor dattn, const struct qkv *out)
+void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
+                            struct tensor dattn, const struct attention_grads *out)
 {
     const struct block_sizes z = block_sizes(k);
 
@@ -254,7 +255,7 @@ static void attend_dgrad(struct block *k, const struct block_tokens *tokens, con
     const struct tensor dkv = k->ring ? attend_ring_dgrad(k, tokens, saved, dattn, out->q)
                                       : attend_gathered_dgrad(k, tokens, saved, dattn, out->q);
     emit_copy(k->e, out->k, tensor_cols(dkv, 0, z.kd));
-    emit_copy(k->e, out->v, tensor_cols(dkv, z.kd, z.kd));
+    emit_copy(k->e, out->v, tensor_cols(dkv, z.kd, z.vd));
 }
 
 /* Gradient before the heads' norm into a part of BACK_DQKV. */
@@ -273,15 +274,16 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
 {
     const struct block_sizes z = block_sizes(k);
     const bool normed = k->layout->model->dims.qk_norm;
-    const struct tensor dqkv = block_new(k, BUF_DACTIVATION, "dqkv", z.n, z.hd + 2 * z.kd);
-    struct qkv out = {tensor_cols(dqkv, 0, z.hd), tensor_cols(dqkv, z.hd, z.kd), tensor_cols(dqkv, z.hd + z.kd, z.kd)};
-    const struct qkv raw = out;
+    const struct tensor dqkv = block_new(k, BUF_DACTIVATION, "dqkv", z.n, z.hd + z.kd + z.vd);
+    struct attention_grads out = {tensor_cols(dqkv, 0, z.hd), tensor_cols(dqkv, z.hd, z.kd),
+                                  tensor_cols(dqkv, z.hd + z.kd, z.kd)};
+    const struct attention_grads raw = out;
 
     if (normed) {
         out.q = back->t[BACK_DQ_NORMED] = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd);
         out.k = back->t[BACK_DK_NORMED] = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd);
     }
-    attend_dgrad(k, tokens, saved, dattn, &out);
+    attention_scores_dgrad(k, tokens, saved, dattn, &out);
     rotate(k, tokens, out.q, out.k, true);
     if (normed) {
         norm_heads_dgrad(k, raw.q, out.q, saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1),

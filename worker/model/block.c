@@ -2,6 +2,8 @@
 #include "worker/model/block.h"
 
 #include "base/cleanup.h"
+#include "worker/model/experts.h"
+#include "worker/model/latent.h"
 #include "worker/model/parts.h"
 
 /* --- sizes and views ---------------------------------------------------------------------------------------------- */
@@ -32,6 +34,7 @@ struct block_sizes block_sizes(const struct block *k)
     const struct model_dims *dims = &m->dims;
     const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
     const int64_t h = dims->n_heads / tp, kv = dims->n_kv_heads / tp;
+    const int64_t dv = dims->kv_lora_rank > 0 ? dims->v_head_dim : m->head_dim;
 
     return (struct block_sizes){.tp = tp,
                                 .cp = mesh_group_size(&k->layout->mesh, GROUP_CP),
@@ -41,9 +44,11 @@ struct block_sizes block_sizes(const struct block *k)
                                 .h = h,
                                 .kv = kv,
                                 .d = m->head_dim,
+                                .dv = dv,
                                 .hd = h * m->head_dim,
                                 .kd = kv * m->head_dim,
-                                .f = dims->ffn_hidden / tp,
+                                .od = h * dv,
+                                .vd = kv * dv,
                                 .v = dims->vocab_size / tp};
 }
 
@@ -156,9 +161,8 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
     return dx;
 }
 
-/* out (Ns,C) = x w^T, summed over tp, + residual */
-static struct tensor project_out(struct block *k, const char *name, struct tensor x, struct tensor w,
-                                 struct tensor residual)
+struct tensor block_project_out(struct block *k, const char *name, struct tensor x, struct tensor w,
+                                struct tensor residual)
 {
     struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, w.rows);
 
@@ -189,28 +193,79 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
     emit_embed_wgrad(k->e, block_grad(k, u, ROLE_EMBEDDING, 1), tokens->inputs, all);
 }
 
-/* --- layer -------------------------------------------------------------------------------------------------------- */
+/* --- feed-forward ------------------------------------------------------------------------------------------------- */
 
-/* y = h + w2 (silu(w1 n) * w3 n), n = norm(h) */
-static struct tensor feed_forward(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
+/* y = residual + w2 (silu(w1 n) * w3 n) */
+struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
+                                 struct layer_saved *saved)
 {
-    const struct block_sizes z = block_sizes(k);
+    const struct tensor w13 = block_param(k, u, ROLE_W1, 2);
+    const int64_t n = block_tokens_local(k), f = w13.rows / 2;
     struct tensor *s = saved->t;
 
-    /* xn2 (N,C) */
-    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], block_param(k, u, ROLE_FFN_NORM, 1), &s[SAVED_RSTD2]);
     /* gu (N,2F): gate | up of each token side by side */
-    s[SAVED_GU] = block_new(k, BUF_ACTIVATION, "gu", z.n, 2 * z.f);
-    block_linear(k, s[SAVED_GU], s[SAVED_XN2], block_param(k, u, ROLE_W1, 2));
+    s[SAVED_GU] = block_new(k, BUF_ACTIVATION, "gu", n, 2 * f);
+    block_linear(k, s[SAVED_GU], s[SAVED_XN2], w13);
     /* act (N,F) */
-    s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", z.n, z.f);
-    emit_swiglu(k->e, s[SAVED_ACT], tensor_cols(s[SAVED_GU], 0, z.f), tensor_cols(s[SAVED_GU], z.f, z.f));
+    s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
+    emit_swiglu(k->e, s[SAVED_ACT], tensor_cols(s[SAVED_GU], 0, f), tensor_cols(s[SAVED_GU], f, f));
     /* y (Ns,C) */
-    return project_out(k, "y", s[SAVED_ACT], block_param(k, u, ROLE_W2, 1), s[SAVED_H]);
+    return block_project_out(k, "y", s[SAVED_ACT], block_param(k, u, ROLE_W2, 1), residual);
 }
 
-struct tensor layer_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                            struct tensor x, struct tensor report, struct layer_saved *saved)
+struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                       struct tensor dy, struct layer_back *back)
+{
+    const struct tensor *s = saved->t;
+    const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
+    struct tensor *g = back->t;
+
+    g[BACK_DY] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy", dy);
+    /* dact (N,F) */
+    const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
+    block_linear_dgrad(k, dact, g[BACK_DY], block_param(k, u, ROLE_W2, 1));
+    /* dgu (N,2F) */
+    g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
+    emit_swiglu_dgrad(k->e, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact,
+                      tensor_cols(s[SAVED_GU], 0, f), tensor_cols(s[SAVED_GU], f, f));
+    /* dxn2 (N,C) -> (Ns,C) */
+    const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
+    block_linear_dgrad(k, dxn2, g[BACK_DGU], block_param(k, u, ROLE_W1, 2));
+    return emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn2);
+}
+
+void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                              const struct layer_back *back)
+{
+    const struct tensor *s = saved->t, *g = back->t;
+
+    /* dw2 (C,F) */
+    block_linear_wgrad(k, block_grad(k, u, ROLE_W2, 1), u->first, g[BACK_DY], s[SAVED_ACT]);
+    /* dw1 | dw3 (2F,C) */
+    block_linear_wgrad(k, block_grad(k, u, ROLE_W1, 2), u->first, g[BACK_DGU], s[SAVED_XN2]);
+}
+
+/* --- layer -------------------------------------------------------------------------------------------------------- */
+
+static bool is_latent(const struct block *k)
+{
+    return k->layout->model->dims.kv_lora_rank > 0;
+}
+
+/* y (Ns,C) = h + ffn(norm(h)) */
+static struct tensor second_half(struct block *k, struct layer_units u, struct layer_saved *saved)
+{
+    struct tensor *s = saved->t;
+
+    if (u.experts)
+        return experts_forward(k, u, saved);
+    /* xn2 (N,C) */
+    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1), &s[SAVED_RSTD2]);
+    return block_feed_forward(k, u.own, s[SAVED_H], saved);
+}
+
+struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
+                            struct tensor report, struct layer_saved *saved)
 {
     struct tensor *s = saved->t;
 
@@ -218,41 +273,30 @@ struct tensor layer_forward(struct block *k, const struct unit_buffers *u, const
         s[i] = TENSOR_NONE;
     s[SAVED_X] = x;
     /* xn1 (N,C) */
-    s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
+    s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u.own, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
     if (tensor_exists(report))
         emit_check(k->e, report, s[SAVED_RSTD1]);
-    /* attn (N,H*D) */
-    attention_forward(k, u, tokens, saved);
+    /* attn (N,H*Dv) */
+    (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
-    s[SAVED_H] = project_out(k, "h", s[SAVED_ATTN], block_param(k, u, ROLE_WO, 1), x);
-    return feed_forward(k, u, saved);
+    s[SAVED_H] = block_project_out(k, "h", s[SAVED_ATTN], block_param(k, u.own, ROLE_WO, 1), x);
+    return second_half(k, u, saved);
 }
 
-/* dh (Ns,C) from dy (Ns,C), through the feed-forward half and its residual. */
-static struct tensor feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                                        struct tensor dy, struct layer_back *back)
+/* dh (Ns,C) from dy (Ns,C), through the second half and its residual. */
+static struct tensor second_half_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
+                                       struct tensor dy, struct layer_back *back)
 {
-    const struct block_sizes z = block_sizes(k);
     const struct tensor *s = saved->t;
-    struct tensor *g = back->t;
 
-    g[BACK_DY] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy", dy);
-    /* dact (N,F) */
-    const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", z.n, z.f);
-    block_linear_dgrad(k, dact, g[BACK_DY], block_param(k, u, ROLE_W2, 1));
-    /* dgu (N,2F) */
-    g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", z.n, 2 * z.f);
-    emit_swiglu_dgrad(k->e, tensor_cols(g[BACK_DGU], 0, z.f), tensor_cols(g[BACK_DGU], z.f, z.f), dact,
-                      tensor_cols(s[SAVED_GU], 0, z.f), tensor_cols(s[SAVED_GU], z.f, z.f));
-    /* dxn2 (N,C) -> (Ns,C) */
-    const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", z.n, z.c);
-    block_linear_dgrad(k, dxn2, g[BACK_DGU], block_param(k, u, ROLE_W1, 2));
-    g[BACK_DXN2] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn2);
+    back->t[BACK_DXN2] =
+        u.experts ? experts_dgrad(k, u, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
     /* dh (Ns,C) = dy + the norm's */
-    return block_norm_dgrad(k, "dh", dy, g[BACK_DXN2], s[SAVED_H], block_param(k, u, ROLE_FFN_NORM, 1), s[SAVED_RSTD2]);
+    return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1),
+                            s[SAVED_RSTD2]);
 }
 
-struct tensor layer_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                           const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
 {
     const struct block_sizes z = block_sizes(k);
@@ -261,34 +305,34 @@ struct tensor layer_dgrad(struct block *k, const struct unit_buffers *u, const s
 
     for (int i = 0; i < BACK_COUNT; i++)
         g[i] = TENSOR_NONE;
-    const struct tensor dh = feed_forward_dgrad(k, u, saved, dy, back);
+    const struct tensor dh = second_half_dgrad(k, u, saved, dy, back);
     g[BACK_DH] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dh", dh);
-    /* dattn (N,H*D) */
+    /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
-    block_linear_dgrad(k, dattn, g[BACK_DH], block_param(k, u, ROLE_WO, 1));
+    block_linear_dgrad(k, dattn, g[BACK_DH], block_param(k, u.own, ROLE_WO, 1));
     /* dxn1 (N,C) -> (Ns,C) */
-    const struct tensor dxn1 = attention_dgrad(k, u, tokens, saved, dattn, back);
+    const struct tensor dxn1 = (is_latent(k) ? latent_dgrad : attention_dgrad)(k, u.own, tokens, saved, dattn, back);
     g[BACK_DXN1] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn1", dxn1);
     /* dx (Ns,C) = dh + the norm's */
-    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], s[SAVED_X], block_param(k, u, ROLE_ATTENTION_NORM, 1),
+    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], s[SAVED_X], block_param(k, u.own, ROLE_ATTENTION_NORM, 1),
                             s[SAVED_RSTD1]);
 }
 
-void layer_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                 const struct layer_back *back)
+void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, const struct layer_back *back)
 {
+    const struct unit_buffers *own = u.own;
     const struct tensor *s = saved->t, *g = back->t;
 
-    block_begin_grads(k, u);
-    /* dw2 (C,F) */
-    block_linear_wgrad(k, block_grad(k, u, ROLE_W2, 1), u->first, g[BACK_DY], s[SAVED_ACT]);
-    /* dw1 | dw3 (2F,C) */
-    block_linear_wgrad(k, block_grad(k, u, ROLE_W1, 2), u->first, g[BACK_DGU], s[SAVED_XN2]);
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
-    /* dwo (C,H*D) */
-    block_linear_wgrad(k, block_grad(k, u, ROLE_WO, 1), u->first, g[BACK_DH], s[SAVED_ATTN]);
-    attention_wgrad(k, u, saved, back);
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
+    block_begin_grads(k, own);
+    if (u.experts)
+        experts_wgrad(k, u, saved, back);
+    else
+        block_feed_forward_wgrad(k, own, saved, back);
+    emit_rmsnorm_dgain(k->e, block_grad(k, own, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
+    /* dwo (C,H*Dv) */
+    block_linear_wgrad(k, block_grad(k, own, ROLE_WO, 1), own->first, g[BACK_DH], s[SAVED_ATTN]);
+    (is_latent(k) ? latent_wgrad : attention_wgrad)(k, own, saved, back);
+    emit_rmsnorm_dgain(k->e, block_grad(k, own, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */

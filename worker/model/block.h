@@ -8,7 +8,8 @@
  * values are gathered over cp, or go round it (Liu et al. 2023, arXiv:2310.01889).
  *
  * Shape letters as in device.h, local unless said otherwise: N = b*t/cp tokens, Ns = N/tp of them on this tp rank, C
- * width, H query heads, K key/value heads, D head width, F feed-forward width, V vocabulary. */
+ * width, H query heads, K key/value heads, D width of a query or key head, Dv of a value head, F feed-forward width, V
+ * vocabulary; M width of an expert, top_k experts a token, E experts in all, R rows that experts here may get. */
 #ifndef TITAN_WORKER_MODEL_BLOCK_H
 #define TITAN_WORKER_MODEL_BLOCK_H
 
@@ -26,6 +27,8 @@ struct block {
     const struct device_ops *ops; /* attention_work_bytes */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */
+    /* Of each unit with experts: bias (E) of their choice, and load (E) where choices are counted; NULL: none. */
+    const struct tensor *bias, *load;
 };
 
 /* Tokens of a microbatch, local: (5,N) int32. */
@@ -43,19 +46,39 @@ enum saved_tensor {
     SAVED_XN1,   /* (N,C)   normed, gathered over tp */
     SAVED_Q,     /* (N,H*D) after norm and rotary embedding */
     SAVED_K,     /* (N,K*D) the same */
-    SAVED_V,     /* (N,K*D) */
+    SAVED_V,     /* (N,K*Dv) */
     SAVED_Q_RAW, /* before the heads' norm (qk_norm) */
     SAVED_K_RAW,
     SAVED_Q_RSTD,
     SAVED_K_RSTD,
-    SAVED_KV,    /* cp > 1: k | v (cp*N,2*K*D) of all cp ranks; where keys go round: (N,2*K*D) of this one */
-    SAVED_ATTN,  /* (N,H*D) */
-    SAVED_LSE,   /* (H,N) */
-    SAVED_H,     /* (Ns,C)  x + attention */
-    SAVED_RSTD2, /* (Ns) */
-    SAVED_XN2,   /* (N,C) */
-    SAVED_GU,    /* (N,2F)  gate | up */
-    SAVED_ACT,   /* (N,F)   silu(gate) * up */
+    SAVED_Q_LATENT, /* latent attention (latent.h) */
+    SAVED_Q_LATENT_RSTD,
+    SAVED_Q_LATENT_NORMED,
+    SAVED_KV_LATENT,
+    SAVED_KV_LATENT_RSTD,
+    SAVED_KV_LATENT_NORMED,
+    SAVED_KV,      /* cp > 1: k | v (cp*N,K*(D+Dv)) of all cp ranks; where keys go round: (N,K*(D+Dv)) of this one */
+    SAVED_ATTN,    /* (N,H*Dv) */
+    SAVED_LSE,     /* (H,N) */
+    SAVED_H,       /* (Ns,C)  x + attention */
+    SAVED_RSTD2,   /* (Ns) */
+    SAVED_XN2,     /* (N,C) */
+    SAVED_GU,      /* (N,2F)  gate | up */
+    SAVED_ACT,     /* (N,F)   silu(gate) * up */
+    SAVED_XN2_OWN, /* mixture of experts (experts.h): (Ns,C) before it was gathered */
+    SAVED_LOGITS,  /* (Ns,E) fp32 */
+    SAVED_CHOSEN,  /* (Ns,top_k) */
+    SAVED_WEIGHTS, /* (Ns,top_k) fp32 */
+    SAVED_PLACE,   /* (Ns,top_k) and counts: where choices lie, sorted by expert */
+    SAVED_COUNTS,
+    SAVED_RANK_COUNTS,
+    SAVED_PLACE_HERE, /* (R,1) and counts: where what arrived lies, sorted by expert; ep > 1 */
+    SAVED_COUNTS_HERE,
+    SAVED_RANK_COUNTS_HERE,
+    SAVED_ROWS,     /* (R,C)  what the experts here got */
+    SAVED_ROWS_GU,  /* (R,2M) */
+    SAVED_ROWS_ACT, /* (R,M) */
+    SAVED_ROWS_OUT, /* (Ns*top_k,C)  what came back from all experts */
     SAVED_COUNT
 };
 struct layer_saved {
@@ -70,7 +93,17 @@ enum back_tensor {
     BACK_DQKV,      /* (N,(H+2K)*D) */
     BACK_DQ_NORMED, /* gradients before the heads' norm (qk_norm) */
     BACK_DK_NORMED,
-    BACK_DXN1, /* (Ns,C) */
+    BACK_DQ, /* latent attention: of the products' outputs and of the norms' */
+    BACK_DQ_LATENT,
+    BACK_DQ_LATENT_NORMED,
+    BACK_DKV_B,
+    BACK_DKV_LATENT,
+    BACK_DKV_LATENT_NORMED,
+    BACK_DK_ROPE,
+    BACK_DROWS, /* mixture of experts: (R,C) */
+    BACK_DROWS_GU,
+    BACK_DLOGITS, /* (Ns,E) compute type */
+    BACK_DXN1,    /* (Ns,C) */
     BACK_COUNT
 };
 struct layer_back {
@@ -89,14 +122,17 @@ struct tensor embedding_forward(struct block *k, const struct unit_buffers *u, c
 void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                      struct tensor dx);
 
+/* A layer has one unit, or a second one with its experts; NULL: none. */
+struct layer_units {
+    const struct unit_buffers *own, *experts;
+};
 /* y (Ns,C). report: the executor's report buffer; none: no CHECK (recomputation). */
-struct tensor layer_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                            struct tensor x, struct tensor report, struct layer_saved *saved);
+struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
+                            struct tensor report, struct layer_saved *saved);
 /* dx (Ns,C) */
-struct tensor layer_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                           const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
-void layer_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                 const struct layer_back *back);
+void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, const struct layer_back *back);
 
 /* The whole of the head for one microbatch: loss and, where grads are given, input and weight gradients, in loss_chunks
  * pieces so that only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss

@@ -9,7 +9,14 @@
  *   embedding  tok_embeddings.weight (V,C)
  *   layers.N   attention_norm (C) | wq (H*D,C) wk (K*D,C) wv (K*D,C) | wo (C,H*D) | ffn_norm (C) | w1 (F,C) w3 (F,C) |
  *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D)
+ *              latent attention has instead of wq, wk, wv: wq (H*D,C), or wq_a (Q,C) q_norm (Q) wq_b (H*D,Q), and
+ *              wkv_a (R+rope,C) kv_norm (R) wkv_b (H*(nope+Dv),R)
+ *              a layer with experts has instead of w1, w3, w2: gate (E,C) and the shared experts as one feed-forward
+ *              layer: w1 (S*M,C) w3 (S*M,C) | w2 (C,S*M)
+ *   layers.N.experts  w1 (E*M,C) | w3 (E*M,C) | w2 (E*C,M): the matrices of all experts, one below the other
  *   head       norm (C) | output.weight (V,C); no output.weight where embeddings are tied
+ *
+ * E experts of width M, S shared ones; Q and R the ranks of latent queries, keys and values.
  *
  * split says how tensor parallelism cuts a tensor: SPLIT_ROWS (column parallel: outputs are cut; embedding and head:
  * the vocabulary is), SPLIT_COLS (row parallel: inputs are cut), SPLIT_EXPERTS (rows over ep), SPLIT_NONE.
@@ -40,6 +47,12 @@ enum tensor_role {
     ROLE_W1,
     ROLE_W3,
     ROLE_W2,
+    ROLE_WQ_A, /* latent attention; the norm of queries is ROLE_Q_NORM */
+    ROLE_WQ_B,
+    ROLE_WKV_A,
+    ROLE_KV_NORM,
+    ROLE_WKV_B,
+    ROLE_GATE, /* the router's */
     ROLE_NORM,
     ROLE_OUTPUT,
     ROLE_COUNT
@@ -57,6 +70,7 @@ struct model_tensor {
     char name[96];
     int64_t shape[2];
     int ndim;
+    int experts; /* so many matrices, one below the other; 0: it is none of the experts' */
     int64_t numel;
     int unit;
     enum tensor_role role;
@@ -87,6 +101,8 @@ void model_close(struct model *model); /* NULL is fine */
 
 /* Index of a unit's tensor with this role; -1: it has none. Tied: the head's ROLE_OUTPUT is the embedding's tensor. */
 int model_find(const struct model *model, int unit, enum tensor_role role);
+/* Shape of a tensor in its file: the experts' have three dimensions. Returns how many. */
+int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);
 /* Unit of a layer (its dense part), of its experts (-1: none). */
 int model_layer_unit(const struct model *model, int layer);
 int model_experts_unit(const struct model *model, int layer);

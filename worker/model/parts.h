@@ -9,10 +9,11 @@
 /* Local to a rank. */
 struct block_sizes {
     int tp, cp;
-    int64_t n, ns, c; /* tokens, tokens of this tp rank, width */
-    int64_t h, kv, d; /* query heads, key/value heads, head width */
-    int64_t hd, kd;   /* h * d, kv * d */
-    int64_t f, v;     /* feed-forward width, vocabulary */
+    int64_t n, ns, c;     /* tokens, tokens of this tp rank, width */
+    int64_t h, kv, d, dv; /* query heads, key/value heads, their width, that of value heads */
+    int64_t hd, kd;       /* h * d, kv * d */
+    int64_t od, vd;       /* h * dv, kv * dv */
+    int64_t v;            /* vocabulary */
 };
 struct block_sizes block_sizes(const struct block *k);
 
@@ -37,20 +38,42 @@ void block_linear_wgrad(struct block *k, struct tensor dw, bool first, struct te
 /* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
+/* out (Ns,C) = x w^T, summed over tp, + residual. */
+struct tensor block_project_out(struct block *k, const char *name, struct tensor x, struct tensor w,
+                                struct tensor residual);
 /* A copy of residual with the norm's gradient added: the end of a half layer. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);
+
+/* Feed-forward layer of a unit, between norms: SAVED_XN2 -> SAVED_GU, SAVED_ACT; y (Ns,C) = residual + its output. */
+struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
+                                 struct layer_saved *saved);
+/* dy (Ns,C) -> BACK_DY, BACK_DGU; gradient of SAVED_XN2 (Ns,C), summed over tp. */
+struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                       struct tensor dy, struct layer_back *back);
+void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                              const struct layer_back *back);
 
 /* --- attention.c: grouped-query attention between the normed input and the output product ------------------------- */
 
 /* SAVED_XN1 -> SAVED_Q, _K, _V (and _KV, _RAW, _RSTD) -> SAVED_ATTN, SAVED_LSE */
 void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                        struct layer_saved *saved);
-/* dattn (N,H*D) -> BACK_DQKV and, with qk_norm, BACK_DQ_NORMED and BACK_DK_NORMED. Returns the gradient of SAVED_XN1
+/* dattn (N,H*Dv) -> BACK_DQKV and, with qk_norm, BACK_DQ_NORMED and BACK_DK_NORMED. Returns the gradient of SAVED_XN1
  * (N,C), a partial sum over tp. */
 struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                               const struct layer_saved *saved, struct tensor dattn, struct layer_back *back);
 void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                      const struct layer_back *back);
+
+/* Attention alone. SAVED_Q (N,H*D), SAVED_K (N,K*D), SAVED_V (N,K*Dv), of which the last two are beside each other in
+ * SAVED_KV where cp > 1 -> SAVED_ATTN, SAVED_LSE. */
+void attention_scores(struct block *k, const struct block_tokens *tokens, struct layer_saved *saved);
+/* Gradients of these; the caller brings them. */
+struct attention_grads {
+    struct tensor q, k, v;
+};
+void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
+                            struct tensor dattn, const struct attention_grads *out);
 
 #endif

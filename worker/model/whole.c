@@ -183,9 +183,11 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
     for (int i = 0; i < TABLE_COUNT; i++)
         to->k.table[i] = -1;
     e->unit = TABLE_COS;
-    to->k.table[TABLE_COS] = emit_buffer(e, BUF_TABLE, "cos", (size_t)(to->k.t * m->head_dim / 2) * sizeof(float));
+    to->k.table[TABLE_COS] =
+        emit_buffer(e, BUF_TABLE, "cos", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
     e->unit = TABLE_SIN;
-    to->k.table[TABLE_SIN] = emit_buffer(e, BUF_TABLE, "sin", (size_t)(to->k.t * m->head_dim / 2) * sizeof(float));
+    to->k.table[TABLE_SIN] =
+        emit_buffer(e, BUF_TABLE, "sin", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
     for (int u = 0; u < m->n_units; u++) {
         const size_t n = (size_t)w->layout->units[u].padded;
         e->unit = u;
@@ -201,6 +203,14 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
     emit_load(e, to->tokens.all);
 }
 
+static struct layer_units units_of(const struct whole_model *w, const struct writer *to, int layer)
+{
+    const int experts = model_experts_unit(w->model, layer);
+
+    return (struct layer_units){.own = &to->units[model_layer_unit(w->model, layer)],
+                                .experts = experts < 0 ? NULL : &to->units[experts]};
+}
+
 static struct tensor write_layers(const struct whole_model *w, struct writer *to)
 {
     struct emitter *e = &to->e;
@@ -209,7 +219,7 @@ static struct tensor write_layers(const struct whole_model *w, struct writer *to
     struct tensor x = embedding_forward(&to->k, &to->units[0], &to->tokens);
     for (int l = 0; l < w->model->dims.n_layers; l++) {
         e->unit = model_layer_unit(w->model, l);
-        x = layer_forward(&to->k, &to->units[e->unit], &to->tokens, x, TENSOR_NONE, &to->saved[l]);
+        x = layer_forward(&to->k, units_of(w, to, l), &to->tokens, x, TENSOR_NONE, &to->saved[l]);
     }
     e->unit = to->head->unit;
     return x;
@@ -242,9 +252,9 @@ static void write_loss(const struct whole_model *w, struct writer *to)
         struct layer_back back;
         e->unit = model_layer_unit(w->model, l);
         e->phase = PHASE_DGRAD;
-        dx = layer_dgrad(&to->k, &to->units[e->unit], &to->tokens, &to->saved[l], dx, &back);
+        dx = layer_dgrad(&to->k, units_of(w, to, l), &to->tokens, &to->saved[l], dx, &back);
         e->phase = PHASE_WGRAD;
-        layer_wgrad(&to->k, &to->units[e->unit], &to->saved[l], &back);
+        layer_wgrad(&to->k, units_of(w, to, l), &to->saved[l], &back);
     }
     e->unit = 0;
     to->units[0].first = !to->tied; /* otherwise the head was */

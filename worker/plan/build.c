@@ -352,8 +352,11 @@ static void forward(struct builder *b, const struct visit *v)
         pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->report, TENSOR_NONE);
     } else {
         struct layer_pass *const layer = layer_pass(b, unit, v->slot);
+        const bool experts = v->use[1].unit != NONE;
+        const struct unit_buffers second = experts ? buffers_of(b, v, 1) : (struct unit_buffers){0};
+        const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer->from = b->e.p->n_actions;
-        pass->x = layer_forward(&b->k, &u, tokens, pass->x, b->report, &layer->saved);
+        pass->x = layer_forward(&b->k, units, tokens, pass->x, b->report, &layer->saved);
         layer->to = b->e.p->n_actions;
         for (int j = 0; j < VISIT_UNITS; j++)
             layer->params[j] = params_of(b, &v->use[j]);
@@ -425,12 +428,16 @@ static void layer_input_gradient(struct builder *b, const struct visit *v)
 {
     struct stage_pass *const pass = stage_pass(b, v->stage, v->slot);
     struct layer_pass *const layer = layer_pass(b, v->use[0].unit, v->slot);
-    const struct unit_buffers u = {.unit = v->use[0].unit, .params = params_of(b, &v->use[0]), .grads = NONE};
+    const bool experts = v->use[1].unit != NONE;
+    struct unit_buffers u[VISIT_UNITS];
 
-    builder_stamp(b, PHASE_DGRAD, u.unit, v->stage, v->slot);
+    for (int j = 0; j < VISIT_UNITS; j++)
+        u[j] = (struct unit_buffers){.unit = v->use[j].unit, .params = params_of(b, &v->use[j]), .grads = NONE};
+    builder_stamp(b, PHASE_DGRAD, u[0].unit, v->stage, v->slot);
     recompute(b, v, layer);
     b->e.phase = PHASE_DGRAD;
-    pass->dx = layer_dgrad(&b->k, &u, tokens_of(b, v->slot), &layer->saved, pass->dx, &layer->back);
+    const struct layer_units units = {.own = &u[0], .experts = experts ? &u[1] : NULL};
+    pass->dx = layer_dgrad(&b->k, units, tokens_of(b, v->slot), &layer->saved, pass->dx, &layer->back);
 }
 
 static void weight_gradient(struct builder *b, const struct visit *v)
@@ -441,7 +448,10 @@ static void weight_gradient(struct builder *b, const struct visit *v)
         embedding_wgrad(&b->k, &u, tokens_of(b, v->slot), stage_pass(b, v->stage, v->slot)->dx);
     } else {
         const struct layer_pass *layer = layer_pass(b, u.unit, v->slot);
-        layer_wgrad(&b->k, &u, &layer->saved, &layer->back);
+        const bool experts = v->use[1].unit != NONE;
+        const struct unit_buffers second = experts ? buffers_of(b, v, 1) : (struct unit_buffers){0};
+        const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
+        layer_wgrad(&b->k, units, &layer->saved, &layer->back);
     }
 }
 
@@ -639,7 +649,9 @@ static void init_block(struct builder *b)
                           .ring = o->ring,
                           .loss_chunks = o->loss_chunks,
                           .ops = o->ops,
-                          .dev = o->dev};
+                          .dev = o->dev,
+                          .bias = b->bias,
+                          .load = b->load};
     for (int i = 0; i < TABLE_COUNT; i++)
         b->k.table[i] = NONE;
     add_table(b, TABLE_COS, "cos", angles);
@@ -664,6 +676,22 @@ static void add_state(struct builder *b)
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
         b->units[u].state = emit_buffer(&b->e, kind, "state", (size_t)(values * shard) * sizeof(float));
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
+    }
+}
+
+/* Experts whose loads are balanced: biases, and counts of this step. */
+static void add_biases(struct builder *b)
+{
+    const int64_t experts = b->model->dims.n_experts;
+
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!unit_is_mine(b, u) || kind_of(b, u) != UNIT_EXPERTS || b->model->dims.balance_rate <= 0)
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, NONE, NONE);
+        const int bias = emit_buffer(&b->e, BUF_BIAS, "expert_bias", (size_t)experts * sizeof(float));
+        b->bias[u] = tensor_at(bias, 0, DTYPE_F32, 1, experts);
+        b->load[u] = emit_tensor(&b->e, BUF_WORK, "expert_load", DTYPE_F32, 1, experts);
+        emit_zero(&b->e, b->load[u]);
     }
 }
 
@@ -692,6 +720,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     init_block(b);
     add_state(b);
     begin_step(b);
+    add_biases(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
     gradients_update(b);

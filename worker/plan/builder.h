@@ -59,6 +59,7 @@ struct builder {
     struct stage_pass *stages;   /* [stage][slot] */
     struct block_tokens *tokens; /* [slot]; all.buffer NONE: not loaded yet */
     int *local;                  /* [model units]: number among this rank's, NONE */
+    struct tensor *bias, *load;  /* [model units]: of experts (struct block), none */
     /* pipeline.c's own */
     struct inbox inboxes[P2P_CHANNELS];
     double **starts; /* [pp rank][cell]: when cells begin by the schedule */

@@ -139,8 +139,8 @@ double cost_flops(const struct program *p, const struct action *a)
     switch (a->op) {
     case OP_MATMUL:
         return 2.0 * (double)q->n[0] * (double)q->n[1] * (double)q->n[2];
-    case OP_GROUPED_MATMUL:
-        return 2.0 * (double)q->n[0] * (double)q->n[1] * (double)q->n[2];
+    case OP_MATMUL_GROUPED: /* rows of all groups times one matrix */
+        return 2.0 * (double)q->n[7] * (double)q->n[1] * (double)(q->flags & OP_TA ? q->n[0] : q->n[2]);
     case OP_ATTENTION:
         return 2 * attention_pairs(q) * (d + dv);
     case OP_ATTENTION_DGRAD: /* scores again, dv, dp, dq, dk */
@@ -150,13 +150,22 @@ double cost_flops(const struct program *p, const struct action *a)
     }
 }
 
+/* Of what a grouped product may touch, the part of its rows that are there: those of a, and of c or b. */
+static double filled(const struct op_params *q, int operand)
+{
+    const bool ta = q->flags & OP_TA;
+    const double room = (double)(ta ? q->n[2] : q->n[0]);
+    return operand == 1 || operand == (ta ? 2 : 0) ? (double)q->n[7] / room : 1;
+}
+
 static double touched_bytes(const struct program *p, const struct action *a)
 {
     const struct operand *o = action_operands(p, a);
     double bytes = 0;
 
     for (int i = 0; i < a->n_operands; i++)
-        bytes += (double)o[i].bytes * (o[i].access == ACCESS_UPDATE ? 2 : 1);
+        bytes += (double)o[i].bytes * (o[i].access == ACCESS_UPDATE ? 2 : 1) *
+                 (a->op == OP_MATMUL_GROUPED ? filled(action_params(p, a), i) : 1);
     return bytes;
 }
 
@@ -246,7 +255,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     case OP_DECIDE:
         return 0;
     case OP_MATMUL:
-    case OP_GROUPED_MATMUL:
+    case OP_MATMUL_GROUPED:
         return m->start + matmul_time(cost, p, a);
     case OP_ATTENTION:
     case OP_ATTENTION_DGRAD:

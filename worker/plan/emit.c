@@ -575,6 +575,150 @@ void emit_check(struct emitter *e, struct tensor report, struct tensor rstd)
     READ(e, rstd);
 }
 
+/* --- mixture of experts ------------------------------------------------------------------------------------------- */
+
+static struct op_params routing_params(struct tensor logits, struct tensor chosen, const struct routing *r)
+{
+    VECTOR(logits, DTYPE_F32, chosen.rows * r->experts, chosen);
+    VECTOR(chosen, DTYPE_I32, logits.rows * r->top_k, logits);
+    return (struct op_params){.n = {logits.rows, r->experts, r->top_k},
+                              .f = {(float)r->scale},
+                              .flags = (r->sigmoid ? OP_SIGMOID : 0) | (r->normalize ? OP_NORMALIZE : 0),
+                              .dt = DTYPE_F32};
+}
+
+void emit_route(struct emitter *e, struct tensor chosen, struct tensor weights, struct tensor logits,
+                struct tensor bias, struct tensor load, const struct routing *routing)
+{
+    const struct op_params params = routing_params(logits, chosen, routing);
+
+    VECTOR(weights, DTYPE_F32, tensor_numel(chosen), chosen);
+    if (tensor_exists(bias))
+        VECTOR(bias, DTYPE_F32, routing->experts, logits);
+    if (tensor_exists(load))
+        FIT(is_dense(load) && tensor_numel(load) == routing->experts && tensor_exists(bias), load, bias);
+    emit_op(e, OP_ROUTE, &params);
+    WRITE(e, chosen);
+    WRITE(e, weights);
+    READ(e, logits, bias);
+    UPDATE(e, load);
+}
+
+void emit_route_dgrad(struct emitter *e, struct tensor dlogits, struct tensor dweights, struct tensor logits,
+                      struct tensor chosen, const struct routing *routing)
+{
+    const struct op_params params = routing_params(logits, chosen, routing);
+
+    FIT(is_dense(dlogits) && same_shape(dlogits, logits), dlogits, logits);
+    VECTOR(dweights, DTYPE_F32, tensor_numel(chosen), chosen);
+    emit_op(e, OP_ROUTE_DGRAD, &params);
+    WRITE(e, dlogits);
+    READ(e, dweights, logits, chosen);
+}
+
+void emit_permute(struct emitter *e, struct tensor place, struct tensor counts, struct tensor rank_counts,
+                  struct tensor chosen)
+{
+    const int64_t experts = tensor_numel(counts), ranks = tensor_numel(rank_counts);
+
+    FIT(is_dense(place) && same_shape(place, chosen) && chosen.dt == DTYPE_I32 && is_dense(chosen), place, chosen);
+    VECTOR(counts, DTYPE_I32, experts, chosen);
+    VECTOR(rank_counts, DTYPE_I32, ranks, counts);
+    FIT(experts % ranks == 0, counts, rank_counts);
+    emit_op(e, OP_PERMUTE, &(struct op_params){.n = {chosen.rows, chosen.cols, experts, ranks}});
+    WRITE(e, place);
+    WRITE(e, counts);
+    WRITE(e, rank_counts);
+    READ(e, chosen);
+}
+
+void emit_permute_received(struct emitter *e, struct tensor place, struct tensor counts, struct tensor rank_counts,
+                           struct tensor received)
+{
+    const int64_t rows = tensor_numel(place);
+
+    VECTOR(received, DTYPE_I32, tensor_numel(rank_counts) * tensor_numel(counts), counts);
+    VECTOR(place, DTYPE_I32, rows, place);
+    VECTOR(counts, DTYPE_I32, received.cols, received);
+    VECTOR(rank_counts, DTYPE_I32, received.rows, received);
+    emit_op(e, OP_PERMUTE_RECEIVED, &(struct op_params){.n = {received.rows, received.cols, rows}});
+    WRITE(e, place);
+    WRITE(e, counts);
+    WRITE(e, rank_counts);
+    READ(e, received);
+}
+
+/* many: rows of the experts; one: rows of tokens. */
+static struct op_params rows_params(struct tensor many, struct tensor one, struct tensor place, struct tensor weights)
+{
+    FIT(is_dense(many) && is_dense(one) && many.cols == one.cols && many.dt == one.dt, many, one);
+    VECTOR(place, DTYPE_I32, one.rows * place.cols, one);
+    if (tensor_exists(weights))
+        VECTOR(weights, DTYPE_F32, tensor_numel(place), place);
+    return (struct op_params){.n = {one.rows, place.cols, one.cols}, .dt = (uint8_t)one.dt};
+}
+
+void emit_scatter_rows(struct emitter *e, struct tensor dst, struct tensor src, struct tensor place,
+                       struct tensor weights)
+{
+    const struct op_params params = rows_params(dst, src, place, weights);
+
+    emit_op(e, OP_SCATTER_ROWS, &params);
+    WRITE(e, dst);
+    READ(e, src, place, weights);
+}
+
+void emit_combine_rows(struct emitter *e, struct tensor out, struct tensor src, struct tensor place,
+                       struct tensor weights)
+{
+    const struct op_params params = rows_params(src, out, place, weights);
+
+    emit_op(e, OP_COMBINE_ROWS, &params);
+    WRITE(e, out);
+    READ(e, src, place, weights);
+}
+
+void emit_combine_dweights(struct emitter *e, struct tensor dweights, struct tensor dout, struct tensor src,
+                           struct tensor place)
+{
+    const struct op_params params = rows_params(src, dout, place, dweights);
+
+    emit_op(e, OP_COMBINE_DWEIGHTS, &params);
+    WRITE(e, dweights);
+    READ(e, dout, src, place);
+}
+
+void emit_matmul_grouped(struct emitter *e, struct tensor c, bool add, struct tensor a, bool ta, struct tensor b,
+                         bool tb, struct tensor counts, int64_t expected)
+{
+    const int64_t groups = tensor_numel(counts), m = ta ? a.cols : c.rows, k = ta ? a.rows : a.cols;
+    const struct op_params params = {.n = {m, c.cols, k, a.ld, b.ld, c.ld, groups, expected},
+                                     .flags = (ta ? OP_TA : 0) | (tb ? OP_TB : 0) | (add ? OP_ADD_TO : 0) |
+                                              (c.dt == DTYPE_F32 ? OP_F32 : 0),
+                                     .dt = (uint8_t)a.dt};
+
+    VECTOR(counts, DTYPE_I32, groups, counts);
+    FIT(a.dt == b.dt && (c.dt == a.dt || c.dt == DTYPE_F32), a, c);
+    if (ta) {
+        FIT(!tb && a.rows == b.rows && b.cols == c.cols, a, b);
+        FIT(c.rows == groups * m, c, a);
+    } else {
+        FIT(a.rows == c.rows, a, c);
+        FIT(b.rows == groups * (tb ? c.cols : k) && b.cols == (tb ? k : c.cols), b, c);
+    }
+    emit_op(e, OP_MATMUL_GROUPED, &params);
+    emit_operand(e, c, add ? ACCESS_UPDATE : ACCESS_WRITE);
+    READ(e, a, b, counts);
+}
+
+void emit_cast(struct emitter *e, struct tensor dst, struct tensor src)
+{
+    FIT(is_dense(dst) && is_dense(src) && dst.rows == src.rows && dst.cols == src.cols, dst, src);
+    emit_op(e, OP_CAST, &(struct op_params){.n = {tensor_numel(dst)}, .dt = (uint8_t)dst.dt, .dt2 = (uint8_t)src.dt});
+    WRITE(e, dst);
+    READ(e, src);
+}
+
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 static int group_size(const struct emitter *e, enum channel channel)
@@ -649,6 +793,20 @@ void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out,
     emit_collective(e, OP_ALL_TO_ALL, channel, &(struct op_params){.n = {(int64_t)(span(in) / (size_t)n)}});
     WRITE(e, out);
     READ(e, in);
+}
+
+void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
+                       struct tensor in, struct tensor send_counts, int64_t expected)
+{
+    const int n = group_size(e, channel);
+    const struct op_params params = {.n = {in.cols * (int64_t)dtype_bytes(in.dt), expected}};
+
+    FIT(is_dense(out) && is_dense(in) && out.cols == in.cols && out.dt == in.dt, out, in);
+    VECTOR(receive_counts, DTYPE_I32, n, out);
+    VECTOR(send_counts, DTYPE_I32, n, in);
+    emit_collective(e, OP_ALL_TO_ALL_V, channel, &params);
+    WRITE(e, out);
+    READ(e, receive_counts, in, send_counts);
 }
 
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance)
@@ -793,6 +951,12 @@ static int again_operand(struct again *g, const struct operand *o)
     return b->copy;
 }
 
+/* A token's choice is counted once. */
+static bool counts_again(const struct action *a, const struct operand *o)
+{
+    return a->op == OP_ROUTE && o->access == ACCESS_UPDATE;
+}
+
 static void again_write(struct again *g, int i)
 {
     struct emitter *e = g->e;
@@ -805,12 +969,16 @@ static void again_write(struct again *g, int i)
     titan_assert(a->op != OP_SEND && a->op != OP_RECV);
     a->phase = PHASE_RECOMPUTE;
     a->operand = p->n_operands;
-    for (int k = 0; k < a->n_operands; k++) {
+    a->n_operands = 0;
+    for (int k = 0; k < p->actions[i].n_operands; k++) {
         struct operand o = action_operands(p, &p->actions[i])[k];
+        if (counts_again(a, &o))
+            continue;
         o.buffer = again_operand(g, &o);
         if (!ROOM(e, operands))
             return;
         p->operands[p->n_operands++] = o;
+        a->n_operands++;
     }
 }
 

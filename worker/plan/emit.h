@@ -104,6 +104,32 @@ void emit_loss_finish(struct emitter *e, struct tensor losses, struct tensor dlo
 void emit_loss_sum(struct emitter *e, struct tensor report, struct tensor losses);
 void emit_check(struct emitter *e, struct tensor report, struct tensor rstd);
 
+/* Mixture of experts, device.h. bias and load (E) may be none; a load is not counted again by emit_again. */
+struct routing {
+    int64_t experts, top_k;
+    bool sigmoid, normalize;
+    double scale;
+};
+void emit_route(struct emitter *e, struct tensor chosen, struct tensor weights, struct tensor logits,
+                struct tensor bias, struct tensor load, const struct routing *routing);
+void emit_route_dgrad(struct emitter *e, struct tensor dlogits, struct tensor dweights, struct tensor logits,
+                      struct tensor chosen, const struct routing *routing);
+void emit_permute(struct emitter *e, struct tensor place, struct tensor counts, struct tensor rank_counts,
+                  struct tensor chosen);
+void emit_permute_received(struct emitter *e, struct tensor place, struct tensor counts, struct tensor rank_counts,
+                           struct tensor received);
+/* place (N,top_k) is where each of the choices of src's (out's, dout's) N rows is; weights: none = 1. */
+void emit_scatter_rows(struct emitter *e, struct tensor dst, struct tensor src, struct tensor place,
+                       struct tensor weights);
+void emit_combine_rows(struct emitter *e, struct tensor out, struct tensor src, struct tensor place,
+                       struct tensor weights);
+void emit_combine_dweights(struct emitter *e, struct tensor dweights, struct tensor dout, struct tensor src,
+                           struct tensor place);
+/* Groups as counts has elements. expected: rows of all groups, for the cost model. */
+void emit_matmul_grouped(struct emitter *e, struct tensor c, bool add, struct tensor a, bool ta, struct tensor b,
+                         bool tb, struct tensor counts, int64_t expected);
+void emit_cast(struct emitter *e, struct tensor dst, struct tensor src);
+
 /* --- transfers: on the stream of their channel ---------------------------------------------------------------------
  */
 /* A group of one member: nothing is written and the input is the result, so callers need no branch:
@@ -115,6 +141,9 @@ struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum 
                                   struct tensor in);
 void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);
 void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in);
+/* Rows of in to the ranks of the group by send_counts; expected: how many, for the cost model. */
+void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
+                       struct tensor in, struct tensor send_counts, int64_t expected);
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);

@@ -48,7 +48,7 @@ static void measure_time(const struct simulated_rank *k, double step, struct for
         const double took = k->end[i] - k->start[i];
         if (a->stream != STREAM_COMPUTE)
             continue;
-        if (a->op == OP_MATMUL || a->op == OP_GROUPED_MATMUL)
+        if (a->op == OP_MATMUL || a->op == OP_MATMUL_GROUPED)
             ret->matmul += took;
         else if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD)
             ret->attention += took;

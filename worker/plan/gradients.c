@@ -286,6 +286,35 @@ static void emit_norm(struct builder *b, int unit)
     emit_operand(&b->e, b->units[unit].reduced, ACCESS_READ);
 }
 
+/* How often each expert was chosen is a sum over all ranks that had tokens: the report carries it. */
+static void report_loads(struct builder *b)
+{
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!tensor_exists(b->load[u]))
+            continue;
+        const struct op_params params = {.n = {tensor_numel(b->load[u])}, .dt = DTYPE_F32};
+        builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
+        emit_op(&b->e, OP_EXPERT_LOAD, &params);
+        emit_operand(&b->e, b->report, ACCESS_UPDATE);
+        emit_operand(&b->e, b->load[u], ACCESS_READ);
+    }
+}
+
+/* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */
+static void balance_experts(struct builder *b)
+{
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!tensor_exists(b->load[u]))
+            continue;
+        const struct op_params params = {
+            .n = {tensor_numel(b->load[u])}, .f = {(float)b->model->dims.balance_rate}, .dt = DTYPE_F32};
+        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        emit_op(&b->e, OP_BALANCE, &params);
+        emit_operand(&b->e, b->bias[u], ACCESS_UPDATE);
+        emit_operand(&b->e, b->load[u], ACCESS_WRITE);
+    }
+}
+
 /* One number of the report is every rank's to add to: a sum over the world. The host then decides. */
 static void agree(struct builder *b)
 {
@@ -373,7 +402,9 @@ void gradients_update(struct builder *b)
         sum_subtrees(b, b->reduced[i]);
         emit_norm(b, b->reduced[i]);
     }
+    report_loads(b);
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     agree(b);
     update_units(b);
+    balance_experts(b);
 }

@@ -87,14 +87,19 @@ static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct t
     int64_t *cut = t->split == SPLIT_COLS ? &local->cols : &local->rows;
 
     titan_assert(t->ndim == 2 || t->split == SPLIT_NONE);
+    if (t->experts % parts != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "layout: %d experts of '%s' are not a multiple of the expert-parallel "
+                          "degree %d",
+                          t->experts, t->name, parts);
     local->rows = t->ndim == 2 ? t->shape[0] : 1;
     local->cols = t->ndim == 2 ? t->shape[1] : t->shape[0];
     if (t->split == SPLIT_NONE)
         return TITAN_OK;
     if (*cut % parts != 0)
-        return titan_fail(err, TITAN_EINVAL, "layout: %s of '%s' are %ld, not a multiple of the %s degree %d",
-                          cut == &local->cols ? "columns" : "rows", t->name, (long)*cut,
-                          t->split == SPLIT_EXPERTS ? "expert-parallel" : "tensor-parallel", parts);
+        return titan_fail(err, TITAN_EINVAL,
+                          "layout: %s of '%s' are %ld, not a multiple of the tensor-parallel degree %d",
+                          cut == &local->cols ? "columns" : "rows", t->name, (long)*cut, parts);
     *cut /= parts;
     return TITAN_OK;
 }
@@ -316,12 +321,12 @@ static int mixture_layers(const struct model *model)
 
 int64_t layout_biases(const struct model *model)
 {
-    return 2 * mixture_layers(model) * model->dims.n_experts;
+    return mixture_layers(model) * model->dims.n_experts;
 }
 
 int64_t layout_bias_offset(const struct model *model, int layer)
 {
-    return 2 * (layer - model->dims.n_dense_layers) * model->dims.n_experts;
+    return (layer - model->dims.n_dense_layers) * model->dims.n_experts;
 }
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
@@ -344,10 +349,8 @@ titan_status layout_specs(const struct model *model, struct tensor_spec **ret, i
             const struct model_tensor *t = &model->tensors[i];
             struct tensor_spec *s = &specs[kind * model->n_tensors + i];
             (void)snprintf(s->name, sizeof s->name, "%s%.80s", prefix[kind], t->name);
-            s->ndim = t->ndim;
+            s->ndim = model_tensor_shape(t, s->shape);
             s->numel = t->numel;
-            for (int d = 0; d < t->ndim; d++)
-                s->shape[d] = t->shape[d];
         }
     }
     for (int i = 0; i < mixture_layers(model); i++) {

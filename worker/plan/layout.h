@@ -87,7 +87,7 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *r
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Expert biases (models with a balance_rate): every rank has room for those of all layers, and keeps those of its own
- * stages, whole. A layer's are n_experts numbers, then as many for the load counted in a step. */
+ * stages, whole: n_experts numbers a layer. */
 int64_t layout_biases(const struct model *model);                 /* elements, 0: none */
 int64_t layout_bias_offset(const struct model *model, int layer); /* where a layer's begin */
 

@@ -97,8 +97,8 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
 
     if (!op_is_transfer((enum op)a->op))
         return 0;
-    if (a->op == OP_ALL_TO_ALL_V) /* counts are not sent by it */
-        return o[2].bytes;
+    if (a->op == OP_ALL_TO_ALL_V) /* there is room for more than is sent, and counts are not sent by it */
+        return (size_t)(action_params(p, a)->n[0] * action_params(p, a)->n[1]);
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_READ)
             bytes += o[k].bytes;
@@ -121,6 +121,8 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
     r.size = r.norms;
     for (int u = 0; u < units; u++)
         r.size += report_norms(&r, layout, u);
+    r.loads = r.size;
+    r.size += layout_biases(layout->model);
     *ret = r;
 }
 
@@ -238,6 +240,16 @@ static const char *param_names(enum op op)
         [OP_LOSS_FINISH] = "N V parts",
         [OP_LOSS_SUM] = "N",
         [OP_CHECK] = "N",
+        [OP_ROUTE] = "N E top_k",
+        [OP_ROUTE_DGRAD] = "N E top_k",
+        [OP_PERMUTE] = "N top_k E ranks",
+        [OP_PERMUTE_RECEIVED] = "ranks E rows",
+        [OP_SCATTER_ROWS] = "N top_k C",
+        [OP_COMBINE_ROWS] = "N top_k C",
+        [OP_COMBINE_DWEIGHTS] = "N top_k C",
+        [OP_MATMUL_GROUPED] = "M N K lda ldb ldc groups rows",
+        [OP_EXPERT_LOAD] = "E",
+        [OP_BALANCE] = "E",
         [OP_ALL_TO_ALL] = "bytes",
         [OP_ALL_TO_ALL_V] = "bytes rows",
         [OP_SHIFT] = "bytes distance",

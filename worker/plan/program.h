@@ -51,20 +51,23 @@
     X(LOSS_FINISH, "w losses, w dlogits (may alias), r logits, r targets, r stats; n: N V parts; flags NO_GRADIENT")   \
     X(LOSS_SUM, "u report, r losses; n: N")                                                                            \
     X(CHECK, "u report, r rstd; n: N: the unit's input was finite")                                                    \
-    X(ROUTE, "see device.h; mixture of experts")                                                                       \
-    X(ROUTE_DGRAD, "")                                                                                                 \
-    X(PERMUTE, "")                                                                                                     \
-    X(DISPATCH, "")                                                                                                    \
-    X(DISPATCH_DGRAD, "")                                                                                              \
-    X(COMBINE, "")                                                                                                     \
-    X(COMBINE_DGRAD, "")                                                                                               \
-    X(GROUPED_MATMUL, "")                                                                                              \
-    X(BALANCE, "u bias, u counts: after the step, see model/block.h")                                                  \
+    X(ROUTE, "w chosen, w weights, r logits (fp32) [, r bias [, u load]]; n: N E top_k; f: scale; flags SIGMOID "      \
+             "NORMALIZE")                                                                                              \
+    X(ROUTE_DGRAD, "w dlogits, r dweights, r logits, r chosen; as ROUTE")                                              \
+    X(PERMUTE, "w place, w counts, w rank_counts, r chosen; n: N top_k E ranks")                                       \
+    X(PERMUTE_RECEIVED, "w place, w counts, w rank_counts, r received; n: ranks E rows")                               \
+    X(SCATTER_ROWS, "w dst, r src, r place [, r weights]; n: N top_k C")                                               \
+    X(COMBINE_ROWS, "w out, r src, r place [, r weights]; n: N top_k C")                                               \
+    X(COMBINE_DWEIGHTS, "w dweights, r dout, r src, r place; n: N top_k C")                                            \
+    X(MATMUL_GROUPED, "w or u (ADD) c, r a, r b, r counts; n: M N K lda ldb ldc groups, rows of all groups as they "   \
+                      "are to be expected; flags as MATMUL")                                                           \
+    X(EXPERT_LOAD, "u report, r load; n: E: how often this rank's tokens chose each of the unit's experts")            \
+    X(BALANCE, "u bias, w load; n: E; f: rate; after DECIDE, from the report's loads")                                 \
     X(ALL_GATHER, "w out, r in [, w out, r in ...]; n: elements of in each: a bucket is several pairs, one launch")    \
     X(REDUCE_SCATTER, "w out, r in [, ...]; n: elements of out each")                                                  \
     X(ALL_REDUCE, "u data [, ...]; n: elements each")                                                                  \
     X(ALL_TO_ALL, "w out, r in; n: bytes to each")                                                                     \
-    X(ALL_TO_ALL_V, "w out, r receive counts, r in, r send counts; n: row bytes, rows of room")                        \
+    X(ALL_TO_ALL_V, "w out, r receive counts, r in, r send counts; n: row bytes, rows to be expected")                 \
     X(SHIFT, "w out, r in; n: bytes, distance")                                                                        \
     X(SEND, "r data; n: bytes; peer")                                                                                  \
     X(RECV, "w data; n: bytes; peer")                                                                                  \
@@ -121,7 +124,7 @@ enum memory_kind {
     X(STATE, true, MEMORY_OPTIMIZER)  /* masters and moments of that range */                                          \
     X(STATE_HOST, true, MEMORY_HOST)  /* the same in host memory (offload) */                                          \
     X(TABLE, true, MEMORY_BUFFERS)    /* static: see enum table */                                                     \
-    X(BIAS, true, MEMORY_BUFFERS)     /* expert biases and counts of a unit */                                         \
+    X(BIAS, true, MEMORY_BUFFERS)     /* expert biases of a unit */                                                    \
     X(OUTPUT, true, MEMORY_BUFFERS)   /* what a caller without a training state wants back: logits, losses */          \
     X(FULL, false, MEMORY_PARAMETERS)                                                                                  \
     X(TOKENS, false, MEMORY_BUFFERS)                                                                                   \
@@ -205,13 +208,14 @@ struct tree_add {
  *   orders [REPORT_ORDERS]
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
- *                              otherwise [unit] */
+ *                              otherwise [unit]
+ *   loads                      as layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define REPORT_ORDERS 3
 struct report {
     int64_t microbatches; /* of the global batch */
     int cp, units;
     bool canonical;
-    int64_t losses, counts, orders, checks, norms; /* first index of each */
+    int64_t losses, counts, orders, checks, norms, loads; /* first index of each */
     int64_t size;
 };
 

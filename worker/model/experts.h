@@ -1,0 +1,25 @@
+/* experts.h - the second half of a layer with a mixture of experts: y = h + shared(n) + sum of weights * expert(n), n =
+ * norm(h).
+ *
+ * Tokens are routed from where they are cut over tp: each tp rank sends its own Ns, and inside experts nothing is cut.
+ * The gate's product, scores and weights are fp32; a router chooses top_k experts by score + bias (device.h). Rows are
+ * sorted by expert; with expert parallelism they travel to the rank of the expert and are sorted by expert once more,
+ * and come back the same way. Buffers have room for the worst case, all ranks' tokens on this rank's experts; what
+ * travels are the rows there are. Shared experts are one feed-forward layer, as in a dense layer.
+ *
+ * DeepSeek-AI 2024, arXiv:2401.06066 and arXiv:2412.19437 section 2.1.2. Private to worker/model. */
+#ifndef TITAN_WORKER_MODEL_EXPERTS_H
+#define TITAN_WORKER_MODEL_EXPERTS_H
+
+#include "worker/model/block.h"
+
+/* SAVED_H -> y (Ns,C) */
+struct tensor experts_forward(struct block *k, struct layer_units u, struct layer_saved *saved);
+/* dy (Ns,C) -> gradient of the norm's output (Ns,C) */
+struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, struct tensor dy,
+                            struct layer_back *back);
+/* Of gate, shared experts and experts; begins the gradients of the experts' unit. */
+void experts_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
+                   const struct layer_back *back);
+
+#endif

@@ -1,0 +1,243 @@
+/* latent.c - projections of latent attention; the rest is attention.c's. */
+#include "worker/model/latent.h"
+
+#include "base/cleanup.h"
+#include "worker/model/parts.h"
+
+/* Widths of the parts of a head, ranks of the latent vectors. */
+struct widths {
+    int64_t nope, rope, v, q_rank, kv_rank;
+};
+
+static struct widths widths_of(const struct block *k)
+{
+    const struct model_dims *d = &k->layout->model->dims;
+    return (struct widths){d->qk_nope_head_dim, d->qk_rope_head_dim, d->v_head_dim, d->q_lora_rank, d->kv_lora_rank};
+}
+
+/* Columns [from, from + count) of every head of x (N,heads*width), a head a row. */
+static struct tensor part_of_heads(struct tensor x, int64_t width, int64_t from, int64_t count)
+{
+    return tensor_cols(tensor_reshape(x, tensor_numel(x) / width, width), from, count);
+}
+
+/* x (N,heads*rope), dense */
+static void rotate(struct block *k, const struct block_tokens *tokens, struct tensor x, bool backward)
+{
+    const int64_t d = widths_of(k).rope;
+    const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
+    const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
+
+    emit_rope(k->e, x, tokens->positions, c, s, x.cols / d, backward);
+}
+
+/* The last columns of every head of q (N,H*(nope+rope)). */
+static void rotate_heads(struct block *k, const struct block_tokens *tokens, struct tensor q, bool backward)
+{
+    const struct widths w = widths_of(k);
+    const struct tensor part = part_of_heads(q, w.nope + w.rope, w.nope, w.rope);
+    const struct tensor dense = block_new(k, BUF_WORK, "q_rope", q.rows, tensor_numel(part) / q.rows);
+
+    emit_copy(k->e, tensor_reshape(dense, part.rows, w.rope), part);
+    rotate(k, tokens, dense, backward);
+    emit_copy(k->e, part, tensor_reshape(dense, part.rows, w.rope));
+}
+
+/* The two parts of wkv_a's rows: the latent vector's and the rotated key's. */
+static struct tensor latent_rows(const struct block *k, struct tensor wkv_a)
+{
+    return tensor_rows(wkv_a, 0, widths_of(k).kv_rank);
+}
+
+static struct tensor rope_rows(const struct block *k, struct tensor wkv_a)
+{
+    const struct widths w = widths_of(k);
+    return tensor_rows(wkv_a, w.kv_rank, w.rope);
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+static struct tensor norm_latent(struct block *k, const char *name, struct tensor x, struct tensor gain,
+                                 struct tensor *ret_rstd)
+{
+    const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
+
+    *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "latent_rstd", 1, x.rows);
+    emit_rmsnorm(k->e, out, *ret_rstd, x, gain, k->layout->model->dims.norm_eps);
+    return out;
+}
+
+static void project_queries(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                            struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct widths w = widths_of(k);
+    struct tensor *s = saved->t;
+
+    s[SAVED_Q] = block_new(k, BUF_ACTIVATION, "q", z.n, z.hd);
+    if (w.q_rank == 0) {
+        block_linear(k, s[SAVED_Q], s[SAVED_XN1], block_param(k, u, ROLE_WQ, 1));
+    } else {
+        s[SAVED_Q_LATENT] = block_new(k, BUF_ACTIVATION, "q_latent", z.n, w.q_rank);
+        block_linear(k, s[SAVED_Q_LATENT], s[SAVED_XN1], block_param(k, u, ROLE_WQ_A, 1));
+        s[SAVED_Q_LATENT_NORMED] = norm_latent(k, "q_latent_normed", s[SAVED_Q_LATENT],
+                                               block_param(k, u, ROLE_Q_NORM, 1), &s[SAVED_Q_LATENT_RSTD]);
+        block_linear(k, s[SAVED_Q], s[SAVED_Q_LATENT_NORMED], block_param(k, u, ROLE_WQ_B, 1));
+    }
+    rotate_heads(k, tokens, s[SAVED_Q], false);
+}
+
+/* Where keys and values travel they lie beside each other. */
+static void join_keys_and_values(struct block *k, struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    struct tensor *s = saved->t;
+
+    if (z.cp == 1)
+        return;
+    s[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
+    const struct tensor keys = tensor_cols(s[SAVED_KV], 0, z.kd), values = tensor_cols(s[SAVED_KV], z.kd, z.vd);
+    emit_copy(k->e, keys, s[SAVED_K]);
+    emit_copy(k->e, values, s[SAVED_V]);
+    s[SAVED_K] = keys;
+    s[SAVED_V] = values;
+}
+
+static void project_keys_and_values(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                                    struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct widths w = widths_of(k);
+    const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
+    struct tensor *s = saved->t;
+
+    s[SAVED_KV_LATENT] = block_new(k, BUF_ACTIVATION, "kv_latent", z.n, w.kv_rank);
+    block_linear(k, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a));
+    const struct tensor k_rope = block_new(k, BUF_ACTIVATION, "k_rope", z.n, w.rope);
+    block_linear(k, k_rope, s[SAVED_XN1], rope_rows(k, wkv_a));
+    rotate(k, tokens, k_rope, false);
+    s[SAVED_KV_LATENT_NORMED] = norm_latent(k, "kv_latent_normed", s[SAVED_KV_LATENT],
+                                            block_param(k, u, ROLE_KV_NORM, 1), &s[SAVED_KV_LATENT_RSTD]);
+    /* (N,H*(nope+v)) */
+    const struct tensor kv_b = block_new(k, BUF_ACTIVATION, "kv_b", z.n, z.h * (w.nope + w.v));
+    block_linear(k, kv_b, s[SAVED_KV_LATENT_NORMED], block_param(k, u, ROLE_WKV_B, 1));
+    s[SAVED_K] = block_new(k, BUF_ACTIVATION, "k", z.n, z.kd);
+    emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, 0, w.nope), part_of_heads(kv_b, w.nope + w.v, 0, w.nope));
+    emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, w.nope, w.rope), k_rope);
+    s[SAVED_V] = block_new(k, BUF_ACTIVATION, "v", z.n, z.vd);
+    emit_copy(k->e, part_of_heads(s[SAVED_V], w.v, 0, w.v), part_of_heads(kv_b, w.nope + w.v, w.nope, w.v));
+    join_keys_and_values(k, saved);
+}
+
+void latent_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                    struct layer_saved *saved)
+{
+    project_queries(k, u, tokens, saved);
+    project_keys_and_values(k, u, tokens, saved);
+    attention_scores(k, tokens, saved);
+}
+
+/* --- input gradient ----------------------------------------------------------------------------------------------- */
+
+/* Gradient before a norm. */
+static struct tensor norm_latent_dgrad(struct block *k, const char *name, struct tensor dnormed, struct tensor x,
+                                       struct tensor gain, struct tensor rstd)
+{
+    const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
+
+    emit_rmsnorm_dgrad(k->e, dx, false, dnormed, x, gain, rstd);
+    return dx;
+}
+
+/* BACK_DQ (N,H*D), rotated back, -> dxn (N,C), overwritten. */
+static void queries_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                          struct tensor dxn, struct layer_back *back)
+{
+    const struct widths w = widths_of(k);
+    const struct tensor *s = saved->t;
+    struct tensor *g = back->t;
+
+    if (w.q_rank == 0) {
+        block_linear_dgrad(k, dxn, g[BACK_DQ], block_param(k, u, ROLE_WQ, 1));
+        return;
+    }
+    g[BACK_DQ_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dq_latent_normed", dxn.rows, w.q_rank);
+    block_linear_dgrad(k, g[BACK_DQ_LATENT_NORMED], g[BACK_DQ], block_param(k, u, ROLE_WQ_B, 1));
+    g[BACK_DQ_LATENT] = norm_latent_dgrad(k, "dq_latent", g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
+                                          block_param(k, u, ROLE_Q_NORM, 1), s[SAVED_Q_LATENT_RSTD]);
+    block_linear_dgrad(k, dxn, g[BACK_DQ_LATENT], block_param(k, u, ROLE_WQ_A, 1));
+}
+
+/* Gradients of keys (N,H*D) and values (N,H*Dv) -> BACK_DKV_B, BACK_DK_ROPE: the shared key gets every head's. */
+static void split_keys_and_values(struct block *k, const struct block_tokens *tokens, struct tensor dk,
+                                  struct tensor dv, struct layer_back *back)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct widths w = widths_of(k);
+    struct tensor *g = back->t;
+
+    g[BACK_DK_ROPE] = block_new(k, BUF_DACTIVATION, "dk_rope", z.n, w.rope);
+    emit_zero(k->e, g[BACK_DK_ROPE]);
+    emit_add_to(k->e, g[BACK_DK_ROPE], part_of_heads(dk, z.d, w.nope, w.rope));
+    rotate(k, tokens, g[BACK_DK_ROPE], true);
+    g[BACK_DKV_B] = block_new(k, BUF_DACTIVATION, "dkv_b", z.n, z.h * (w.nope + w.v));
+    emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, 0, w.nope), part_of_heads(dk, z.d, 0, w.nope));
+    emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, w.nope, w.v), part_of_heads(dv, w.v, 0, w.v));
+}
+
+/* Added to dxn (N,C). */
+static void keys_and_values_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                  struct tensor dxn, struct layer_back *back)
+{
+    const struct widths w = widths_of(k);
+    const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1), *s = saved->t;
+    struct tensor *g = back->t;
+
+    g[BACK_DKV_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dkv_latent_normed", dxn.rows, w.kv_rank);
+    block_linear_dgrad(k, g[BACK_DKV_LATENT_NORMED], g[BACK_DKV_B], block_param(k, u, ROLE_WKV_B, 1));
+    g[BACK_DKV_LATENT] = norm_latent_dgrad(k, "dkv_latent", g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
+                                           block_param(k, u, ROLE_KV_NORM, 1), s[SAVED_KV_LATENT_RSTD]);
+    emit_matmul(k->e, dxn, true, g[BACK_DKV_LATENT], false, latent_rows(k, wkv_a), false);
+    emit_matmul(k->e, dxn, true, g[BACK_DK_ROPE], false, rope_rows(k, wkv_a), false);
+}
+
+struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                           const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct attention_grads out = {.q = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd),
+                                        .k = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd),
+                                        .v = block_new(k, BUF_DACTIVATION, "dv", z.n, z.vd)};
+
+    back->t[BACK_DQ] = out.q;
+    attention_scores_dgrad(k, tokens, saved, dattn, &out);
+    rotate_heads(k, tokens, out.q, true);
+    split_keys_and_values(k, tokens, out.k, out.v, back);
+    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
+    queries_dgrad(k, u, saved, dxn, back);
+    keys_and_values_dgrad(k, u, saved, dxn, back);
+    return dxn;
+}
+
+/* --- weight gradient ---------------------------------------------------------------------------------------------- */
+
+void latent_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                  const struct layer_back *back)
+{
+    const struct tensor *s = saved->t, *g = back->t;
+    const struct tensor dwkv_a = block_grad(k, u, ROLE_WKV_A, 1);
+
+    block_linear_wgrad(k, block_grad(k, u, ROLE_WKV_B, 1), u->first, g[BACK_DKV_B], s[SAVED_KV_LATENT_NORMED]);
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_KV_NORM, 1), g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
+                       s[SAVED_KV_LATENT_RSTD]);
+    block_linear_wgrad(k, latent_rows(k, dwkv_a), u->first, g[BACK_DKV_LATENT], s[SAVED_XN1]);
+    block_linear_wgrad(k, rope_rows(k, dwkv_a), u->first, g[BACK_DK_ROPE], s[SAVED_XN1]);
+    if (widths_of(k).q_rank == 0) {
+        block_linear_wgrad(k, block_grad(k, u, ROLE_WQ, 1), u->first, g[BACK_DQ], s[SAVED_XN1]);
+        return;
+    }
+    block_linear_wgrad(k, block_grad(k, u, ROLE_WQ_B, 1), u->first, g[BACK_DQ], s[SAVED_Q_LATENT_NORMED]);
+    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_Q_NORM, 1), g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
+                       s[SAVED_Q_LATENT_RSTD]);
+    block_linear_wgrad(k, block_grad(k, u, ROLE_WQ_A, 1), u->first, g[BACK_DQ_LATENT], s[SAVED_XN1]);
+}
