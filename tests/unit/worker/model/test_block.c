@@ -17,7 +17,7 @@
 #include "worker/model/block.h"
 #include "worker/model/whole.h"
 
-enum { B = 2, T = 16, TOKENS = B * T, LAYERS = 2, SEED = 5, UNITS_MAX = LAYERS + 2 };
+enum { B = 2, T = 16, TOKENS = B * T, LAYERS = 2, SEED = 5, UNITS_MAX = 2 * LAYERS + 2 };
 
 static const struct model_dims llama = {.dim = 48,
                                         .n_layers = LAYERS,
@@ -27,6 +27,41 @@ static const struct model_dims llama = {.dim = 48,
                                         .vocab_size = 68,
                                         .rope_theta = 1e4,
                                         .norm_eps = 1e-5};
+/* Latent attention; the second layer has experts. Rates make choices differ a little from plain scores. */
+static const struct model_dims deepseek = {.dim = 48,
+                                           .n_layers = LAYERS,
+                                           .n_heads = 8,
+                                           .n_kv_heads = 8,
+                                           .head_dim = 10,
+                                           .ffn_hidden = 52,
+                                           .vocab_size = 68,
+                                           .rope_theta = 1e4,
+                                           .norm_eps = 1e-5,
+                                           .q_lora_rank = 20,
+                                           .kv_lora_rank = 12,
+                                           .qk_nope_head_dim = 6,
+                                           .qk_rope_head_dim = 4,
+                                           .v_head_dim = 7,
+                                           .n_experts = 8,
+                                           .top_k = 3,
+                                           .n_shared_experts = 2,
+                                           .moe_hidden = 20,
+                                           .n_dense_layers = 1,
+                                           .sigmoid_scores = true,
+                                           .normalize_scores = true,
+                                           .route_scale = 2.5};
+/* All layers have experts, none is shared; fewer experts on a rank than a token takes. */
+static const struct model_dims mixed = {.dim = 48,
+                                        .n_layers = LAYERS,
+                                        .n_heads = 8,
+                                        .n_kv_heads = 4,
+                                        .vocab_size = 68,
+                                        .rope_theta = 1e4,
+                                        .norm_eps = 1e-5,
+                                        .n_experts = 8,
+                                        .top_k = 4,
+                                        .moe_hidden = 28,
+                                        .route_scale = 1.0};
 static const struct model_dims qwen3 = {.dim = 48,
                                         .n_layers = LAYERS,
                                         .n_heads = 8,
@@ -41,7 +76,7 @@ static const struct model_dims qwen3 = {.dim = 48,
 
 struct shape {
     const struct model_dims *dims;
-    int cp, tp;
+    int cp, tp, ep;       /* ep 0: 1 */
     bool ring, documents; /* documents: masks within them, also on one rank */
     int loss_chunks;
     enum { KEEP_ALL, KEEP_PRODUCTS, KEEP_NOTHING } keep; /* of the forward; the rest is computed again */
@@ -81,7 +116,8 @@ static bool open_layout(struct written *w, const struct shape *s)
     if (!ok(model_open(s->dims, &w->model, &err), &err))
         return false;
     const struct layout_options options = {
-        .model = w->model, .mesh = {.world = s->cp * s->tp, .size = {[AXIS_PP] = 1, 1, 1, s->cp, s->tp}, .ep = 1}};
+        .model = w->model,
+        .mesh = {.world = s->cp * s->tp, .size = {[AXIS_PP] = 1, 1, 1, s->cp, s->tp}, .ep = MAX(s->ep, 1)}};
     return ok(layout_open(&options, &w->layout, &err), &err);
 }
 
@@ -95,7 +131,7 @@ static void declare(struct written *w, const struct shape *s)
 {
     struct emitter *e = &w->e;
     const int64_t n = block_tokens_local(&w->k);
-    const size_t rope = (size_t)(T * w->model->head_dim / 2) * 4;
+    const size_t rope = (size_t)(T * model_rope_dim(w->model) / 2) * 4;
     w->k.table[TABLE_COS] = table(w, TABLE_COS, rope);
     w->k.table[TABLE_SIN] = table(w, TABLE_SIN, rope);
     w->k.table[TABLE_KEYS_GATHERED] = table(w, TABLE_KEYS_GATHERED, (size_t)(s->cp * n) * 4);
@@ -129,6 +165,13 @@ static bool keep_nothing(void *arg, const struct action *a, int buffer)
     return false;
 }
 
+static struct layer_units units_of(const struct written *w, int l)
+{
+    const int experts = model_experts_unit(w->model, l);
+    return (struct layer_units){.own = &w->units[model_layer_unit(w->model, l)],
+                                .experts = experts < 0 ? NULL : &w->units[experts]};
+}
+
 /* Forward once more, for what is not kept. */
 static void write_again(struct written *w, const struct shape *s, int l)
 {
@@ -146,12 +189,12 @@ static void write_again(struct written *w, const struct shape *s, int l)
 static void write_backward(struct written *w, const struct shape *s, const struct unit_buffers *tied)
 {
     for (int l = LAYERS - 1; l >= 0; l--) {
-        w->e.unit = l + 1;
+        w->e.unit = model_layer_unit(w->model, l);
         write_again(w, s, l);
         w->e.phase = PHASE_DGRAD;
-        w->dx = layer_dgrad(&w->k, &w->units[l + 1], &w->tokens, &w->saved[l], w->dx, &w->back[l]);
+        w->dx = layer_dgrad(&w->k, units_of(w, l), &w->tokens, &w->saved[l], w->dx, &w->back[l]);
         w->e.phase = PHASE_WGRAD;
-        layer_wgrad(&w->k, &w->units[l + 1], &w->saved[l], &w->back[l]);
+        layer_wgrad(&w->k, units_of(w, l), &w->saved[l], &w->back[l]);
     }
     w->e.unit = 0;
     w->units[0].first = !tied;
@@ -181,14 +224,14 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
     w->e.unit = 0;
     w->x = embedding_forward(&w->k, &w->units[0], &w->tokens);
     for (int l = 0; l < LAYERS; l++) {
-        w->e.unit = l + 1;
+        w->e.unit = model_layer_unit(w->model, l);
         w->from[l] = w->e.p->n_actions;
-        w->x = layer_forward(&w->k, &w->units[l + 1], &w->tokens, w->x, TENSOR_NONE, &w->saved[l]);
+        w->x = layer_forward(&w->k, units_of(w, l), &w->tokens, w->x, TENSOR_NONE, &w->saved[l]);
     }
     w->from[LAYERS] = w->e.p->n_actions;
-    w->e.unit = LAYERS + 1;
+    w->e.unit = w->model->n_units - 1;
     const struct unit_buffers *tied = s->dims->tied_embeddings ? &w->units[0] : NULL;
-    w->dx = head_step(&w->k, &w->units[LAYERS + 1], tied, &w->tokens, w->x, TENSOR_NONE,
+    w->dx = head_step(&w->k, &w->units[w->e.unit], tied, &w->tokens, w->x, TENSOR_NONE,
                       tensor_at(w->losses, 0, DTYPE_F32, 1, block_tokens_local(&w->k)));
     write_backward(w, s, tied);
     return ok(w->e.status, &err) && ok(program_finish(w->e.p, &err), &err);
@@ -326,7 +369,7 @@ static void test_added(void **state)
         assert_true(write_step(&w, &s, &paper, NULL));
         const int from = w.e.p->n_actions;
         w.units[1].first = first;
-        layer_wgrad(&w.k, &w.units[1], &w.saved[0], &w.back[0]);
+        layer_wgrad(&w.k, units_of(&w, 0), &w.saved[0], &w.back[0]);
         int products = 0, zeros = 0, adding = 0;
         for (int i = from; i < w.e.p->n_actions; i++) {
             const struct action *a = &w.e.p->actions[i];
@@ -465,7 +508,7 @@ static void close_member(struct member *m)
 /* Loss and gradients (global tensors) of one rank. */
 struct reference {
     double loss;
-    float *grads[UNITS_MAX * 12];
+    float *grads[LAYERS * 16 + 3];
 };
 
 static bool whole_reference(struct member *m, struct reference *ret)
@@ -551,8 +594,9 @@ static void sum_gradients(struct rank_context *ctx, struct member *m)
     for (int u = 0; u < m->w.model->n_units; u++) {
         const struct unit_layout *l = &m->w.layout->units[u];
         float *g = m->memory[u][1];
-        RANK_CHECK(ctx, comm_shm.all_reduce(m->comms[CHANNEL_CP], g, (size_t)l->padded, DTYPE_F32, s) == TITAN_OK);
-        if (l->numel > l->whole)
+        const enum channel others = l->group == GROUP_FSDP ? CHANNEL_CP : CHANNEL_EXPERT_REDUCE;
+        RANK_CHECK(ctx, comm_shm.all_reduce(m->comms[others], g, (size_t)l->padded, DTYPE_F32, s) == TITAN_OK);
+        if (l->group == GROUP_FSDP && l->numel > l->whole)
             RANK_CHECK(ctx, comm_shm.all_reduce(m->comms[CHANNEL_TP], g + l->whole, (size_t)(l->numel - l->whole),
                                                 DTYPE_F32, s) == TITAN_OK);
     }
@@ -572,6 +616,8 @@ static void check_rank(struct rank_context *ctx)
     RANK_CHECK(ctx, ok(comm_shm.open(&ctx->config, NULL, &world, &err), &err));
     m.comms[CHANNEL_CP] = split_group(ctx, world, &m.w.layout->mesh, GROUP_CP);
     m.comms[CHANNEL_TP] = split_group(ctx, world, &m.w.layout->mesh, GROUP_TP);
+    m.comms[CHANNEL_EP] = split_group(ctx, world, &m.w.layout->mesh, GROUP_EP);
+    m.comms[CHANNEL_EXPERT_REDUCE] = split_group(ctx, world, &m.w.layout->mesh, GROUP_EXPERT_SHARD);
     RANK_CHECK(ctx, run_step(&m, s, ctx->rank) && all_numbers(&m));
     sum_gradients(ctx, &m);
     for (int i = 0; i < TOKENS / s->cp; i++)
@@ -588,6 +634,8 @@ static void check_rank(struct rank_context *ctx)
         }
         free(want.grads[i]);
     }
+    comm_shm.close(m.comms[CHANNEL_EXPERT_REDUCE]);
+    comm_shm.close(m.comms[CHANNEL_EP]);
     comm_shm.close(m.comms[CHANNEL_TP]);
     comm_shm.close(m.comms[CHANNEL_CP]);
     close_member(&m);
@@ -603,9 +651,13 @@ static void check_shape(const struct shape *s)
     const int bad = ranks_join(&r);
     ranks_free(&r);
     if (bad > 0)
-        fail_msg("cp %d%s, tp %d, %s%s, %d loss chunks, keep %d: %d ranks failed", s->cp, s->ring ? " (ring)" : "",
-                 s->tp, s->dims->qk_norm ? "qwen3" : "llama", s->documents ? ", documents" : "", s->loss_chunks,
-                 s->keep, bad);
+        fail_msg("cp %d%s, tp %d, ep %d, %s%s, %d loss chunks, keep %d: %d ranks failed", s->cp,
+                 s->ring ? " (ring)" : "", s->tp, s->ep,
+                 s->dims == &qwen3      ? "qwen3"
+                 : s->dims == &deepseek ? "deepseek"
+                 : s->dims == &mixed    ? "mixed"
+                                        : "llama",
+                 s->documents ? ", documents" : "", s->loss_chunks, s->keep, bad);
 }
 
 static void check_shapes(const struct shape *s, int n)
@@ -676,6 +728,34 @@ static void test_recomputed(void **state)
     check_shapes(s, ARRAY_SIZE(s));
 }
 
+static void test_latent_and_experts(void **state)
+{
+    static const struct shape s[] = {
+        {&deepseek, .cp = 1, .tp = 1, .loss_chunks = 1},
+        {&mixed, .cp = 1, .tp = 1, .loss_chunks = 1},
+        {&deepseek, .cp = 1, .tp = 4, .loss_chunks = 2},
+        {&deepseek, .cp = 2, .tp = 2, .documents = true, .loss_chunks = 1},
+        {&deepseek, .cp = 4, .tp = 1, .ring = true, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
+        {&mixed, .cp = 2, .tp = 2, .loss_chunks = 1, .keep = KEEP_NOTHING},
+    };
+    (void)state;
+    check_shapes(s, ARRAY_SIZE(s));
+}
+
+static void test_expert_parallel(void **state)
+{
+    static const struct shape s[] = {
+        {&mixed, .cp = 2, .tp = 1, .ep = 2, .loss_chunks = 1},
+        {&mixed, .cp = 1, .tp = 4, .ep = 4, .loss_chunks = 1},
+        {&deepseek, .cp = 1, .tp = 2, .ep = 2, .loss_chunks = 1},
+        {&deepseek, .cp = 4, .tp = 1, .ep = 2, .ring = true, .loss_chunks = 1},
+        {&deepseek, .cp = 2, .tp = 2, .ep = 4, .documents = true, .loss_chunks = 1, .keep = KEEP_NOTHING},
+        {&mixed, .cp = 2, .tp = 4, .ep = 8, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
+    };
+    (void)state;
+    check_shapes(s, ARRAY_SIZE(s));
+}
+
 int main(void)
 {
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
@@ -683,7 +763,8 @@ int main(void)
         cmocka_unit_test(test_emitted),          cmocka_unit_test(test_added),
         cmocka_unit_test(test_one_rank),         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_context_parallel), cmocka_unit_test(test_both),
-        cmocka_unit_test(test_recomputed),
+        cmocka_unit_test(test_recomputed),       cmocka_unit_test(test_latent_and_experts),
+        cmocka_unit_test(test_expert_parallel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
