@@ -66,7 +66,10 @@ static void add_layer(struct model *m, unsigned *seed, int layer)
     if (m->dims.n_experts > 0 && layer >= m->dims.n_dense_layers) {
         begin_unit(m, UNIT_EXPERTS, layer);
         add(m, SPLIT_EXPERTS, false, EXPERTS * (1 + random_below(seed, 4)), 1 + random_below(seed, 30));
-        add(m, SPLIT_EXPERTS, random_below(seed, 2), EXPERTS, 1 + random_below(seed, 30));
+        if (random_below(seed, 2))
+            add(m, SPLIT_EXPERTS, random_below(seed, 2), EXPERTS, 1 + random_below(seed, 30));
+        if (random_below(seed, 2))
+            add(m, SPLIT_NONE, false, 1 + random_below(seed, 200), 0);
     }
 }
 

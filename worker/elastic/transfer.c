@@ -283,14 +283,14 @@ static titan_status move_all(struct transfer *t, struct titan_error *err)
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Elements of a message, the same on all ranks: a quarter of the largest state at most. */
+/* Elements of a message, the same on all ranks: little beside the state. */
 static int64_t message_room(const struct transfer *t)
 {
     int64_t largest = 0;
 
     for (int p = 0; p < t->from->mesh.size[AXIS_PP]; p++)
         largest = MAX(largest, t->from->total[p]);
-    return MIN(MAX(largest / 4, 1), MESSAGE_MAX);
+    return MIN(largest / 64 + 1, MESSAGE_MAX);
 }
 
 static titan_status agree_and_move(struct transfer *t, struct titan_error *err)

@@ -41,6 +41,17 @@ static struct checkpoint_info info_of(uint64_t step)
         .step = step, .epoch = 3, .tokens = 99, .world = WORLD, .recipe_hash = 5, .recipe = (char *)"x = 1\n"};
 }
 
+/* Rank of so many that share out the state. */
+static struct train_state *open_state(struct fixture *f, int rank, int world, enum dtype dt)
+{
+    const struct layout_options o = {.model = f->model, .mesh = {.world = world, .size = {1, 1, world, 1, 1}, .ep = 1}};
+    struct layout *l = NULL;
+    struct train_state *s = NULL;
+    assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
+    assert_int_equal(state_open(&f->device, l, rank, dt, false, &s, NULL), TITAN_OK);
+    return s;
+}
+
 static int set_up(void **state)
 {
     static struct fixture f;
@@ -56,7 +67,7 @@ static int set_up(void **state)
     assert_int_equal(f.device.ops->stream_open(f.device.dev, "test", true, &f.stream, &err), TITAN_OK);
     assert_int_equal(model_open(&dims, &f.model, &err), TITAN_OK);
     for (int r = 0; r < WORLD; r++) {
-        assert_int_equal(state_open(&f.device, f.model, r, WORLD, DTYPE_F32, &f.states[r], &err), TITAN_OK);
+        f.states[r] = open_state(&f, r, WORLD, DTYPE_F32);
         assert_int_equal(state_init(f.states[r], 11, f.stream, &err), TITAN_OK);
         const struct writer_options o = {.dir = f.checkpoints,
                                          .rank = r,
@@ -96,8 +107,6 @@ static void test_complete(void **state)
     struct fixture *f = *state;
     struct written_checkpoint w;
     struct titan_error err = {0};
-    struct train_state *alone = NULL;
-
     assert_int_equal(checkpoint_writer_collect(f->writers[0], false, &w, &err), TITAN_ENOTFOUND);
     for (uint64_t step = 10; step <= 40; step += 10) {
         for (int r = 0; r < WORLD; r++)
@@ -121,17 +130,19 @@ static void test_complete(void **state)
     assert_int_equal(access(path, F_OK), -1);
     (void)snprintf(path, sizeof path, "%s/step-00000030", f->checkpoints);
     assert_int_equal(access(path, F_OK), 0);
-    assert_int_equal(state_open(&f->device, f->model, 0, 1, DTYPE_BF16, &alone, &err), TITAN_OK);
+    struct train_state *alone = open_state(f, 0, 1, DTYPE_BF16);
     assert_int_equal(state_load(alone, path, 6, f->stream, &err), TITAN_ECONFLICT);
     if (state_load(alone, path, 5, f->stream, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(alone->step, 30);
     assert_int_equal(alone->tokens, 99);
-    for (int u = 0; u < f->model->n_units; u++) {
-        const int64_t n = f->model->units[u].numel;
-        float *expected = malloc((size_t)n * sizeof *expected);
-        model_init_range(f->model, 11, u, 0, n, expected);
-        assert_memory_equal(alone->master + alone->layout->offset[u], expected, (size_t)n * sizeof *expected);
+    for (int t = 0; t < f->model->n_tensors; t++) {
+        const struct model_tensor *mt = &f->model->tensors[t];
+        const float *master =
+            alone->values + 3 * alone->layout->units[mt->unit].offset + alone->layout->tensors[t].offset;
+        float *expected = malloc((size_t)mt->numel * sizeof *expected);
+        model_init_tensor(f->model, 11, t, 0, mt->numel, expected);
+        assert_memory_equal(master, expected, (size_t)mt->numel * sizeof *expected);
         free(expected);
     }
     state_close(alone);

@@ -1,0 +1,384 @@
+/* transfer.h: from any mesh to any other, with replicas gone or not, bit for bit; what is in place stays there; what is
+ * no whole state is refused by all alike. Ranks are threads over a communicator whose sends wait to be received, so an
+ * order that could block does. TITAN_TEST_SEED repeats a run. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include "base/bf16.h"
+#include "base/cleanup.h"
+#include "tests/support/memory_device.h"
+#include "tests/support/random_layout.h"
+#include "worker/elastic/transfer.h"
+
+#define OLD_MAX 24
+#define NEW_MAX 12
+#define ROUNDS 60
+#define WAIT_S 30
+
+/* --- a communicator of threads ------------------------------------------------------------------------------------ */
+
+struct hub {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int world, arrived;
+    unsigned turn;
+    char gathered[NEW_MAX * 256];
+    struct {
+        const void *data; /* NULL: nothing is offered */
+        size_t bytes;
+    } offers[NEW_MAX][NEW_MAX];
+    uint64_t sent; /* bytes */
+};
+
+struct comm {
+    struct hub *hub;
+    int rank;
+};
+
+/* false: nobody has come for long. */
+static bool await(struct hub *h)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += WAIT_S;
+    return pthread_cond_timedwait(&h->changed, &h->lock, &until) == 0;
+}
+
+static titan_status hub_gather(struct comm *c, void *recv, const void *send, size_t count, enum dtype dt,
+                               struct stream *s)
+{
+    struct hub *h = c->hub;
+    const size_t bytes = count * dtype_bytes(dt);
+    titan_status status = TITAN_OK;
+    (void)s;
+    titan_assert(bytes * NEW_MAX <= sizeof h->gathered);
+    (void)pthread_mutex_lock(&h->lock);
+    const unsigned turn = h->turn;
+    memcpy(h->gathered + (size_t)c->rank * bytes, send, bytes);
+    if (++h->arrived == h->world) {
+        h->arrived = 0;
+        h->turn++;
+        (void)pthread_cond_broadcast(&h->changed);
+    }
+    while (h->turn == turn && status == TITAN_OK)
+        status = await(h) ? TITAN_OK : TITAN_ETIMEDOUT;
+    memcpy(recv, h->gathered, bytes * (size_t)h->world);
+    (void)pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+static titan_status hub_send(struct comm *c, const void *data, size_t bytes, int to, struct stream *s)
+{
+    struct hub *h = c->hub;
+    titan_status status = TITAN_OK;
+    (void)s;
+    (void)pthread_mutex_lock(&h->lock);
+    h->offers[c->rank][to].data = data;
+    h->offers[c->rank][to].bytes = bytes;
+    h->sent += bytes;
+    (void)pthread_cond_broadcast(&h->changed);
+    while (h->offers[c->rank][to].data && status == TITAN_OK)
+        status = await(h) ? TITAN_OK : TITAN_ETIMEDOUT;
+    (void)pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+static titan_status hub_recv(struct comm *c, void *data, size_t bytes, int from, struct stream *s)
+{
+    struct hub *h = c->hub;
+    titan_status status = TITAN_OK;
+    (void)s;
+    (void)pthread_mutex_lock(&h->lock);
+    while (!h->offers[from][c->rank].data && status == TITAN_OK)
+        status = await(h) ? TITAN_OK : TITAN_ETIMEDOUT;
+    if (status == TITAN_OK && h->offers[from][c->rank].bytes != bytes)
+        status = TITAN_EBUG;
+    if (status == TITAN_OK)
+        memcpy(data, h->offers[from][c->rank].data, bytes);
+    h->offers[from][c->rank].data = NULL;
+    (void)pthread_cond_broadcast(&h->changed);
+    (void)pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+static const struct comm_ops hub_ops = {.all_gather = hub_gather, .send = hub_send, .recv = hub_recv};
+
+/* --- a change of mesh --------------------------------------------------------------------------------------------- */
+
+struct change {
+    struct model *model;
+    struct layout *from, *to;
+    int holder[OLD_MAX];
+    struct train_state *old[NEW_MAX], *fresh[NEW_MAX];
+    struct hub hub;
+    struct comm comms[NEW_MAX];
+    titan_status status[NEW_MAX];
+    struct titan_error errors[NEW_MAX];
+};
+
+static float trained(const struct piece *p, int64_t i)
+{
+    return (float)(p->tensor * 7919 + 1) + (float)((p->row + i / p->cols) * 131 + p->col + i % p->cols) / 1024;
+}
+
+static struct train_state *open_state(struct layout *l, int rank, bool offload)
+{
+    struct train_state *s = NULL;
+    assert_int_equal(state_open(&memory_device, l, rank, DTYPE_BF16, offload, &s, NULL), TITAN_OK);
+    return s;
+}
+
+static struct train_state *trained_state(struct layout *l, int rank, bool offload)
+{
+    struct train_state *s = open_state(l, rank, offload);
+    struct piece *pieces = NULL;
+    int n;
+    assert_int_equal(layout_pieces(l, rank, s->values, s->biases, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    for (int p = 0; p < n; p++)
+        for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
+            pieces[p].data[i] = trained(&pieces[p], i);
+    free(pieces);
+    s->step = 12;
+    s->tokens = 345;
+    s->skipped = 6;
+    return s;
+}
+
+/* Every piece has its values, also in the shadow; the rest is zero. */
+static void check_fresh(const struct change *c, int rank)
+{
+    struct train_state *s = c->fresh[rank];
+    for (int u = 0; u < c->model->n_units; u++) {
+        const struct unit_layout *ul = &c->to->units[u];
+        for (int64_t i = 0; ul->pp_rank == mesh_group_rank(&c->to->mesh, GROUP_PP, rank) && i < ul->shard; i++)
+            assert_int_equal(((uint16_t *)s->shadow)[ul->offset + i], bf16_from_f32(s->values[3 * ul->offset + i]));
+    }
+    struct piece *pieces = NULL;
+    int n;
+    assert_int_equal(layout_pieces(c->to, rank, s->values, s->biases, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    for (int p = 0; p < n; p++)
+        for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++) {
+            if (pieces[p].data[i] != trained(&pieces[p], i))
+                fail_msg("rank %d of %s: element %ld of a piece of spec %d is %g in place of %g", rank,
+                         layout_text(c->to), (long)i, pieces[p].tensor, (double)pieces[p].data[i],
+                         (double)trained(&pieces[p], i));
+            pieces[p].data[i] = 0;
+        }
+    for (int64_t i = 0; i < 3 * s->total; i++)
+        assert_true(s->values[i] == 0);
+    free(pieces);
+    assert_true(s->step == 12 && s->tokens == 345 && s->skipped == 6);
+}
+
+struct member {
+    struct change *c;
+    int rank;
+};
+
+static void *member_main(void *arg)
+{
+    const struct member *m = arg;
+    struct change *c = m->c;
+    const struct epoch_view view = {
+        .rank = m->rank, .world = c->to->mesh.world, .holders = c->from->mesh.world, .holder_ranks = c->holder};
+    c->status[m->rank] = state_transfer_from(&view, c->from, c->old[m->rank], c->fresh[m->rank], &hub_ops,
+                                             &c->comms[m->rank], NULL, &c->errors[m->rank]);
+    return NULL;
+}
+
+static void run_change(struct change *c)
+{
+    pthread_t threads[NEW_MAX];
+    struct member members[NEW_MAX];
+    c->hub.world = c->to->mesh.world;
+    (void)pthread_mutex_init(&c->hub.lock, NULL);
+    (void)pthread_cond_init(&c->hub.changed, NULL);
+    for (int r = 0; r < c->hub.world; r++) {
+        c->comms[r] = (struct comm){&c->hub, r};
+        members[r] = (struct member){c, r};
+        assert_int_equal(pthread_create(&threads[r], NULL, member_main, &members[r]), 0);
+    }
+    for (int r = 0; r < c->hub.world; r++)
+        (void)pthread_join(threads[r], NULL);
+    (void)pthread_cond_destroy(&c->hub.changed);
+    (void)pthread_mutex_destroy(&c->hub.lock);
+}
+
+static void close_states(struct train_state **states)
+{
+    for (int r = 0; r < NEW_MAX; r++) {
+        if (states[r])
+            states[r]->layout = NULL; /* belongs to the change */
+        state_close(states[r]);
+        states[r] = NULL;
+    }
+}
+
+static void close_change(struct change *c)
+{
+    close_states(c->old);
+    close_states(c->fresh);
+    layout_close(c->from);
+    layout_close(c->to);
+    model_close(c->model);
+}
+
+/* Two meshes of which the second has room for one replica of the first at least. */
+static void open_change(struct change *c, unsigned *seed)
+{
+    *c = (struct change){.model = random_model(seed)};
+    c->to = random_layout(seed, c->model, NEW_MAX);
+    do {
+        layout_close(c->from);
+        c->from = random_layout(seed, c->model, OLD_MAX);
+    } while (c->from->mesh.world / c->from->mesh.size[AXIS_DP_REPLICATE] > c->to->mesh.world);
+    for (int a = 0; a < c->from->mesh.world; a++)
+        c->holder[a] = -1;
+    for (int r = 0; r < c->to->mesh.world; r++)
+        c->fresh[r] = open_state(c->to, r, random_below(seed, 2));
+}
+
+/* Old rank a is with a new rank that has none yet; false: all have. */
+static bool place(struct change *c, int a, unsigned *seed)
+{
+    const int world = c->to->mesh.world, first = random_below(seed, world);
+    for (int i = 0; i < world; i++) {
+        const int r = (first + i) % world;
+        if (c->old[r])
+            continue;
+        c->old[r] = trained_state(c->from, a, random_below(seed, 2));
+        c->holder[a] = r;
+        return true;
+    }
+    return false;
+}
+
+/* One replica of each part, then others as it comes. */
+static void place_some(struct change *c, unsigned *seed)
+{
+    const struct mesh *m = &c->from->mesh;
+    int replicas[OLD_MAX];
+    for (int a = 0; a < m->world; a++) {
+        if (mesh_group_rank(m, GROUP_REPLICATE, a) != 0)
+            continue;
+        mesh_group_members(m, GROUP_REPLICATE, a, replicas);
+        assert_true(place(c, replicas[random_below(seed, m->size[AXIS_DP_REPLICATE])], seed));
+    }
+    for (int a = 0; a < m->world; a++)
+        if (c->holder[a] < 0 && random_below(seed, 3))
+            (void)place(c, a, seed);
+}
+
+static void test_any_mesh_to_any_mesh(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    uint64_t sent = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        open_change(&c, &seed);
+        place_some(&c, &seed);
+        run_change(&c);
+        for (int r = 0; r < c.to->mesh.world; r++) {
+            if (c.status[r] != TITAN_OK)
+                fail_msg("from %s: rank %d: %s %s", layout_text(c.from), r, titan_status_name(c.status[r]),
+                         c.errors[r].msg);
+            check_fresh(&c, r);
+        }
+        sent += c.hub.sent;
+        close_change(&c);
+    }
+    assert_true(sent > 0);
+}
+
+/* The same mesh, every part where it was: nothing travels. */
+static void test_in_place(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    for (int round = 0; round < ROUNDS / 3; round++) {
+        c = (struct change){.model = random_model(&seed)};
+        c.from = c.to = random_layout(&seed, c.model, NEW_MAX);
+        for (int r = 0; r < c.to->mesh.world; r++) {
+            c.fresh[r] = open_state(c.to, r, false);
+            c.old[r] = trained_state(c.from, r, false);
+            c.holder[r] = r;
+        }
+        run_change(&c);
+        for (int r = 0; r < c.to->mesh.world; r++) {
+            assert_int_equal(c.status[r], TITAN_OK);
+            check_fresh(&c, r);
+        }
+        assert_int_equal(c.hub.sent, 0);
+        c.from = NULL;
+        close_change(&c);
+    }
+}
+
+static void expect_conflict(struct change *c, const char *says)
+{
+    c->hub = (struct hub){0};
+    run_change(c);
+    for (int r = 0; r < c->to->mesh.world; r++) {
+        assert_int_equal(c->status[r], TITAN_ECONFLICT);
+        if (!strstr(c->errors[r].msg, says))
+            fail_msg("'%s' is not in: %s", says, c->errors[r].msg);
+    }
+}
+
+static void test_no_whole_state(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    for (int round = 0; round < 20; round++) {
+        int replicas[OLD_MAX], used = 0;
+        open_change(&c, &seed);
+        place_some(&c, &seed);
+        const struct mesh *m = &c.from->mesh;
+        for (int r = 0; r < c.to->mesh.world; r++)
+            used += c.old[r] != NULL;
+        if (used > 1) { /* two that hold something differ */
+            struct train_state *odd = NULL;
+            for (int r = 0; !odd; r++)
+                odd = c.old[r];
+            odd->step = 11;
+            expect_conflict(&c, "step 11");
+            odd->step = 12;
+        }
+        const int victim = random_below(&seed, m->world);
+        mesh_group_members(m, GROUP_REPLICATE, victim, replicas);
+        for (int i = 0; i < m->size[AXIS_DP_REPLICATE]; i++) /* named, but it has another's, or nothing */
+            if (c.holder[replicas[i]] >= 0) {
+                struct train_state *gone = c.old[c.holder[replicas[i]]];
+                if (random_below(&seed, 2)) {
+                    gone->rank = m->world;
+                } else {
+                    gone->layout = NULL;
+                    state_close(gone);
+                    c.old[c.holder[replicas[i]]] = NULL;
+                }
+            }
+        expect_conflict(&c, "nobody holds the part of rank");
+        close_change(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_mesh_to_any_mesh),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_no_whole_state),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
