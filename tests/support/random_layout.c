@@ -39,6 +39,7 @@ static void add(struct model *m, enum split split, bool glued, int64_t rows, int
     struct model_tensor *t = &m->tensors[m->n_tensors];
     *t = (struct model_tensor){.shape = {rows, cols},
                                .ndim = cols > 0 ? 2 : 1,
+                               .experts = split == SPLIT_EXPERTS ? EXPERTS : 0,
                                .numel = rows * (cols > 0 ? cols : 1),
                                .unit = m->n_units - 1,
                                .role = ROLE_COUNT,

@@ -1,0 +1,194 @@
+/* outcome.h: reports of random meshes, their numbers contributed rank by rank as the executor does, against plain sums;
+ * where a value that is not finite is traced to; clipping. TITAN_TEST_SEED repeats a run. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/random_layout.h"
+#include "worker/optim/outcome.h"
+
+#define WORLD_MAX 24
+#define ROUNDS 40
+
+static double draw(unsigned *seed)
+{
+    return ldexp(1 + random_below(seed, 1 << 20), -random_below(seed, 30));
+}
+
+static void near(double got, double want)
+{
+    if (!(fabs(got - want) <= 1e-12 * fabs(want)))
+        fail_msg("%.17g in place of %.17g", got, want);
+}
+
+/* The square of an element's gradient, by its place in the local flat buffer of a unit's part. */
+static double square(int unit, int part, int64_t i)
+{
+    return (double)((unit + 1) * 37 + part * 11 + i % 1009) / 64;
+}
+
+struct sums {
+    long double losses, counts, squares;
+};
+
+/* What each rank adds to the norms: squares of what it counts. */
+static void add_norms(const struct program *p, const struct layout *l, double *report, struct sums *want)
+{
+    int64_t at = p->report.norms;
+    for (int u = 0; u < l->model->n_units; u++) {
+        for (int rank = 0; rank < l->mesh.world; rank++) {
+            const int part = layout_unit_part(l, u, rank);
+            const int64_t begin = layout_begin(l, u, rank), n = layout_counted(l, u, rank);
+            for (int64_t i = begin; i < begin + n; i++) {
+                const double x = i < l->units[u].numel ? square(u, part, i) : 0;
+                report[at + (l->canonical ? part * layout_unit_blocks(l, u) + i / l->block : 0)] += x;
+                want->squares += x;
+            }
+        }
+        at += report_norms(&p->report, l, u);
+    }
+    assert_int_equal(at, p->report.loads);
+}
+
+static double *make_report(const struct program *p, const struct layout *l, unsigned *seed, struct sums *want)
+{
+    const struct report *r = &p->report;
+    double *report = calloc((size_t)r->size, sizeof *report);
+    for (int64_t i = 0; i < r->cp * r->microbatches; i++) {
+        report[r->losses + i] = draw(seed);
+        report[r->counts + i] = 1 + random_below(seed, 500);
+        want->losses += report[r->losses + i];
+        want->counts += report[r->counts + i];
+    }
+    add_norms(p, l, report, want);
+    return report;
+}
+
+static struct step_outcome read_report(const struct program *p, const struct layout *l, const double *report)
+{
+    struct step_outcome out;
+    assert_int_equal(outcome_read(p, l, report, &out, NULL), TITAN_OK);
+    return out;
+}
+
+static void test_random_reports(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        struct program p = {.layout = l};
+        struct sums want = {0};
+        report_init(&p.report, l, 1 + random_below(&seed, 40), l->canonical);
+        double *report = make_report(&p, l, &seed, &want);
+        const unsigned orders = (unsigned)random_below(&seed, 8);
+        for (int b = 0; b < REPORT_ORDERS; b++)
+            report[p.report.orders + b] = orders >> b & 1 ? 1 + random_below(&seed, 3) : 0;
+
+        struct step_outcome out = read_report(&p, l, report);
+        near(out.tokens, (double)want.counts);
+        near(out.loss, (double)(want.losses / want.counts));
+        near(out.grad_norm, (double)(sqrtl(want.squares) / want.counts));
+        assert_int_equal(out.orders, orders);
+        assert_true(out.finite);
+        assert_int_equal(out.bad_unit, -1);
+        free(report);
+        layout_close(l);
+        model_close(m);
+    }
+}
+
+/* A gradient that overflows: the last unit it is in, since backward comes to it first. A loss: the unit before the
+ * first bad input, or the head. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        struct program p = {.layout = l};
+        struct sums want = {0};
+        report_init(&p.report, l, 3, l->canonical);
+        double *report = make_report(&p, l, &seed, &want);
+        const int bad = random_below(&seed, m->n_units), worse = random_below(&seed, bad + 1);
+        int64_t at = p.report.norms;
+        for (int u = 0; u <= bad; u++) {
+            const int64_t n = report_norms(&p.report, l, u);
+            if (u == bad || u == worse)
+                report[at + random_below(&seed, (int)n)] = random_below(&seed, 2) ? INFINITY : NAN;
+            at += n;
+        }
+        struct step_outcome out = read_report(&p, l, report);
+        assert_true(!out.finite && isfinite(out.loss));
+        assert_int_equal(out.bad_unit, bad);
+
+        report[p.report.losses + random_below(&seed, p.report.cp * 3)] = NAN;
+        out = read_report(&p, l, report);
+        assert_false(out.finite);
+        assert_int_equal(out.bad_unit, m->n_units - 1);
+        const int first = 1 + random_below(&seed, m->n_units - 1);
+        for (int u = first; u < m->n_units; u++)
+            report[p.report.checks + u] = NAN;
+        assert_int_equal(read_report(&p, l, report).bad_unit, first - 1);
+        free(report);
+        layout_close(l);
+        model_close(m);
+    }
+}
+
+/* Numbers of blocks are the same for every data-parallel degree, and so is their sum, bit for bit. */
+static void test_canonical_norm(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    struct model *m = random_model(&seed);
+    double first = 0;
+    for (int replicas = 1; replicas <= 3; replicas++)
+        for (int shards = 1; shards <= 5; shards++) {
+            const struct layout_options o = {
+                .model = m,
+                .mesh = {.world = replicas * shards * 2, .size = {1, replicas, shards, 1, 2}, .ep = 1},
+                .canonical = true};
+            struct layout *l = NULL;
+            struct sums want = {0};
+            unsigned same = 1;
+            assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
+            struct program p = {.layout = l};
+            report_init(&p.report, l, 7, true);
+            double *report = make_report(&p, l, &same, &want);
+            const struct step_outcome out = read_report(&p, l, report);
+            if (first == 0)
+                first = out.grad_norm;
+            assert_true(out.grad_norm == first);
+            free(report);
+            layout_close(l);
+        }
+    model_close(m);
+}
+
+static void test_clip(void **state)
+{
+    (void)state;
+    assert_true(clip_factor(5, 0) == 1);
+    assert_true(clip_factor(0.5, 1) == 1);
+    near(clip_factor(4, 1), 1 / (4 + 1e-6));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_reports),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_canonical_norm),
+        cmocka_unit_test(test_clip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
