@@ -1,0 +1,390 @@
+"""A training run on a mesh against the same recipe on one rank: loss and gradient norm of ten steps, every gradient of
+the first step, every parameter after ten.
+
+A case is a line of words, so that any line of a report can be run again by itself:
+    pp2 dps2 tp2 moe schedule=ZBVZeroBubble ac=full
+Mesh words are an axis and its degree (pp, dpr = dp_replicate, dps = dp_shard, cp, tp; ep borrows), a family of models
+stands by name, the rest is KEY=VALUE with the short keys of KEYS. The reference is the case's recipe on one rank, with
+every key at its default that must not change the numbers.
+
+Each case is run with AdamW and with SGD. The gradients of the first step are read from AdamW's first moments in a
+checkpoint written after it: there they are (1 - beta1) times the clipped gradient, whose factor cancels. SGD keeps no
+trace of them, and needs none: up to the update its step is AdamW's, which the first line of its metrics shows."""
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy
+
+SOURCE = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("BUILD", "build"))
+BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
+WORKER = BUILD / "bin" / "titan-worker"
+STEPS = 10
+LOSS_BOUND = GRADIENT_BOUND = SGD_BOUND = 1e-5
+ADAMW_BOUND = 1e-4
+RUN_LIMIT_S = 120  # a run takes a second or two; on a busy machine some more
+REFUSAL_LIMIT_S = 1
+
+AXES = {"pp": "pipeline_parallel_degree", "dpr": "data_parallel_replicate_degree",
+        "dps": "data_parallel_shard_degree", "cp": "context_parallel_degree", "tp": "tensor_parallel_degree",
+        "ep": "expert_parallel_degree"}
+MESH_NAMES = {"pp": "pp", "dpr": "dp_replicate", "dps": "dp_shard", "cp": "cp", "tp": "tp"}
+
+# What decides the numbers of a run: the reference has it too.
+NUMBERS = {"layers": "model.n_layers", "dim": "model.dim", "heads": "model.n_heads", "kv": "model.n_kv_heads",
+           "head_dim": "model.head_dim", "ffn": "model.ffn_hidden", "vocab": "model.vocab_size",
+           "tied": "model.tied_embeddings", "qk_norm": "model.qk_norm", "experts": "model.n_experts",
+           "top_k": "model.top_k", "shared": "model.n_shared_experts", "moe_hidden": "model.moe_hidden",
+           "dense_layers": "model.n_dense_layers", "q_rank": "model.q_lora_rank",
+           "batch": "training.global_batch_size", "seq": "training.seq_len", "masked": "training.block_causal",
+           "clip": "training.max_norm", "seed": "training.seed", "canonical": "numerics.canonical"}
+# What must not.
+LAYOUT = {"schedule": "parallelism.pipeline_parallel_schedule",
+          "split": "parallelism.pipeline_parallel_split_points",
+          "per_stage": "parallelism.pipeline_parallel_layers_per_stage",
+          "less_first": "parallelism.pipeline_parallel_first_stage_less_layers",
+          "less_last": "parallelism.pipeline_parallel_last_stage_less_layers",
+          "rotate": "parallelism.context_parallel_rotate_method",
+          "balance": "parallelism.context_parallel_load_balance",
+          "reshard": "parallelism.fsdp_reshard_after_forward", "prefetch": "parallelism.fsdp_prefetch",
+          "reduce": "parallelism.fsdp_reduce", "bucketing": "parallelism.fsdp_bucketing",
+          "reorder": "parallelism.fsdp_reorder", "async": "parallelism.enable_async_tensor_parallel",
+          "offload": "training.enable_cpu_offload", "chunks": "training.loss_chunks"}
+SMALL = ("model.flavor=tiny", "model.n_layers=4")
+FAMILIES = {
+    "dense": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2",
+              "model.ffn_hidden=96"),
+    "qwen": ("model.name=qwen3", *SMALL),  # heads wider than dim / n_heads, normed queries and keys, tied embeddings
+    "moe": ("model.name=llama3_moe", *SMALL),
+    "deepseek": ("model.name=deepseek_v3", *SMALL),
+    "llama-debug": ("model.name=llama3", "model.flavor=debugmodel"),
+    "qwen-debug": ("model.name=qwen3", "model.flavor=debugmodel"),
+    "moe-debug": ("model.name=llama3_moe", "model.flavor=debugmodel"),
+    "deepseek-debug": ("model.name=deepseek_v3", "model.flavor=debugmodel"),
+}
+RECIPE = f"""
+[model]
+tokenizer = "bytes"
+[lr_scheduler]
+warmup_steps = 2
+[training]
+global_batch_size = 8
+seq_len = 32
+steps = {STEPS}
+mixed_precision_param = "float32"
+[metrics]
+log_freq = 1
+[checkpoint]
+enable = true
+interval = 1
+keep_latest_k = 0
+async_mode = "disabled"
+[device]
+name = "cpu"
+threads = 1
+"""
+OPTIMIZERS = {"AdamW": ("optimizer.name=AdamW", "optimizer.lr=3e-3"), "SGD": ("optimizer.name=SGD", "optimizer.lr=0.3")}
+
+
+def corpus(folder):
+    """Documents of 3 to 200 bytes, some of them longer than a sequence of the tests, from a fixed seed."""
+    rng = random.Random(5)
+    words = ["".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(rng.randint(2, 9))) for _ in range(300)]
+    folder.mkdir()
+    for i in range(400):
+        text = " ".join(rng.choices(words, k=60))
+        (folder / f"{i:03}.txt").write_text(text[:rng.randint(3, 200)])
+
+
+def schedule_csv(order, seed, ranks, microbatches):
+    """A legal pipeline order drawn at random: actions whose inputs are there, in any order, one line a rank. B or I and
+    W for each (stage, microbatch). order: "single" stage a rank, two in a "loop" or in a "v"."""
+    rng = random.Random(seed)
+    stages = ranks if order == "single" else 2 * ranks
+    rank_of = (lambda s: s if s < ranks else 2 * ranks - 1 - s) if order == "v" else lambda s: s % ranks
+    both = {(s, m): rng.random() < 0.5 for s in range(stages) for m in range(microbatches)}
+    ready = [("F", 0, m) for m in range(microbatches)]
+    lines = [[] for _ in range(ranks)]
+    while ready:
+        kind, s, m = ready.pop(rng.randrange(len(ready)))
+        lines[rank_of(s)].append(f"{s}{kind}{m}")
+        back = lambda stage: ("B" if both[stage, m] else "I", stage, m)
+        if kind == "F":
+            ready.append(("F", s + 1, m) if s + 1 < stages else back(s))
+        else:
+            ready += [back(s - 1)] if kind in "BI" and s > 0 else []
+            ready += [("W", s, m)] if kind == "I" else []
+    return "\n".join(",".join(line) for line in lines) + "\n"
+
+
+class Case:
+    """words: see above. exact: words of a run whose every bit it must have, besides being near one rank's."""
+
+    def __init__(self, words, exact=None):
+        self.words, self.exact = " ".join(words.split()), exact
+        self.mesh = dict.fromkeys(AXES, 1)
+        self.options = {}
+        self.family = "dense"
+        for word in self.words.split():
+            axis = re.fullmatch(r"([a-z]+)(\d+)", word)
+            if axis and axis[1] in AXES:
+                self.mesh[axis[1]] = int(axis[2])
+            elif word in FAMILIES:
+                self.family = word
+            else:
+                key, value = word.split("=", 1)
+                assert key in NUMBERS or key in LAYOUT or key in ("ac", "rows", "csv"), word
+                self.options[key] = value
+
+    def __getattr__(self, axis):
+        if axis in AXES:
+            return self.mesh[axis]
+        raise AttributeError(axis)
+
+    @property
+    def world(self):
+        return self.pp * self.dpr * self.dps * self.cp * self.tp
+
+    def mesh_text(self):
+        """As the worker's log has it."""
+        return " ".join(f"{name}={self.mesh[a]}" for a, name in MESH_NAMES.items() if self.mesh[a] > 1) or "1"
+
+    def reference(self):
+        numbers = [f"{k}={v}" for k, v in self.options.items() if k in NUMBERS or k == "rows"]
+        return " ".join([self.family] + sorted(numbers))
+
+    def microbatches(self):
+        """Of the busiest rank."""
+        ranks = self.dpr * self.dps
+        return (int(self.options.get("batch", 8)) // int(self.options.get("rows", 1)) + ranks - 1) // ranks
+
+    def sets(self, work):
+        sets = list(FAMILIES[self.family])
+        sets += [f"parallelism.{key}={self.mesh[axis]}" for axis, key in AXES.items()]
+        rows = self.options.get("rows", 1)
+        sets += [f"training.local_batch_size={rows}", f"parallelism.pipeline_parallel_microbatch_size={rows}"]
+        for key, value in self.options.items():
+            if key == "ac":
+                sets += self.checkpointing(*value.split(":"))
+            elif key == "csv":
+                sets += self.csv(work, value)
+            elif key == "split":
+                points = ",".join(f'"layers.{n}"' for n in value.split(","))
+                sets.append(f"{LAYOUT[key]}=[{points}]")
+            elif key != "rows":
+                sets.append(f"{(NUMBERS | LAYOUT)[key]}={value}")
+        return sets
+
+    @staticmethod
+    def checkpointing(mode, option=None):
+        sets = [f"activation_checkpoint.mode={mode}"]
+        if option:
+            key = "memory_budget" if mode == "memory_budget" else "selective_ac_option"
+            sets.append(f"activation_checkpoint.{key}={option}")
+        return sets
+
+    def csv(self, work, value):
+        order, seed = value.split(":")
+        path = work / f"{order}-{seed}-{self.pp}-{self.microbatches()}.csv"
+        path.write_text(schedule_csv(order, int(seed), self.pp, self.microbatches()))
+        name = "PipelineScheduleSingle" if order == "single" else "PipelineScheduleMulti"
+        return [f"parallelism.pipeline_parallel_schedule_csv={path}", f"parallelism.pipeline_parallel_schedule={name}"]
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def read_safetensors(path):
+    """Tensors of a file by name, fp32."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    assert all(t["dtype"] == "F32" for t in header.values()), path
+    return {name: numpy.frombuffer(data[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]], "<f4")
+            .reshape(t["shape"]) for name, t in header.items()}
+
+
+def read_checkpoint(path):
+    """Global tensors by name, as matrices, put together from the boxes of all files."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    tensors, seen = {}, {}
+    for t in manifest["tensors"]:
+        shape = t["shape"]
+        size = (int(numpy.prod(shape[:-1])), shape[-1])
+        tensors[t["name"]], seen[t["name"]] = numpy.zeros(size, "f4"), numpy.zeros(size, "i4")
+    for file in manifest["files"]:
+        stored = read_safetensors(path / file["name"])
+        for index, row, rows, col, cols in file["pieces"]:
+            name = manifest["tensors"][index]["name"]
+            box = slice(row, row + rows), slice(col, col + cols)
+            tensors[name][box] = stored[f"{name}@{row},{col}"].reshape(rows, cols)
+            seen[name][box] += 1
+    assert all((s == 1).all() for s in seen.values()), f"{path}: not every element once"
+    return tensors
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """A run that did not end well; the text says how, and what to type to see it again."""
+
+
+class Run:
+    """What a finished run left: metrics by step, and tensors after the first and the last step."""
+
+    def __init__(self, directory):
+        lines = [json.loads(line) for line in open(directory / "metrics.jsonl")]
+        self.steps = [(line["loss"], line["grad_norm"]) for line in lines]
+        first, last = (read_checkpoint(directory / "checkpoint" / f"step-{s:08}") for s in (1, STEPS))
+        self.gradients = {n: t for n, t in first.items() if n.startswith("optim.m.")}
+        self.parameters = {n: t for n, t in last.items() if not n.startswith("optim.")}
+
+
+def shell(words):
+    return " ".join(f"'{w}'" if re.search(r"[\s\"\[\]]", str(w)) else str(w) for w in words)
+
+
+class Lab:
+    """Runs cases in a folder of its own; what several cases are compared with is run once."""
+
+    def __init__(self, keep=False):
+        self.keep = keep
+        self.work = Path(tempfile.mkdtemp(prefix="titan-matrix-"))
+        self.recipe = self.work / "recipe.toml"
+        self.recipe.write_text(RECIPE)
+        corpus(self.work / "text")
+        self.lock = threading.Lock()
+        self.locks, self.runs, self.numbers = {}, {}, 0
+
+    def close(self):
+        if not self.keep:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def command(self, verb, case, world=None, sets=()):
+        sets = (f"training.dataset_path={self.work / 'text'}", *case.sets(self.work), *sets)
+        words = [WORKER, verb, self.recipe, "-n", world or case.world]
+        return [str(w) for w in words + [w for s in sets for w in ("--set", s)]]
+
+    def run(self, words, optimizer):
+        case = Case(words)
+        with self.lock:
+            self.numbers += 1
+            directory = self.work / f"run-{self.numbers}"
+        command = self.command("run", case, sets=OPTIMIZERS[optimizer]) + ["--dir", str(directory)]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=RUN_LIMIT_S)
+        except subprocess.TimeoutExpired as e:
+            last = (e.stdout or b"").decode()[-500:]
+            raise Failed(f"killed after {RUN_LIMIT_S} s: {last}\n{shell(command)}") from None
+        if done.returncode != 0:
+            raise Failed(f"exit code {done.returncode}: {done.stdout[-600:]}\n{shell(command)}")
+        if f'mesh="{case.mesh_text()}"' not in done.stdout:
+            raise Failed(f"ran on another mesh than {case.mesh_text()}: {shell(command)}")
+        result = Run(directory)
+        if not self.keep:
+            shutil.rmtree(directory)
+        return result
+
+    def shared(self, words, optimizer):
+        """A run that is made once."""
+        key = " ".join(words.split()), optimizer
+        with self.lock:
+            lock = self.locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self.runs:
+                self.runs[key] = self.run(words, optimizer)
+            return self.runs[key]
+
+
+# --- comparison ------------------------------------------------------------------------------------------------------
+
+
+def step_error(a, b):
+    """Largest relative difference of loss and gradient norm."""
+    if len(a.steps) != STEPS or len(b.steps) != STEPS or any(x is None for s in a.steps + b.steps for x in s):
+        return float("inf")
+    return max(abs(x - y) / abs(x) for s, t in zip(a.steps, b.steps) for x, y in zip(s, t))
+
+
+def tensor_error(a, b):
+    """Largest ||difference|| / ||reference|| of a tensor, and which."""
+    if a.keys() != b.keys():
+        return float("inf"), "another set of tensors"
+    worst, where = 0.0, ""
+    for name, reference in a.items():
+        reference = reference.astype("f8")
+        difference = numpy.linalg.norm(b[name] - reference)
+        norm = numpy.linalg.norm(reference)
+        error = difference / norm if norm > 0 else float("inf") if difference != 0 else 0.0
+        error = float("inf") if numpy.isnan(error) else error
+        if error > worst:
+            worst, where = error, name.removeprefix("optim.m.")
+    return worst, where
+
+
+def same_bits(a, b):
+    """The first thing that differs; empty: nothing."""
+    for step, (s, t) in enumerate(zip(a.steps, b.steps), 1):
+        if s != t:
+            return f"step {step}: loss and gradient norm {s} and {t}"
+    for what, x, y in (("first gradient", a.gradients, b.gradients), ("parameter", a.parameters, b.parameters)):
+        for name in x:
+            if x[name].tobytes() != y[name].tobytes():
+                return f"{what} {name}"
+    return ""
+
+
+class Outcome:
+    def __init__(self, case):
+        self.case = case
+        self.loss = self.gradient = self.sgd = self.adamw = float("nan")
+        self.seconds, self.faults = 0.0, []
+
+    def bound(self, what, error, most, where=""):
+        if not error <= most:
+            self.faults.append(f"{what} differs by {error:.2g}, at most {most:g}{' in ' + where if where else ''}")
+        return error
+
+
+def compare(lab, case, outcome, optimizers):
+    reference = lab.shared(case.reference(), "AdamW")
+    adamw = lab.run(case.words, "AdamW")
+    outcome.loss = outcome.bound("loss or gradient norm", step_error(reference, adamw), LOSS_BOUND)
+    error, where = tensor_error(reference.gradients, adamw.gradients)
+    outcome.gradient = outcome.bound("a gradient of the first step", error, GRADIENT_BOUND, where)
+    error, where = tensor_error(reference.parameters, adamw.parameters)
+    outcome.adamw = outcome.bound("a parameter (AdamW)", error, ADAMW_BOUND, where)
+    if case.exact:
+        difference = same_bits(lab.shared(case.exact, "AdamW"), adamw)
+        outcome.faults += [f"not the bits of '{case.exact}': {difference}"] if difference else []
+    if "SGD" not in optimizers:
+        return
+    reference = lab.shared(case.reference(), "SGD")
+    sgd = lab.run(case.words, "SGD")
+    outcome.loss = max(outcome.loss, outcome.bound("loss or gradient norm (SGD)", step_error(reference, sgd), LOSS_BOUND))
+    error, where = tensor_error(reference.parameters, sgd.parameters)
+    outcome.sgd = outcome.bound("a parameter (SGD)", error, SGD_BOUND, where)
+    if adamw.steps[0] != sgd.steps[0]:
+        outcome.faults.append(f"the first step depends on the optimizer: {adamw.steps[0]} and {sgd.steps[0]}")
+
+
+def check(lab, case, optimizers=("AdamW", "SGD")):
+    outcome = Outcome(case)
+    started = time.monotonic()
+    try:
+        compare(lab, case, outcome, optimizers)
+    except (Failed, OSError, AssertionError, KeyError, ValueError) as e:
+        outcome.faults.append(str(e) or repr(e))
+    outcome.seconds = time.monotonic() - started
+    return outcome
