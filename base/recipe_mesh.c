@@ -198,6 +198,27 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
     return TITAN_OK;
 }
 
+/* Experts of another data-parallel rank answer within a microbatch: all ranks that share them have as many. Their
+ * gradients mix what canonical sums keep apart, unless the ranks that share them hold one microbatch together. */
+static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
+{
+    int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
+    int64_t ranks = m->dp_replicate * m->dp_shard;
+    if (r->model.dims.n_experts > 0 && r->numerics.canonical && m->ep != m->tp)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "numerics.canonical = true with experts needs parallelism.expert_parallel_degree = %lld to be "
+            "tensor_parallel_degree = %lld; nearest: %lld",
+            (long long)m->ep, (long long)m->tp, (long long)m->tp);
+    if (m->cp * m->tp % m->ep == 0 || microbatches % ranks == 0)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "training.global_batch_size = %lld makes %lld microbatches for %lld data-parallel ranks, which "
+                      "share experts (parallelism.expert_parallel_degree = %lld) and need equally many; nearest: %lld",
+                      (long long)r->training.global_batch_size, (long long)microbatches, (long long)ranks,
+                      (long long)m->ep, (long long)((microbatches + ranks / 2) / ranks * ranks * rows));
+}
+
 /* --- the pipeline --------------------------------------------------------------------------------------------------
  */
 
@@ -280,6 +301,7 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
     TRY(check_sequence(r, err));
     TRY(check_experts(r, &m, err));
     TRY(check_batch(r, &m, err));
+    TRY(check_shared_experts(r, &m, err));
     return check_pipeline(r, &m, err);
 }
 

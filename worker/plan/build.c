@@ -533,21 +533,28 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     b->summing = summing_of(o, b->pp);
 }
 
+/* What recipe_check_world refuses as well, here for callers without a recipe. */
 static titan_status refuse(const struct builder *b, struct titan_error *err)
 {
+    const struct mesh *mesh = &b->layout->mesh;
     const int head = b->model->n_units - 1;
+    const bool experts = b->model->dims.n_experts > 0;
 
     if (b->model->dims.tied_embeddings && b->layout->units[0].pp_rank != b->layout->units[head].pp_rank)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "the head is tied to the embedding, but they are on pipeline ranks %d and %d: take a schedule "
+            "in V order, or no pipeline",
+            b->layout->units[head].pp_rank, b->layout->units[0].pp_rank);
+    if (experts && b->summing == SUM_CANONICAL && mesh->ep != mesh->size[AXIS_TP])
+        return titan_fail(err, TITAN_EINVAL, "canonical sums of experts need ep = %d to be tp = %d", mesh->ep,
+                          mesh->size[AXIS_TP]);
+    if (experts && mesh->size[AXIS_CP] * mesh->size[AXIS_TP] % mesh->ep != 0 &&
+        b->opt->microbatches % mesh_batch_size(mesh) != 0)
         return titan_fail(err, TITAN_EINVAL,
-                          "the model ties its head to the embedding, but these are on pipeline ranks %d and %d: "
-                          "take a schedule in V order, or parallelism.pipeline_parallel_degree = 1",
-                          b->layout->units[head].pp_rank, b->layout->units[0].pp_rank);
-    for (int u = 0; u < b->model->n_units; u++)
-        if (b->summing == SUM_CANONICAL && b->layout->units[u].group == GROUP_EXPERT_SHARD &&
-            mesh_group_size(&b->layout->mesh, GROUP_EXPERT_SHARD) != mesh_group_size(&b->layout->mesh, GROUP_FSDP))
-            return titan_fail(err, TITAN_EINVAL,
-                              "numerics.canonical: experts over several ranks mix their microbatches; take "
-                              "expert_parallel_degree = 1 and tensor_parallel_degree = 1, or canonical = false");
+                          "%ld microbatches for %d data-parallel ranks that share experts (ep = %d): they need equally "
+                          "many",
+                          (long)b->opt->microbatches, mesh_batch_size(mesh), mesh->ep);
     return TITAN_OK;
 }
 

@@ -149,6 +149,13 @@ static void test_refused(void **state)
          "parallelism.expert_parallel_degree = 2: model.flavor = \"debugmodel\" of llama3 has no experts; nearest: 1"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 3\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 3 does not divide model.n_experts = 8; nearest: 2"},
+        {"[model]\nname = \"llama3_moe\"\n[training]\nlocal_batch_size = 1\nglobal_batch_size = 10\n[parallelism]\n"
+         "expert_parallel_degree = 2\n[elastic]\nmax_workers = 4\n",
+         "training.global_batch_size = 10 makes 10 microbatches for 4 data-parallel ranks, which share experts "
+         "(parallelism.expert_parallel_degree = 2) and need equally many; nearest: 12"},
+        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 2\n[numerics]\ncanonical = true\n",
+         "numerics.canonical = true with experts needs parallelism.expert_parallel_degree = 1 to be "
+         "tensor_parallel_degree = 2; nearest: 2"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 4\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp * tp = 6 * 1 * 1; nearest: 2"},
         {"[model]\nname = \"llama3_moe\"\nmoe_hidden = 255\n[parallelism]\ntensor_parallel_degree = 2\n",
@@ -335,6 +342,8 @@ static bool plainly_legal(const struct recipe *r, int64_t world)
         r->training.global_batch_size / rows < dp)
         return false;
     if (pp > 1 && d->tied_embeddings)
+        return false;
+    if (ep > 1 && cp * tp % ep && r->training.global_batch_size / rows % dp)
         return false;
     return ep == 1 || (d->n_experts && d->n_experts % ep == 0 && shard * cp * tp % ep == 0);
 }
