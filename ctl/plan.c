@@ -9,7 +9,7 @@
 
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
-    static const char *const passed[] = {"world", "device", "memory", "timeline"};
+    static const char *const passed[] = {"world", "device", "memory", "timeline", "picture"};
     static const char *const flags[] = {"search", "print"};
     char name[ARRAY_SIZE(passed)][16], flag[ARRAY_SIZE(flags)][16];
     char *argv[3 + 2 * ARRAY_SIZE(passed) + ARRAY_SIZE(flags) + 1 + 2 * SETS_MAX + 1] = {
@@ -52,6 +52,7 @@ const struct command command_plan = {
             {"device", 'd', "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
             {"memory", 'm', "GIB", "memory of a device, where it is not the model's", WORD_NONE},
             {"timeline", 't', "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
+            {"picture", 'p', "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"print", 0, NULL, "the programs themselves, one line an action", WORD_NONE},
             {"set", 's', "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},

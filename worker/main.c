@@ -31,7 +31,8 @@ static const char usage[] =
     "          train with N workers of this machine, without a daemon; goes on from a checkpoint in DIR\n"
     "  check FILE [-n N] [--set KEY=VALUE]... [--print]\n"
     "          build and check the step programs of N workers; --print shows them\n"
-    "  plan FILE --world N [--device NAME] [--timeline FILE] [--search] [--memory GIB] [--json] [--set KEY=VALUE]...\n"
+    "  plan FILE --world N [--device NAME] [--timeline FILE] [--picture FILE] [--search] [--memory GIB]\n"
+    "       [--json] [--set KEY=VALUE]...\n"
     "          memory, traffic, step time and MFU of the run on N devices, without running it\n"
     "  generate ...   text from a checkpoint (generate --help)\n"
     "  convert ...    checkpoint to Hugging Face safetensors (convert --help)\n"
@@ -392,12 +393,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*main)(int argc, char **argv);
-    } commands[] = {{"run", run_main},
-                    {"check", check_main},
-                    {"plan", planner_main},
-                    {"serve", serve_main},
-                    {"generate", generate_main},
-                    {"convert", convert_main}};
+    } commands[] = {{"run", run_main},     {"check", check_main},       {"plan", planner_main},
+                    {"serve", serve_main}, {"generate", generate_main}, {"convert", convert_main}};
 
     (void)signal(SIGPIPE, SIG_IGN);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);

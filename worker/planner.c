@@ -9,13 +9,14 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "worker/plan/forecast.h"
+#include "worker/plan/picture.h"
 #include "worker/plan/search.h"
 
 #define SETS_MAX 64
 #define WORLD_MAX (1 << 20)
 
 struct planner {
-    const char *file, *timeline;
+    const char *file, *timeline, *picture;
     const char *sets[SETS_MAX];
     int n_sets, world;
     const struct machine *machine;
@@ -64,6 +65,9 @@ static int read_option(struct planner *p, int c)
     case 't':
         p->timeline = optarg;
         return 0;
+    case 'P':
+        p->picture = optarg;
+        return 0;
     case 'S':
         p->search = true;
         return 0;
@@ -80,12 +84,17 @@ static int read_option(struct planner *p, int c)
 
 static int parse(int argc, char **argv, struct planner *p)
 {
-    static const struct option options[] = {
-        {"world", required_argument, NULL, 'n'},    {"workers", required_argument, NULL, 'n'},
-        {"device", required_argument, NULL, 'D'},   {"memory", required_argument, NULL, 'm'},
-        {"timeline", required_argument, NULL, 't'}, {"set", required_argument, NULL, 's'},
-        {"search", no_argument, NULL, 'S'},         {"json", no_argument, NULL, 'j'},
-        {"print", no_argument, NULL, 'p'},          {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"world", required_argument, NULL, 'n'},
+                                            {"workers", required_argument, NULL, 'n'},
+                                            {"device", required_argument, NULL, 'D'},
+                                            {"memory", required_argument, NULL, 'm'},
+                                            {"timeline", required_argument, NULL, 't'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"picture", required_argument, NULL, 'P'},
+                                            {"search", no_argument, NULL, 'S'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"print", no_argument, NULL, 'p'},
+                                            {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "n:", options, NULL)) != -1) {
@@ -138,14 +147,27 @@ static enum dtype plan_dtype(const struct planner *p)
     return strcmp(name, "float32") == 0 || (cpu && strcmp(name, "auto") == 0) ? DTYPE_F32 : DTYPE_BF16;
 }
 
-static titan_status write_timeline(const char *path, const struct simulation *s, struct titan_error *err)
+static titan_status write_file(const char *path, const struct buf *text, struct titan_error *err)
 {
-    _cleanup_(buf_free) struct buf text = {.limit = (size_t)4 << 30};
+    if (buf_failed(text))
+        return titan_fail(err, TITAN_ENOMEM, "'%s': out of memory", path);
+    return file_replace(path, text->data, text->len, err);
+}
 
-    simulation_timeline(s, &text);
-    if (buf_failed(&text))
-        return titan_fail(err, TITAN_ENOMEM, "timeline: out of memory");
-    return file_replace(path, text.data, text.len, err);
+static titan_status write_files(const struct planner *p, const struct simulation *s, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf timeline = {.limit = (size_t)4 << 30};
+    _cleanup_(buf_free) struct buf picture = {.limit = (size_t)4 << 30};
+
+    if (p->timeline) {
+        simulation_timeline(s, &timeline);
+        TRY(write_file(p->timeline, &timeline, err));
+    }
+    if (p->picture) {
+        picture_write(s, p->recipe.job.description, &picture);
+        TRY(write_file(p->picture, &picture, err));
+    }
+    return TITAN_OK;
 }
 
 static titan_status report_plan(const struct planner *p, const struct plan *plan, struct buf *out,
@@ -165,8 +187,8 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
         forecast_json(&f, out);
     else if (status == TITAN_OK)
         forecast_print(&f, out);
-    if (status == TITAN_OK && p->timeline)
-        status = write_timeline(p->timeline, s, err);
+    if (status == TITAN_OK)
+        status = write_files(p, s, err);
     forecast_clear(&f);
     simulation_close(s);
     plan_free_programs(plan, programs);
