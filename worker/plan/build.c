@@ -609,8 +609,13 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     b->reduced = calloc(units, sizeof *b->reduced);
     b->tokens = calloc(slots, sizeof *b->tokens);
     b->stages = calloc(passes, sizeof *b->stages);
-    if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages)
+    b->bias = calloc(units, sizeof *b->bias);
+    b->load = calloc(units, sizeof *b->load);
+    if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->bias ||
+        !b->load)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    forget(b->bias, units);
+    forget(b->load, units);
     for (size_t i = 0; i < slots; i++)
         b->tokens[i].all = TENSOR_NONE;
     for (size_t i = 0; i < passes; i++)
@@ -629,6 +634,8 @@ static void free_builder(struct builder *b)
     free(b->units);
     free(b->local);
     free(b->reduced);
+    free(b->bias);
+    free(b->load);
     free(b->tokens);
     free(b->stages);
     pipeline_free(b);

@@ -158,7 +158,8 @@ static bool advance_pair(struct sim *s, int rank, int index, double ready, int b
 
     partner_of(a, &peer, &stream);
     const int other = head(lane_of(s, peer, stream));
-    if (other < 0 || action_at(s, peer, other)->peer != rank)
+    if (other < 0 || action_at(s, peer, other)->peer != rank ||
+        action_at(s, peer, other)->op != (a->op == OP_SEND ? OP_RECV : OP_SEND))
         return false;
     const double other_ready = ready_time(s, peer, other, &other_blocker);
     if (other_ready < 0)
