@@ -1,22 +1,28 @@
 /* check.h - proof, before anything runs, that a step's programs are sound.
  *
- * Over one rank's program: operands are of the right kinds and of the action's own unit and microbatch; everything read
- * has been written; each of the rank's microbatches goes through every forward, input gradient and weight gradient
- * exactly once and its gradient reaches the reduction exactly once; nothing touches gathered parameters after their
- * release; reduction, norm, agreement, decision and update come in this order, once for every unit; buffers that live
- * at the same time do not overlap; whatever two streams both touch is ordered by waits. Over all ranks: microbatches
- * are shared out completely, and every rank issues the same collectives of the same size in the same order (no
- * deadlock). */
+ * Written against program.h's contract, not against the builder. Over one program:
+ * - every operand lies within its buffer and is as large as the operation's numbers say; units and microbatches of
+ *   operands are the action's;
+ * - what is read has been written before, or is external; nothing touches a buffer after its release; a gradient that
+ *   has been begun is added to, not overwritten;
+ * - buffers that live at the same time do not overlap in the arena, and whatever two streams both touch is ordered by
+ *   waits;
+ * - every microbatch goes once through forward, input gradient and weight gradient of every unit, and all microbatches
+ *   and all layers of a kind go through the same operations on the same values;
+ * - every microbatch's gradient reaches norm and update once, reduced over every group that shares it; norm, agreement,
+ *   decision and update come in this order, once for every unit.
+ * Over all ranks: collectives come in one order, with the same bytes, on all members of a group; sends match receives;
+ * and an abstract run of the pipeline, in which a SEND ends only when its RECV has begun, gets to its end. */
 #ifndef TITAN_WORKER_PLAN_CHECK_H
 #define TITAN_WORKER_PLAN_CHECK_H
 
 #include "worker/plan/program.h"
 
-/* memory_bytes: what the device has, 0 = unknown. TITAN_EBUG names rank and action; TITAN_EUNPLACEABLE: too little
- * memory, with both numbers. */
+/* memory_bytes: what the device has, 0 = unknown. TITAN_EBUG names pp rank and action; TITAN_EUNPLACEABLE: too little
+ * memory, with the need by kind. Near-linear in actions. */
 titan_status program_check(const struct program *p, uint64_t memory_bytes, struct titan_error *err) TITAN_MUST_USE;
-/* Same collectives as the first one, and shares that tile the batch. Both programs have passed program_check. */
-titan_status program_check_pair(const struct program *a, const struct program *b,
-                                struct titan_error *err) TITAN_MUST_USE;
+/* All kinds of ranks, in the order of their numbers (build.h): as many for each pp rank, one pp rank's after the other.
+ * Each has passed program_check. TITAN_EBUG names kind, pp rank and action. */
+titan_status programs_check(const struct program *const *by_kind, int n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

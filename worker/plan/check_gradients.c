@@ -1,0 +1,412 @@
+/* check_gradients.c - the way of every microbatch's gradient: added up, reduced over each group that shares it, in norm
+ * and update once; and the order of norm, agreement, decision and update.
+ *
+ * Each buffer on this way has a set of the microbatches whose gradient is in it, and the reductions it has been
+ * through.
+ */
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/plan/checker.h"
+
+enum done {
+    DONE_TP = 1,        /* whole tensors summed over tp */
+    DONE_REDUCE = 2,    /* over the group that shares out the unit */
+    DONE_REPLICATE = 4, /* over replicas */
+};
+
+struct flow {
+    int unit;       /* NONE: no gradient */
+    uint64_t *held; /* bits of microbatches; NULL: none */
+    unsigned done;
+    int state_of; /* copy of this unit's state, NONE */
+    bool updated; /* that copy */
+};
+
+struct unit_progress {
+    int normed; /* buffer that NORM read, NONE */
+    bool optimised, returned;
+};
+
+struct gradients {
+    struct checker *c;
+    size_t words;
+    struct flow *flows; /* per buffer */
+    struct unit_progress *units;
+    bool agreed, decided;
+};
+
+static const char *done_names(unsigned done)
+{
+    static const char *const names[] = {
+        "nothing",   "tp", "its shards' group", "tp and shards", "replicas", "tp and replicas", "shards and replicas",
+        "all groups"};
+    return names[done & 7];
+}
+
+/* --- sets --------------------------------------------------------------------------------------------------------- */
+
+static titan_status set_of(const struct gradients *g, struct flow *f)
+{
+    if (!f->held)
+        f->held = calloc(g->words, sizeof *f->held);
+    return f->held ? TITAN_OK : checker_no_memory(g->c);
+}
+
+/* into |= from, which must not share a member. */
+static titan_status join(const struct gradients *g, struct flow *into, const struct flow *from)
+{
+    const struct checker *c = g->c;
+
+    TRY(set_of(g, into));
+    for (size_t w = 0; from->held && w < g->words; w++) {
+        if (into->held[w] & from->held[w])
+            return REFUSE(c, "adds microbatch %d of unit %d a second time",
+                          (int)(64 * w) + __builtin_ctzll(into->held[w] & from->held[w]), from->unit);
+        into->held[w] |= from->held[w];
+    }
+    return TITAN_OK;
+}
+
+static struct flow *flow_of(const struct gradients *g, const struct operand *o)
+{
+    return &g->flows[o->buffer];
+}
+
+/* --- what each operation does to it ------------------------------------------------------------------------------- */
+
+static bool is_gradient(const struct gradients *g, const struct operand *o)
+{
+    return g->c->p->buffers[o->buffer].kind == BUF_GRAD;
+}
+
+/* A weight gradient: the microbatch is in the unit's buffer from now on. */
+static titan_status contribute(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    struct flow *f = flow_of(g, o);
+    const int slot = a->microbatch;
+
+    if (f->done)
+        return REFUSE(c, "adds to the gradient of unit %d after its reduction over %s", f->unit, done_names(f->done));
+    f->unit = c->p->buffers[o->buffer].unit;
+    if (slot < 0)
+        return REFUSE(c, "writes the gradient of unit %d, but is of no microbatch", f->unit);
+    TRY(set_of(g, f));
+    f->held[slot / 64] |= UINT64_C(1) << (slot % 64);
+    return TITAN_OK;
+}
+
+/* out has what in has, and has been through one more reduction. */
+static titan_status pass_on(const struct gradients *g, const struct operand *out, const struct operand *in,
+                            unsigned done)
+{
+    const struct checker *c = g->c;
+    const struct flow *from = flow_of(g, in);
+    struct flow *to = flow_of(g, out);
+
+    if (from->unit == NONE)
+        return TITAN_OK;
+    if (from->done & done)
+        return REFUSE(c, "reduces the gradient of unit %d over %s again", from->unit, done_names(done));
+    if (done == DONE_TP && from->done)
+        return REFUSE(c, "sums whole tensors of unit %d over tp after the reduction over %s", from->unit,
+                      done_names(from->done));
+    if (to->unit != NONE && to != from)
+        return REFUSE(c, "writes unit %d's gradient over one of unit %d", from->unit, to->unit);
+    to->unit = from->unit;
+    to->done = from->done | done;
+    return to == from ? TITAN_OK : join(g, to, from);
+}
+
+static titan_status accumulate(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    struct flow *into = flow_of(g, &o[0]);
+    const struct flow *from = flow_of(g, &o[1]);
+
+    if (into->unit == NONE && from->unit == NONE)
+        return TITAN_OK;
+    if (into->unit != from->unit || into->done != from->done)
+        return REFUSE(c, "adds unit %d's gradient, reduced over %s, to unit %d's, reduced over %s", from->unit,
+                      done_names(from->done), into->unit, done_names(into->done));
+    return join(g, into, from);
+}
+
+/* Slices of several subtrees of one unit. */
+static titan_status pack(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    struct flow *to = flow_of(g, &o[0]);
+
+    to->unit = a->unit;
+    for (int k = 1; k < a->n_operands; k++) {
+        const struct flow *from = flow_of(g, &o[k]);
+        if (from->unit != a->unit || (k > 1 && from->done != to->done))
+            return REFUSE(c, "operand %d is unit %d's gradient, reduced over %s", k, from->unit,
+                          done_names(from->done));
+        to->done = from->done;
+        TRY(join(g, to, from));
+    }
+    return TITAN_OK;
+}
+
+/* The part of a unit that tp ranks hold whole is what they add up, all of it and nothing else. */
+static titan_status sum_whole(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct flow *f = flow_of(g, o);
+
+    if (f->unit == NONE || !is_gradient(g, o))
+        return TITAN_OK;
+    const struct unit_layout *u = &c->p->layout->units[f->unit];
+    if (o->offset != (size_t)u->whole * sizeof(float) || o->bytes != (size_t)(u->numel - u->whole) * sizeof(float))
+        return REFUSE(c, "sums bytes %zu to %zu of unit %d over tp; whole tensors are elements %ld to %ld", o->offset,
+                      o->offset + o->bytes, f->unit, (long)u->whole, (long)u->numel);
+    return pass_on(g, o, o, DONE_TP);
+}
+
+/* What of a collective's result a channel stands for. */
+static titan_status reduction_of(const struct gradients *g, const struct action *a, const struct operand *in,
+                                 unsigned *ret)
+{
+    const struct checker *c = g->c;
+    const struct flow *f = flow_of(g, in);
+
+    *ret = 0;
+    if (f->unit == NONE)
+        return TITAN_OK;
+    if (a->channel == CHANNEL_REPLICATE) {
+        *ret = DONE_REPLICATE;
+        return TITAN_OK;
+    }
+    if (a->channel != (int)c->p->layout->units[f->unit].reduce)
+        return REFUSE(c, "reduces unit %d's gradient on %s instead of %s", f->unit,
+                      channel_name((enum channel)a->channel), channel_name(c->p->layout->units[f->unit].reduce));
+    *ret = DONE_REDUCE;
+    return TITAN_OK;
+}
+
+static titan_status collective(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const int each = a->op == OP_ALL_REDUCE ? 1 : 2;
+    unsigned done;
+
+    for (int k = 0; k + each <= a->n_operands; k += each) {
+        const struct operand *out = &o[k], *in = &o[k + each - 1];
+        if (a->op == OP_ALL_REDUCE && a->channel == CHANNEL_TP) {
+            TRY(sum_whole(g, out));
+            continue;
+        }
+        TRY(reduction_of(g, a, in, &done));
+        TRY(pass_on(g, out, in, done));
+    }
+    return TITAN_OK;
+}
+
+/* --- gathers and copies of the state ------------------------------------------------------------------------------ */
+
+/* A unit's parameters come from its own shard, on its own channel. */
+static titan_status gather(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+
+    for (int k = 0; k + 1 < a->n_operands; k += 2) {
+        const struct buffer *out = &c->p->buffers[o[k].buffer], *in = &c->p->buffers[o[k + 1].buffer];
+        if (in->kind != BUF_SHARD && out->kind != BUF_FULL)
+            continue;
+        if (in->kind != BUF_SHARD || out->kind != BUF_FULL || in->unit != out->unit ||
+            a->channel != (int)c->p->layout->units[in->unit].gather)
+            return REFUSE(c, "gathers %s of unit %d into %s of unit %d on %s", buffer_kind_name(in->kind), in->unit,
+                          buffer_kind_name(out->kind), out->unit, channel_name((enum channel)a->channel));
+    }
+    return TITAN_OK;
+}
+
+/* Optimizer state from and to host memory. */
+static titan_status copy(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct buffer *to = &c->p->buffers[o[0].buffer], *from = &c->p->buffers[o[1].buffer];
+
+    if (from->kind == BUF_STATE_HOST) {
+        flow_of(g, &o[0])->state_of = from->unit;
+        flow_of(g, &o[0])->updated = false;
+        return g->units[from->unit].optimised ? REFUSE(c, "fetches the state of unit %d after its update", from->unit)
+                                              : TITAN_OK;
+    }
+    if (to->kind != BUF_STATE_HOST)
+        return TITAN_OK;
+    const struct flow *f = flow_of(g, &o[1]);
+    if (f->state_of != to->unit || !f->updated || g->units[to->unit].returned)
+        return REFUSE(c, "brings back to unit %d what is not its updated state", to->unit);
+    g->units[to->unit].returned = true;
+    return TITAN_OK;
+}
+
+/* --- norm, agreement, decision, update ---------------------------------------------------------------------------- */
+
+/* What a unit's gradient must have been through on this mesh. */
+static unsigned must_be_done(const struct gradients *g, int unit)
+{
+    const struct layout *l = g->c->p->layout;
+    const struct unit_layout *u = &l->units[unit];
+    unsigned done = 0;
+
+    if (u->group == GROUP_FSDP && u->whole < u->numel && mesh_group_size(&l->mesh, GROUP_TP) > 1)
+        done |= DONE_TP;
+    if (mesh_group_size(&l->mesh, u->group) > 1)
+        done |= DONE_REDUCE;
+    if (mesh_group_size(&l->mesh, GROUP_REPLICATE) > 1)
+        done |= DONE_REPLICATE;
+    return done;
+}
+
+static titan_status norm(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct flow *f = flow_of(g, &o[1]);
+
+    if (a->unit < 0 || g->units[a->unit].normed != NONE)
+        return REFUSE(c, "a second norm of this unit");
+    if (g->agreed)
+        return REFUSE(c, "comes after the agreement");
+    const unsigned want = must_be_done(g, a->unit);
+    for (int s = 0; s < c->p->share; s++)
+        if (f->unit != a->unit || !f->held || !(f->held[s / 64] >> (s % 64) & 1))
+            return REFUSE(c, "the gradient it reads lacks microbatch %d", s);
+    if (c->p->share > 0 && (f->done & want) != want)
+        return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
+                      done_names(want));
+    g->units[a->unit].normed = o[1].buffer;
+    return TITAN_OK;
+}
+
+static titan_status optimise(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct buffer *state = &c->p->buffers[o[0].buffer];
+    struct flow *staged = flow_of(g, &o[0]);
+
+    if (!g->decided)
+        return REFUSE(c, "comes before the decision");
+    if (a->unit < 0 || g->units[a->unit].optimised)
+        return REFUSE(c, "a second update of this unit");
+    if (g->units[a->unit].normed != o[2].buffer)
+        return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", o[2].buffer, g->units[a->unit].normed);
+    if (state->kind != BUF_STATE && staged->state_of != a->unit)
+        return REFUSE(c, "operand 0 is not the unit's state");
+    staged->updated = true;
+    g->units[a->unit].optimised = true;
+    return TITAN_OK;
+}
+
+static titan_status agree(struct gradients *g)
+{
+    const struct checker *c = g->c;
+
+    if (g->agreed)
+        return REFUSE(c, "a second agreement");
+    for (int u = 0; u < c->model->n_units; u++)
+        if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
+            return REFUSE(c, "unit %d has no norm yet", u);
+    g->agreed = true;
+    return TITAN_OK;
+}
+
+static titan_status decide(struct gradients *g)
+{
+    const struct checker *c = g->c;
+
+    if (!g->agreed || g->decided)
+        return REFUSE(c, "%s", g->decided ? "a second decision" : "comes before the agreement");
+    g->decided = true;
+    return TITAN_OK;
+}
+
+/* --- the walk ----------------------------------------------------------------------------------------------------- */
+
+static titan_status step(struct gradients *g, const struct action *a)
+{
+    const struct operand *o = action_operands(g->c->p, a);
+
+    switch (a->op) {
+    case OP_AGREE:
+        return agree(g);
+    case OP_DECIDE:
+        return decide(g);
+    case OP_NORM:
+        return norm(g, a, o);
+    case OP_OPTIMISE:
+        return optimise(g, a, o);
+    case OP_COPY:
+        return copy(g, o);
+    case OP_PACK:
+        return pack(g, a, o);
+    case OP_SUM_TREE:
+        return pass_on(g, &o[0], &o[1], 0);
+    case OP_ACCUMULATE:
+        return accumulate(g, o);
+    case OP_ALL_GATHER:
+        TRY(gather(g, a, o));
+        return collective(g, a, o);
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
+    case OP_ALL_TO_ALL:
+        return collective(g, a, o);
+    case OP_ZERO:
+        if (is_gradient(g, &o[0])) /* holds nothing yet, but is one */
+            flow_of(g, &o[0])->unit = g->c->p->buffers[o[0].buffer].unit;
+        return TITAN_OK;
+    default:
+        for (int k = 0; k < a->n_operands; k++)
+            if (o[k].access & ACCESS_WRITE && is_gradient(g, &o[k]))
+                TRY(contribute(g, a, &o[k]));
+        return TITAN_OK;
+    }
+}
+
+static titan_status check_end(struct gradients *g)
+{
+    const struct checker *c = g->c;
+
+    if (!g->decided)
+        return REFUSE(c, "there is no %s", g->agreed ? "DECIDE" : "AGREE");
+    for (int u = 0; u < c->model->n_units; u++) {
+        if (c->p->layout->units[u].pp_rank != c->p->pp_rank)
+            continue;
+        if (!g->units[u].optimised)
+            return REFUSE(c, "unit %d has no OPTIMISE", u);
+    }
+    for (int b = 0; b < c->p->n_buffers; b++)
+        if (c->p->buffers[b].kind == BUF_STATE_HOST && !g->units[c->p->buffers[b].unit].returned)
+            return REFUSE(c, "unit %d's state does not come back to host memory", c->p->buffers[b].unit);
+    return TITAN_OK;
+}
+
+static void free_gradients(struct gradients *g)
+{
+    for (int i = 0; g->flows && i < g->c->p->n_buffers; i++)
+        free(g->flows[i].held);
+    free(g->flows);
+    free(g->units);
+}
+
+titan_status check_gradients(struct checker *c)
+{
+    const struct program *p = c->p;
+    _cleanup_(free_gradients) struct gradients g = {.c = c, .words = (size_t)p->share_max / 64 + 1};
+
+    g.flows = calloc((size_t)p->n_buffers + 1, sizeof *g.flows);
+    g.units = calloc((size_t)c->model->n_units, sizeof *g.units);
+    if (!g.flows || !g.units)
+        return checker_no_memory(c);
+    for (int i = 0; i < p->n_buffers; i++)
+        g.flows[i].unit = g.flows[i].state_of = NONE;
+    for (int u = 0; u < c->model->n_units; u++)
+        g.units[u].normed = NONE;
+    for (c->index = 0; c->index < p->n_actions; c->index++)
+        TRY(step(&g, &p->actions[c->index]));
+    c->index = NONE;
+    return check_end(&g);
+}

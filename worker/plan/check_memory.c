@@ -1,0 +1,194 @@
+/* check_memory.c - what lies where, and who waits for whom. */
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/plan/checker.h"
+#include "worker/plan/shadow.h"
+
+/* --- buffers alive at the same time lie apart --------------------------------------------------------------------- */
+
+/* Those alive, by address. */
+struct alive {
+    int *ids;
+    int n;
+};
+
+static int place_of(const struct program *p, const struct alive *s, size_t offset)
+{
+    int low = 0, high = s->n;
+
+    while (low < high) {
+        const int mid = (low + high) / 2;
+        if (p->buffers[s->ids[mid]].offset < offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static titan_status overlap(const struct checker *c, int a, int b)
+{
+    const struct buffer *x = &c->p->buffers[a], *y = &c->p->buffers[b];
+    return REFUSE(c, "%s #%d at %zu+%zu lies over %s #%d at %zu+%zu, which is alive", buffer_kind_name(x->kind), a,
+                  x->offset, x->bytes, buffer_kind_name(y->kind), b, y->offset, y->bytes);
+}
+
+static titan_status be_born(const struct checker *c, struct alive *s, int id)
+{
+    const struct program *p = c->p;
+    const struct buffer *b = &p->buffers[id];
+    const int at = place_of(p, s, b->offset);
+
+    if (b->bytes > p->arena_bytes || b->offset > p->arena_bytes - b->bytes)
+        return REFUSE(c, "%s #%d ends behind the arena", buffer_kind_name(b->kind), id);
+    if (at < s->n && p->buffers[s->ids[at]].offset < b->offset + b->bytes)
+        return overlap(c, id, s->ids[at]);
+    if (at > 0 && p->buffers[s->ids[at - 1]].offset + p->buffers[s->ids[at - 1]].bytes > b->offset)
+        return overlap(c, id, s->ids[at - 1]);
+    memmove(s->ids + at + 1, s->ids + at, (size_t)(s->n - at) * sizeof *s->ids);
+    s->ids[at] = id;
+    s->n++;
+    return TITAN_OK;
+}
+
+static void die(const struct checker *c, struct alive *s, int id)
+{
+    const int at = place_of(c->p, s, c->p->buffers[id].offset);
+    memmove(s->ids + at, s->ids + at + 1, (size_t)(s->n - at - 1) * sizeof *s->ids);
+    s->n--;
+}
+
+/* The place among operands where a buffer occurs first. */
+static bool first_among(const struct operand *o, int k)
+{
+    for (int j = 0; j < k; j++)
+        if (o[j].buffer == o[k].buffer)
+            return false;
+    return true;
+}
+
+static titan_status check_places(struct checker *c)
+{
+    const struct program *p = c->p;
+    _cleanup_free_ int *ids = malloc(((size_t)p->n_buffers + 1) * sizeof *ids);
+    struct alive s = {.ids = ids};
+
+    if (!ids)
+        return checker_no_memory(c);
+    for (c->index = 0; c->index < p->n_actions; c->index++) {
+        const struct operand *o = action_operands(p, &p->actions[c->index]);
+        const int n = p->actions[c->index].n_operands;
+        for (int end = 0; end < 2; end++)
+            for (int k = 0; k < n; k++) {
+                const int id = o[k].buffer;
+                if (buffer_is_external(p->buffers[id].kind) || p->buffers[id].bytes == 0 || !first_among(o, k))
+                    continue;
+                if (!end && c->first[id] == c->index)
+                    TRY(be_born(c, &s, id));
+                else if (end && c->last[id] == c->index)
+                    die(c, &s, id);
+            }
+    }
+    c->index = NONE;
+    return TITAN_OK;
+}
+
+/* --- what two streams both touch is ordered ----------------------------------------------------------------------- */
+
+/* What is over before an action begins: the last action of each stream. Kept only where waits change it. */
+struct clock {
+    int done[STREAM_COUNT];
+};
+
+struct order {
+    struct checker *c;
+    struct shadow shadow;
+    struct clock *clocks;
+    int n_clocks;
+    int *clock_of;             /* per action */
+    int current[STREAM_COUNT]; /* clock of each stream */
+    int unordered;             /* earlier action that the one at hand must wait for and does not; NONE */
+};
+
+static void must_be_over(void *arg, int earlier)
+{
+    struct order *w = arg;
+    const int stream = w->c->p->actions[earlier].stream;
+
+    if (stream != w->c->p->actions[w->c->index].stream && w->clocks[w->clock_of[w->c->index]].done[stream] < earlier)
+        w->unordered = earlier;
+}
+
+/* A wait brings what the other action knew when it began, and the action itself. */
+static void take_waits(struct order *w, const struct action *a)
+{
+    const struct program *p = w->c->p;
+
+    if (a->n_waits > 0) {
+        struct clock *clock = &w->clocks[w->n_clocks];
+        *clock = w->clocks[w->current[a->stream]];
+        for (int k = 0; k < a->n_waits; k++) {
+            const int other = p->waits[a->wait + k];
+            for (int s = 0; s < STREAM_COUNT; s++)
+                clock->done[s] = MAX(clock->done[s], w->clocks[w->clock_of[other]].done[s]);
+            clock->done[p->actions[other].stream] = MAX(clock->done[p->actions[other].stream], other);
+        }
+        w->current[a->stream] = w->n_clocks++;
+    }
+    w->clock_of[w->c->index] = w->current[a->stream];
+}
+
+static titan_status order_action(struct order *w, const struct action *a)
+{
+    const struct checker *c = w->c;
+    const struct program *p = c->p;
+    const struct operand *o = action_operands(p, a);
+
+    take_waits(w, a);
+    w->unordered = NONE;
+    for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++) {
+        if (!shadow_touch(&w->shadow, c->index, &o[k], must_be_over, w))
+            return checker_no_memory(c);
+        if (w->unordered == NONE)
+            continue;
+        const struct action *other = &p->actions[w->unordered];
+        return REFUSE(
+            c, "on stream %s, touches memory (%s #%d) that action %d (%s) on %s touches, without waiting for it",
+            stream_name((enum stream_id)a->stream), buffer_kind_name(p->buffers[o[k].buffer].kind), o[k].buffer,
+            w->unordered, op_name((enum op)other->op), stream_name((enum stream_id)other->stream));
+    }
+    return TITAN_OK;
+}
+
+static void free_order(struct order *w)
+{
+    shadow_free(&w->shadow);
+    free(w->clocks);
+    free(w->clock_of);
+}
+
+static titan_status check_order(struct checker *c)
+{
+    const struct program *p = c->p;
+    _cleanup_(free_order) struct order w = {.c = c};
+    int waiting = 0;
+
+    for (int i = 0; i < p->n_actions; i++)
+        waiting += p->actions[i].n_waits > 0;
+    w.clocks = malloc(((size_t)waiting + 1) * sizeof *w.clocks);
+    w.clock_of = malloc(((size_t)p->n_actions + 1) * sizeof *w.clock_of);
+    if (!shadow_init(&w.shadow, p) || !w.clocks || !w.clock_of)
+        return checker_no_memory(c);
+    memset(&w.clocks[w.n_clocks++], 0xff, sizeof *w.clocks); /* NONE everywhere */
+    for (c->index = 0; c->index < p->n_actions; c->index++)
+        TRY(order_action(&w, &p->actions[c->index]));
+    c->index = NONE;
+    return TITAN_OK;
+}
+
+titan_status check_memory(struct checker *c)
+{
+    TRY(check_places(c));
+    return check_order(c);
+}

@@ -1,0 +1,387 @@
+/* check_values.c - reads and writes in order, and what every visit of a unit does.
+ *
+ * The program is run on symbols. A write gives a part of a buffer a value: a hash of the operation, its numbers and the
+ * values it reads. A visit is what is done with one unit, in one phase, for one microbatch; values that come from
+ * outside of it stand for themselves (kind and place, and the name where they are the unit's own). The sum of the
+ * hashes of a visit's actions is then the same for all microbatches and for all layers of a kind, whatever the order in
+ * which independent actions stand, and another one as soon as an action is missing, double, out of order or reads
+ * something else. That a visit is right is the model's affair (tests of block.h); that all are the same is shown here.
+ */
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/plan/checker.h"
+
+#define VISIT_PHASES (PHASE_WGRAD + 1) /* forward, recompute, dgrad, wgrad */
+
+/* A part of a buffer that has been written. */
+struct part {
+    size_t from, to;
+    uint64_t value;
+    int visit; /* NONE: of no visit */
+};
+
+struct contents {
+    struct part *parts; /* by address, disjoint */
+    int n, cap;
+    bool released;
+};
+
+struct visit {
+    uint64_t sum;
+    int n;
+};
+
+struct values {
+    struct checker *c;
+    struct contents *contents; /* per buffer */
+    uint64_t *names;           /* per buffer: hash of kind and name */
+    struct visit *visits;      /* [unit][phase][slot] */
+    int n_visits;
+    uint64_t *hash; /* per action; of those of visits */
+    int *visit;     /* per action, NONE */
+};
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 31;
+}
+
+/* --- visits ------------------------------------------------------------------------------------------------------- */
+
+static int visit_number(const struct values *v, int unit, int phase, int slot)
+{
+    return (unit * VISIT_PHASES + phase) * (int)v->c->p->share_max + slot;
+}
+
+static int visit_unit(const struct values *v, int visit)
+{
+    return visit == NONE ? NONE : visit / (int)v->c->p->share_max / VISIT_PHASES;
+}
+
+static int visit_of(const struct values *v, const struct action *a)
+{
+    if (a->unit < 0 || a->microbatch < 0 || a->phase >= VISIT_PHASES || a->op == OP_LOAD)
+        return NONE;
+    return visit_number(v, a->unit, a->phase, a->microbatch);
+}
+
+/* Sums that go on from visit to visit: the first one begins them, others add. */
+static bool accumulates(const struct buffer *b)
+{
+    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT;
+}
+
+/* --- contents ----------------------------------------------------------------------------------------------------- */
+
+/* First part that ends behind an address. */
+static int find_part(const struct contents *s, size_t at)
+{
+    int low = 0, high = s->n;
+
+    while (low < high) {
+        const int mid = (low + high) / 2;
+        if (s->parts[mid].to <= at)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static bool insert_part(struct contents *s, int at, struct part part)
+{
+    if (s->n == s->cap) {
+        const int cap = MAX(2, 2 * s->cap);
+        struct part *larger = realloc(s->parts, (size_t)cap * sizeof *larger);
+        if (!larger)
+            return false;
+        s->parts = larger;
+        s->cap = cap;
+    }
+    memmove(s->parts + at + 1, s->parts + at, (size_t)(s->n - at) * sizeof *s->parts);
+    s->parts[at] = part;
+    s->n++;
+    return true;
+}
+
+static bool write_part(struct contents *s, struct part part)
+{
+    int at = find_part(s, part.from);
+
+    if (at < s->n && s->parts[at].from < part.from) { /* the old one's beginning stays */
+        struct part head = s->parts[at];
+        head.to = part.from;
+        if (!insert_part(s, at, head))
+            return false;
+        s->parts[++at].from = part.from;
+    }
+    int end = at;
+    while (end < s->n && s->parts[end].to <= part.to)
+        end++;
+    if (end < s->n && s->parts[end].from < part.to)
+        s->parts[end].from = part.to;
+    if (end == at)
+        return insert_part(s, at, part);
+    s->parts[at] = part;
+    memmove(s->parts + at + 1, s->parts + end, (size_t)(s->n - end) * sizeof *s->parts);
+    s->n -= end - at - 1;
+    return true;
+}
+
+/* --- one action --------------------------------------------------------------------------------------------------- */
+
+/* What an operand of the visit reads here. */
+static uint64_t value_of_part(const struct values *v, const struct operand *o, const struct part *part, int visit)
+{
+    const struct buffer *b = &v->c->p->buffers[o->buffer];
+    const size_t from = MAX(part->from, o->offset), to = MIN(part->to, o->offset + o->bytes);
+    uint64_t h = mix(from - o->offset, to - from);
+
+    if (part->visit == visit && visit != NONE && !accumulates(b))
+        return mix(mix(h, part->value), part->from - o->offset);
+    h = mix(h, o->offset);
+    return mix(h, visit_unit(v, part->visit) == visit_unit(v, visit) ? v->names[o->buffer] : (uint64_t)b->kind);
+}
+
+/* Everything must have been written. *ret: what is read. */
+static titan_status read_operand(const struct values *v, const struct operand *o, int k, int visit, uint64_t *ret)
+{
+    const struct checker *c = v->c;
+    const struct buffer *b = &c->p->buffers[o->buffer];
+    const struct contents *s = &v->contents[o->buffer];
+    size_t at = o->offset;
+    uint64_t h = 0;
+
+    for (int i = find_part(s, at); at < o->offset + o->bytes; i++) {
+        if (i == s->n || s->parts[i].from > at)
+            return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which nobody has written", k, at,
+                          buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
+        h = mix(h, value_of_part(v, o, &s->parts[i], visit));
+        at = s->parts[i].to;
+    }
+    *ret = h;
+    return TITAN_OK;
+}
+
+static titan_status write_operand(const struct values *v, const struct operand *o, int k, int visit, uint64_t value)
+{
+    const struct checker *c = v->c;
+    const struct buffer *b = &c->p->buffers[o->buffer];
+    struct contents *s = &v->contents[o->buffer];
+    const int at = find_part(s, o->offset);
+
+    if (o->access == ACCESS_WRITE && accumulates(b) && at < s->n && s->parts[at].from < o->offset + o->bytes)
+        return REFUSE(c, "operand %d overwrites %s #%d of unit %d, which has been begun", k, buffer_kind_name(b->kind),
+                      o->buffer, b->unit);
+    if (!write_part(s, (struct part){o->offset, o->offset + o->bytes, mix(value, (uint64_t)k), visit}))
+        return checker_no_memory(c);
+    return TITAN_OK;
+}
+
+/* Does the action count for its visit? What depends on who comes first, or where a message ends, does not. */
+static bool counts(const struct checker *c, const struct action *a)
+{
+    const struct operand *o = action_operands(c->p, a);
+
+    if (a->op == OP_SEND || a->op == OP_RECV || a->op == OP_RELEASE)
+        return false;
+    return a->op != OP_ZERO || !accumulates(&c->p->buffers[o[0].buffer]);
+}
+
+static uint64_t hash_of_params(const struct checker *c, const struct action *a)
+{
+    const struct op_params *q = action_params(c->p, a);
+    const struct operand *o = action_operands(c->p, a);
+    const bool sum = a->n_operands > 0 && accumulates(&c->p->buffers[o[0].buffer]);
+    uint64_t h = mix(a->op, (uint64_t)a->channel);
+
+    for (int i = 0; i < OP_N_MAX; i++)
+        h = mix(h, (uint64_t)q->n[i]);
+    return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
+}
+
+static titan_status run_action(struct values *v, const struct action *a)
+{
+    struct checker *c = v->c;
+    const struct operand *o = action_operands(c->p, a);
+    const int visit = visit_of(v, a);
+    uint64_t h = hash_of_params(c, a);
+
+    for (int k = 0; k < a->n_operands; k++) {
+        const struct buffer *b = &c->p->buffers[o[k].buffer];
+        if (v->contents[o[k].buffer].released)
+            return REFUSE(c, "operand %d (%s #%d) is used after its release", k, buffer_kind_name(b->kind),
+                          o[k].buffer);
+        uint64_t value = mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind);
+        if (o[k].access & ACCESS_READ && !buffer_is_external(b->kind))
+            TRY(read_operand(v, &o[k], k, visit, &value));
+        h = mix(h, accumulates(b) ? mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind) : value);
+    }
+    for (int k = 0; k < a->n_operands; k++)
+        if (o[k].access & ACCESS_WRITE && o[k].bytes > 0)
+            TRY(write_operand(v, &o[k], k, visit, h));
+    if (a->op == OP_RELEASE)
+        v->contents[o[0].buffer].released = true;
+    v->hash[c->index] = h;
+    v->visit[c->index] = visit != NONE && counts(c, a) ? visit : NONE;
+    if (v->visit[c->index] != NONE) {
+        v->visits[visit].sum += mix(h, 1);
+        v->visits[visit].n++;
+    }
+    return TITAN_OK;
+}
+
+/* --- all visits the same ------------------------------------------------------------------------------------------ */
+
+/* Name the first action in which two visits differ. */
+static titan_status refuse_visit(const struct values *v, int odd, int model)
+{
+    struct checker *c = v->c;
+    const int slots = (int)c->p->share_max;
+    int i = 0, j = 0;
+
+    for (;; i++, j++) {
+        while (i < c->p->n_actions && v->visit[i] != odd)
+            i++;
+        while (j < c->p->n_actions && v->visit[j] != model)
+            j++;
+        if (i >= c->p->n_actions || j >= c->p->n_actions || v->hash[i] != v->hash[j])
+            break;
+    }
+    const bool ends = i >= c->p->n_actions, model_ends = j >= c->p->n_actions;
+    c->index = ends ? NONE : i;
+    return REFUSE(c, "unit %d, microbatch %d, %s: %s%s where unit %d, microbatch %d has %s (action %d)",
+                  visit_unit(v, odd), odd % slots, phase_name((enum phase)(odd / slots % VISIT_PHASES)),
+                  ends ? "ends" : "does ", ends ? "" : op_name((enum op)c->p->actions[i].op), visit_unit(v, model),
+                  model % slots, model_ends ? "nothing more" : op_name((enum op)c->p->actions[j].op),
+                  model_ends ? NONE : j);
+}
+
+/* Units whose visits are alike: -1 ends the list. Layers are computed again or not each on its own. */
+static bool alike(const struct checker *c, int a, int b, int phase)
+{
+    const struct model *m = c->model;
+
+    if (a == b)
+        return true;
+    if (phase == PHASE_RECOMPUTE || m->units[a].kind != UNIT_LAYER || m->units[b].kind != UNIT_LAYER)
+        return false;
+    return (model_experts_unit(m, m->units[a].layer) < 0) == (model_experts_unit(m, m->units[b].layer) < 0);
+}
+
+static bool is_mine(const struct checker *c, int unit)
+{
+    return c->p->layout->units[unit].pp_rank == c->p->pp_rank;
+}
+
+/* All visits like those of a unit: the sum that most of them have is right. */
+static titan_status check_alike(const struct values *v, int unit, int phase)
+{
+    const struct checker *c = v->c;
+    int model = NONE, votes = 0;
+
+    for (int u = unit; u < c->model->n_units; u++)
+        for (int s = 0; is_mine(c, u) && alike(c, unit, u, phase) && s < c->p->share; s++) {
+            const int n = visit_number(v, u, phase, s);
+            if (votes == 0)
+                model = n;
+            votes += v->visits[n].sum == v->visits[model].sum ? 1 : -1;
+        }
+    for (int u = unit; u < c->model->n_units; u++)
+        for (int s = 0; is_mine(c, u) && alike(c, unit, u, phase) && s < c->p->share; s++) {
+            const int n = visit_number(v, u, phase, s);
+            if (v->visits[n].sum != v->visits[model].sum || v->visits[n].n != v->visits[model].n)
+                return refuse_visit(v, n, model);
+        }
+    return TITAN_OK;
+}
+
+static bool must_be(enum unit_kind kind, int phase)
+{
+    switch (kind) {
+    case UNIT_EMBEDDING:
+        return phase == PHASE_FORWARD || phase == PHASE_WGRAD;
+    case UNIT_LAYER:
+    case UNIT_HEAD:
+        return phase != PHASE_RECOMPUTE;
+    case UNIT_EXPERTS:
+        break;
+    }
+    return false; /* goes with its layer */
+}
+
+/* Is a unit like one before it, whose check has covered it? */
+static bool covered(const struct checker *c, int unit, int phase)
+{
+    for (int u = 0; u < unit; u++)
+        if (is_mine(c, u) && alike(c, u, unit, phase))
+            return true;
+    return false;
+}
+
+static titan_status check_unit(const struct values *v, int unit)
+{
+    struct checker *c = v->c;
+
+    for (int phase = 0; phase < VISIT_PHASES; phase++) {
+        for (int s = 0; s < c->p->share_max; s++) {
+            const struct visit *visit = &v->visits[visit_number(v, unit, phase, s)];
+            if ((!is_mine(c, unit) || s >= c->p->share) && visit->n > 0)
+                return REFUSE(c, "unit %d, microbatch %d, %s: is not this rank's", unit, s,
+                              phase_name((enum phase)phase));
+            if (is_mine(c, unit) && s < c->p->share && visit->n == 0 && must_be(c->model->units[unit].kind, phase))
+                return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
+        }
+        if (is_mine(c, unit) && !covered(c, unit, phase))
+            TRY(check_alike(v, unit, phase));
+    }
+    return TITAN_OK;
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+static void free_values(struct values *v)
+{
+    for (int i = 0; v->contents && i < v->c->p->n_buffers; i++)
+        free(v->contents[i].parts);
+    free(v->contents);
+    free(v->names);
+    free(v->visits);
+    free(v->hash);
+    free(v->visit);
+}
+
+static titan_status alloc_values(struct values *v)
+{
+    const struct program *p = v->c->p;
+
+    v->n_visits = v->c->model->n_units * VISIT_PHASES * (int)p->share_max;
+    v->contents = calloc((size_t)p->n_buffers + 1, sizeof *v->contents);
+    v->names = calloc((size_t)p->n_buffers + 1, sizeof *v->names);
+    v->visits = calloc((size_t)v->n_visits + 1, sizeof *v->visits);
+    v->hash = calloc((size_t)p->n_actions + 1, sizeof *v->hash);
+    v->visit = calloc((size_t)p->n_actions + 1, sizeof *v->visit);
+    if (!v->contents || !v->names || !v->visits || !v->hash || !v->visit)
+        return checker_no_memory(v->c);
+    for (int i = 0; i < p->n_buffers; i++) {
+        v->names[i] = mix(p->buffers[i].kind, 7);
+        for (const char *s = p->buffers[i].name; s && *s; s++)
+            v->names[i] = mix(v->names[i], (uint64_t)*s);
+    }
+    return TITAN_OK;
+}
+
+titan_status check_values(struct checker *c)
+{
+    _cleanup_(free_values) struct values v = {.c = c};
+
+    TRY(alloc_values(&v));
+    for (c->index = 0; c->index < c->p->n_actions; c->index++)
+        TRY(run_action(&v, &c->p->actions[c->index]));
+    c->index = NONE;
+    for (int u = 0; u < c->model->n_units; u++)
+        TRY(check_unit(&v, u));
+    return TITAN_OK;
+}
