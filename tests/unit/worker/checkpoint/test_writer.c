@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "worker/checkpoint/writer.h"
 
-#define WORLD 3
+#define WORLD 4 /* two replicas of two */
 
 static const struct model_dims dims = {.dim = 32,
                                        .n_layers = 2,
@@ -41,10 +41,12 @@ static struct checkpoint_info info_of(uint64_t step)
         .step = step, .epoch = 3, .tokens = 99, .world = WORLD, .recipe_hash = 5, .recipe = (char *)"x = 1\n"};
 }
 
-/* Rank of so many that share out the state. */
+/* One rank of one, or of WORLD. */
 static struct train_state *open_state(struct fixture *f, int rank, int world, enum dtype dt)
 {
-    const struct layout_options o = {.model = f->model, .mesh = {.world = world, .size = {1, 1, world, 1, 1}, .ep = 1}};
+    const int half = (world + 1) / 2;
+    const struct layout_options o = {.model = f->model,
+                                     .mesh = {.world = world, .size = {1, world / half, half, 1, 1}, .ep = 1}};
     struct layout *l = NULL;
     struct train_state *s = NULL;
     assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
@@ -121,7 +123,7 @@ static void test_complete(void **state)
             assert_int_equal(checkpoint_writer_collect(f->writers[r], true, &w, &err), TITAN_ENOTFOUND);
         }
     }
-    /* Two are kept; one rank alone loads what three have written. */
+    /* Two are kept; one rank alone loads what four have written. */
     char path[PATH_MAX];
     uint64_t step;
     assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_OK);
