@@ -167,14 +167,13 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-static void forward_block(const struct attention_args *a, struct forward_scratch *f, int64_t sequence, int64_t head,
-                          int64_t i0)
+/* Queries row.. of one head, whose keys are found. */
+static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
-    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0;
+    int64_t rows = f->keys.rows;
     float factor[BLOCK];
-    attention_keys_see(&f->keys, z, sequence, i0, rows);
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, 1.0f / sqrtf((float)z->d),
               (int)z->dt);
     scores(&f->keys, f->s, tp, f->q, dp, f->kt, z->d);
@@ -201,9 +200,11 @@ static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
         load_rows(f.o, dp, at(a->k, row0 * a->ldk + kv * z->d, z->dt), a->ldk, z->tk, z->d, 1.0f, (int)z->dt);
         transpose(f.kt, tp, f.o, dp, z->tk, z->d);
         load_rows(f.v, vp, at(a->v, row0 * a->ldv + kv * z->dv, z->dt), a->ldv, z->tk, z->dv, 1.0f, (int)z->dt);
-        for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
-                forward_block(a, &f, sequence, head, i0);
+        for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
+            attention_keys_see(&f.keys, z, sequence, i0, MIN(BLOCK, z->tq - i0));
+            for (int64_t head = kv * group; head < (kv + 1) * group; head++)
+                forward_block(a, &f, sequence * z->tq + i0, head);
+        }
     }
 }
 
@@ -292,15 +293,14 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
     }
 }
 
-static void backward_block(const struct attention_args *a, struct backward_scratch *f, int64_t sequence, int64_t head,
-                           int64_t i0)
+/* Queries row.. of one head, whose keys are found. */
+static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
     const enum dtype dt = z->dt;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
-    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0;
+    int64_t rows = f->keys.rows;
     float scale = 1.0f / sqrtf((float)z->d), factor[BLOCK];
-    attention_keys_see(&f->keys, z, sequence, i0, rows);
     /* Scaled as in forward, so that the scores are the same to the bit. */
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d, scale, (int)dt);
     load_rows(f->dout, vp, at(a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv, 1.0f, (int)dt);
@@ -336,9 +336,11 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
         transpose(f.kt, tp, f.k, dp, z->tk, z->d);
         memset(f.dk, 0, (size_t)(tp * dp) * sizeof(float));
         memset(f.dv, 0, (size_t)(tp * vp) * sizeof(float));
-        for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
-                backward_block(a, &f, sequence, head, i0);
+        for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
+            attention_keys_see(&f.keys, z, sequence, i0, MIN(BLOCK, z->tq - i0));
+            for (int64_t head = kv * group; head < (kv + 1) * group; head++)
+                backward_block(a, &f, sequence * z->tq + i0, head);
+        }
         store_rows(at_mut(a->dk, row0 * a->lddk + kv * z->d, dt), a->lddk, f.dk, dp, z->tk, z->d, NULL, (int)dt);
         store_rows(at_mut(a->dv, row0 * a->lddv + kv * z->dv, dt), a->lddv, f.dv, vp, z->tk, z->dv, NULL, (int)dt);
     }

@@ -75,7 +75,7 @@ CPU_KERNEL static void store_rows(uint16_t *restrict dst, int64_t ldd, const flo
 
 /* --- forward ----------------------------------------------------------------------------------------------------- */
 
-/* arith.h's exp, sixteen at a time. */
+/* arith.h's exp, sixteen at a time; below -87.33 it is 0: what is masked has to weigh nothing at all. */
 BF16_INLINE __m512 exp_neg_16(__m512 x)
 {
     const __m512 shift = _mm512_set1_ps(12582912.0f);
@@ -89,9 +89,7 @@ BF16_INLINE __m512 exp_neg_16(__m512 x)
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(4.999923148e-1f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
-    /* What is masked has to weigh nothing at all; a NaN is not below. */
-    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(keep, q, n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ), q, n);
 }
 
 /* p (n, a multiple of 16) bf16 = exp(scale (s - max)); what is -inf becomes 0. Returns the sum before rounding. */
@@ -161,14 +159,13 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-static void forward_block(const struct attention_args *a, struct forward_scratch *f, int64_t sequence, int64_t head,
-                          int64_t i0)
+/* Queries row.. of one head, whose keys are found. */
+static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D);
-    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0;
+    int64_t rows = f->keys.rows;
     float factor[BLOCK], scale = 1.0f / sqrtf((float)z->d);
-    attention_keys_see(&f->keys, z, sequence, i0, rows);
     scores(&f->keys, f->s, tp, (const uint16_t *)a->q + row * a->ldq + head * z->d, a->ldq, f->kt, z->d / 2);
     attention_keys_mask(&f->keys, f->s, tp, TILE);
     for (int64_t i = 0; i < rows; i++) {
@@ -193,9 +190,11 @@ void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int th
         attention_keys_load(&f.keys, z, sequence);
         transpose_words(f.kt, tp, (const uint32_t *)k, a->ldk / 2, z->tk, z->d / 2);
         interleave_rows(f.v, vp, (const uint16_t *)a->v + row0 * a->ldv + kv * z->dv, a->ldv, z->tk, tp, z->dv);
-        for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
-                forward_block(a, &f, sequence, head, i0);
+        for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
+            attention_keys_see(&f.keys, z, sequence, i0, MIN(BLOCK, z->tq - i0));
+            for (int64_t head = kv * group; head < (kv + 1) * group; head++)
+                forward_block(a, &f, sequence * z->tq + i0, head);
+        }
     }
 }
 
@@ -215,10 +214,12 @@ BF16_TARGET static void dsoftmax_rows(uint32_t *restrict pt, uint32_t *restrict 
                                       const float *restrict s, const float *restrict dp, int64_t ld, int64_t n,
                                       const float *restrict lse, const float *restrict delta, float scale, bool second)
 {
-    const __mmask16 keep[2] = {0xffff, second ? 0xffff : 0};
+    const float *s_row[2], *dp_row[2];
     __m512 factor = _mm512_set1_ps(scale), down[2], minus[2];
     for (int r = 0; r < 2; r++) {
         bool there = r == 0 || second;
+        s_row[r] = s + (there ? r * ld : 0); /* a row that is absent is the other one, with weight 0 */
+        dp_row[r] = dp + (there ? r * ld : 0);
         down[r] = _mm512_set1_ps(there && lse[r] != -INFINITY ? lse[r] : INFINITY);
         minus[r] = _mm512_set1_ps(there ? delta[r] : 0.0f);
     }
@@ -226,11 +227,10 @@ BF16_TARGET static void dsoftmax_rows(uint32_t *restrict pt, uint32_t *restrict 
         __m256bh p[2], d[2];
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++) {
-            __m512 e = exp_neg_16(_mm512_fmsub_ps(_mm512_loadu_ps(s + r * ld + j), factor, down[r]));
-            e = _mm512_maskz_mov_ps(keep[r], e);
-            __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp + r * ld + j), minus[r]), factor);
+            __m512 e = exp_neg_16(_mm512_fmsub_ps(_mm512_loadu_ps(s_row[r] + j), factor, down[r]));
+            __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp_row[r] + j), minus[r]), factor);
             p[r] = _mm512_cvtneps_pbh(e);
-            d[r] = _mm512_cvtneps_pbh(_mm512_maskz_mul_ps(keep[r], e, x));
+            d[r] = _mm512_cvtneps_pbh(_mm512_mul_ps(e, x));
             _mm256_storeu_si256((__m256i *)(ds + r * ld + j), (__m256i)d[r]);
         }
         _mm512_storeu_si512(pt + j, pair_words(p[0], p[1]));
@@ -309,15 +309,14 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
                       f->dp + i * tp, tp, f->keys.columns, lse + i, delta + i, 1.0f / sqrtf((float)z->d), i + 1 < rows);
 }
 
-static void backward_block(const struct attention_args *a, struct backward_scratch *f, int64_t sequence, int64_t head,
-                           int64_t i0)
+/* Queries row.. of one head, whose keys are found. */
+static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
-    int64_t rows = MIN(BLOCK, z->tq - i0), row = sequence * z->tq + i0, even = (rows + 1) / 2 * 2;
+    int64_t rows = f->keys.rows, even = (rows + 1) / 2 * 2;
     const uint16_t *q = (const uint16_t *)a->q + row * a->ldq + head * z->d;
     const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
-    attention_keys_see(&f->keys, z, sequence, i0, rows);
     scores(&f->keys, f->s, tp, q, a->ldq, f->kt, z->d / 2);
     scores(&f->keys, f->dp, tp, dout, a->lddo, f->vt, z->dv / 2);
     attention_keys_mask(&f->keys, f->s, tp, TILE);
@@ -347,9 +346,11 @@ void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int t
         interleave_rows(f.k, dp, k, a->ldk, z->tk, tp, z->d);
         memset(f.dk, 0, (size_t)(tp * dp) * sizeof(float));
         memset(f.dv, 0, (size_t)(tp * vp) * sizeof(float));
-        for (int64_t head = kv * group; head < (kv + 1) * group; head++)
-            for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK)
-                backward_block(a, &f, sequence, head, i0);
+        for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
+            attention_keys_see(&f.keys, z, sequence, i0, MIN(BLOCK, z->tq - i0));
+            for (int64_t head = kv * group; head < (kv + 1) * group; head++)
+                backward_block(a, &f, sequence * z->tq + i0, head);
+        }
         store_rows((uint16_t *)a->dk + row0 * a->lddk + kv * z->d, a->lddk, f.dk, dp, z->tk, z->d, NULL);
         store_rows((uint16_t *)a->dv + row0 * a->lddv + kv * z->dv, a->lddv, f.dv, vp, z->tk, z->dv, NULL);
     }

@@ -38,30 +38,52 @@ void attention_keys_load(struct attention_keys *k, const struct attention_shape 
     }
 }
 
+/* What each query of the block sees, and the extremes of that. */
+struct extremes {
+    int32_t first_min, first_max, last_min, last_max;
+};
+
+CPU_KERNEL static struct extremes block_bounds(struct attention_keys *k, const int32_t *restrict start,
+                                               const int32_t *restrict index, int64_t rows)
+{
+    struct extremes x = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
+    for (int64_t i = 0; i < rows; i++) {
+        k->first[i] = start[i];
+        k->last[i] = index[i];
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        x.first_min = MIN(x.first_min, k->first[i]);
+        x.first_max = MAX(x.first_max, k->first[i]);
+        x.last_min = MIN(x.last_min, k->last[i]);
+        x.last_max = MAX(x.last_max, k->last[i]);
+    }
+    return x;
+}
+
+static struct extremes causal_bounds(struct attention_keys *k, int32_t i0, int32_t rows)
+{
+    for (int32_t i = 0; i < rows; i++) {
+        k->first[i] = 0;
+        k->last[i] = i0 + i;
+    }
+    return (struct extremes){0, 0, i0, i0 + rows - 1};
+}
+
 void attention_keys_see(struct attention_keys *k, const struct attention_shape *shape, int64_t sequence, int64_t i0,
                         int64_t rows)
 {
     const int64_t row = sequence * shape->tq + i0;
-    int32_t first_min = INT32_MAX, first_max = INT32_MIN, last_min = INT32_MAX, last_max = INT32_MIN;
-    for (int64_t i = 0; i < rows; i++) {
-        int32_t first = shape->index ? shape->start[row + i] : 0;
-        int32_t last = shape->index ? shape->index[row + i] : (int32_t)(i0 + i);
-        k->first[i] = first;
-        k->last[i] = last;
-        first_min = MIN(first_min, first);
-        first_max = MAX(first_max, first);
-        last_min = MIN(last_min, last);
-        last_max = MAX(last_max, last);
-    }
+    const struct extremes x = shape->index ? block_bounds(k, shape->start + row, shape->index + row, rows)
+                                           : causal_bounds(k, (int32_t)i0, (int32_t)rows);
     k->rows = (int32_t)rows;
     k->n_runs = k->columns = 0;
     struct key_run *run = NULL;
     for (int32_t t = 0; t < k->tiles; t++) {
-        if (k->low[t] > last_max || k->high[t] < first_min) {
+        if (k->low[t] > x.last_max || k->high[t] < x.first_min) {
             run = NULL;
             continue;
         }
-        k->partly[t] = k->low[t] < first_max || k->high[t] > last_min;
+        k->partly[t] = k->low[t] < x.first_max || k->high[t] > x.last_min;
         if (!run) {
             run = &k->runs[k->n_runs++];
             *run = (struct key_run){.from = t * k->tile, .at = k->columns};
