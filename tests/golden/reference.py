@@ -6,7 +6,7 @@
 The model is written here from the descriptions of Llama 3 and Qwen 3, with autograd for its gradients: nothing of Titan's is used but
 the definition of its initial values (base/rng.h, worker/model/model.h), which is implemented a second time in numpy.
 
-Files: tiny.json, debugmodel.json, qwen3.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
+Files: tiny.json, debugmodel.json, qwen3.json, moe.json, deepseek.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
 digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the
 normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps.
 
@@ -32,9 +32,16 @@ FLAVORS = {
                        rope_theta=500000.0, norm_eps=1e-5, rope_scaling=True),
     "qwen3": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=200,
                   rope_theta=1000000.0, norm_eps=1e-6, rope_scaling=False, tied_embeddings=True, qk_norm=True),
+    "moe": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_hidden=128, vocab_size=256, rope_theta=500000.0,
+                norm_eps=1e-5, rope_scaling=False, n_experts=4, top_k=2, n_shared_experts=1, moe_hidden=64,
+                n_dense_layers=1, sigmoid_scores=False, normalize_scores=True, route_scale=1.0),
+    "deepseek": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=4, head_dim=24, ffn_hidden=128, vocab_size=256,
+                     rope_theta=10000.0, norm_eps=1e-6, rope_scaling=False, q_lora_rank=32, kv_lora_rank=32,
+                     qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_experts=8, top_k=3, n_shared_experts=2,
+                     moe_hidden=48, n_dense_layers=1, sigmoid_scores=True, normalize_scores=True, route_scale=2.5),
 }
-BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45)}
-GAINS = {"qwen3": 0.25}
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "deepseek": (2, 41)}
+GAINS = {"qwen3": 0.25, "moe": 0.25, "deepseek": 0.25}
 SEED = 20261120
 
 
@@ -94,28 +101,61 @@ def head_width(d):
     return d.get("head_dim") or d["dim"] // d["n_heads"]
 
 
+def mixed(d, layer):
+    return d.get("n_experts", 0) > 0 and layer >= d["n_dense_layers"]
+
+
+def attention_parameters(d, deep):
+    c, heads = d["dim"], d["n_heads"]
+    yield "attention_norm.weight", (c,), "ones", 0.0
+    if d.get("kv_lora_rank"):
+        nope, rope, v, r, q = (d[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank",
+                                               "q_lora_rank"))
+        yield "attention.wq_a.weight", (q, c), "normal", 0.02
+        yield "attention.q_norm.weight", (q,), "ones", 0.0
+        yield "attention.wq_b.weight", (heads * (nope + rope), q), "normal", 0.02
+        yield "attention.wkv_a.weight", (r + rope, c), "normal", 0.02
+        yield "attention.kv_norm.weight", (r,), "ones", 0.0
+        yield "attention.wkv_b.weight", (heads * (nope + v), r), "normal", 0.02
+        yield "attention.wo.weight", (c, heads * v), "normal", deep
+        return
+    width = head_width(d)
+    keys = d["n_kv_heads"] * width
+    yield "attention.wq.weight", (heads * width, c), "normal", 0.02
+    yield "attention.wk.weight", (keys, c), "normal", 0.02
+    yield "attention.wv.weight", (keys, c), "normal", 0.02
+    yield "attention.wo.weight", (c, heads * width), "normal", deep
+    if d.get("qk_norm"):
+        yield "attention.q_norm.weight", (width,), "ones", 0.0
+        yield "attention.k_norm.weight", (width,), "ones", 0.0
+
+
+def feed_forward_parameters(d, layer, deep):
+    c, f, e, m = d["dim"], d["ffn_hidden"], d.get("n_experts", 0), d.get("moe_hidden", 0)
+    yield "ffn_norm.weight", (c,), "ones", 0.0
+    if not mixed(d, layer):
+        yield "feed_forward.w1.weight", (f, c), "normal", 0.02
+        yield "feed_forward.w3.weight", (f, c), "normal", deep
+        yield "feed_forward.w2.weight", (c, f), "normal", deep
+        return
+    yield "moe.router.gate.weight", (e, c), "normal", deep
+    yield "moe.shared_experts.w1.weight", (d["n_shared_experts"] * m, c), "normal", 0.02
+    yield "moe.shared_experts.w3.weight", (d["n_shared_experts"] * m, c), "normal", deep
+    yield "moe.shared_experts.w2.weight", (c, d["n_shared_experts"] * m), "normal", deep
+    yield "moe.experts.w1", (e, m, c), "normal", 0.02
+    yield "moe.experts.w3", (e, m, c), "normal", deep
+    yield "moe.experts.w2", (e, c, m), "normal", deep
+
+
 def parameters(d):
     """(name, shape, rule, std) of every parameter, TorchTitan's names."""
-    c, f, v = d["dim"], d["ffn_hidden"], d["vocab_size"]
-    width = head_width(d)
-    heads, keys = d["n_heads"] * width, d["n_kv_heads"] * width
+    c, v = d["dim"], d["vocab_size"]
     tied = d.get("tied_embeddings", False)  # one matrix, drawn as the head's
     yield "tok_embeddings.weight", (v, c), *(("truncated", c**-0.5) if tied else ("normal", 1.0))
     for layer in range(d["n_layers"]):
         deep = 0.02 / math.sqrt(2.0 * (layer + 1))
-        p = f"layers.{layer}."
-        yield p + "attention_norm.weight", (c,), "ones", 0.0
-        yield p + "attention.wq.weight", (heads, c), "normal", 0.02
-        yield p + "attention.wk.weight", (keys, c), "normal", 0.02
-        yield p + "attention.wv.weight", (keys, c), "normal", 0.02
-        yield p + "attention.wo.weight", (c, heads), "normal", deep
-        if d.get("qk_norm"):
-            yield p + "attention.q_norm.weight", (width,), "ones", 0.0
-            yield p + "attention.k_norm.weight", (width,), "ones", 0.0
-        yield p + "ffn_norm.weight", (c,), "ones", 0.0
-        yield p + "feed_forward.w1.weight", (f, c), "normal", 0.02
-        yield p + "feed_forward.w3.weight", (f, c), "normal", deep
-        yield p + "feed_forward.w2.weight", (c, f), "normal", deep
+        for name, *rest in (*attention_parameters(d, deep), *feed_forward_parameters(d, layer, deep)):
+            yield f"layers.{layer}.{name}", *rest
     yield "norm.weight", (c,), "ones", 0.0
     if not tied:
         yield "output.weight", (v, c), "truncated", c**-0.5
@@ -129,7 +169,7 @@ def rms_norm(x, gain, eps):
 
 
 def rotary_frequencies(d):
-    width = head_width(d)
+    width = d["qk_rope_head_dim"] if d.get("kv_lora_rank") else head_width(d)
     freq = d["rope_theta"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     if not d["rope_scaling"]:
         return freq
@@ -149,6 +189,14 @@ def rotate(x, freq):
     return torch.view_as_real(pairs * turn).flatten(-2)
 
 
+def scores_and_values(q, k, v):
+    """Causal attention of q and k (B,T,H,D) on v (B,T,H,Dv): (B,T,H*Dv)."""
+    t = q.shape[1]
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf)
+    return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2)
+
+
 def attention(x, p, prefix, d, freq):
     b, t, _ = x.shape
     width = head_width(d)
@@ -161,21 +209,62 @@ def attention(x, p, prefix, d, freq):
     q, k = rotate(q, freq), rotate(k, freq)
     group = d["n_heads"] // d["n_kv_heads"]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(width)
-    scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf)
-    out = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
-    return out.flatten(2) @ p[prefix + "wo.weight"].T
+    return scores_and_values(q, k, v) @ p[prefix + "wo.weight"].T
+
+
+def latent_attention(x, p, prefix, d, freq):
+    """DeepSeek-AI 2024, arXiv:2405.04434, section 2.1; no stretching of the rotary frequencies."""
+    b, t, _ = x.shape
+    heads, nope, rank = d["n_heads"], d["qk_nope_head_dim"], d["kv_lora_rank"]
+    eps = d["norm_eps"]
+    q = rms_norm(x @ p[prefix + "wq_a.weight"].T, p[prefix + "q_norm.weight"], eps) @ p[prefix + "wq_b.weight"].T
+    q = q.view(b, t, heads, -1)
+    q = torch.cat([q[..., :nope], rotate(q[..., nope:], freq)], -1)
+    down = x @ p[prefix + "wkv_a.weight"].T
+    shared = rotate(down[..., rank:].unsqueeze(2), freq).expand(-1, -1, heads, -1)
+    up = rms_norm(down[..., :rank], p[prefix + "kv_norm.weight"], eps) @ p[prefix + "wkv_b.weight"].T
+    up = up.view(b, t, heads, -1)
+    k = torch.cat([up[..., :nope], shared], -1)
+    return scores_and_values(q, k, up[..., nope:]) @ p[prefix + "wo.weight"].T
+
+
+def gated(x, w1, w3, w2):
+    return (torch.nn.functional.silu(x @ w1.T) * (x @ w3.T)) @ w2.T
+
+
+GAPS = []  # between the last expert chosen and the first one not: fp32 must choose as fp64 does
+
+
+def mixture(x, p, prefix, d):
+    x = x.flatten(0, 1)
+    out = x @ p[prefix + "router.gate.weight"].T
+    scores = out.sigmoid() if d["sigmoid_scores"] else out.softmax(-1)
+    top = scores.topk(d["top_k"] + 1, -1)
+    GAPS.append((top.values[:, -2] - top.values[:, -1]).min().item())
+    weights, chosen = top.values[:, :-1], top.indices[:, :-1]
+    if d["normalize_scores"]:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    weights = weights * d["route_scale"]
+    y = gated(x, *(p[prefix + f"shared_experts.{w}.weight"] for w in ("w1", "w3", "w2")))
+    for e in range(d["n_experts"]):
+        row, place = (chosen == e).nonzero(as_tuple=True)
+        part = gated(x[row], *(p[prefix + f"experts.{w}"][e] for w in ("w1", "w3", "w2")))
+        y = y.index_add(0, row, part * weights[row, place, None])
+    return y
 
 
 def logits(p, tokens, d):
     freq = rotary_frequencies(d)
     x = p["tok_embeddings.weight"][tokens]
+    attend = latent_attention if d.get("kv_lora_rank") else attention
     for layer in range(d["n_layers"]):
         at = f"layers.{layer}."
-        x = x + attention(rms_norm(x, p[at + "attention_norm.weight"], d["norm_eps"]), p, at + "attention.", d, freq)
+        x = x + attend(rms_norm(x, p[at + "attention_norm.weight"], d["norm_eps"]), p, at + "attention.", d, freq)
         h = rms_norm(x, p[at + "ffn_norm.weight"], d["norm_eps"])
-        gate = torch.nn.functional.silu(h @ p[at + "feed_forward.w1.weight"].T)
-        x = x + (gate * (h @ p[at + "feed_forward.w3.weight"].T)) @ p[at + "feed_forward.w2.weight"].T
+        if mixed(d, layer):
+            x = x + mixture(h, p, at + "moe.", d).view_as(x)
+        else:
+            x = x + gated(h, *(p[at + f"feed_forward.{w}.weight"] for w in ("w1", "w3", "w2")))
     head = p["tok_embeddings.weight" if d.get("tied_embeddings") else "output.weight"]
     return rms_norm(x, p["norm.weight"], d["norm_eps"]) @ head.T
 
@@ -254,7 +343,10 @@ def write_gradients(name):
         "tensors": [{"name": n, "shape": list(x.shape), "weight": digest(x.detach().numpy(), 16),
                      "grad": digest(x.grad.numpy(), 64)} for n, x in p.items()],
     })
-    print(f"{name}: loss {loss.item():.9f}, in fp32 {loss32.item():.9f}")
+    print(f"{name}: loss {loss.item():.9f}, in fp32 {loss32.item():.9f}",
+          *([f"smallest gap between experts {min(GAPS):.2g}"] if GAPS else []))
+    assert not GAPS or min(GAPS) > 1e-5, "a choice of experts that fp32 may make otherwise: take another batch"
+    GAPS.clear()
 
 
 def train_batch(step, b, t, v):
@@ -311,4 +403,6 @@ if __name__ == "__main__":
     write_gradients("tiny")
     write_gradients("debugmodel")
     write_gradients("qwen3")
+    write_gradients("moe")
+    write_gradients("deepseek")
     write_training()

@@ -1,5 +1,5 @@
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of three models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of five models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,7 +77,20 @@ static struct model_dims dims_of(const struct json *d)
                                .norm_eps = member(d, "norm_eps"),
                                .rope_scaling = flag(d, "rope_scaling"),
                                .tied_embeddings = flag(d, "tied_embeddings"),
-                               .qk_norm = flag(d, "qk_norm")};
+                               .qk_norm = flag(d, "qk_norm"),
+                               .q_lora_rank = json_int(d, "q_lora_rank", 0),
+                               .kv_lora_rank = json_int(d, "kv_lora_rank", 0),
+                               .qk_nope_head_dim = json_int(d, "qk_nope_head_dim", 0),
+                               .qk_rope_head_dim = json_int(d, "qk_rope_head_dim", 0),
+                               .v_head_dim = json_int(d, "v_head_dim", 0),
+                               .n_experts = json_int(d, "n_experts", 0),
+                               .top_k = json_int(d, "top_k", 0),
+                               .n_shared_experts = json_int(d, "n_shared_experts", 0),
+                               .moe_hidden = json_int(d, "moe_hidden", 0),
+                               .n_dense_layers = json_int(d, "n_dense_layers", 0),
+                               .sigmoid_scores = flag(d, "sigmoid_scores"),
+                               .normalize_scores = flag(d, "normalize_scores"),
+                               .route_scale = json_get(d, "route_scale") ? member(d, "route_scale") : 1};
 }
 
 /* Rows of an array of arrays, one after the other; returns how many numbers. */
@@ -225,6 +238,16 @@ static struct distance distance_to(const struct json *digest, const float *x, in
     return d;
 }
 
+static void check_shape(const struct json *shape, const struct model_tensor *t)
+{
+    int64_t want[3];
+    const int n = model_tensor_shape(t, want);
+    int i = 0;
+    for (const struct json *v = shape->first; v; v = v->next, i++)
+        assert_true(i < n && v->integer == want[i]);
+    assert_int_equal(i, n);
+}
+
 /* Every tensor's digest `what` ("weight", "grad"). Fails on the first one beyond the limit, naming it. */
 static void check_tensors(const struct fixture *f, const char *what, float *const *x, double factor, double limit)
 {
@@ -234,6 +257,7 @@ static void check_tensors(const struct fixture *f, const char *what, float *cons
         const struct model_tensor *m = &f->model->tensors[i];
         assert_true(i < f->model->n_tensors);
         assert_string_equal(json_string(t, "name", ""), m->name);
+        check_shape(json_get(t, "shape"), m);
         struct distance d = distance_to(json_get(t, what), x[i], m->numel, factor);
         /* Projections of the difference are as large as the difference; one element may be some times its mean. */
         if (!(d.l2 <= limit && d.projections <= 3.0 * limit && d.samples <= 10.0 * limit))
@@ -272,9 +296,9 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {"tiny", "debugmodel", "qwen3"};
+    static const char *const names[] = {"tiny", "debugmodel", "qwen3", "moe", "deepseek"};
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
         open_fixture(&f, names[i], DTYPE_F32, 1);
         check_tensors(&f, "weight", f.values, 1.0, 1e-7);
@@ -296,6 +320,17 @@ static void test_qwen3_fp32(void **state)
 {
     (void)state;
     check_model("qwen3", DTYPE_F32, 1e-6, 1e-5);
+}
+/* Which experts a token goes to does not hang on the last bits: reference.py looks at the gaps. */
+static void test_moe_fp32(void **state)
+{
+    (void)state;
+    check_model("moe", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_deepseek_fp32(void **state)
+{
+    (void)state;
+    check_model("deepseek", DTYPE_F32, 1e-6, 1e-5);
 }
 /* bf16 has 8 bits: each of some hundred roundings on the way moves a value by up to 0.4 %. */
 static void test_tiny_bf16(void **state)
@@ -498,6 +533,8 @@ int main(void)
         cmocka_unit_test(test_debugmodel_bf16),
         cmocka_unit_test(test_differences_tiny),
         cmocka_unit_test(test_differences_debugmodel),
+        cmocka_unit_test(test_moe_fp32),
+        cmocka_unit_test(test_deepseek_fp32),
         cmocka_unit_test(test_qwen3_fp32),
         cmocka_unit_test(test_qwen3_bf16),
         cmocka_unit_test(test_training_fp32),
