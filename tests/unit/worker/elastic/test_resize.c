@@ -1,7 +1,7 @@
 /* The training loop under a scripted membership: real processes, real communicators, epochs that grow, shrink, pause
- * and lose a worker. In canonical mode the losses of every step must be those of one rank that was never disturbed, bit
- * for bit; that includes state handed over in memory, state from a checkpoint, and samples neither lost nor seen twice.
- */
+ * and lose a worker. In canonical mode the losses of every step must be those of a run that was never disturbed, bit
+ * for bit: of one rank, or with tensor and pipeline parallelism of as few ranks as these take. That includes state
+ * handed over in memory, state from a checkpoint, and samples neither lost nor seen twice. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -155,7 +155,8 @@ static const struct membership_ops scripted_ops = {.next = scripted_next,
 /* --- running a script
  * ------------------------------------------------------------------------------------------------------- */
 
-static void make_recipe(struct recipe *r, const char *checkpoints)
+/* axes: more settings, NULL at the end; NULL: none. */
+static void make_recipe(struct recipe *r, const char *checkpoints, const char *const *axes)
 {
     struct titan_error err = {0};
     const char *const sets[] = {"training.steps=24",
@@ -173,7 +174,11 @@ static void make_recipe(struct recipe *r, const char *checkpoints)
         if (recipe_set(r, sets[i], &err) != TITAN_OK)
             fail_msg("%s", err.msg);
     assert_int_equal(recipe_set(r, checkpoints, &err), TITAN_OK);
-    assert_int_equal(recipe_resolve(r, &err), TITAN_OK);
+    for (; axes && *axes; axes++)
+        if (recipe_set(r, *axes, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+    if (recipe_resolve(r, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
 }
 
 static int run_process(const struct recipe *r, const struct script_epoch *epochs, int n, int process,
@@ -218,7 +223,8 @@ static void read_losses(const char *dir, struct losses *ret)
     }
 }
 
-static void run_script(struct script_epoch *epochs, int n, bool checkpoints, bool tcp, struct losses *ret)
+static void run_with(const char *const *axes, struct script_epoch *epochs, int n, bool checkpoints, bool tcp,
+                     struct losses *ret)
 {
     char dir[] = "/tmp/titan-resize-XXXXXX";
     struct recipe r;
@@ -226,7 +232,7 @@ static void run_script(struct script_epoch *epochs, int n, bool checkpoints, boo
     struct listeners l;
 
     assert_non_null(mkdtemp(dir));
-    make_recipe(&r, checkpoints ? "checkpoint.enable=true" : "checkpoint.enable=false");
+    make_recipe(&r, checkpoints ? "checkpoint.enable=true" : "checkpoint.enable=false", axes);
     for (int i = 0; i < n; i++) {
         epochs[i].memfd = -1;
         if (epochs[i].world > 1 && !tcp)
@@ -273,14 +279,24 @@ static void run_script(struct script_epoch *epochs, int n, bool checkpoints, boo
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
 }
 
+static void run_script(struct script_epoch *epochs, int n, bool checkpoints, bool tcp, struct losses *ret)
+{
+    run_with(NULL, epochs, n, checkpoints, tcp, ret);
+}
+
 static struct losses reference;
+
+static void check_against(const struct losses *l, const struct losses *undisturbed)
+{
+    for (int s = 1; s <= STEPS; s++)
+        if (l->loss[s] != undisturbed->loss[s] || l->grad_norm[s] != undisturbed->grad_norm[s])
+            fail_msg("step %d: loss %.17g and norm %.17g, undisturbed %.17g and %.17g", s, l->loss[s], l->grad_norm[s],
+                     undisturbed->loss[s], undisturbed->grad_norm[s]);
+}
 
 static void check_against_reference(const struct losses *l)
 {
-    for (int s = 1; s <= STEPS; s++)
-        if (l->loss[s] != reference.loss[s] || l->grad_norm[s] != reference.grad_norm[s])
-            fail_msg("step %d: loss %.17g and norm %.17g, undisturbed %.17g and %.17g", s, l->loss[s], l->grad_norm[s],
-                     reference.loss[s], reference.grad_norm[s]);
+    check_against(l, &reference);
 }
 
 static int one_rank(void **state)
@@ -394,12 +410,82 @@ static void test_checkpoint_any_size(void **state)
     check_against_reference(&l);
 }
 
+/* Two replicas: from two ranks to four, then two of these are gone, one of each replica and each with another part, and
+ * what is left is still a whole state in memory. */
+static void test_replicas(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"parallelism.data_parallel_replicate_degree=2", "elastic.max_workers=4", NULL};
+    struct losses l;
+    struct script_epoch e[] = {
+        {.world = 2, .process = {0, 1}, .pause_after = 5},
+        {.world = 4,
+         .process = {2, 0, 1, 3},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 11,
+         .holders = 2,
+         .holder_ranks = {1, 2}},
+        {.world = 2, .process = {0, 1}, .source = STATE_FROM_MEMORY, .holders = 4, .holder_ranks = {-1, 0, 1, -1}},
+    };
+    run_with(axes, e, (int)ARRAY_SIZE(e), false, false, &l);
+    assert_int_equal(l.lines, STEPS);
+    check_against_reference(&l);
+}
+
+/* Tensor parallelism stays what it is; the data-parallel degree goes up in memory and down through a checkpoint. */
+static void test_tensor_parallel(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"parallelism.tensor_parallel_degree=2", "elastic.max_workers=4", NULL};
+    struct losses l, undisturbed;
+    struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+    struct script_epoch e[] = {
+        {.world = 2, .process = {0, 1}, .pause_after = 4},
+        {.world = 4,
+         .process = {3, 1, 0, 2},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 12,
+         .holders = 2,
+         .holder_ranks = {2, 1}},
+        {.world = 2, .process = {0, 3}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 10},
+    };
+    run_with(axes, alone, 1, false, false, &undisturbed);
+    run_with(axes, e, (int)ARRAY_SIZE(e), true, false, &l);
+    check_against(&l, &undisturbed);
+}
+
+/* Two stages in a pipeline, once with two ranks in each; the ranks of the second epoch stand in another order. The
+ * disturbed run has its masters and moments in host memory. */
+static void test_pipeline(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"parallelism.pipeline_parallel_degree=2", "elastic.max_workers=4", NULL};
+    static const char *const offloaded[] = {"parallelism.pipeline_parallel_degree=2", "elastic.max_workers=4",
+                                            "training.enable_cpu_offload=true", NULL};
+    struct losses l, undisturbed;
+    struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+    struct script_epoch e[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .pause_after = 4},
+        {.world = 4,
+         .process = {3, 2, 0, 1},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 12,
+         .holders = 4,
+         .holder_ranks = {2, 3, 1, 0}},
+        {.world = 2, .process = {1, 0}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 10},
+    };
+    run_with(axes, alone, 1, false, false, &undisturbed);
+    run_with(offloaded, e, (int)ARRAY_SIZE(e), true, false, &l);
+    check_against(&l, &undisturbed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pause_and_resize),    cmocka_unit_test(test_pause_and_resize_tcp),
         cmocka_unit_test(test_kill_and_regrow),     cmocka_unit_test(test_kill_and_regrow_tcp),
-        cmocka_unit_test(test_checkpoint_any_size),
+        cmocka_unit_test(test_checkpoint_any_size), cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_tensor_parallel),     cmocka_unit_test(test_pipeline),
     };
     return cmocka_run_group_tests(tests, one_rank, NULL);
 }
