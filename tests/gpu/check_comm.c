@@ -467,7 +467,34 @@ static void check_death(struct rank *r, const struct comm_config *config)
     r->ops->stream_close(compute);
 }
 
-static int rank_main(int rank, int world, bool die, const char *address, int listener)
+/* The last rank does not come to the split: it is killed. */
+static void check_split_death(struct rank *r)
+{
+    struct titan_error err = {0};
+    struct comm *child = NULL;
+    int members[RANKS_MAX];
+    pthread_t control;
+    for (int i = 0; i < r->world; i++)
+        members[i] = i;
+    if (pthread_create(&control, NULL, wait_for_word, r) != 0)
+        _exit(1);
+    printf("ready\n");
+    (void)fflush(stdout);
+    if (r->rank == r->world - 1)
+        for (;;)
+            (void)pause();
+    titan_status st = r->comm_ops->split(r->comm, members, r->world, NULL, &child, &err);
+    verdict(r, (st == TITAN_EPEER || st == TITAN_EREVOKED) && !child && err.msg[0], "a split without a dead rank ends");
+    verdict(r, r->comm_ops->async_error(r->comm, &err) != TITAN_OK, "and what was to be split has failed");
+    st = r->comm_ops->split(r->comm, members, r->world, NULL, &child, &err);
+    verdict(r, st != TITAN_OK && !child, "it splits no more");
+    (void)pthread_join(control, NULL);
+}
+
+enum mode { LIVE, DIE, DIE_IN_SPLIT };
+static const char *const mode_names[] = {"live", "die", "die-in-split"};
+
+static int rank_main(int rank, int world, enum mode mode, const char *address, int listener)
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a check that hangs leaves nobody behind */
     struct titan_error err = {0};
@@ -480,7 +507,7 @@ static int rank_main(int rank, int world, bool die, const char *address, int lis
     must(r.ops->stream_open(r.h.dev, "communication", false, &r.s, &err), &err, "stream");
     const char *addresses[RANKS_MAX] = {address};
     struct comm_config config = {.id = "gpu check_comm",
-                                 .epoch = die ? 2 : 1,
+                                 .epoch = (uint64_t)mode + 1,
                                  .rank = rank,
                                  .world = world,
                                  .addresses = address[0] ? addresses : NULL,
@@ -489,7 +516,9 @@ static int rank_main(int rank, int world, bool die, const char *address, int lis
                                  .device = &r.h,
                                  .timeout_ms = 60000};
     must(r.comm_ops->open(&config, NULL, &r.comm, &err), &err, "forming the communicator");
-    if (die) {
+    if (mode == DIE_IN_SPLIT) {
+        check_split_death(&r);
+    } else if (mode == DIE) {
         check_death(&r, &config);
     } else {
         check_sums(&r, DTYPE_F32, "fp32");
@@ -531,7 +560,7 @@ struct run {
     FILE *lines; /* what every rank prints */
 };
 
-static bool start(const char *self, int world, bool die, const char *address, int listener, struct run *ret)
+static bool start(const char *self, int world, enum mode mode, const char *address, int listener, struct run *ret)
 {
     int words[2], lines[2];
     if (pipe(words) != 0 || pipe(lines) != 0)
@@ -541,8 +570,8 @@ static bool start(const char *self, int world, bool die, const char *address, in
         (void)snprintf(texts[0], 16, "%d", rank);
         (void)snprintf(texts[1], 16, "%d", world);
         (void)snprintf(texts[2], 16, "%d", listener);
-        char *argv[] = {(char *)self,         "rank",          texts[0], texts[1],
-                        die ? "die" : "live", (char *)address, texts[2], NULL};
+        char *argv[] = {(char *)self,    "rank",   texts[0], texts[1], (char *)mode_names[mode],
+                        (char *)address, texts[2], NULL};
         posix_spawn_file_actions_t fa;
         (void)posix_spawn_file_actions_init(&fa);
         (void)posix_spawn_file_actions_adddup2(&fa, words[0], STDIN_FILENO);
@@ -562,15 +591,16 @@ static bool start(const char *self, int world, bool die, const char *address, in
 }
 
 /* told: the survivors are told to revoke, as by an agent; otherwise they must find out. */
-static bool run(const char *self, int world, bool die, bool told, bool by_address, FILE *figures)
+static bool run(const char *self, int world, enum mode mode, bool told, bool by_address, FILE *figures)
 {
+    const bool die = mode != LIVE;
     struct run r;
     char address[32] = "", line[512];
     int listener = listen_local(address), ready = 0;
     bool ok = true;
     if (!by_address)
         address[0] = '\0';
-    if (listener < 0 || !start(self, world, die, address, listener, &r))
+    if (listener < 0 || !start(self, world, mode, address, listener, &r))
         return false;
     while (fgets(line, sizeof line, r.lines)) {
         char name[64];
@@ -611,8 +641,9 @@ static bool run(const char *self, int world, bool die, bool told, bool by_addres
 int main(int argc, char **argv)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    if (argc == 7 && strcmp(argv[1], "rank") == 0)
-        return rank_main(atoi(argv[2]), atoi(argv[3]), strcmp(argv[4], "die") == 0, argv[5], atoi(argv[6]));
+    for (int mode = 0; argc == 7 && mode <= DIE_IN_SPLIT; mode++)
+        if (strcmp(argv[1], "rank") == 0 && strcmp(argv[4], mode_names[mode]) == 0)
+            return rank_main(atoi(argv[2]), atoi(argv[3]), (enum mode)mode, argv[5], atoi(argv[6]));
     const int world = argc > 1 ? atoi(argv[1]) : 4;
     if (world < 2 || world > RANKS_MAX) {
         (void)fprintf(stderr, "usage: check_comm [2..%d]\n", RANKS_MAX);
@@ -625,11 +656,13 @@ int main(int argc, char **argv)
     FILE *figures = out ? fopen(path, "w") : NULL;
     if (figures)
         (void)fputs("{", figures);
-    bool ok = run(argv[0], world, false, false, true, figures);
-    ok = run(argv[0], world, false, false, false, NULL) && ok;
+    bool ok = run(argv[0], world, LIVE, false, true, figures);
+    ok = run(argv[0], world, LIVE, false, false, NULL) && ok;
     if (world > 2) {
-        ok = run(argv[0], world, true, true, false, figures) && ok;
-        ok = run(argv[0], world, true, false, true, NULL) && ok;
+        ok = run(argv[0], world, DIE, true, false, figures) && ok;
+        ok = run(argv[0], world, DIE, false, true, NULL) && ok;
+        ok = run(argv[0], world, DIE_IN_SPLIT, true, false, NULL) && ok;
+        ok = run(argv[0], world, DIE_IN_SPLIT, false, true, NULL) && ok;
     }
     if (figures) {
         (void)fputs("}\n", figures);

@@ -10,6 +10,7 @@
 #include "worker/comm/nccl/nccl.h"
 
 #define QUIET_MS 1000 /* revoked, how long until quiescent */
+#define GRACE_MS 50   /* how long a call that is given up has to return by itself before its communicator is aborted */
 
 struct derive_call {
     const char *what;
@@ -18,18 +19,36 @@ struct derive_call {
     int n, colour, key, device;
     ncclConfig_t config;
     ncclResult_t result;
-    int done; /* atomic */
+    int stage; /* atomic */
 };
+enum { CALL_NOT_BEGUN, CALL_RUNS, CALL_CANCELLED, CALL_RETURNED };
 
 static void *run_derive(void *arg)
 {
     struct derive_call *call = arg;
+    int none = CALL_NOT_BEGUN;
+    if (!__atomic_compare_exchange_n(&call->stage, &none, CALL_RUNS, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return NULL;
     (void)cudaSetDevice(call->device);
     call->result = call->excluded ? ncclCommShrink(call->parent, call->excluded, call->n, &call->child, &call->config,
                                                    NCCL_SHRINK_ABORT)
                                   : ncclCommSplit(call->parent, call->colour, call->key, &call->child, &call->config);
-    __atomic_store_n(&call->done, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&call->stage, CALL_RETURNED, __ATOMIC_RELEASE);
     return NULL;
+}
+
+static bool derive_returned(const struct derive_call *call)
+{
+    return __atomic_load_n(&call->stage, __ATOMIC_ACQUIRE) == CALL_RETURNED;
+}
+
+static bool await_return(const struct derive_call *call, uint32_t ms)
+{
+    const int64_t deadline_ns = nccl_deadline(ms);
+    unsigned looks = 0;
+    while (!derive_returned(call) && clock_mono_ns() < deadline_ns)
+        nccl_pause(&looks);
+    return derive_returned(call);
 }
 
 static void derive_free(struct derive_call *call)
@@ -42,7 +61,7 @@ static void derive_free(struct derive_call *call)
 static bool derive_finished(struct derive_call *call)
 {
     ncclResult_t state = ncclSuccess;
-    if (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE))
+    if (!derive_returned(call))
         return false;
     if (!nccl_fine(call->result))
         return true;
@@ -73,22 +92,27 @@ static titan_status derive_wait(struct derive_call *call, struct comm *family, c
     return TITAN_OK;
 }
 
-/* Given up: the parent is aborted. A call that does not end even so keeps its memory. */
+/* Before anybody may abort the parent: the call must not begin after that. */
+static void derive_cancel(struct derive_call *call)
+{
+    int stage = CALL_NOT_BEGUN;
+    if (!__atomic_compare_exchange_n(&call->stage, &stage, CALL_CANCELLED, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        (void)await_return(call, GRACE_MS);
+}
+
+/* Cancelled: if it had begun, the parent is aborted. A call that does not end even so keeps its memory. */
 static void derive_abandon(struct comm *parent, struct derive_call *call, pthread_t thread)
 {
-    if (!parent->aborted)
+    bool began = __atomic_load_n(&call->stage, __ATOMIC_ACQUIRE) != CALL_CANCELLED;
+    if (began && !parent->aborted)
         parent->aborted = nccl_end_start(parent->dev, parent->nccl, false, &parent->abort_thread);
-    const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
-    unsigned looks = 0;
-    while (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE) && clock_mono_ns() < deadline_ns)
-        nccl_pause(&looks);
-    if (!__atomic_load_n(&call->done, __ATOMIC_ACQUIRE)) {
+    if (began && !await_return(call, NCCL_ABORT_MS)) {
         (void)pthread_detach(thread);
         return;
     }
     (void)pthread_join(thread, NULL);
     /* NCCL may still fill the slot of a call that was only begun. */
-    if (call->result == ncclInProgress)
+    if (began && call->result == ncclInProgress)
         return;
     (void)nccl_end(parent->dev, call->child, false);
     derive_free(call);
@@ -109,6 +133,8 @@ static titan_status derive(struct comm *parent, struct derive_call *call, bool h
     bool started = pthread_create(&thread, NULL, run_derive, call) == 0;
     if (started)
         st = derive_wait(call, healthy ? parent : NULL, abort_flag, deadline_ns, err);
+    if (started && st != TITAN_OK)
+        derive_cancel(call);
     if (healthy)
         (void)pthread_mutex_unlock(&parent->lock);
     if (!started) {
@@ -118,7 +144,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, bool h
     }
     if (st != TITAN_OK) {
         if (healthy) /* first: whoever is about to stop the parent has done so when this returns */
-            comm_fail(parent, st, "another communicator could not be made of it");
+            comm_fail(parent, st, err ? err->msg : call->what);
         derive_abandon(parent, call, thread);
         return st;
     }

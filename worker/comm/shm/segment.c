@@ -552,7 +552,7 @@ titan_status segment_split(struct segment *parent, struct segment *seg, const in
     *seg = (struct segment){.world = n, .root = parent->root, .revoked = revoked, .fd = -1};
     seg->layout = segment_layout(n);
     parent->splits++;
-    seg->names = malloc((size_t)n * sizeof(*seg->names));
+    seg->names = calloc((size_t)n, sizeof(*seg->names));
     if (!seg->names)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d members", n);
     for (int i = 0; i < n; i++) {

@@ -301,8 +301,8 @@ static titan_status shift(struct comm *c, unsigned char *recv, const unsigned ch
 
 static titan_status all_to_all_v(struct comm *c, const struct comm_request *r, struct titan_error *err)
 {
-    const unsigned char *send = r->send, *own = NULL;
-    unsigned char *recv = r->recv, *to = NULL;
+    const unsigned char *send = r->send, *own = send;
+    unsigned char *recv = r->recv, *to = recv;
     for (int i = 0; i < c->core.world; i++) {
         size_t gives = (size_t)r->send_counts[i] * r->count, gets = (size_t)r->recv_counts[i] * r->count;
         if (i == c->core.rank) {
