@@ -7,7 +7,8 @@
  *   collectives in the same order. Counts are per-rank element counts, equal on all members. Several streams may
  *   be used if events make the operations of one communicator run in the order they were enqueued.
  * - A member that dies, a lost connection or a revoke make the pending and all later operations fail quickly (a few ms)
- *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits.
+ *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits. A
+ *   communicator and all that was split from it fail, and are revoked, as one.
  * - revoke() and async_error() may be called from any thread at any time; everything else from the thread that owns
  *   the communicator.
  * - Sums are done in rank order for every element (rank 0 + rank 1 + ...), in fp32 for bf16 input and in the type
@@ -60,12 +61,13 @@ struct comm_ops {
     /* A communicator of some members, for collectives that run beside the parent's: streams of its own, order of its
      * own. Every rank of the parent calls it at the same point, each with the group it belongs to: members are ranks of
      * the parent, ascending, and become ranks 0..n-1 of the child; groups of one call are disjoint. n 1 is fine. It is
-     * revoked with its parent and must be closed before it. Ends early as open does. */
+     * revoked with its parent and must be closed before it. Ends early as open does, and when a member ends; the parent
+     * has failed then. */
     titan_status (*split)(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
                           struct comm **ret, struct titan_error *err);
 
     /* Between begin and end, calls of this communicator are gathered and carried out as one: one launch on a GPU. They
-     * must be on one stream. */
+     * must be on one stream. Sends and receives that follow each other pass at once: all members may send first. */
     titan_status (*group_begin)(struct comm *comm);
     titan_status (*group_end)(struct comm *comm);
 

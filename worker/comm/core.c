@@ -93,11 +93,16 @@ static void fail_tree(struct comm_core *core, const struct titan_error *failure)
     (void)pthread_mutex_unlock(&core->lock);
 }
 
+static struct comm_core *root_of(struct comm_core *core)
+{
+    while (core->parent)
+        core = core->parent;
+    return core;
+}
+
 void comm_core_fail(struct comm_core *core, const struct titan_error *failure)
 {
-    struct comm_core *root = core;
-    while (root->parent)
-        root = root->parent;
+    struct comm_core *root = root_of(core);
     fail_tree(core, failure);
     if (root != core)
         fail_tree(root, failure);
@@ -291,10 +296,10 @@ static void drop_requests(struct comm_core *core, const struct stream *s)
 void comm_core_shut(struct comm_core *core)
 {
     titan_assert(!core->children);
-    leave_parent(core);
     struct stream *s = busy_stream(core);
-    if (s)
-        comm_core_revoke(core);
+    if (s) /* as a whole: what holds up its stream may be an operation of another one */
+        comm_core_revoke(root_of(core));
+    leave_parent(core);
     for (; s; s = busy_stream(core)) {
         /* Its requests fail now without waiting for anybody; a failed stream has skipped them. */
         (void)core->device->ops->stream_sync(s, NULL);

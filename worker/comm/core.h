@@ -82,8 +82,8 @@ titan_status comm_core_init_child(struct comm_core *child, const struct comm_cor
                                   struct titan_error *err) TITAN_MUST_USE;
 /* The child is complete: from now on it is revoked and fails with its parent, and is at once if that is by now. */
 void comm_core_adopt(struct comm_core *parent, struct comm_core *child);
-/* Leave the parent, revoke if there are requests left, wait until none runs or can still run, free what is left of
- * them. Streams they are on must be open; children must be closed. */
+/* Revoke the epoch if there are requests left, wait until none runs or can still run, free what is left of them.
+ * Streams they are on must be open; children must be closed. */
 void comm_core_shut(struct comm_core *core);
 /* The whole epoch's: this communicator, its parents and all that was split from them. */
 void comm_core_fail(struct comm_core *core, const struct titan_error *failure);

@@ -608,9 +608,27 @@ static void close_at_the_end(struct rank_context *ctx)
     }
 }
 
+/* Closing must not wait for peers, also when the stream is held up by an operation of another communicator. */
+static void close_in_flight(struct rank_context *ctx)
+{
+    int colours[RANKS_MAX] = {0};
+    struct rank_context ahead = split_by(ctx, colours), behind = split_by(ctx, colours);
+    float x[2] = {0};
+    if (ctx->rank == 1)
+        pause_ms(500); /* comes late, to find the others gone */
+    (void)ctx->ops->all_reduce(ahead.comm, &x[0], 1, DTYPE_F32, ctx->stream);
+    (void)ctx->ops->all_reduce(behind.comm, &x[1], 1, DTYPE_F32, ctx->stream);
+    double at = rank_ms();
+    ctx->ops->close(behind.comm);
+    RANK_CHECK(ctx, rank_ms() - at < 400);
+    ctx->ops->close(ahead.comm);
+}
+
 static void test_closing(void **state)
 {
     (void)state;
+    for (size_t t = 0; t < ARRAY_SIZE(transports); t++)
+        run_members(transports[t], 3, RANKS_THREAD, close_in_flight, 0);
     for (size_t t = 0; t < ARRAY_SIZE(transports); t++)
         for (int i = 0; i < 10; i++) {
             struct ranks r;
