@@ -704,7 +704,7 @@ static void add_biases(struct builder *b)
         builder_stamp(b, PHASE_FORWARD, u, NONE, NONE);
         const int bias = emit_buffer(&b->e, BUF_BIAS, "expert_bias", (size_t)experts * sizeof(float));
         b->bias[u] = tensor_at(bias, 0, DTYPE_F32, 1, experts);
-        b->load[u] = emit_tensor(&b->e, BUF_WORK, "expert_load", DTYPE_F32, 1, experts);
+        b->load[u] = emit_tensor(&b->e, BUF_LOAD, "expert_load", DTYPE_F32, 1, experts);
         emit_zero(&b->e, b->load[u]);
     }
 }

@@ -12,8 +12,8 @@
 
 /* Operands in order: r, w, u; a: w, or u with OP_ADD_TO. */
 struct signature {
-    const char *access, *other; /* other: the other possibility */
-    const char *repeat;         /* what follows, once or more often */
+    const char *access, *other, *third; /* other possibilities */
+    const char *repeat;                 /* what follows, once or more often */
 };
 
 /* Without an entry: not known here. */
@@ -42,6 +42,16 @@ static const struct signature signatures[OP_COUNT] = {
     [OP_LOSS_FINISH] = {.access = "wwrrr", .other = "wrrr"},
     [OP_LOSS_SUM] = {.access = "ur"},
     [OP_CHECK] = {.access = "ur"},
+    [OP_ROUTE] = {.access = "wwr", .other = "wwrr", .third = "wwrru"},
+    [OP_ROUTE_DGRAD] = {.access = "wrrr"},
+    [OP_PERMUTE] = {.access = "wwwr"},
+    [OP_PERMUTE_RECEIVED] = {.access = "wwwr"},
+    [OP_SCATTER_ROWS] = {.access = "wrr", .other = "wrrr"},
+    [OP_COMBINE_ROWS] = {.access = "wrr", .other = "wrrr"},
+    [OP_COMBINE_DWEIGHTS] = {.access = "wrrr"},
+    [OP_MATMUL_GROUPED] = {.access = "arrr"},
+    [OP_EXPERT_LOAD] = {.access = "ur"},
+    [OP_BALANCE] = {.access = "uw"},
     [OP_ALL_GATHER] = {.access = "", .repeat = "wr"},
     [OP_REDUCE_SCATTER] = {.access = "", .repeat = "wr"},
     [OP_ALL_REDUCE] = {.access = "", .repeat = "u"},
@@ -86,6 +96,7 @@ static titan_status check_access(const struct checker *c, const struct action *a
 
     if (!s->access || fits(o, a->n_operands, s->access, s->repeat, add) ||
         (s->other && fits(o, a->n_operands, s->other, NULL, add)) ||
+        (s->third && fits(o, a->n_operands, s->third, NULL, add)) ||
         (a->op == OP_PACK && a->n_operands == 1)) /* a rank without a microbatch */
         return TITAN_OK;
     return REFUSE(c, "its %d operands are not what it takes (%s%s%s)", a->n_operands, s->access, s->repeat ? "+" : "",
@@ -169,6 +180,60 @@ static void sizes_of_collective(const struct checker *c, const struct action *a,
     }
     if (a->op == OP_ALL_TO_ALL)
         ret[0] = ret[1] = (size_t)q->n[0] * members;
+}
+
+/* A product whose rows are of several groups; there may be room for more of them than there are. */
+static void sizes_of_groups(const struct op_params *q, size_t *ret)
+{
+    const size_t e = dtype_bytes((enum dtype)q->dt);
+    const int64_t m = q->n[0], n = q->n[1], k = q->n[2], groups = q->n[6];
+    const bool ta = q->flags & OP_TA, tb = q->flags & OP_TB;
+
+    ret[0] = span(ta ? groups * m : m, n, q->n[5], q->flags & OP_F32 ? sizeof(float) : e);
+    ret[1] = span(ta ? k : m, ta ? m : k, q->n[3], e);
+    ret[2] = span(ta ? k : groups * (tb ? n : k), tb ? k : n, q->n[4], e);
+    ret[3] = (size_t)groups * sizeof(int32_t);
+}
+
+/* Tables and weights have 4 bytes an element. */
+static void sizes_of_experts(const struct checker *c, const struct action *a, size_t *ret)
+{
+    const struct op_params *q = action_params(c->p, a);
+    const int64_t *n = q->n;
+    const size_t rows = (size_t)(n[0] * n[2]) * dtype_bytes((enum dtype)q->dt), choices = (size_t)(n[0] * n[1]) * 4;
+
+    switch (a->op) {
+    case OP_ROUTE: /* N E top_k: rows and choices have changed places */
+        memcpy(ret, (size_t[]){rows, rows, choices, (size_t)n[1] * 4, (size_t)n[1] * 4}, 5 * sizeof *ret);
+        break;
+    case OP_ROUTE_DGRAD:
+        memcpy(ret, (size_t[]){choices, rows, choices, rows}, 4 * sizeof *ret);
+        break;
+    case OP_PERMUTE:
+        memcpy(ret, (size_t[]){choices, (size_t)n[2] * 4, (size_t)n[3] * 4, choices}, 4 * sizeof *ret);
+        break;
+    case OP_PERMUTE_RECEIVED:
+        memcpy(ret, (size_t[]){(size_t)n[2] * 4, (size_t)n[1] * 4, (size_t)n[0] * 4, choices}, 4 * sizeof *ret);
+        break;
+    case OP_SCATTER_ROWS:
+        memcpy(ret, (size_t[]){ANY, rows, choices, choices}, 4 * sizeof *ret);
+        break;
+    case OP_COMBINE_ROWS:
+        memcpy(ret, (size_t[]){rows, ANY, choices, choices}, 4 * sizeof *ret);
+        break;
+    case OP_COMBINE_DWEIGHTS:
+        memcpy(ret, (size_t[]){choices, rows, ANY, choices}, 4 * sizeof *ret);
+        break;
+    case OP_ALL_TO_ALL_V:
+        ret[1] = ret[3] = 4 * (size_t)mesh_group_size(&c->p->mesh, channel_group((enum channel)a->channel));
+        break;
+    case OP_EXPERT_LOAD:
+        memcpy(ret, (size_t[]){(size_t)c->p->report.size * sizeof(double), (size_t)n[0] * 4}, 2 * sizeof *ret);
+        break;
+    default: /* OP_BALANCE */
+        ret[0] = ret[1] = (size_t)n[0] * 4;
+        break;
+    }
 }
 
 /* Of operations on tensors of N rows and of bare elements. */
@@ -298,6 +363,21 @@ static void sizes_of(const struct checker *c, const struct action *a, size_t *re
     case OP_ALL_TO_ALL:
         if (a->n_operands <= OPERANDS_MAX)
             sizes_of_collective(c, a, ret);
+        break;
+    case OP_MATMUL_GROUPED:
+        sizes_of_groups(q, ret);
+        break;
+    case OP_ROUTE:
+    case OP_ROUTE_DGRAD:
+    case OP_PERMUTE:
+    case OP_PERMUTE_RECEIVED:
+    case OP_SCATTER_ROWS:
+    case OP_COMBINE_ROWS:
+    case OP_COMBINE_DWEIGHTS:
+    case OP_ALL_TO_ALL_V:
+    case OP_EXPERT_LOAD:
+    case OP_BALANCE:
+        sizes_of_experts(c, a, ret);
         break;
     default:
         sizes_of_plain(q, (enum op)a->op, ret);

@@ -26,6 +26,7 @@ struct flow {
 struct unit_progress {
     int normed; /* buffer that NORM read, NONE */
     bool optimised, returned;
+    bool counted, balanced; /* loads of experts */
 };
 
 struct gradients {
@@ -301,6 +302,26 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
     return TITAN_OK;
 }
 
+/* Loads are in the report before it is summed; biases move after it is known whether the step counts. */
+static titan_status balance(struct gradients *g, const struct action *a)
+{
+    const struct checker *c = g->c;
+    const bool counts = a->op == OP_EXPERT_LOAD;
+    bool *const done = a->unit < 0 ? NULL : counts ? &g->units[a->unit].counted : &g->units[a->unit].balanced;
+
+    if (!done || c->model->units[a->unit].kind != UNIT_EXPERTS || *done)
+        return REFUSE(c, "is not of a unit of experts, or comes a second time");
+    if (counts ? g->agreed : !g->decided)
+        return REFUSE(c, "comes %s", counts ? "after the agreement" : "before the decision");
+    *done = true;
+    return TITAN_OK;
+}
+
+static bool balances(const struct gradients *g, int unit)
+{
+    return g->c->model->units[unit].kind == UNIT_EXPERTS && g->c->model->dims.balance_rate > 0;
+}
+
 static titan_status agree(struct gradients *g)
 {
     const struct checker *c = g->c;
@@ -339,6 +360,9 @@ static titan_status step(struct gradients *g, const struct action *a)
         return norm(g, a, o);
     case OP_OPTIMISE:
         return optimise(g, a, o);
+    case OP_EXPERT_LOAD:
+    case OP_BALANCE:
+        return balance(g, a);
     case OP_COPY:
         return copy(g, o);
     case OP_PACK:
@@ -377,6 +401,8 @@ static titan_status check_end(struct gradients *g)
             continue;
         if (!g->units[u].optimised)
             return REFUSE(c, "unit %d has no OPTIMISE", u);
+        if (balances(g, u) && (!g->units[u].counted || !g->units[u].balanced))
+            return REFUSE(c, "unit %d has no %s", u, g->units[u].counted ? "BALANCE" : "EXPERT_LOAD");
     }
     for (int b = 0; b < c->p->n_buffers; b++)
         if (c->p->buffers[b].kind == BUF_STATE_HOST && !g->units[c->p->buffers[b].unit].returned)

@@ -32,7 +32,7 @@ static bool mixes(const struct mesh *m, enum channel channel)
     case CHANNEL_REPLICATE:
         return m->size[AXIS_DP_REPLICATE] > 1;
     case CHANNEL_EP:
-        return m->ep > inner;
+        return m->size[AXIS_DP_SHARD] > 1 && inner % m->ep != 0;
     case CHANNEL_WORLD:
         return true;
     default:

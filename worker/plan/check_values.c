@@ -70,7 +70,7 @@ static int visit_of(const struct values *v, const struct action *a)
 /* Sums that go on from visit to visit: the first one begins them, others add. */
 static bool accumulates(const struct buffer *b)
 {
-    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT;
+    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_LOAD;
 }
 
 /* --- contents ----------------------------------------------------------------------------------------------------- */

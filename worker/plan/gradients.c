@@ -309,9 +309,10 @@ static void balance_experts(struct builder *b)
         const struct op_params params = {
             .n = {tensor_numel(b->load[u])}, .f = {(float)b->model->dims.balance_rate}, .dt = DTYPE_F32};
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->load[u].cols);
         emit_op(&b->e, OP_BALANCE, &params);
         emit_operand(&b->e, b->bias[u], ACCESS_UPDATE);
-        emit_operand(&b->e, b->load[u], ACCESS_WRITE);
+        emit_operand(&b->e, all, ACCESS_WRITE);
     }
 }
 

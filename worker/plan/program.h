@@ -62,7 +62,7 @@
     X(MATMUL_GROUPED, "w or u (ADD) c, r a, r b, r counts; n: M N K lda ldb ldc groups, rows of all groups as they "   \
                       "are to be expected; flags as MATMUL")                                                           \
     X(EXPERT_LOAD, "u report, r load; n: E: how often this rank's tokens chose each of the unit's experts")            \
-    X(BALANCE, "u bias, w load; n: E; f: rate; after DECIDE, from the report's loads")                                 \
+    X(BALANCE, "u bias, w loads; n: E; f: rate; after DECIDE, with the report's loads")                                \
     X(ALL_GATHER, "w out, r in [, w out, r in ...]; n: elements of in each: a bucket is several pairs, one launch")    \
     X(REDUCE_SCATTER, "w out, r in [, ...]; n: elements of out each")                                                  \
     X(ALL_REDUCE, "u data [, ...]; n: elements each")                                                                  \
@@ -132,6 +132,7 @@ enum memory_kind {
     X(DACTIVATION, false, MEMORY_ACTIVATIONS) /* gradient of one */                                                    \
     X(GRAD, false, MEMORY_GRADIENTS)                                                                                   \
     X(GRAD_SHARD, false, MEMORY_GRADIENTS)                                                                             \
+    X(LOAD, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */            \
     X(WORK, false, MEMORY_BUFFERS)                                                                                     \
     X(EXCHANGE, false, MEMORY_BUFFERS)                                                                                 \
     X(REPORT, false, MEMORY_BUFFERS)
