@@ -432,11 +432,9 @@ static void test_replicas(void **state)
     check_against_reference(&l);
 }
 
-/* Tensor parallelism stays what it is; the data-parallel degree goes up in memory and down through a checkpoint. */
-static void test_tensor_parallel(void **state)
+/* The data-parallel degree goes up in memory and down through a checkpoint. */
+static void up_and_down(const char *const *axes)
 {
-    (void)state;
-    static const char *const axes[] = {"parallelism.tensor_parallel_degree=2", "elastic.max_workers=4", NULL};
     struct losses l, undisturbed;
     struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
     struct script_epoch e[] = {
@@ -452,6 +450,22 @@ static void test_tensor_parallel(void **state)
     run_with(axes, alone, 1, false, false, &undisturbed);
     run_with(axes, e, (int)ARRAY_SIZE(e), true, false, &l);
     check_against(&l, &undisturbed);
+}
+
+static void test_tensor_parallel(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"parallelism.tensor_parallel_degree=2", "elastic.max_workers=4", NULL};
+    up_and_down(axes);
+}
+
+/* Experts and their biases, which move with the stage. */
+static void test_experts(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"model.name=deepseek_v3", "parallelism.tensor_parallel_degree=2",
+                                       "parallelism.expert_parallel_degree=2", "elastic.max_workers=4", NULL};
+    up_and_down(axes);
 }
 
 /* Two stages in a pipeline, once with two ranks in each; the ranks of the second epoch stand in another order. The
@@ -482,10 +496,15 @@ static void test_pipeline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pause_and_resize),    cmocka_unit_test(test_pause_and_resize_tcp),
-        cmocka_unit_test(test_kill_and_regrow),     cmocka_unit_test(test_kill_and_regrow_tcp),
-        cmocka_unit_test(test_checkpoint_any_size), cmocka_unit_test(test_replicas),
-        cmocka_unit_test(test_tensor_parallel),     cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_pause_and_resize),
+        cmocka_unit_test(test_pause_and_resize_tcp),
+        cmocka_unit_test(test_kill_and_regrow),
+        cmocka_unit_test(test_kill_and_regrow_tcp),
+        cmocka_unit_test(test_checkpoint_any_size),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_tensor_parallel),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_pipeline),
     };
     return cmocka_run_group_tests(tests, one_rank, NULL);
 }
