@@ -195,6 +195,25 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
 
 /* --- feed-forward ------------------------------------------------------------------------------------------------- */
 
+/* gate, up (N,F): side by side from one product, or apart */
+static void gate_and_up(struct block *k, struct tensor w13, struct layer_saved *saved)
+{
+    const int64_t n = block_tokens_local(k), f = w13.rows / 2;
+    struct tensor *s = saved->t;
+
+    if (k->apart) {
+        s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
+        s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
+        block_linear(k, s[SAVED_GATE], s[SAVED_XN2], tensor_rows(w13, 0, f));
+        block_linear(k, s[SAVED_UP], s[SAVED_XN2], tensor_rows(w13, f, f));
+        return;
+    }
+    const struct tensor gu = block_new(k, BUF_ACTIVATION, "gate | up", n, 2 * f);
+    block_linear(k, gu, s[SAVED_XN2], w13);
+    s[SAVED_GATE] = tensor_cols(gu, 0, f);
+    s[SAVED_UP] = tensor_cols(gu, f, f);
+}
+
 /* y = residual + w2 (silu(w1 n) * w3 n) */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved)
@@ -203,12 +222,10 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     const int64_t n = block_tokens_local(k), f = w13.rows / 2;
     struct tensor *s = saved->t;
 
-    /* gu (N,2F): gate | up of each token side by side */
-    s[SAVED_GU] = block_new(k, BUF_ACTIVATION, "gu", n, 2 * f);
-    block_linear(k, s[SAVED_GU], s[SAVED_XN2], w13);
+    gate_and_up(k, w13, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
-    emit_swiglu(k->e, s[SAVED_ACT], tensor_cols(s[SAVED_GU], 0, f), tensor_cols(s[SAVED_GU], f, f));
+    emit_swiglu(k->e, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP]);
     /* y (Ns,C) */
     return block_project_out(k, "y", s[SAVED_ACT], block_param(k, u, ROLE_W2, 1), residual);
 }
@@ -226,8 +243,8 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     block_linear_dgrad(k, dact, g[BACK_DY], block_param(k, u, ROLE_W2, 1));
     /* dgu (N,2F) */
     g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
-    emit_swiglu_dgrad(k->e, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact,
-                      tensor_cols(s[SAVED_GU], 0, f), tensor_cols(s[SAVED_GU], f, f));
+    emit_swiglu_dgrad(k->e, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
+                      s[SAVED_UP]);
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
     block_linear_dgrad(k, dxn2, g[BACK_DGU], block_param(k, u, ROLE_W1, 2));

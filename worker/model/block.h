@@ -23,6 +23,7 @@ struct block {
     int64_t b, t;                /* sequences of a microbatch, tokens of each; global */
     bool masked;                 /* attention within documents, or cp > 1: masks and positions from TOKENS */
     bool ring;                   /* context parallel: keys go round instead of being gathered */
+    bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
     const struct device_ops *ops; /* attention_work_bytes */
     struct device *dev;
@@ -63,7 +64,8 @@ enum saved_tensor {
     SAVED_H,       /* (Ns,C)  x + attention */
     SAVED_RSTD2,   /* (Ns) */
     SAVED_XN2,     /* (N,C) */
-    SAVED_GU,      /* (N,2F)  gate | up */
+    SAVED_GATE,    /* (N,F) */
+    SAVED_UP,      /* (N,F) */
     SAVED_ACT,     /* (N,F)   silu(gate) * up */
     SAVED_XN2_OWN, /* mixture of experts (experts.h): (Ns,C) before it was gathered */
     SAVED_LOGITS,  /* (Ns,E) fp32 */

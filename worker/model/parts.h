@@ -45,7 +45,8 @@ struct tensor block_project_out(struct block *k, const char *name, struct tensor
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);
 
-/* Feed-forward layer of a unit, between norms: SAVED_XN2 -> SAVED_GU, SAVED_ACT; y (Ns,C) = residual + its output. */
+/* Feed-forward layer of a unit, between norms: SAVED_XN2 -> SAVED_GATE, SAVED_UP, SAVED_ACT; y (Ns,C) = residual + its
+ * output. */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved);
 /* dy (Ns,C) -> BACK_DY, BACK_DGU; gradient of SAVED_XN2 (Ns,C), summed over tp. */

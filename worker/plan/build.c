@@ -356,6 +356,7 @@ static void forward(struct builder *b, const struct visit *v)
         const struct unit_buffers second = experts ? buffers_of(b, v, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer->from = b->e.p->n_actions;
+        b->k.apart = b->opt->checkpointing[b->model->units[unit].layer] == CHECKPOINT_OPS;
         pass->x = layer_forward(&b->k, units, tokens, pass->x, b->report, &layer->saved);
         layer->to = b->e.p->n_actions;
         for (int j = 0; j < VISIT_UNITS; j++)
@@ -368,14 +369,15 @@ struct keeper {
     int from;
 };
 
-/* Selective recomputation by operation: dear or communicated results are kept, of products every second. */
+/* Selective recomputation by operation: attention, scattered and exchanged results are kept, of products every second.
+ * A gathered input is as large as what it is gathered from times tp, and is gathered again. */
 static bool keep_ops(void *arg, const struct action *a, int buffer)
 {
     const struct keeper *keeper = arg;
     int products = 0;
 
     (void)buffer;
-    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || op_is_collective((enum op)a->op))
+    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL_V)
         return true;
     if (a->op != OP_MATMUL)
         return false;

@@ -285,7 +285,8 @@ static void check_layer(const struct written *w, const struct shape *s, int l)
     check_size(t[SAVED_LSE], s->dims->n_heads / s->tp, n);
     check_size(t[SAVED_H], ns, c);
     check_size(t[SAVED_XN2], n, c);
-    check_size(t[SAVED_GU], n, 2 * f);
+    check_size(t[SAVED_GATE], n, f);
+    check_size(t[SAVED_UP], n, f);
     check_size(t[SAVED_ACT], n, f);
     check_size(g[BACK_DY], n, c);
     check_size(g[BACK_DH], n, c);

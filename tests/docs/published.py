@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What the planner predicts for TorchTitan's published runs, beside what was published.
+
+    published.py WORKER RECIPES          writes Markdown to stdout (docs/published.md)
+    published.py WORKER RECIPES --check FILE   exit 1 when FILE is not what would be written or a bound does not hold
+
+The published figures are of TorchTitan's program on H100s with 96 GB (torchtitan benchmarks/llama3_h100_202412_torchtitan.md,
+2024-12). Predictions are of our program for the same model, mesh, batch and checkpointing, the head in one piece as it
+was there. Two numbers account for what that program holds and ours does not; they are fitted on the 8B rows alone: bytes
+for each element of the logits a rank computes (copies in fp32), and a fixed amount (context, communicators).
+"""
+import json
+import subprocess
+import sys
+
+GIB = 2.0**30
+VOCABULARY = 128256
+OP = ["activation_checkpoint.mode=selective", "activation_checkpoint.selective_ac_option=op"]
+FULL = ["activation_checkpoint.mode=full"]
+F8 = ["model.float8=true"]
+
+
+def row(name, recipe, world, tokens, gib, sets, rows, seq=8192, tp=1, fit=False, memory=True):
+    """rows: sequences of one microbatch; the logits of a rank are rows * seq / cp * vocabulary / tp."""
+    return dict(name=name, recipe=recipe, world=world, tokens=tokens, gib=gib, sets=sets, rows=rows, seq=seq, tp=tp,
+                fit=fit, memory=memory)
+
+
+def context(model, cp, tokens, gib):
+    seq = 32768 * cp
+    cut = ["parallelism.context_parallel_degree=%d" % cp]
+    if model == "8B":
+        return row("8B, FSDP %d, CP %d, sequence %d" % (8 // cp, cp, seq), "llama3_8b", 8, tokens, gib,
+                   FULL + F8 + cut + ["training.local_batch_size=1", "training.global_batch_size=%d" % (8 // cp)],
+                   1, seq // cp, fit=True)
+    return row("405B, FSDP %d, CP %d, TP 8, PP 8, sequence %d" % (8 // cp, cp, seq), "llama3_405b_pp", 512, tokens, gib,
+               FULL + F8 + cut + ["parallelism.pipeline_parallel_schedule=1F1B",
+                                  "parallelism.pipeline_parallel_microbatch_size=1", "training.local_batch_size=8",
+                                  "training.global_batch_size=%d" % (64 // cp)], 1, seq // cp, tp=8)
+
+
+def pipeline(schedule, tokens, gib):
+    # eight microbatches of four sequences: TorchTitan's default is as many microbatches as pipeline ranks
+    return row("405B, FSDP 8, TP 8, PP 8, %s" % schedule, "llama3_405b_pp", 512, tokens, gib,
+               FULL + F8 + ["parallelism.pipeline_parallel_schedule=%s" % schedule,
+                            "parallelism.pipeline_parallel_microbatch_size=4"], 4, tp=8)
+
+
+B2 = ["training.local_batch_size=2"]
+B16 = ["training.local_batch_size=16", "training.global_batch_size=512", "parallelism.tensor_parallel_degree=8"]
+ROWS = [
+    row("8B, FSDP 8, compiled", "llama3_8b", 8, 6667, 77.0, OP + B2, 2, fit=True),
+    row("8B, FSDP 8, compiled, float8", "llama3_8b", 8, 8532, 76.8, OP + B2 + F8, 2, fit=True),
+    row("8B, FSDP 128, compiled", "llama3_8b", 128, 6514, 62.0, OP + B2, 2, fit=True),
+    row("8B, FSDP 128, compiled, float8", "llama3_8b", 128, 8380, 61.8, OP + B2 + F8, 2, fit=True),
+    context("8B", 1, 3890, 83.9), context("8B", 2, 2540, 84.2), context("8B", 4, 1071, 84.0), context("8B", 8, 548, 84.5),
+    row("70B, FSDP 32, TP 8, float8", "llama3_70b", 256, 829, 71.9,
+        FULL + F8 + B16 + ["parallelism.enable_async_tensor_parallel=false"], 16, tp=8),
+    row("70B, FSDP 32, TP 8, float8, async TP", "llama3_70b", 256, 876, 67.6,
+        FULL + F8 + B16 + ["parallelism.enable_async_tensor_parallel=true"], 16, tp=8),
+    pipeline("1F1B", 100, 82.5), pipeline("Interleaved1F1B", 128, 72.7),
+    context("405B", 1, 76, 75.3), context("405B", 2, 47, 75.9), context("405B", 4, 31, 77.1), context("405B", 8, 16, 84.9),
+]
+
+
+def plan(worker, recipes, r):
+    total_seq = r["seq"]
+    for s in r["sets"]:
+        if s.startswith("parallelism.context_parallel_degree="):
+            total_seq *= int(s.split("=")[1])
+    command = [worker, "plan", "%s/%s.toml" % (recipes, r["recipe"]), "--world", str(r["world"]), "--device", "h100",
+               "--json"]
+    for s in r["sets"] + ["training.loss_chunks=1", "training.seq_len=%d" % total_seq]:
+        command += ["--set", s]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit("%s: %s" % (r["name"], done.stderr.strip()))
+    f = json.loads(done.stdout)
+    r["predicted"] = f["tokens_per_second_per_device"]
+    r["planned"] = max(rank["memory"]["planned"] for rank in f["ranks"]) / GIB
+    r["logits"] = r["rows"] * r["seq"] * VOCABULARY / r["tp"]
+
+
+def fit(rows):
+    """Least squares of (published - planned) = bytes * logits + fixed."""
+    x = [r["logits"] / GIB for r in rows]
+    y = [r["gib"] - r["planned"] for r in rows]
+    n, mx, my = len(x), sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - mx) * (b - my) for a, b in zip(x, y)) / sum((a - mx) ** 2 for a in x)
+    assert n == len(y)
+    return slope, my - slope * mx
+
+
+def ratios():
+    """(text, published, predicted, bound)"""
+    by = {r["name"]: r for r in ROWS}
+    out = []
+    a, b = by["405B, FSDP 8, TP 8, PP 8, Interleaved1F1B"], by["405B, FSDP 8, TP 8, PP 8, 1F1B"]
+    out.append(("405B on 512: interleaved to 1F1B", a["tokens"] / b["tokens"], a["predicted"] / b["predicted"], 0.10))
+    for first in (4, 12):
+        base = ROWS[first]
+        for i in range(1, 4):
+            r = ROWS[first + i]
+            out.append(("%s: CP %d to CP 1" % (r["name"].split(",")[0], 2**i), r["tokens"] / base["tokens"],
+                        r["predicted"] / base["predicted"], 0.20))
+    return out
+
+
+def off(a, b):
+    return 100.0 * (a / b - 1)
+
+
+def render(worker, recipes):
+    for r in ROWS:
+        plan(worker, recipes, r)
+    slope, fixed = fit([r for r in ROWS if r["fit"]])
+    problems, out = [], []
+    w = out.append
+    w("# Predictions beside published figures\n")
+    w("Generated by `make docs` from the planner (`titanctl plan`), not from a run: none of these was measured here.\n")
+    w(__doc__.split("\n\n", 2)[2].strip() + "\n")
+    w("Fitted on the 8B rows: %.1f bytes for each logit, %.1f GiB in any case. The cost model's efficiencies" % (slope, fixed))
+    w("(`worker/plan/cost.c`, machine `h100`) were set on the 8B rows as well; rows of 70B and 405B are predictions.\n")
+    w("| Run | tokens/s per GPU, published | predicted | difference | GiB, published | planned | predicted | difference |")
+    w("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for r in ROWS:
+        gib = r["planned"] + slope * r["logits"] / GIB + fixed
+        w("| %s%s | %d | %.0f | %+.0f %% | %.1f | %.1f | %.1f | %+.0f %% |" % (
+            r["name"], " (fitted)" if r["fit"] else "", r["tokens"], r["predicted"], off(r["predicted"], r["tokens"]),
+            r["gib"], r["planned"], gib, off(gib, r["gib"])))
+        if abs(gib / r["gib"] - 1) > 0.15:
+            problems.append("memory of '%s' is off by %.0f %%" % (r["name"], off(gib, r["gib"])))
+    w("\n| Ratio | published | predicted | difference | bound |")
+    w("|---|---:|---:|---:|---:|")
+    for text, published, predicted, bound in ratios():
+        w("| %s | %.3f | %.3f | %+.0f %% | %.0f %% |" % (text, published, predicted, off(predicted, published), 100 * bound))
+        if abs(predicted / published - 1) > bound:
+            problems.append("ratio '%s' is off by %.1f %%" % (text, off(predicted, published)))
+    w("\nPublished tokens/s of the 405B rows are whole numbers, so their ratios are known to a few percent only.")
+    return "\n".join(out) + "\n", problems
+
+
+def main():
+    if len(sys.argv) not in (3, 5):
+        sys.exit(__doc__)
+    text, problems = render(sys.argv[1], sys.argv[2])
+    for p in problems:
+        print("published.py: " + p, file=sys.stderr)
+    if len(sys.argv) == 3:
+        sys.stdout.write(text)
+        sys.exit(0)
+    with open(sys.argv[4], encoding="utf-8") as f:
+        if f.read() != text:
+            print("published.py: %s is out of date; make docs" % sys.argv[4], file=sys.stderr)
+            sys.exit(1)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()
