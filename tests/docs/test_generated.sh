@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# docs/published.md and docs/step.svg are what the planner says today, and its predictions are within their bounds.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+: "${BUILD:=build}" "${PYTHON:=/usr/bin/python3}"
+export BUILD
+unset MAKEFLAGS MFLAGS MAKELEVEL
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+report() { # report NAME STATUS
+    if [ "$2" -eq 0 ]; then echo "ok - $1"; else echo "not ok - $1"; sed 's/^/# /' "$tmp/out"; fi
+}
+"$PYTHON" tests/docs/published.py "$BUILD/bin/titan-worker" recipes --check docs/published.md >"$tmp/out" 2>&1
+report "docs/published.md is current and within bounds" $?
+{ make --no-print-directory step-picture OUT="$tmp/step.svg" && cmp "$tmp/step.svg" docs/step.svg; } >"$tmp/out" 2>&1
+report "docs/step.svg is current (make docs)" $?
