@@ -11,11 +11,13 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "worker/data/batch.h"
 #include "worker/exec/exec.h"
 #include "worker/model/whole.h"
 #include "worker/optim/outcome.h"
 #include "worker/plan/build.h"
 #include "worker/plan/check.h"
+#include "worker/state.h"
 
 enum { B = 2, T = 16, MICROBATCHES = 3 };
 
@@ -33,14 +35,16 @@ struct fixture {
     struct stream *streams[STREAM_COUNT];
     struct model *model;
     struct train_state *state;
-    struct layer_ctx shape;
     struct program *program;
     struct exec *exec;
-    int32_t batch[MICROBATCHES][2][B * T];
+    struct sequence_cut cut;
+    int32_t inputs[MICROBATCHES][B * T], targets[MICROBATCHES][B * T];
+    int32_t tokens[MICROBATCHES][BATCH_ROWS * B * T];
     double counts[MICROBATCHES];
     /* what decide is to do, and what it saw */
     bool skip, fail;
     struct step_outcome outcome;
+    struct update update;
 };
 
 static void must(titan_status status, const struct titan_error *err)
@@ -49,37 +53,80 @@ static void must(titan_status status, const struct titan_error *err)
         fail_msg("%s: %s", titan_status_name(status), err->msg);
 }
 
+static void *bind(void *arg, const struct buffer *buffer)
+{
+    return state_bind(((struct fixture *)arg)->state, buffer);
+}
+
+static titan_status optimise(void *arg, int unit, float *staged, void *shard, const float *grad, int64_t n,
+                             struct stream *s)
+{
+    struct fixture *f = arg;
+    return state_update(f->state, &f->update, unit, staged, shard, grad, n, s);
+}
+
+static void make_batch(struct fixture *f)
+{
+    f->cut = (struct sequence_cut){.b = B, .t = T, .cp = 1};
+    for (int m = 0; m < MICROBATCHES; m++) {
+        for (int i = 0; i < B * T; i++) {
+            f->inputs[m][i] = (m * 31 + i * 7) % 64;
+            f->targets[m][i] = i % 5 == m ? -1 : (m * 31 + i * 7 + 3) % 64; /* some are not counted */
+        }
+        f->counts[m] = (double)batch_fill(&f->cut, 0, f->inputs[m], f->targets[m], NULL, f->tokens[m]);
+    }
+}
+
+static void open_program(struct fixture *f)
+{
+    static const enum checkpointing none[2] = {CHECKPOINT_NONE, CHECKPOINT_NONE};
+    struct titan_error err = {0};
+    const struct build_options build = {.layout = f->state->layout,
+                                        .dt = DTYPE_F32,
+                                        .b = B,
+                                        .t = T,
+                                        .loss_chunks = 2,
+                                        .ops = f->device.ops,
+                                        .dev = f->device.dev,
+                                        .microbatches = MICROBATCHES,
+                                        .prefetch = 1,
+                                        .checkpointing = none};
+    must(program_build(&build, 0, &f->program, &err), &err);
+    must(program_check(f->program, 0, &err), &err);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == STREAM_COMPUTE || f->program->streams >> s & 1)
+            must(f->device.ops->stream_open(f->device.dev, stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+                                            &f->streams[s], &err),
+                 &err);
+}
+
 static int set_up(void **state)
 {
     static struct fixture f;
     struct titan_error err = {0};
     const struct device_options options = {.threads = 1};
+    struct layout *layout = NULL;
+    struct stream *compute = NULL;
+
     memset(&f, 0, sizeof f);
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     must(device_open("cpu", &options, &f.device, &err), &err);
-    must(f.device.ops->stream_open(f.device.dev, "compute", true, &f.streams[STREAM_COMPUTE], &err), &err);
-    must(f.device.ops->stream_open(f.device.dev, "comm", false, &f.streams[STREAM_COMM], &err), &err);
     must(model_open(&dims, &f.model, &err), &err);
-    must(state_open(&f.device, f.model, 0, 1, DTYPE_F32, &f.state, &err), &err);
-    must(state_init(f.state, 5, f.streams[STREAM_COMPUTE], &err), &err);
-    f.shape =
-        (struct layer_ctx){.ops = f.device.ops, .dev = f.device.dev, .model = f.model, .dt = DTYPE_F32, .b = B, .t = T};
-    const struct build_options build = {
-        .layout = f.state->layout, .shape = &f.shape, .microbatches = MICROBATCHES, .prefetch = 1};
-    must(program_build(&build, 0, &f.program, &err), &err);
-    must(program_check(f.program, 0, &err), &err);
-    const struct exec_options exec = {.program = f.program,
-                                      .shape = &f.shape,
-                                      .device = &f.device,
-                                      .streams = {f.streams[0], f.streams[1]},
-                                      .state = f.state};
+    const struct layout_options cut = {.model = f.model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
+    must(layout_open(&cut, &layout, &err), &err);
+    must(state_open(&f.device, layout, 0, DTYPE_F32, false, &f.state, &err), &err);
+    open_program(&f);
+    compute = f.streams[STREAM_COMPUTE];
+    must(state_init(f.state, 5, compute, &err), &err);
+    struct exec_options exec = {.program = f.program,
+                                .cut = {.b = B, .t = T, .cp = 1},
+                                .device = &f.device,
+                                .bind = bind,
+                                .optimise = optimise,
+                                .arg = &f};
+    memcpy(exec.streams, f.streams, sizeof exec.streams);
     must(exec_open(&exec, &f.exec, &err), &err);
-    for (int m = 0; m < MICROBATCHES; m++)
-        for (int i = 0; i < B * T; i++) {
-            f.batch[m][0][i] = (m * 31 + i * 7) % 64;
-            f.batch[m][1][i] = i % 5 == m ? -1 : (m * 31 + i * 7 + 3) % 64; /* some are not counted */
-            f.counts[m] += f.batch[m][1][i] >= 0;
-        }
+    make_batch(&f);
     *state = &f;
     return 0;
 }
@@ -88,45 +135,47 @@ static int tear_down(void **state)
 {
     struct fixture *f = *state;
     for (int i = 0; i < STREAM_COUNT; i++) /* exec_close wants them idle; a failed step may have left one failed */
-        (void)!f->device.ops->stream_sync(f->streams[i], NULL);
+        if (f->streams[i])
+            (void)!f->device.ops->stream_sync(f->streams[i], NULL);
     exec_close(f->exec);
     program_close(f->program);
     state_close(f->state);
     model_close(f->model);
     for (int i = 0; i < STREAM_COUNT; i++)
-        f->device.ops->stream_close(f->streams[i]);
+        if (f->streams[i])
+            f->device.ops->stream_close(f->streams[i]);
     device_close(&f->device);
     return 0;
 }
 
-static titan_status decide(void *arg, const double *reports, struct exec_decision *ret, struct titan_error *err)
+static titan_status decide(void *arg, const double *report, bool *ret_skip, struct titan_error *err)
 {
     struct fixture *f = arg;
     if (f->fail)
         return titan_fail(err, TITAN_ECANCELLED, "the host has other plans");
-    TRY(outcome_read(f->program, f->state->layout, reports, &f->outcome, err));
-    *ret = (struct exec_decision){.skip = f->skip,
-                                  .adamw = {.lr = 1e-2f,
-                                            .beta1 = 0.9f,
-                                            .beta2 = 0.95f,
-                                            .eps = 1e-8f,
-                                            .grad_scale = (float)(1 / f->outcome.tokens),
-                                            .bias1 = 0.1f,
-                                            .bias2 = 0.05f}};
+    TRY(outcome_read(f->program, f->state->layout, report, &f->outcome, err));
+    *ret_skip = f->skip;
+    f->update.args = (struct adamw_args){.lr = 1e-2f,
+                                         .beta1 = 0.9f,
+                                         .beta2 = 0.95f,
+                                         .eps = 1e-8f,
+                                         .grad_scale = (float)(1 / f->outcome.tokens),
+                                         .bias1 = 0.1f,
+                                         .bias2 = 0.05f};
     return TITAN_OK;
 }
 
 static titan_status run(struct fixture *f, unsigned orders, struct titan_error *err)
 {
     const struct exec_step step = {
-        .batch = &f->batch[0][0][0], .counts = f->counts, .orders = orders, .decide = decide, .arg = f};
+        .tokens = &f->tokens[0][0], .counts = f->counts, .orders = orders, .decide = decide, .arg = f};
     TRY(exec_run(f->exec, &step, err));
     return f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], err);
 }
 
 static float *copy_state(const struct fixture *f)
 {
-    float *copy = malloc(3 * (size_t)f->state->layout->total * sizeof *copy);
+    float *copy = malloc((size_t)state_snapshot_size(f->state->layout, 0) * sizeof *copy);
     must(state_snapshot(f->state, copy, f->streams[STREAM_COMPUTE], NULL), NULL);
     return copy;
 }
@@ -149,7 +198,7 @@ static void test_loss_and_norm(void **state)
     }
     for (int m = 0; m < MICROBATCHES; m++) {
         double loss;
-        must(whole_model_loss(w, f->batch[m][0], f->batch[m][1], B, T, &loss, grads, &err), &err);
+        must(whole_model_loss(w, f->inputs[m], f->targets[m], B, T, &loss, grads, &err), &err);
         sum += loss;
         counted += f->counts[m];
         for (int i = 0; i < f->model->n_tensors; i++)
@@ -174,7 +223,7 @@ static void test_skip(void **state)
 {
     struct fixture *f = *state;
     struct titan_error err = {0};
-    const size_t bytes = 3 * (size_t)f->state->layout->total * sizeof(float);
+    const size_t bytes = (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float);
     _cleanup_free_ float *before = copy_state(f);
 
     f->skip = true;
@@ -204,7 +253,7 @@ static void test_host_fails(void **state)
     assert_non_null(strstr(err.msg, "DECIDE"));
     assert_non_null(strstr(err.msg, "other plans"));
     _cleanup_free_ float *after = copy_state(f);
-    assert_memory_equal(before, after, 3 * (size_t)f->state->layout->total * sizeof(float));
+    assert_memory_equal(before, after, (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float));
 }
 
 /* A weight that is not finite: its unit is named, though the units after it and all gradients are spoilt too. */
@@ -215,19 +264,16 @@ static void test_bad_unit(void **state)
 
     f->skip = true;
     for (int u = 0; u < f->model->n_units; u++) {
-        const struct model_tensor *t = &f->model->tensors[f->model->units[u].first_tensor];
-        float *weight = &f->state->master[f->state->layout->offset[u] + t->offset];
-        const float good = *weight;
-        *weight = NAN;
-        if (u == 0) /* a token's row: one that occurs */
-            for (int64_t i = 0; i < t->numel; i++)
-                weight[i] = NAN;
+        const int first = f->model->units[u].first_tensor;
+        const struct model_tensor *t = &f->model->tensors[first];
+        float *weight =
+            f->state->values + 3 * f->state->layout->units[u].offset + f->state->layout->tensors[first].offset;
+        for (int64_t i = 0; i < (u == 0 ? t->numel : 1); i++) /* the embedding: a row that occurs */
+            weight[i] = NAN;
         must(run(f, 0, &err), &err);
         assert_false(f->outcome.finite);
         assert_int_equal(f->outcome.bad_unit, u);
-        *weight = good;
-        if (u == 0)
-            model_init_range(f->model, 5, 0, 0, t->numel, weight);
+        model_init_tensor(f->model, 5, first, 0, u == 0 ? t->numel : 1, weight);
         must(run(f, 0, &err), &err);
         assert_true(f->outcome.finite && f->outcome.bad_unit == -1);
     }
@@ -240,13 +286,12 @@ static void test_bad_gradient(void **state)
     struct titan_error err = {0};
     struct step_outcome outcome;
 
-    f->skip = true;
-    must(run(f, 0, &err), &err);
-    _cleanup_free_ double *report = calloc((size_t)report_size(f->program), sizeof *report);
+    const struct report *r = &f->program->report;
+    _cleanup_free_ double *report = calloc((size_t)r->size, sizeof *report);
     for (int m = 0; m < MICROBATCHES; m++)
-        report[report_counts(f->program) + m] = 1;
+        report[r->counts + m] = 1;
     for (int u = 0; u <= 2; u++)
-        report[report_blocks(f->program) + layout_block_index(f->state->layout, u, 0)] = INFINITY;
+        report[r->norms + u] = INFINITY;
     must(outcome_read(f->program, f->state->layout, report, &outcome, &err), &err);
     assert_false(outcome.finite);
     assert_int_equal(outcome.bad_unit, 2);
