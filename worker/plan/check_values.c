@@ -132,17 +132,18 @@ static bool write_part(struct contents *s, struct part part)
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
-/* What an operand of the visit reads here. */
-static uint64_t value_of_part(const struct values *v, const struct operand *o, const struct part *part, int visit)
+/* Written by the visit that reads it? Then it matters what and in which parts; of others, only whence it comes. */
+static bool is_own(const struct buffer *b, const struct part *part, int visit)
+{
+    return part->visit == visit && visit != NONE && !accumulates(b);
+}
+
+static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int visit)
 {
     const struct buffer *b = &v->c->p->buffers[o->buffer];
-    const size_t from = MAX(part->from, o->offset), to = MIN(part->to, o->offset + o->bytes);
-    uint64_t h = mix(from - o->offset, to - from);
+    const bool same_unit = visit_unit(v, part->visit) == visit_unit(v, visit);
 
-    if (part->visit == visit && visit != NONE && !accumulates(b))
-        return mix(mix(h, part->value), part->from - o->offset);
-    h = mix(h, o->offset);
-    return mix(h, visit_unit(v, part->visit) == visit_unit(v, visit) ? v->names[o->buffer] : (uint64_t)b->kind);
+    return mix(o->offset, same_unit ? v->names[o->buffer] : (uint64_t)b->kind);
 }
 
 /* Everything must have been written. *ret: what is read. */
@@ -152,14 +153,22 @@ static titan_status read_operand(const struct values *v, const struct operand *o
     const struct buffer *b = &c->p->buffers[o->buffer];
     const struct contents *s = &v->contents[o->buffer];
     size_t at = o->offset;
-    uint64_t h = 0;
+    uint64_t h = 0, origin = 0; /* of the part before; 0: none, or an own one */
 
     for (int i = find_part(s, at); at < o->offset + o->bytes; i++) {
-        if (i == s->n || s->parts[i].from > at)
+        const struct part *part = &s->parts[i];
+        if (i == s->n || part->from > at)
             return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which nobody has written", k, at,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
-        h = mix(h, value_of_part(v, o, &s->parts[i], visit));
-        at = s->parts[i].to;
+        if (is_own(b, part, visit)) {
+            h = mix(h, mix(mix(at - o->offset, part->value), part->from - o->offset));
+            h = mix(h, MIN(part->to, o->offset + o->bytes) - at);
+            origin = 0;
+        } else if (origin_of_part(v, o, part, visit) != origin) {
+            origin = origin_of_part(v, o, part, visit);
+            h = mix(h, mix(at - o->offset, origin));
+        }
+        at = part->to;
     }
     *ret = h;
     return TITAN_OK;
