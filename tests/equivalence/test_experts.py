@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Expert biases are training state: a run that stops and goes on from its checkpoint, on the same mesh or on another
+one, has the biases of a run that never stopped. Prints TAP."""
+import subprocess
+import sys
+
+import matrix
+
+MESHES = {1: "moe", 4: "moe dps2 tp2 ep4"}
+STEPS = 6
+
+
+class Runs:
+    def __init__(self):
+        self.lab = matrix.Lab()
+        self.n = 0
+
+    def train(self, directory, words, steps):
+        case = matrix.Case(words)
+        # The learning rate is the same in all steps, however many are to come.
+        sets = matrix.OPTIMIZERS["AdamW"] + (f"training.steps={steps}", "lr_scheduler.warmup_steps=0",
+                                             "lr_scheduler.decay_ratio=0.0")
+        done = subprocess.run(self.lab.command("run", case, sets=sets) + ["--dir", str(directory)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.RUN_LIMIT_S)
+        assert done.returncode == 0, done.stdout[-600:]
+
+    def biases(self, *parts):
+        """After parts: (words, up to which step), one run after the other in one folder."""
+        self.n += 1
+        directory = self.lab.work / f"stop-{self.n}"
+        for words, steps in parts:
+            self.train(directory, words, steps)
+        tensors = matrix.read_checkpoint(directory / "checkpoint" / f"step-{parts[-1][1]:08}")
+        return {n: t for n, t in tensors.items() if n.endswith(".moe.expert_bias")}
+
+
+def main():
+    runs = Runs()
+    faults = 0
+    try:
+        want = runs.biases(("moe", STEPS))
+        assert len(want) == 3 and all((abs(t) > 0).any() for t in want.values()), "no biases, or they never moved"
+        cases = [("stopped after 2 steps", (("moe", 2), ("moe", STEPS))),
+                 ("on 4 ranks", ((MESHES[4], STEPS),)),
+                 ("on 4 ranks, then on 1", ((MESHES[4], 3), ("moe", STEPS))),
+                 ("on 1 rank, then on 4", (("moe", 3), (MESHES[4], STEPS)))]
+        print(f"1..{len(cases)}")
+        for i, (name, parts) in enumerate(cases, 1):
+            got = runs.biases(*parts)
+            # Loads are whole numbers, so that biases are the same to the last bit as long as the choices are.
+            same = got.keys() == want.keys() and all(got[n].tobytes() == want[n].tobytes() for n in want)
+            print(f"{'ok' if same else 'not ok'} {i} - expert biases: {name}", flush=True)
+            if not same:
+                print("".join(f"# {n}\n# {want[n]}\n# {got.get(n)}\n" for n in want))
+            faults += not same
+    finally:
+        runs.lab.close()
+    return faults > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

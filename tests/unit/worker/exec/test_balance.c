@@ -1,0 +1,291 @@
+/* Loss-free balancing through whole steps: the report has the choices of all microbatches, each counted once whatever
+ * is computed again; biases move by the rule, against the load; with frozen weights loads become even; a skipped step
+ * leaves biases alone. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "worker/exec/exec.h"
+#include "worker/plan/build.h"
+#include "worker/plan/check.h"
+
+enum { B = 4, T = 32, MICROBATCHES = 3, LAYERS = 3, E = 8, TOP_K = 2, LAYERS_MIXED = LAYERS - 1 };
+#define RATE 1e-3
+
+static const struct model_dims dims = {.dim = 32,
+                                       .n_layers = LAYERS,
+                                       .n_heads = 4,
+                                       .n_kv_heads = 2,
+                                       .ffn_hidden = 48,
+                                       .vocab_size = 512,
+                                       .rope_theta = 1e4,
+                                       .norm_eps = 1e-5,
+                                       .n_experts = E,
+                                       .top_k = TOP_K,
+                                       .n_shared_experts = 1,
+                                       .moe_hidden = 24,
+                                       .n_dense_layers = 1,
+                                       .route_scale = 1,
+                                       .balance_rate = RATE};
+
+struct fixture {
+    struct device_handle device;
+    struct stream *streams[STREAM_COUNT];
+    struct model *model;
+    struct layout *layout;
+    struct program *program;
+    struct exec *exec;
+    float **values; /* of every unit: masters, which are the shard too, and room for both moments */
+    float *biases;
+    int32_t tokens[MICROBATCHES][5][B * T];
+    double counts[MICROBATCHES], loads[LAYERS_MIXED][E];
+    bool skip;
+};
+
+static void must(titan_status status, const struct titan_error *err)
+{
+    if (status != TITAN_OK)
+        fail_msg("%s: %s", titan_status_name(status), err->msg);
+}
+
+static void *room(const struct fixture *f, size_t floats)
+{
+    struct titan_error err = {0};
+    void *p = NULL;
+    must(f->device.ops->alloc(f->device.dev, floats * sizeof(float), &p, &err), &err);
+    return p;
+}
+
+static void fill(struct fixture *f)
+{
+    f->values = calloc((size_t)f->model->n_units, sizeof *f->values);
+    for (int u = 0; u < f->model->n_units; u++)
+        f->values[u] = room(f, 3 * (size_t)f->layout->units[u].shard);
+    for (int i = 0; i < f->model->n_tensors; i++) {
+        const struct model_tensor *t = &f->model->tensors[i];
+        model_init_tensor(f->model, 7, i, 0, t->numel, f->values[t->unit] + f->layout->tensors[i].offset);
+    }
+    f->biases = room(f, (size_t)layout_biases(f->model));
+    for (int m = 0; m < MICROBATCHES; m++)
+        for (int i = 0; i < B * T; i++) {
+            f->tokens[m][0][i] = i % 2 ? (m * B * T + i) * 37 % 512 : i % 12; /* some are frequent */
+            f->tokens[m][1][i] = (m * 31 + i * 5 + 3) % 512;
+            f->tokens[m][2][i] = i % T;
+            f->tokens[m][3][i] = i;
+            f->tokens[m][4][i] = i - i % T;
+            f->counts[m]++;
+        }
+}
+
+static void *bind_buffer(void *arg, const struct buffer *b)
+{
+    struct fixture *f = arg;
+    if (b->kind == BUF_BIAS)
+        return f->biases + layout_bias_offset(f->model, f->model->units[b->unit].layer);
+    return f->values[b->unit];
+}
+
+/* Weights stay what they are. */
+static titan_status no_update(void *arg, int unit, float *state, void *shard, const float *grad, int64_t n,
+                              struct stream *s)
+{
+    (void)arg, (void)unit, (void)state, (void)shard, (void)grad, (void)n, (void)s;
+    return TITAN_OK;
+}
+
+static void open_step(struct fixture *f, enum checkpointing mode)
+{
+    struct titan_error err = {0};
+    const struct device_options options = {.threads = 1};
+    enum checkpointing modes[LAYERS];
+    memset(f, 0, sizeof *f);
+    (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
+    must(device_open("cpu", &options, &f->device, &err), &err);
+    must(model_open(&dims, &f->model, &err), &err);
+    const struct layout_options layout = {.model = f->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
+    must(layout_open(&layout, &f->layout, &err), &err);
+    for (int l = 0; l < LAYERS; l++)
+        modes[l] = mode;
+    const struct build_options build = {.layout = f->layout,
+                                        .dt = DTYPE_F32,
+                                        .b = B,
+                                        .t = T,
+                                        .loss_chunks = 1,
+                                        .ops = f->device.ops,
+                                        .dev = f->device.dev,
+                                        .microbatches = MICROBATCHES,
+                                        .checkpointing = modes};
+    must(program_build(&build, 0, &f->program, &err), &err);
+    must(program_check(f->program, 0, &err), &err);
+    fill(f);
+    struct exec_options exec = {.program = f->program,
+                                .cut = {.b = B, .t = T, .cp = 1},
+                                .device = &f->device,
+                                .bind = bind_buffer,
+                                .optimise = no_update,
+                                .arg = f};
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == STREAM_COMPUTE || f->program->streams >> s & 1)
+            must(f->device.ops->stream_open(f->device.dev, stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+                                            &f->streams[s], &err),
+                 &err);
+    memcpy(exec.streams, f->streams, sizeof exec.streams);
+    must(exec_open(&exec, &f->exec, &err), &err);
+}
+
+static void close_step(struct fixture *f)
+{
+    exec_close(f->exec);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (f->streams[s])
+            f->device.ops->stream_close(f->streams[s]);
+    for (int u = 0; u < f->model->n_units; u++)
+        f->device.ops->release(f->device.dev, f->values[u]);
+    free(f->values);
+    f->device.ops->release(f->device.dev, f->biases);
+    program_close(f->program);
+    layout_close(f->layout);
+    model_close(f->model);
+    device_close(&f->device);
+}
+
+static titan_status decide(void *arg, const double *report, bool *ret_skip, struct titan_error *err)
+{
+    struct fixture *f = arg;
+    (void)err;
+    assert_int_equal(f->program->report.size - f->program->report.loads, LAYERS_MIXED * E);
+    memcpy(f->loads, report + f->program->report.loads, sizeof f->loads);
+    *ret_skip = f->skip;
+    return TITAN_OK;
+}
+
+static void run_step(struct fixture *f)
+{
+    struct titan_error err = {0};
+    const struct exec_step step = {.tokens = &f->tokens[0][0][0], .counts = f->counts, .decide = decide, .arg = f};
+    must(exec_run(f->exec, &step, &err), &err);
+    must(f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], &err), &err);
+}
+
+/* Most of an expert, in means; 1 is even. */
+static double imbalance(const double *loads)
+{
+    double most = 0;
+    for (int e = 0; e < E; e++)
+        most = fmax(most, loads[e]);
+    return most * E / (MICROBATCHES * B * T * TOP_K);
+}
+
+/* One step's change, from the paper's rule and TorchTitan's centering. */
+static void expected_change(const double *loads, double *ret)
+{
+    const double mean = (double)(MICROBATCHES * B * T * TOP_K) / E;
+    double sum = 0;
+    for (int e = 0; e < E; e++) {
+        ret[e] = loads[e] < mean ? RATE : loads[e] > mean ? -RATE : 0;
+        sum += ret[e];
+    }
+    for (int e = 0; e < E; e++)
+        ret[e] -= sum / E;
+}
+
+static void test_rule(void **state)
+{
+    struct fixture f;
+    double want[LAYERS_MIXED][E] = {0};
+    (void)state;
+    open_step(&f, CHECKPOINT_NONE);
+    for (int step = 0; step < 3; step++) {
+        run_step(&f);
+        for (int l = 0; l < LAYERS_MIXED; l++) {
+            double change[E], all = 0;
+            expected_change(f.loads[l], change);
+            for (int e = 0; e < E; e++) {
+                all += f.loads[l][e];
+                want[l][e] += change[e];
+                assert_true(fabs(f.biases[l * E + e] - want[l][e]) < 1e-8);
+            }
+            assert_true(all == MICROBATCHES * B * T * TOP_K);
+            assert_true(imbalance(f.loads[l]) > 1.1); /* there is something to do */
+        }
+    }
+    close_step(&f);
+}
+
+static void test_becomes_even(void **state)
+{
+    struct fixture f;
+    double first[LAYERS_MIXED], late[LAYERS_MIXED][E] = {0};
+    (void)state;
+    open_step(&f, CHECKPOINT_NONE);
+    run_step(&f);
+    for (int l = 0; l < LAYERS_MIXED; l++)
+        first[l] = imbalance(f.loads[l]);
+    for (int step = 0; step < 80; step++)
+        run_step(&f);
+    for (int step = 0; step < 20; step++) { /* a frequent token goes here and there: on average */
+        run_step(&f);
+        for (int l = 0; l < LAYERS_MIXED; l++)
+            for (int e = 0; e < E; e++)
+                late[l][e] += f.loads[l][e] / 20;
+    }
+    for (int l = 0; l < LAYERS_MIXED; l++) {
+        const double last = imbalance(late[l]);
+        print_message("# layer %d: busiest expert has %.2f of the mean, after 100 steps %.2f\n", l + 1, first[l], last);
+        assert_true(last - 1 < (first[l] - 1) / 2);
+    }
+    close_step(&f);
+}
+
+static void test_skipped(void **state)
+{
+    struct fixture f;
+    float before[LAYERS_MIXED * E];
+    (void)state;
+    open_step(&f, CHECKPOINT_NONE);
+    run_step(&f);
+    memcpy(before, f.biases, sizeof before);
+    f.skip = true;
+    run_step(&f);
+    assert_memory_equal(before, f.biases, sizeof before);
+    double skipped[LAYERS_MIXED][E];
+    memcpy(skipped, f.loads, sizeof skipped);
+    f.skip = false;
+    run_step(&f); /* counts anew: the same choices, as nothing has moved */
+    assert_memory_equal(skipped, f.loads, sizeof skipped);
+    assert_memory_not_equal(before, f.biases, sizeof before);
+    close_step(&f);
+}
+
+static void test_counted_once(void **state)
+{
+    double want[LAYERS_MIXED][E];
+    (void)state;
+    for (int mode = CHECKPOINT_NONE; mode <= CHECKPOINT_FULL; mode++) {
+        struct fixture f;
+        open_step(&f, (enum checkpointing)mode);
+        run_step(&f);
+        if (mode == CHECKPOINT_NONE)
+            memcpy(want, f.loads, sizeof want);
+        assert_memory_equal(want, f.loads, sizeof want);
+        close_step(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rule),
+        cmocka_unit_test(test_becomes_even),
+        cmocka_unit_test(test_skipped),
+        cmocka_unit_test(test_counted_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
