@@ -27,6 +27,7 @@ static titan_status measure(const struct build_options *options, const struct co
     for (int l = 0; l < layers; l++)
         all[l] = mode;
     with.checkpointing = all;
+    with.draft = true;
     TRY(program_build(&with, 0, &p, err));
     (void)program_peak(p, bytes, NULL);
     *ret = (struct measured){.bytes = (double)bytes[MEMORY_ACTIVATIONS]};

@@ -742,7 +742,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     gradients_update(b);
     if (b->e.status != TITAN_OK)
         return titan_fail(err, b->e.status, "program: out of memory");
-    return program_finish(b->e.p, err);
+    return b->opt->draft ? TITAN_OK : program_finish(b->e.p, err);
 }
 
 titan_status program_build(const struct build_options *options, int rank, struct program **ret, struct titan_error *err)

@@ -52,6 +52,7 @@ struct build_options {
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
+    bool draft;                              /* unfinished (program_finish): passes come first */
 };
 
 /* The program of this rank's kind. */

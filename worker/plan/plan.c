@@ -177,14 +177,16 @@ static titan_status run_passes(const struct plan *plan, struct program *p, struc
         TRY(pass_bucket(p, &options, err));
     if (r->parallelism.fsdp_reorder)
         TRY(pass_reorder(p, &options, err));
-    return pieces || buckets || r->parallelism.fsdp_reorder ? program_finish(p, err) : TITAN_OK;
+    return program_finish(p, err);
 }
 
 titan_status plan_program(const struct plan *plan, int rank, struct program **ret, struct titan_error *err)
 {
+    struct build_options draft = plan->build;
     struct program *p = NULL;
 
-    TRY(program_build(&plan->build, rank, &p, err));
+    draft.draft = true;
+    TRY(program_build(&draft, rank, &p, err));
     const titan_status status = run_passes(plan, p, err);
     if (status != TITAN_OK) {
         program_close(p);
