@@ -427,8 +427,8 @@ static void test_recomputation(void **state)
         again += p.kinds[0]->actions[i].op == OP_ATTENTION && p.kinds[0]->actions[i].phase == PHASE_RECOMPUTE;
     assert_int_equal(again, 2 * 4);
     assert_int_equal(count_ops(p.kinds[0], OP_ATTENTION, -1), 2 * count_ops(kept.kinds[0], OP_ATTENTION, -1));
-    assert_int_equal(most_alive(p.kinds[0], BUF_ACTIVATION, "gu"), 1);
-    assert_int_equal(most_alive(kept.kinds[0], BUF_ACTIVATION, "gu"), 4);
+    assert_int_equal(most_alive(p.kinds[0], BUF_ACTIVATION, "xn1"), 1);
+    assert_int_equal(most_alive(kept.kinds[0], BUF_ACTIVATION, "xn1"), 4);
     assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), most_alive(kept.kinds[0], BUF_FULL, NULL));
     programs_close(&p);
     programs_close(&kept);
