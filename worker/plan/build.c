@@ -356,7 +356,6 @@ static void forward(struct builder *b, const struct visit *v)
         const struct unit_buffers second = experts ? buffers_of(b, v, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer->from = b->e.p->n_actions;
-        b->k.apart = b->opt->checkpointing[b->model->units[unit].layer] == CHECKPOINT_OPS;
         pass->x = layer_forward(&b->k, units, tokens, pass->x, b->report, &layer->saved);
         layer->to = b->e.p->n_actions;
         for (int j = 0; j < VISIT_UNITS; j++)
@@ -650,6 +649,15 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
     b->k.table[table] = emit_buffer(&b->e, BUF_TABLE, name, bytes);
 }
 
+/* All layers go through the same operations, so one that keeps a part of its products decides for all. */
+static bool any_keeps_products(const struct builder *b)
+{
+    for (int l = 0; l < b->model->dims.n_layers; l++)
+        if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
+            return true;
+    return false;
+}
+
 static void init_block(struct builder *b)
 {
     const struct build_options *o = b->opt;
@@ -663,6 +671,7 @@ static void init_block(struct builder *b)
                           .t = o->t,
                           .masked = o->masked,
                           .ring = o->ring,
+                          .apart = any_keeps_products(b),
                           .loss_chunks = o->loss_chunks,
                           .ops = o->ops,
                           .dev = o->dev,
