@@ -80,6 +80,7 @@ struct recipe {
         char fsdp_bucketing[16]; /* "off", "block" (a unit is a bucket), "greedy" (against the cost model) */
         bool fsdp_reorder;       /* gathers are issued ahead of the compute they can hide under */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
+        double expert_parallel_room; /* rows of a rank's experts, in even shares; 0 = for the worst case */
         bool enable_async_tensor_parallel;
         char pipeline_parallel_schedule[32];      /* as schedule_names() */
         char pipeline_parallel_schedule_csv[512]; /* path; empty = none */

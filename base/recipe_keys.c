@@ -218,6 +218,10 @@ const struct recipe_key recipe_keys[] = {
             "all the same. Also read as context_parallel_load_balancer = \"headtail\"."},
     DEGREE("expert_parallel_degree", expert_parallel_degree,
            "Workers the experts are split over, out of those of dp_shard, cp and tp."),
+    {.section = "parallelism", .name = "expert_parallel_room", .type = KEY_REAL, AT(parallelism.expert_parallel_room),
+     .min = 0, .max = 4096, .initial = "0.0", .flags = KEY_TITAN,
+     .doc = "Rows that a worker's experts have room for, in multiples of their even share; a step that sends them more "
+            "fails. 0: for the worst case, all tokens of all workers."},
 
     {.section = "checkpoint", .name = "enable", .type = KEY_BOOL, AT(checkpoint.enable), .initial = "false",
      .doc = "Write checkpoints. Also read as enable_checkpoint."},

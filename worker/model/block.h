@@ -25,6 +25,7 @@ struct block {
     bool ring;                   /* context parallel: keys go round instead of being gathered */
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
+    double expert_room; /* rows experts have room for where they are shared, in even shares; 0: for the worst case */
     const struct device_ops *ops; /* attention_work_bytes */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */

@@ -1,6 +1,8 @@
 /* experts.c - router, exchange of rows, experts. */
 #include "worker/model/experts.h"
 
+#include <math.h>
+
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 
@@ -10,6 +12,14 @@ struct sizes {
     int64_t e, here, top_k; /* experts in all, on this rank, of a token */
     int64_t rows, room;     /* choices of this rank's tokens; most rows its experts can get */
 };
+
+/* Most rows that the experts of a rank can get, or as many as there is room for: more are a failure of the step. */
+static int64_t room_of(const struct block *k, int ep, int64_t rows, int64_t most)
+{
+    if (ep == 1 || k->expert_room <= 0)
+        return most;
+    return MAX(1, MIN(most, (int64_t)ceil(k->expert_room * (double)rows)));
+}
 
 static struct sizes sizes_of(const struct block *k)
 {
@@ -25,7 +35,7 @@ static struct sizes sizes_of(const struct block *k)
                           .here = here,
                           .top_k = d->top_k,
                           .rows = ns * d->top_k,
-                          .room = ep * ns * MIN(d->top_k, here)};
+                          .room = room_of(k, ep, ns * d->top_k, ep * ns * MIN(d->top_k, here))};
 }
 
 static struct routing routing_of(const struct block *k)
@@ -242,8 +252,7 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
                         counts, z.rows);
     emit_matmul_grouped(k->e, block_grad(k, x, ROLE_W1, 1), !x->first, dgate, true, s[SAVED_ROWS], false, counts,
                         z.rows);
-    emit_matmul_grouped(k->e, block_grad(k, x, ROLE_W3, 1), !x->first, dup, true, s[SAVED_ROWS], false, counts,
-                        z.rows);
+    emit_matmul_grouped(k->e, block_grad(k, x, ROLE_W3, 1), !x->first, dup, true, s[SAVED_ROWS], false, counts, z.rows);
     block_linear_wgrad(k, block_grad(k, u.own, ROLE_GATE, 1), u.own->first, g[BACK_DLOGITS], s[SAVED_XN2_OWN]);
     if (k->layout->model->dims.n_shared_experts > 0)
         block_feed_forward_wgrad(k, u.own, saved, back);

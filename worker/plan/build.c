@@ -673,6 +673,7 @@ static void init_block(struct builder *b)
                           .ring = o->ring,
                           .apart = any_keeps_products(b),
                           .loss_chunks = o->loss_chunks,
+                          .expert_room = o->expert_room,
                           .ops = o->ops,
                           .dev = o->dev,
                           .bias = b->bias,

@@ -43,6 +43,7 @@ struct build_options {
     int64_t b, t; /* of a microbatch */
     bool masked, ring;
     int loss_chunks;
+    double expert_room;           /* of struct block */
     const struct device_ops *ops; /* attention_work_bytes */
     struct device *dev;
     int64_t microbatches; /* of the global batch */

@@ -79,6 +79,7 @@ struct shape {
     int cp, tp, ep;       /* ep 0: 1 */
     bool ring, documents; /* documents: masks within them, also on one rank */
     int loss_chunks;
+    double room;                                         /* block.expert_room */
     enum { KEEP_ALL, KEEP_PRODUCTS, KEEP_NOTHING } keep; /* of the forward; the rest is computed again */
 };
 
@@ -218,6 +219,7 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
                           .masked = is_masked(s),
                           .ring = s->ring,
                           .loss_chunks = s->loss_chunks,
+                          .expert_room = s->room,
                           .ops = ops,
                           .dev = dev};
     declare(w, s);
@@ -356,6 +358,35 @@ static void test_emitted(void **state)
             check_layer(&w, &s, l);
         check_collectives(&w, &s);
         check_head(&w, &s);
+        close_step(&w);
+    }
+}
+
+/* Bytes of the largest buffer of this name. */
+static size_t largest(const struct program *p, const char *name)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < p->n_buffers; i++)
+        if (strcmp(p->buffers[i].name, name) == 0)
+            bytes = MAX(bytes, p->buffers[i].bytes);
+    return bytes;
+}
+
+/* Shared experts have room for all tokens of all ranks, or for as many even shares as is said. */
+static void test_room(void **state)
+{
+    const size_t row = (size_t)mixed.dim * sizeof(float), tokens = TOKENS / 4;
+    static const struct {
+        int ep;
+        double room;
+        size_t rows; /* in those of one rank's tokens */
+    } c[] = {{1, 0, 4}, {1, 0.5, 4}, {2, 0, 8}, {2, 1.25, 5}, {4, 0, 8}, {4, 1.5, 6}, {4, 99, 8}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(c); i++) {
+        const struct shape s = {.dims = &mixed, .cp = 1, .tp = 4, .ep = c[i].ep, .loss_chunks = 1, .room = c[i].room};
+        struct written w;
+        assert_true(write_step(&w, &s, &paper, NULL));
+        assert_int_equal(largest(w.e.p, "rows_out"), c[i].rows * tokens * row);
         close_step(&w);
     }
 }
@@ -748,6 +779,7 @@ static void test_expert_parallel(void **state)
     static const struct shape s[] = {
         {&mixed, .cp = 2, .tp = 1, .ep = 2, .loss_chunks = 1},
         {&mixed, .cp = 1, .tp = 4, .ep = 4, .loss_chunks = 1},
+        {&mixed, .cp = 1, .tp = 4, .ep = 4, .loss_chunks = 1, .room = 2},
         {&deepseek, .cp = 1, .tp = 2, .ep = 2, .loss_chunks = 1},
         {&deepseek, .cp = 4, .tp = 1, .ep = 2, .ring = true, .loss_chunks = 1},
         {&deepseek, .cp = 2, .tp = 2, .ep = 4, .documents = true, .loss_chunks = 1, .keep = KEEP_NOTHING},
@@ -761,10 +793,15 @@ int main(void)
 {
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_emitted),          cmocka_unit_test(test_added),
-        cmocka_unit_test(test_one_rank),         cmocka_unit_test(test_tensor_parallel),
-        cmocka_unit_test(test_context_parallel), cmocka_unit_test(test_both),
-        cmocka_unit_test(test_recomputed),       cmocka_unit_test(test_latent_and_experts),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_emitted),
+        cmocka_unit_test(test_added),
+        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_tensor_parallel),
+        cmocka_unit_test(test_context_parallel),
+        cmocka_unit_test(test_both),
+        cmocka_unit_test(test_recomputed),
+        cmocka_unit_test(test_latent_and_experts),
         cmocka_unit_test(test_expert_parallel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
