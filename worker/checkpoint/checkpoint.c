@@ -433,8 +433,27 @@ static titan_status read_stored(const struct stored *s, int64_t from, int64_t n,
                             (size_t)n * sizeof(float), err);
 }
 
-/* What stored and wanted have in common: in one go where it is in one place on both sides, through a buffer where it is
- * in the file, otherwise row by row. */
+/* Whole rows of the box into rows of the matrix wanted, which is wider: through a buffer. */
+static titan_status read_rows(const struct stored *s, const struct piece *want, const struct piece *common,
+                              struct titan_error *err)
+{
+    const int64_t cols = common->cols, at_once = MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1);
+    const int64_t from = piece_place(&s->box, common);
+    float *out = want->data + piece_place(want, common);
+    titan_assert(want->data);
+    _cleanup_free_ float *block = malloc((size_t)(at_once * cols) * sizeof(*block));
+    if (!block)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to read a checkpoint");
+    for (int64_t r = 0; r < common->rows; r += at_once) {
+        const int64_t n = MIN(at_once, common->rows - r);
+        TRY(read_stored(s, from + r * cols, n * cols, block, err));
+        for (int64_t i = 0; i < n; i++)
+            memcpy(out + (r + i) * want->cols, block + i * cols, (size_t)cols * sizeof(*out));
+    }
+    return TITAN_OK;
+}
+
+/* What stored and wanted have in common: in one go where it is in one place on both sides, otherwise by rows. */
 static titan_status read_overlap(const struct stored *s, const struct piece *want, const struct piece *common,
                                  struct titan_error *err)
 {
@@ -442,16 +461,10 @@ static titan_status read_overlap(const struct stored *s, const struct piece *wan
     float *out = want->data + piece_place(want, common);
     if (common->rows == 1 || (cols == s->box.cols && cols == want->cols))
         return read_stored(s, from, common->rows * cols, out, err);
-    const int64_t at_once = cols == s->box.cols ? MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1) : 1;
-    _cleanup_free_ float *block = at_once > 1 ? malloc((size_t)(at_once * cols) * sizeof(*block)) : NULL;
-    for (int64_t r = 0; r < common->rows; r += at_once) {
-        const int64_t n = MIN(at_once, common->rows - r);
-        if (at_once > 1 && !block)
-            return titan_fail(err, TITAN_ENOMEM, "no memory to read a checkpoint");
-        TRY(read_stored(s, from + r * s->box.cols, n * cols, block ? block : out + r * want->cols, err));
-        for (int64_t i = 0; block && i < n; i++)
-            memcpy(out + (r + i) * want->cols, block + i * cols, (size_t)cols * sizeof(*out));
-    }
+    if (cols == s->box.cols)
+        return read_rows(s, want, common, err);
+    for (int64_t r = 0; r < common->rows; r++)
+        TRY(read_stored(s, from + r * s->box.cols, cols, out + r * want->cols, err));
     return TITAN_OK;
 }
 

@@ -161,6 +161,7 @@ static bool gives(void *arg, int unit, enum share share)
             return t->candidates[i] == p->a;
         present += t->holder[t->candidates[i]] >= 0;
     }
+    titan_assert(present > 0); /* check_holders */
     int turn = p->b % present;
     for (int i = 0; i < n; i++)
         if (t->holder[t->candidates[i]] >= 0 && turn-- == 0)
