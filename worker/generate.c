@@ -15,6 +15,7 @@
 #include "worker/checkpoint/trained.h"
 #include "worker/device/device.h"
 #include "worker/model/whole.h"
+#include "worker/plan/layout.h"
 
 #define MAX_TOKENS_DEFAULT 256
 #define MAX_TOKENS_LIMIT 1000000
@@ -98,6 +99,16 @@ static titan_status load_parameters(struct generator *g, struct titan_error *err
     return TITAN_OK;
 }
 
+static titan_status load_biases(struct generator *g, struct titan_error *err)
+{
+    const size_t n = (size_t)layout_biases(g->trained.model);
+    _cleanup_free_ float *biases = malloc((n + 1) * sizeof *biases);
+    if (!biases)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu biases", n);
+    TRY(trained_load_biases(&g->trained, biases, err));
+    return whole_model_set_biases(g->model, biases, err);
+}
+
 static titan_status open_model(struct generator *g, struct titan_error *err)
 {
     const struct recipe *r = &g->trained.recipe;
@@ -111,7 +122,8 @@ static titan_status open_model(struct generator *g, struct titan_error *err)
     g->v = r->model.dims.vocab_size;
     g->t_max = r->training.seq_len;
     TRY(whole_model_open(g->trained.model, &g->device, dt, 1, g->t_max, &g->model, err));
-    return load_parameters(g, err);
+    TRY(load_parameters(g, err));
+    return load_biases(g, err);
 }
 
 /* --- text ------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/plan/layout.h"
 
 /* The checkpoint at path or, if it is a folder of checkpoints, its newest. */
 static titan_status find_checkpoint(const char *path, char out[PATH_MAX], struct titan_error *err)
@@ -62,4 +63,22 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
         out += m->numel;
     }
     return checkpoint_load(t->path, specs, n, pieces, n, err);
+}
+
+titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err)
+{
+    const int before = 3 * t->model->n_tensors; /* parameters and moments */
+    _cleanup_free_ struct tensor_spec *specs = NULL;
+    int n;
+
+    TRY(layout_specs(t->model, &specs, &n, err));
+    _cleanup_free_ struct piece *pieces = calloc((size_t)(n - before) + 1, sizeof *pieces);
+    if (!pieces)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to load the biases of %d layers", n - before);
+    for (int i = 0; i < n - before; i++) {
+        pieces[i] = (struct piece){.tensor = i, .data = out};
+        tensor_matrix(&specs[before + i], &pieces[i].rows, &pieces[i].cols);
+        out += specs[before + i].numel;
+    }
+    return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, pieces, n - before, err);
 }

@@ -22,5 +22,7 @@ void trained_close(struct trained *t);
 /* Parameters first, first+1, ... (n of them) of model->tensors, one after the other, into out (sum of their numel). */
 titan_status trained_load(const struct trained *t, int first, int n, float *out,
                           struct titan_error *err) TITAN_MUST_USE;
+/* Biases of all experts (layout_biases numbers); nothing where the model has none. */
+titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

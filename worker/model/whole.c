@@ -33,6 +33,7 @@ struct whole_model {
     /* device memory */
     void **params;  /* per unit, in the compute type */
     float **grads;  /* per unit, allocated at first use */
+    float *biases;  /* of experts, NULL: none */
     float *staging; /* (unit_max) fp32: parameters in, logits out */
     double *sum;
     void *output; /* logits in the compute type, or losses */
@@ -77,6 +78,9 @@ static titan_status open_memory(struct whole_model *w, struct titan_error *err)
         TRY(grab(w, (size_t)n * dtype_bytes(w->dt), &w->params[u], err));
         w->unit_max = MAX(w->unit_max, n);
     }
+    const size_t biases = (size_t)layout_biases(w->model) * sizeof(float);
+    if (biases > 0)
+        TRY(grab(w, biases, &w->biases, err));
     TRY(grab(w, (size_t)w->unit_max * sizeof(float), &w->staging, err));
     return grab(w, sizeof *w->sum, &w->sum, err);
 }
@@ -127,6 +131,7 @@ void whole_model_close(struct whole_model *w)
         if (w->grads)
             drop(w, w->grads[u]);
     }
+    drop(w, w->biases);
     drop(w, w->staging);
     drop(w, w->sum);
     drop(w, w->output);
@@ -152,6 +157,14 @@ titan_status whole_model_set(struct whole_model *w, int tensor, const float *val
     return w->ops->stream_sync(w->stream, err);
 }
 
+titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err)
+{
+    if (!w->biases)
+        return TITAN_OK;
+    TRY(w->ops->copy(w->stream, w->biases, biases, (size_t)layout_biases(w->model) * sizeof *biases));
+    return w->ops->stream_sync(w->stream, err);
+}
+
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err)
 {
     _cleanup_free_ float *values = malloc((size_t)w->unit_max * sizeof *values);
@@ -171,6 +184,7 @@ struct writer {
     struct block k;
     struct block_tokens tokens;
     struct unit_buffers *units;
+    struct tensor *bias; /* per unit */
     const struct unit_buffers *head, *tied;
     struct layer_saved *saved;
 };
@@ -196,7 +210,11 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
                                   .params = emit_buffer(e, BUF_SHARD, "parameters", n * dtype_bytes(w->dt)),
                                   .grads = gradients ? emit_buffer(e, BUF_OUTPUT, "gradient", n * sizeof(float)) : -1,
                                   .first = true};
+        to->bias[u] = TENSOR_NONE;
+        if (w->biases && m->units[u].kind == UNIT_EXPERTS)
+            to->bias[u] = emit_tensor(e, BUF_BIAS, "expert_bias", DTYPE_F32, 1, m->dims.n_experts);
     }
+    to->k.bias = to->bias;
     e->unit = -1;
     const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(5 * to->k.b * to->k.t) * sizeof(int32_t));
     block_tokens_view(&to->k, tokens, &to->tokens);
@@ -266,10 +284,14 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
     const struct model *m = w->model;
     _cleanup_free_ struct unit_buffers *units = calloc((size_t)m->n_units, sizeof *units);
     _cleanup_free_ struct layer_saved *saved = calloc((size_t)m->dims.n_layers, sizeof *saved);
-    if (!units || !saved)
+    _cleanup_free_ struct tensor *bias = calloc((size_t)m->n_units, sizeof *bias);
+    if (!units || !saved || !bias)
         return no_memory(err);
-    struct writer to = {
-        .units = units, .head = &units[m->n_units - 1], .tied = m->dims.tied_embeddings ? units : NULL, .saved = saved};
+    struct writer to = {.units = units,
+                        .bias = bias,
+                        .head = &units[m->n_units - 1],
+                        .tied = m->dims.tied_embeddings ? units : NULL,
+                        .saved = saved};
 
     TRY(emit_open(w->layout, 0, &to.e, err));
     run->program = to.e.p;
@@ -302,6 +324,8 @@ static void *bind_buffer(void *arg, const struct buffer *buffer)
 
     if (buffer->kind == BUF_SHARD)
         return w->params[buffer->unit];
+    if (buffer->kind == BUF_BIAS)
+        return w->biases + layout_bias_offset(w->model, w->model->units[buffer->unit].layer);
     return buffer->unit < 0 ? w->output : w->grads[buffer->unit];
 }
 

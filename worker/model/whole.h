@@ -20,6 +20,9 @@ void whole_model_close(struct whole_model *w); /* NULL is fine */
 /* Set parameter number i of model->tensors from numel fp32 values. */
 titan_status whole_model_set(struct whole_model *w, int tensor, const float *values,
                              struct titan_error *err) TITAN_MUST_USE;
+/* Biases of all experts of the model (layout_biases numbers, layer after layer); until then they are 0. A model without
+ * them ignores it. */
+titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
 /* All parameters to their initial values. */
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,5 +1,5 @@
 /* whole.h: the last token's logits alone are those of all, whatever was asked before; batches smaller than the room;
- * what does not fit is refused and changes nothing. */
+ * what does not fit is refused and changes nothing; biases of experts. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -140,6 +140,56 @@ static void test_refused(void **state)
     assert_memory_equal(before, after, sizeof before);
 }
 
+/* Logits of a model with experts after biases, and with another value in one expert's matrices. */
+static void mixed_logits(const struct fixture *f, const float *biases, int changed_expert, float *ret)
+{
+    struct model_dims mixed = dims;
+    struct titan_error err = {0};
+    struct model *m = NULL;
+    struct whole_model *w = NULL;
+    mixed.n_experts = 6;
+    mixed.top_k = 2;
+    mixed.moe_hidden = 16;
+    mixed.n_dense_layers = 1;
+    mixed.route_scale = 1;
+    mixed.balance_rate = 1e-3;
+    must(model_open(&mixed, &m, &err), &err);
+    must(whole_model_open(m, &f->device, DTYPE_F32, 1, T, &w, &err), &err);
+    must(whole_model_init(w, 3, &err), &err);
+    const int w2 = model_find(m, model_experts_unit(m, 1), ROLE_W2);
+    const int64_t n = m->tensors[w2].numel, each = n / 6;
+    float *values = malloc((size_t)n * sizeof *values);
+    model_init_tensor(m, 3, w2, 0, n, values);
+    for (int64_t i = 0; changed_expert >= 0 && i < each; i++)
+        values[changed_expert * each + i] += 0.5f;
+    must(whole_model_set(w, w2, values, &err), &err);
+    free(values);
+    if (biases)
+        must(whole_model_set_biases(w, biases, &err), &err);
+    must(whole_model_logits(w, f->tokens, 1, T, ret, &err), &err);
+    whole_model_close(w);
+    model_close(m);
+}
+
+/* A bias beyond all scores decides who is chosen, and has no weight of its own. */
+static void test_biases(void **state)
+{
+    struct fixture *f = *state;
+    static const float only_1_and_4[6] = {0, 10, 0, 0, 10, 0}, even[6] = {2, 2, 2, 2, 2, 2};
+    float plain[T * V], biased[T * V], other[T * V];
+    mixed_logits(f, NULL, -1, plain);
+    mixed_logits(f, even, -1, other);
+    assert_memory_equal(plain, other, sizeof plain);
+    mixed_logits(f, NULL, 0, other);
+    assert_memory_not_equal(plain, other, sizeof plain);
+    mixed_logits(f, only_1_and_4, -1, biased);
+    assert_memory_not_equal(plain, biased, sizeof plain);
+    for (int e = 0; e < 6; e++) {
+        mixed_logits(f, only_1_and_4, e, other);
+        assert_int_equal(memcmp(biased, other, sizeof biased) == 0, e != 1 && e != 4);
+    }
+}
+
 int main(void)
 {
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
@@ -148,6 +198,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_loss, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_biases, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
