@@ -93,6 +93,16 @@ static inline unsigned __ballot_sync(unsigned, int x)
     return result;
 }
 
+static inline void __syncwarp(void)
+{
+    emulated_wait_for(EMULATED_AT_WARP);
+}
+
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);

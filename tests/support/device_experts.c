@@ -311,6 +311,46 @@ static void permute_received_case(struct checker *c, int64_t ranks, int64_t expe
     sweep(c);
 }
 
+/* The stream fails with TITAN_EINVAL and a message that has `word` in it; afterwards it works again. */
+static bool fails_with(struct checker *c, const char *word)
+{
+    struct titan_error err = {0};
+    titan_status status = c->ops->stream_sync(c->s, &err);
+    bool ok = status == TITAN_EINVAL && strstr(err.msg, word);
+    if (!ok)
+        fprintf(c->report, "# status %d, message '%s'\n", (int)status, err.msg);
+    c->ops->stream_clear(c->s);
+    return ok;
+}
+
+/* Numbers that only the device can find wrong: more rows than there is room for, fewer than none, no such expert. */
+static void check_impossible(struct checker *c)
+{
+    enum { RANKS_HERE = 2, EXPERTS_HERE = 3, ROOM = 40, WIDE = 8 };
+    struct tensor received = empty(c, RANKS_HERE * EXPERTS_HERE, DTYPE_I32), place = empty(c, ROOM, DTYPE_I32);
+    struct tensor counts = empty(c, EXPERTS_HERE, DTYPE_I32), rank_counts = empty(c, RANKS_HERE, DTYPE_I32);
+    struct tensor x = noise(c, ROOM * WIDE, DTYPE_F32, 1.0), w = noise(c, EXPERTS_HERE * WIDE * WIDE, DTYPE_F32, 1.0);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int i = 0; i < RANKS_HERE * EXPERTS_HERE; i++)
+            received.x[i] = i == 4 ? (kind ? -1 : ROOM) : 1;
+        upload(c, &received);
+        c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, RANKS_HERE, EXPERTS_HERE, ROOM);
+        result(c, fails_with(c, "rows"), "permute_received of %s fails the stream",
+               kind ? "fewer rows than none" : "more rows than there is room for");
+    }
+    struct tensor chosen = integers(c, ROOM, 0, EXPERTS_HERE);
+    chosen.x[7] = EXPERTS_HERE;
+    upload(c, &chosen);
+    c->ops->permute(c->s, place.p, counts.p, rank_counts.p, chosen.p, ROOM / 2, 2, EXPERTS_HERE, 1);
+    result(c, fails_with(c, "expert"), "permute of a choice of no expert fails the stream");
+    counts.x[0] = 3, counts.x[1] = ROOM, counts.x[2] = 1;
+    upload(c, &counts);
+    c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, WIDE, x.p, false, WIDE, w.p, false, WIDE, DTYPE_F32, counts.p,
+                           EXPERTS_HERE, ROOM, WIDE, WIDE, 0.0f);
+    result(c, fails_with(c, "rows"), "matmul_grouped of more rows than there are fails the stream");
+    sweep(c);
+}
+
 /* place: a random order of rows with gaps; every seventh choice goes nowhere. */
 static struct tensor places(struct checker *c, int64_t n, int64_t rows)
 {
@@ -369,6 +409,7 @@ static void check_permute(struct checker *c)
     permute_received_case(c, 1, 1, 0);
     permute_received_case(c, 4, 3, 0);
     permute_received_case(c, 3, 16, 11);
+    check_impossible(c);
     for (int i = 0; i < 2; i++) {
         rows_case(c, both[i], 1, 1, 1);
         rows_case(c, both[i], 37, 3, 40);

@@ -14,8 +14,8 @@
  * - An operation returns a status only for what can be known when it is enqueued (TITAN_EINVAL for shapes,
  *   TITAN_EDEVICE for a failed launch). What fails later is sticky on its stream: later operations of that stream are
  *   skipped, waiting on its events passes the failure on, stream_sync returns it, stream_clear forgets it. A GPU cannot
- *   take back what is enqueued when a failure becomes known: that runs on undefined data, except host calls and adamw,
- *   which are skipped on every device.
+ *   take back what is enqueued when a failure becomes known: that runs on undefined data, except host calls, adamw, sgd
+ *   and router_balance, which are skipped on every device.
  *
  * Shape letters: N tokens (= batch rows x sequence), B sequences, T tokens a sequence, C model width, H query heads,
  * K key/value heads (H % K == 0), D head width, F feed-forward width, V vocabulary. */

@@ -1,9 +1,16 @@
-/* attention.cu - causal grouped-query attention, forward and backward, in tiles (Dao 2023, arXiv:2307.08691).
+/* attention.cu - grouped-query attention, forward and backward, in tiles (Dao 2023, arXiv:2307.08691).
  *
  * A block of 256 threads works on square tiles of TILE = 16 R query rows by TILE key rows, held as fp32 in shared
  * memory. The threads form a 16 x 16 square; thread (ty, tx) owns the elements (ty + 16 i, tx + 16 j) of every tile
- * product, so that a half warp shares a row. Head width D is padded with zeros to 16 DJ; rows of a tile lie an odd
- * number of words apart, so that a column's elements fall into different banks.
+ * product, so that a half warp shares a row. Head widths D and Dv are padded with zeros to 16 DJ; rows of a tile lie
+ * an odd number of words apart, so that a column's elements fall into different banks.
+ *
+ * Launch bounds name the blocks that shared memory lets stand side by side on a multiprocessor with 228 KiB of it, as
+ * far as registers go round without spilling.
+ *
+ * Causal attention and attention under masks are two sets of kernels (MASKED), so that the first pays nothing for the
+ * second. Under masks every tile of keys is a candidate for every tile of queries; one vote over the places of its rows
+ * tells whether any can be seen, before anything else of it is read.
  *
  * Backward: one kernel owns a tile of keys and walks over the queries that see it, another owns a tile of queries
  * and walks over the keys it sees. The scores are computed twice, but every sum has one owner and one order: no
@@ -11,12 +18,18 @@
 #include "worker/device/cuda/kernel.cuh"
 
 #define SIDE 16
+#define PLACE_MAX 0x7fffffff /* of a row that is not there: no mask reaches it */
 
 /* By value into every kernel. */
 struct frame {
-    struct attention_shape s;
-    int64_t lddq, lddkv, lddo;
+    struct attention_problem s;
+    int64_t lddq, lddk, lddv, lddo;
     float scale;
+};
+
+/* The mask of a tile, in shared memory: bounds of its queries, places of its keys. */
+struct tile_mask {
+    int *starts, *ends, *places;
 };
 
 template <int R, int DJ> struct tile {
@@ -26,39 +39,56 @@ template <int R, int DJ> struct tile {
     static const int lds = rows + 1;    /* words between rows of a tile of scores */
     static const int words = rows * ld;
     static const int score_words = rows * lds;
+    static const int mask_words = 3 * rows;
 };
+
+/* A tensor of `length` rows a sequence, in which heads are `width` wide. */
+struct view {
+    int64_t ld;
+    int length, width;
+    bool bf16;
+};
+__device__ static inline struct view query_view(const struct frame &f, int64_t ld, int width)
+{
+    struct view v = {ld, f.s.tq, width, f.s.bf16};
+    return v;
+}
+__device__ static inline struct view key_view(const struct frame &f, int64_t ld, int width)
+{
+    struct view v = {ld, f.s.tk, width, f.s.bf16};
+    return v;
+}
 
 /* Rows [first, first + rows) of head `head` in sequence `sequence` of a tensor, as fp32, zeros outside. */
 template <int R, int DJ>
-__device__ static inline void load_tile(float *to, const void *from, int64_t ld, int sequence, int head, int first,
-                                        const struct attention_shape &s)
+__device__ static inline void load_tile(float *to, const void *from, struct view x, int sequence, int head, int first)
 {
     typedef tile<R, DJ> T;
+    const int64_t base = (int64_t)sequence * x.length * x.ld + (int64_t)head * x.width;
     for (int e = (int)threadIdx.x; e < T::rows * T::width; e += THREADS) {
         const int r = e / T::width, c = e % T::width, row = first + r;
-        const int64_t at = ((int64_t)sequence * s.t + row) * ld + (int64_t)head * s.d + c;
-        to[r * T::ld + c] = row < s.t && c < s.d ? any_load(from, at, s.bf16) : 0.0f;
+        const int64_t at = base + (int64_t)row * x.ld + c;
+        to[r * T::ld + c] = row < x.length && c < x.width ? any_load(from, at, x.bf16) : 0.0f;
     }
 }
 
 /* Write this thread's elements of a tile, each row multiplied by factor[i]. */
 template <int R, int DJ>
-__device__ static inline void store_tile(void *to, int64_t ld, int sequence, int head, int first,
-                                         const float (&value)[R][DJ], const float (&factor)[R],
-                                         const struct attention_shape &s)
+__device__ static inline void store_tile(void *to, struct view x, int sequence, int head, int first,
+                                         const float (&value)[R][DJ], const float (&factor)[R])
 {
     const int ty = (int)threadIdx.x / SIDE, tx = (int)threadIdx.x % SIDE;
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const int row = first + ty + SIDE * i;
-        if (row >= s.t)
+        if (row >= x.length)
             continue;
 #pragma unroll
         for (int j = 0; j < DJ; j++) {
             const int c = tx + SIDE * j;
-            const int64_t at = ((int64_t)sequence * s.t + row) * ld + (int64_t)head * s.d + c;
-            if (c < s.d)
-                any_store(to, at, s.bf16, value[i][j] * factor[i]);
+            const int64_t at = ((int64_t)sequence * x.length + row) * x.ld + (int64_t)head * x.width + c;
+            if (c < x.width)
+                any_store(to, at, x.bf16, value[i][j] * factor[i]);
         }
     }
 }
@@ -156,50 +186,124 @@ template <class Op> __device__ static inline float row_reduce(float x, Op op)
     return x;
 }
 
-template <int R, int DJ>
-__global__ static void __launch_bounds__(THREADS)
+/* --- masks --- */
+
+__device__ static inline struct tile_mask mask_at(float *shared, int rows)
+{
+    struct tile_mask m;
+    m.starts = (int *)shared;
+    m.ends = m.starts + rows;
+    m.places = m.ends + rows;
+    return m;
+}
+
+/* Read this tile's keys; true when any thread's key lies within [low, high]. A barrier. */
+__device__ static inline bool any_key_within(const struct tile_mask &m, int rows, int low, int high, int sequence,
+                                             int first, const struct frame &f)
+{
+    const int r = (int)threadIdx.x, row = first + r;
+    int place = PLACE_MAX;
+    if (r < rows) {
+        if (row < f.s.tk)
+            place = f.s.key_index[(int64_t)sequence * f.s.tk + row];
+        m.places[r] = place;
+    }
+    return __syncthreads_or(r < rows && place >= low && place <= high) != 0;
+}
+
+/* Read this tile's queries; true when any thread's query sees a place within [low, high]. A barrier. */
+__device__ static inline bool any_query_sees(const struct tile_mask &m, int rows, int low, int high, int sequence,
+                                             int first, const struct frame &f)
+{
+    const int r = (int)threadIdx.x, row = first + r;
+    int start = PLACE_MAX, end = -PLACE_MAX; /* sees nothing */
+    if (r < rows) {
+        if (row < f.s.tq) {
+            start = f.s.start[(int64_t)sequence * f.s.tq + row];
+            end = f.s.index[(int64_t)sequence * f.s.tq + row];
+        }
+        m.starts[r] = start;
+        m.ends[r] = end;
+    }
+    return __syncthreads_or(r < rows && start <= high && end >= low) != 0;
+}
+
+/* Least and greatest of a tile's places; rows that are not there change nothing. */
+__device__ static inline void places_range(const int *lows, const int *highs, int rows, int *ret_low, int *ret_high)
+{
+    int low = PLACE_MAX, high = -PLACE_MAX;
+    for (int r = 0; r < rows; r++) {
+        low = lows[r] < low ? lows[r] : low;
+        high = highs[r] > high && highs[r] != PLACE_MAX ? highs[r] : high;
+    }
+    *ret_low = low;
+    *ret_high = high;
+}
+
+/* Whether query i of the tile at q_first sees key j of the tile at k_first. Causal: no query that is there sees a key
+ * that is not. */
+template <bool MASKED>
+__device__ static inline bool sees(const struct tile_mask &m, int i, int j, int q_first, int k_first)
+{
+    if (MASKED)
+        return m.places[j] >= m.starts[i] && m.places[j] <= m.ends[i];
+    return k_first + j <= q_first + i;
+}
+
+/* --- forward --- */
+
+template <int R, int DJ, bool MASKED>
+__global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
     attention_forward(void *out, float *lse, const void *q, const void *k, const void *v, struct frame f)
 {
     typedef tile<R, DJ> T;
     DYNAMIC_SHARED(shared);
     float *qs = shared, *ks = qs + T::words, *vs = ks + T::words, *ps = vs + T::words;
+    const struct tile_mask mask = mask_at(ps + T::score_words, T::rows);
     const int ty = (int)threadIdx.x / SIDE, tx = (int)threadIdx.x % SIDE;
     const int qt = (int)(gridDim.x - 1 - blockIdx.x); /* the longest rows first */
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
-    const int q_first = qt * T::rows;
+    const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
+    int low = 0, high = 0; /* of all that the tile's queries see */
 
     float acc[R][DJ] = {}, top[R], total[R] = {};
 #pragma unroll
     for (int i = 0; i < R; i++)
         top[i] = -INFINITY;
-    load_tile<R, DJ>(qs, q, f.s.ldq, sequence, head, q_first, f.s);
-    for (int kt = 0; kt <= qt; kt++) {
+    load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
+    if (MASKED) {
+        any_query_sees(mask, T::rows, 0, 0, sequence, q_first, f);
+        places_range(mask.starts, mask.ends, T::rows, &low, &high);
+    }
+    for (int kt = 0; kt < k_tiles; kt++) {
         const int k_first = kt * T::rows;
         __syncthreads(); /* the last tile's readers are done */
-        load_tile<R, DJ>(ks, k, f.s.ldkv, sequence, kv_head, k_first, f.s);
-        load_tile<R, DJ>(vs, v, f.s.ldkv, sequence, kv_head, k_first, f.s);
+        if (MASKED && !any_key_within(mask, T::rows, low, high, sequence, k_first, f))
+            continue;
+        load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
+        load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv), sequence, kv_head, k_first);
         __syncthreads();
         float p[R][R];
         rows_dot_rows<R, DJ>(p, qs, ks);
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            const int row = q_first + ty + SIDE * i;
             float best = top[i], sum = 0.0f;
 #pragma unroll
             for (int j = 0; j < R; j++) {
-                const int column = k_first + tx + SIDE * j;
-                p[i][j] = column <= row && column < f.s.t ? p[i][j] * f.scale : -INFINITY;
+                const bool seen = sees<MASKED>(mask, ty + SIDE * i, tx + SIDE * j, q_first, k_first);
+                p[i][j] = seen ? p[i][j] * f.scale : -INFINITY;
                 best = fmaxf(best, p[i][j]);
             }
-            /* Finite from the first tile on: every row sees column 0. */
+            /* Causal: finite from the first tile on, every row sees column 0. Masked: -inf less -inf would be NaN. */
             best = row_reduce(best, op_max());
+            const float from = MASKED && best == -INFINITY ? 0.0f : best;
 #pragma unroll
             for (int j = 0; j < R; j++) {
-                p[i][j] = expf(p[i][j] - best);
+                p[i][j] = expf(p[i][j] - from);
                 sum += p[i][j];
             }
             sum = row_reduce(sum, op_sum());
-            const float keep = expf(top[i] - best);
+            const float keep = expf(top[i] - from);
             total[i] = total[i] * keep + sum;
             top[i] = best;
 #pragma unroll
@@ -215,27 +319,29 @@ __global__ static void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const int row = q_first + ty + SIDE * i;
-        inverse[i] = 1.0f / total[i];
-        if (tx == 0 && row < f.s.t)
-            lse[(int64_t)head * f.s.b * f.s.t + (int64_t)sequence * f.s.t + row] = top[i] + logf(total[i]);
+        inverse[i] = total[i] == 0.0f ? 0.0f : 1.0f / total[i]; /* 0: it saw nothing */
+        if (tx == 0 && row < f.s.tq)
+            lse[(int64_t)head * f.s.b * f.s.tq + (int64_t)sequence * f.s.tq + row] = top[i] + logf(total[i]);
     }
-    store_tile<R, DJ>(out, f.s.ldo, sequence, head, q_first, acc, inverse, f.s);
+    store_tile<R, DJ>(out, query_view(f, f.s.ldo, f.s.dv), sequence, head, q_first, acc, inverse);
 }
 
-/* delta (H,N) = sum over D of out * dout; one warp per element. */
+/* --- backward --- */
+
+/* delta (H,N) = sum over Dv of out * dout; one warp per element. */
 __global__ static void __launch_bounds__(THREADS)
     attention_delta(float *delta, const void *out, const void *dout, struct frame f)
 {
-    const int64_t n = (int64_t)f.s.b * f.s.t;
+    const int64_t n = (int64_t)f.s.b * f.s.tq;
     const int64_t element = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP; /* row * H + head */
     const int lane = (int)threadIdx.x % WARP;
     if (element >= n * f.s.h)
         return; /* a whole warp at a time */
     const int64_t row = element / f.s.h, head = element % f.s.h;
     float sum = 0;
-    for (int c = lane; c < f.s.d; c += WARP)
-        sum += any_load(out, row * f.s.ldo + head * f.s.d + c, f.s.bf16) *
-               any_load(dout, row * f.lddo + head * f.s.d + c, f.s.bf16);
+    for (int c = lane; c < f.s.dv; c += WARP)
+        sum += any_load(out, row * f.s.ldo + head * f.s.dv + c, f.s.bf16) *
+               any_load(dout, row * f.lddo + head * f.s.dv + c, f.s.bf16);
     for (int offset = WARP / 2; offset > 0; offset /= 2)
         sum += __shfl_xor_sync(FULL_WARP, sum, offset);
     if (lane == 0)
@@ -244,52 +350,60 @@ __global__ static void __launch_bounds__(THREADS)
 
 /* p = exp(s scale - lse) and ds = p (dp - delta) scale, for the tile at (q_first, k_first); zero where masked. On entry
  * p holds q k^T and ds holds dout v^T. */
-template <int R>
+template <int R, bool MASKED>
 __device__ static inline void score_gradients(float (&p)[R][R], float (&ds)[R][R], const float *lse, const float *delta,
-                                              int64_t at, int q_first, int k_first, const struct frame &f)
+                                              int64_t at, int q_first, int k_first, const struct tile_mask &mask,
+                                              const struct frame &f)
 {
     const int ty = (int)threadIdx.x / SIDE, tx = (int)threadIdx.x % SIDE;
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const int row = q_first + ty + SIDE * i;
-        const float row_lse = row < f.s.t ? lse[at + row] : 0.0f, row_delta = row < f.s.t ? delta[at + row] : 0.0f;
+        const float row_lse = row < f.s.tq ? lse[at + row] : 0.0f, row_delta = row < f.s.tq ? delta[at + row] : 0.0f;
 #pragma unroll
         for (int j = 0; j < R; j++) {
-            const int column = k_first + tx + SIDE * j;
-            const bool seen = column <= row && row < f.s.t;
+            const bool seen = row < f.s.tq && sees<MASKED>(mask, ty + SIDE * i, tx + SIDE * j, q_first, k_first);
             p[i][j] = seen ? expf(p[i][j] * f.scale - row_lse) : 0.0f;
             ds[i][j] = seen ? p[i][j] * (ds[i][j] - row_delta) * f.scale : 0.0f;
         }
     }
 }
 
-template <int R, int DJ>
-__global__ static void __launch_bounds__(THREADS)
+template <int R, int DJ, bool MASKED>
+__global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
     attention_dkdv(void *dk, void *dv, const void *dout, const float *lse, const float *delta, const void *q,
                    const void *k, const void *v, struct frame f)
 {
     typedef tile<R, DJ> T;
     DYNAMIC_SHARED(shared);
     float *ks = shared, *vs = ks + T::words, *qs = vs + T::words, *os = qs + T::words, *ss = os + T::words;
+    const struct tile_mask mask = mask_at(ss + T::score_words, T::rows);
     const int kt = (int)blockIdx.x; /* the first tiles are seen by the most queries */
     const int kv_head = (int)blockIdx.y, sequence = (int)blockIdx.z, shared_by = f.s.h / f.s.kv;
     const int k_first = kt * T::rows;
+    int low = 0, high = 0; /* of the tile's keys */
 
     float key_sum[R][DJ] = {}, value_sum[R][DJ] = {};
-    load_tile<R, DJ>(ks, k, f.s.ldkv, sequence, kv_head, k_first, f.s);
-    load_tile<R, DJ>(vs, v, f.s.ldkv, sequence, kv_head, k_first, f.s);
+    load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
+    load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv), sequence, kv_head, k_first);
+    if (MASKED) {
+        any_key_within(mask, T::rows, 0, 0, sequence, k_first, f);
+        places_range(mask.places, mask.places, T::rows, &low, &high);
+    }
     for (int g = 0; g < shared_by; g++) {
         const int head = kv_head * shared_by + g;
-        const int64_t at = (int64_t)head * f.s.b * f.s.t + (int64_t)sequence * f.s.t;
-        for (int q_first = k_first; q_first < f.s.t; q_first += T::rows) {
+        const int64_t at = (int64_t)head * f.s.b * f.s.tq + (int64_t)sequence * f.s.tq;
+        for (int q_first = MASKED ? 0 : k_first; q_first < f.s.tq; q_first += T::rows) {
             __syncthreads(); /* the last tile's readers are done */
-            load_tile<R, DJ>(qs, q, f.s.ldq, sequence, head, q_first, f.s);
-            load_tile<R, DJ>(os, dout, f.lddo, sequence, head, q_first, f.s);
+            if (MASKED && !any_query_sees(mask, T::rows, low, high, sequence, q_first, f))
+                continue;
+            load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
+            load_tile<R, DJ>(os, dout, query_view(f, f.lddo, f.s.dv), sequence, head, q_first);
             __syncthreads();
             float p[R][R], ds[R][R];
             rows_dot_rows<R, DJ>(p, qs, ks);
             rows_dot_rows<R, DJ>(ds, os, vs);
-            score_gradients<R>(p, ds, lse, delta, at, q_first, k_first, f);
+            score_gradients<R, MASKED>(p, ds, lse, delta, at, q_first, k_first, mask, f);
             put_scores<R, DJ>(ss, p);
             __syncthreads();
             scores_transposed_times<R, DJ>(value_sum, ss, os);
@@ -303,11 +417,11 @@ __global__ static void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < R; i++)
         one[i] = 1.0f;
-    store_tile<R, DJ>(dk, f.lddkv, sequence, kv_head, k_first, key_sum, one, f.s);
-    store_tile<R, DJ>(dv, f.lddkv, sequence, kv_head, k_first, value_sum, one, f.s);
+    store_tile<R, DJ>(dk, key_view(f, f.lddk, f.s.d), sequence, kv_head, k_first, key_sum, one);
+    store_tile<R, DJ>(dv, key_view(f, f.lddv, f.s.dv), sequence, kv_head, k_first, value_sum, one);
 }
 
-template <int R, int DJ>
+template <int R, int DJ, bool MASKED>
 __global__ static void __launch_bounds__(THREADS)
     attention_dq(void *dq, const void *dout, const float *lse, const float *delta, const void *q, const void *k,
                  const void *v, struct frame f)
@@ -315,24 +429,32 @@ __global__ static void __launch_bounds__(THREADS)
     typedef tile<R, DJ> T;
     DYNAMIC_SHARED(shared);
     float *qs = shared, *os = qs + T::words, *ks = os + T::words, *vs = ks + T::words, *ss = vs + T::words;
+    const struct tile_mask mask = mask_at(ss + T::score_words, T::rows);
     const int qt = (int)(gridDim.x - 1 - blockIdx.x);
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
-    const int q_first = qt * T::rows;
-    const int64_t at = (int64_t)head * f.s.b * f.s.t + (int64_t)sequence * f.s.t;
+    const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
+    const int64_t at = (int64_t)head * f.s.b * f.s.tq + (int64_t)sequence * f.s.tq;
+    int low = 0, high = 0; /* of all that the tile's queries see */
 
     float sum[R][DJ] = {};
-    load_tile<R, DJ>(qs, q, f.s.ldq, sequence, head, q_first, f.s);
-    load_tile<R, DJ>(os, dout, f.lddo, sequence, head, q_first, f.s);
-    for (int kt = 0; kt <= qt; kt++) {
+    load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
+    load_tile<R, DJ>(os, dout, query_view(f, f.lddo, f.s.dv), sequence, head, q_first);
+    if (MASKED) {
+        any_query_sees(mask, T::rows, 0, 0, sequence, q_first, f);
+        places_range(mask.starts, mask.ends, T::rows, &low, &high);
+    }
+    for (int kt = 0; kt < k_tiles; kt++) {
         const int k_first = kt * T::rows;
         __syncthreads(); /* the last tile's readers are done */
-        load_tile<R, DJ>(ks, k, f.s.ldkv, sequence, kv_head, k_first, f.s);
-        load_tile<R, DJ>(vs, v, f.s.ldkv, sequence, kv_head, k_first, f.s);
+        if (MASKED && !any_key_within(mask, T::rows, low, high, sequence, k_first, f))
+            continue;
+        load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
+        load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv), sequence, kv_head, k_first);
         __syncthreads();
         float p[R][R], ds[R][R];
         rows_dot_rows<R, DJ>(p, qs, ks);
         rows_dot_rows<R, DJ>(ds, os, vs);
-        score_gradients<R>(p, ds, lse, delta, at, q_first, k_first, f);
+        score_gradients<R, MASKED>(p, ds, lse, delta, at, q_first, k_first, mask, f);
         put_scores<R, DJ>(ss, ds);
         __syncthreads();
         scores_times<R, DJ>(sum, ss, ks);
@@ -341,88 +463,126 @@ __global__ static void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < R; i++)
         one[i] = 1.0f;
-    store_tile<R, DJ>(dq, f.lddq, sequence, head, q_first, sum, one, f.s);
+    store_tile<R, DJ>(dq, query_view(f, f.lddq, f.s.d), sequence, head, q_first, sum, one);
 }
 
-static struct frame make_frame(const struct attention_shape *shape)
+/* --- launches --- */
+
+static unsigned tiles_of(int length, int rows)
 {
-    struct frame f = {};
-    f.s = *shape;
-    f.scale = 1.0f / sqrtf((float)shape->d);
-    return f;
+    return (unsigned)((length + rows - 1) / rows);
 }
 
-template <int R, int DJ>
+template <int R, int DJ, bool MASKED>
 static int forward(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                    const struct frame &f)
 {
     typedef tile<R, DJ> T;
-    auto kernel = attention_forward<R, DJ>;
-    const int bytes = (3 * T::words + T::score_words) * (int)sizeof(float);
-    const dim3 grid((unsigned)((f.s.t + T::rows - 1) / T::rows), (unsigned)f.s.h, (unsigned)f.s.b);
+    auto kernel = attention_forward<R, DJ, MASKED>;
+    const int words = 3 * T::words + T::score_words + (MASKED ? T::mask_words : 0);
+    const int bytes = words * (int)sizeof(float);
+    const dim3 grid(tiles_of(f.s.tq, T::rows), (unsigned)f.s.h, (unsigned)f.s.b);
     int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != 0)
         return e;
     return LAUNCH(kernel, grid, THREADS, bytes, stream, out, lse, q, k, v, f);
 }
 
-template <int R, int DJ>
+template <int R, int DJ, bool MASKED>
 static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout, const float *lse, const float *delta,
                     const void *q, const void *k, const void *v, const struct frame &f)
 {
     typedef tile<R, DJ> T;
-    auto for_keys = attention_dkdv<R, DJ>;
-    auto for_queries = attention_dq<R, DJ>;
-    const int bytes = (4 * T::words + T::score_words) * (int)sizeof(float);
-    const unsigned tiles = (unsigned)((f.s.t + T::rows - 1) / T::rows);
+    auto for_keys = attention_dkdv<R, DJ, MASKED>;
+    auto for_queries = attention_dq<R, DJ, MASKED>;
+    const int words = 4 * T::words + T::score_words + (MASKED ? T::mask_words : 0);
+    const int bytes = words * (int)sizeof(float);
     int e = (int)cudaFuncSetAttribute((const void *)for_keys, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e == 0)
         e = (int)cudaFuncSetAttribute((const void *)for_queries, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e == 0)
-        e = LAUNCH(for_keys, dim3(tiles, (unsigned)f.s.kv, (unsigned)f.s.b), THREADS, bytes, stream, dk, dv, dout, lse,
-                   delta, q, k, v, f);
-    if (e == 0)
-        e = LAUNCH(for_queries, dim3(tiles, (unsigned)f.s.h, (unsigned)f.s.b), THREADS, bytes, stream, dq, dout, lse,
-                   delta, q, k, v, f);
+    if (e == 0 && f.s.tk > 0)
+        e = LAUNCH(for_keys, dim3(tiles_of(f.s.tk, T::rows), (unsigned)f.s.kv, (unsigned)f.s.b), THREADS, bytes, stream,
+                   dk, dv, dout, lse, delta, q, k, v, f);
+    if (e == 0 && f.s.tq > 0)
+        e = LAUNCH(for_queries, dim3(tiles_of(f.s.tq, T::rows), (unsigned)f.s.h, (unsigned)f.s.b), THREADS, bytes,
+                   stream, dq, dout, lse, delta, q, k, v, f);
     return e;
 }
 
-/* Tiles are as large as 99 KiB of shared memory allow backward: the least an architecture since sm_80 gives a block. */
-int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
-                   const struct attention_shape *shape)
+/* Call launch<R, DJ, MASKED>(arguments) for the wider of a frame's heads. Tiles are as large as 99 KiB of shared memory
+ * allow backward: the least an architecture since sm_80 gives a block. */
+#define LAUNCH_BY_WIDTH(launch, f, ...)                                                                                \
+    ((f).s.index ? LAUNCH_MASKED(launch, true, f, __VA_ARGS__) : LAUNCH_MASKED(launch, false, f, __VA_ARGS__))
+#define LAUNCH_MASKED(launch, masked, f, ...)                                                                          \
+    (widest(f) <= 32    ? launch<4, 2, masked>(__VA_ARGS__, f)                                                         \
+     : widest(f) <= 64  ? launch<4, 4, masked>(__VA_ARGS__, f)                                                         \
+     : widest(f) <= 128 ? launch<2, 8, masked>(__VA_ARGS__, f)                                                         \
+                        : launch<1, 16, masked>(__VA_ARGS__, f))
+static int widest(const struct frame &f)
 {
-    if (shape->b == 0 || shape->t == 0)
-        return 0;
-    const struct frame f = make_frame(shape);
-    if (shape->d <= 32)
-        return forward<4, 2>(stream, out, lse, q, k, v, f);
-    if (shape->d <= 64)
-        return forward<4, 4>(stream, out, lse, q, k, v, f);
-    if (shape->d <= 128)
-        return forward<2, 8>(stream, out, lse, q, k, v, f);
-    return forward<1, 16>(stream, out, lse, q, k, v, f);
+    return f.s.d > f.s.dv ? f.s.d : f.s.dv;
 }
 
-int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv, const void *dout,
-                         int64_t lddo, const void *out, const float *lse, const void *q, const void *k, const void *v,
-                         const struct attention_shape *shape, float *delta)
+int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
+                   const struct attention_problem *problem)
 {
-    if (shape->b == 0 || shape->t == 0)
+    if (problem->b == 0 || problem->tq == 0)
         return 0;
-    struct frame f = make_frame(shape);
-    f.lddq = lddq;
-    f.lddkv = lddkv;
-    f.lddo = lddo;
-    const int64_t warps = (int64_t)shape->b * shape->t * shape->h;
+    struct frame f = {};
+    f.s = *problem;
+    f.scale = 1.0f / sqrtf((float)problem->d);
+    return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
+}
+
+int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
+                         const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
+                         const void *k, const void *v, const struct attention_problem *problem, float *delta)
+{
+    if (problem->b == 0)
+        return 0;
+    struct frame f = {};
+    f.s = *problem;
+    f.scale = 1.0f / sqrtf((float)problem->d);
+    f.lddq = lddq, f.lddk = lddk, f.lddv = lddv, f.lddo = lddo;
+    const int64_t warps = (int64_t)problem->b * problem->tq * problem->h;
     const unsigned blocks = (unsigned)((warps + THREADS / WARP - 1) / (THREADS / WARP));
-    int e = LAUNCH(attention_delta, blocks, THREADS, 0, stream, delta, out, dout, f);
+    int e = blocks ? LAUNCH(attention_delta, blocks, THREADS, 0, stream, delta, out, dout, f) : 0;
     if (e != 0)
         return e;
-    if (shape->d <= 32)
-        return backward<4, 2>(stream, dq, dk, dv, dout, lse, delta, q, k, v, f);
-    if (shape->d <= 64)
-        return backward<4, 4>(stream, dq, dk, dv, dout, lse, delta, q, k, v, f);
-    if (shape->d <= 128)
-        return backward<2, 8>(stream, dq, dk, dv, dout, lse, delta, q, k, v, f);
-    return backward<1, 16>(stream, dq, dk, dv, dout, lse, delta, q, k, v, f);
+    return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
+}
+
+/* --- merge --- */
+
+/* One warp for a head of a row. */
+__global__ static void __launch_bounds__(THREADS)
+    attention_merge(void *out, float *lse, const void *other, const float *other_lse, int64_t ld, bool is_bf16,
+                    int64_t n, int64_t h, int64_t dv)
+{
+    const int64_t element = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP; /* row * H + head */
+    const int lane = (int)threadIdx.x % WARP;
+    if (element >= n * h)
+        return; /* a whole warp at a time */
+    const int64_t row = element / h, head = element % h, at = head * n + row;
+    const float mine = lse[at], theirs = other_lse[at];
+    if (theirs == -INFINITY)
+        return;
+    const float top = fmaxf(mine, theirs), keep = expf(mine - top), add = expf(theirs - top), sum = keep + add;
+    __syncwarp(); /* all lanes have read lse */
+    if (lane == 0)
+        lse[at] = top + logf(sum);
+    for (int64_t c = lane; c < dv; c += WARP) {
+        const int64_t i = row * ld + head * dv + c;
+        any_store(out, i, is_bf16,
+                  any_load(out, i, is_bf16) * (keep / sum) + any_load(other, i, is_bf16) * (add / sum));
+    }
+}
+
+int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
+                         bool is_bf16, int64_t n, int64_t h, int64_t dv)
+{
+    if (n == 0)
+        return 0;
+    const unsigned blocks = (unsigned)((n * h + THREADS / WARP - 1) / (THREADS / WARP));
+    return LAUNCH(attention_merge, blocks, THREADS, 0, stream, out, lse, other, other_lse, ld, is_bf16, n, h, dv);
 }

@@ -4,12 +4,13 @@
  * Each stream has three words, all 0 or a titan_status:
  *   raised  pinned host memory; set by any thread the moment something fails (a revoke, a failed call)
  *   seen    device memory; set only in stream order by a one-thread kernel (cuda_latch) enqueued behind every operation
- *           that can fail and behind every wait for another stream's event
+ *           that can fail and behind every wait for another stream's event, or by a kernel that finds its data
+ *           impossible
  *   told    pinned host memory; the latch's copy of seen for the host
- * AdamW, the one operation that changes what outlives a step, does nothing when `seen` is set. So a step whose
- * collective was aborted leaves the weights as they were, and no update is cut in half: a revoke in the middle of an
- * update is seen by the next latch, not by the running kernel. Other operations enqueued before the host learns of the
- * failure run on undefined data; those enqueued after it are skipped. */
+ * AdamW, SGD and the balance of experts, which change what outlives a step, do nothing when `seen` is set. So a step
+ * whose collective was aborted leaves the weights as they were, and no update is cut in half: a revoke in the middle of
+ * an update is seen by the next latch, not by the running kernel. Other operations enqueued before the host learns of
+ * the failure run on undefined data; those enqueued after it are skipped. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDA_H
 #define TITAN_WORKER_DEVICE_CUDA_CUDA_H
 
@@ -49,6 +50,7 @@ struct stream {
     struct device *dev;
     cudaStream_t native;
     int *raised, *told;       /* pinned host memory, also the device's */
+    int *fault;               /* the same; what a kernel found wrong, enum fault in kernels.h */
     int *seen;                /* device memory */
     bool may_fail;            /* something that can fail later was enqueued, here or on a stream this one waited for */
     void *work;               /* cuBLASLt's workspace; another than the compute stream gets it at its first product */
@@ -88,7 +90,29 @@ titan_status cuda_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc
                          float beta);
 
 extern const struct device_ops cuda_ops; /* ops.c */
-extern const struct comm_ops comm_nccl;  /* worker/comm/nccl/nccl.c */
+
+/* experts.c */
+titan_status cuda_ops_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
+                             const float *bias, const struct router_shape *shape);
+titan_status cuda_ops_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
+                                   const int32_t *chosen, const struct router_shape *shape);
+titan_status cuda_ops_router_balance(struct stream *s, float *bias, float *load, int64_t experts, float rate);
+titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                              const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
+titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                                       const int32_t *received, int64_t ranks, int64_t experts, int64_t rows);
+titan_status cuda_ops_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place,
+                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+titan_status cuda_ops_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place,
+                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+titan_status cuda_ops_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
+                                       const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+titan_status cuda_ops_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                                     int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
+                                     const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k,
+                                     float beta);
+
+extern const struct comm_ops comm_nccl; /* worker/comm/nccl/nccl.c */
 
 /* device.c */
 titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err);

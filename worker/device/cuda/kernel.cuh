@@ -85,6 +85,18 @@ static inline unsigned grid_blocks(size_t n)
     return (unsigned)(blocks < 4096 ? blocks : 4096);
 }
 
+/* Data that cannot be true: the stream has failed from here on. Any number of threads may say so. */
+__device__ static inline void fail_stream(const struct fault_words &w, enum fault fault)
+{
+    if (*(volatile int *)w.seen != 0)
+        return;
+    *(volatile int *)w.fault = (int)fault;
+    __threadfence_system();
+    *(volatile int *)w.told = w.status;
+    *(volatile int *)w.seen = w.status;
+    __threadfence_system();
+}
+
 struct op_sum {
     template <class V> __device__ V operator()(V a, V b) const
     {

@@ -22,6 +22,20 @@ enum num { NUM_F32, NUM_BF16, NUM_F64, NUM_I32, NUM_U8 };
 /* In stream order: take on what was raised on this stream by now, and what `from` (may be NULL) had taken on. */
 int cuda_latch(void *stream, int *seen, int *told, const int *raised, const int *from);
 
+/* What a kernel can find wrong with its data. */
+enum fault {
+    FAULT_NONE,
+    FAULT_CHOICE, /* a token's choice names no expert */
+    FAULT_ROWS,   /* more rows arrived than the buffer holds */
+    FAULT_COUNTS, /* groups have more rows than there are */
+    FAULT_COUNT
+};
+/* Where such a kernel makes its stream fail, as a latch would: struct stream in cuda.h. */
+struct fault_words {
+    int *seen, *told, *fault;
+    int status;
+};
+
 /* --- elementwise.cu --- */
 int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num from, size_t n);
 int cuda_add(void *stream, void *out, const void *a, const void *b, bool bf16, size_t n);
@@ -30,9 +44,9 @@ int cuda_scale(void *stream, float *x, float factor, size_t n);
 
 /* --- embed.cu --- */
 int cuda_embed(void *stream, void *out, const int32_t *tokens, const void *table, bool bf16, int64_t n, int64_t c,
-               int64_t v);
+               int64_t v, int64_t first);
 int cuda_embed_wgrad(void *stream, float *dtable, const int32_t *tokens, const void *dout, bool bf16, int64_t n,
-                     int64_t c, int64_t v);
+                     int64_t c, int64_t v, int64_t first);
 
 /* --- rmsnorm.cu --- */
 int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool bf16, int64_t n, int64_t c,
@@ -48,17 +62,20 @@ int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, cons
 
 /* --- attention.cu --- */
 #define CUDA_ATTENTION_D_MAX 256
-struct attention_shape {
+struct attention_problem {
     bool bf16;
-    int b, t, h, kv, d;
-    int64_t ldq, ldkv, ldo; /* of the forward tensors */
+    int b, tq, tk, h, kv, d, dv;
+    int64_t ldq, ldk, ldv, ldo;               /* of the forward tensors */
+    const int32_t *index, *start, *key_index; /* NULL = causal */
 };
 int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
-                   const struct attention_shape *shape);
-/* delta (H,N) fp32: scratch. */
-int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv, const void *dout,
-                         int64_t lddo, const void *out, const float *lse, const void *q, const void *k, const void *v,
-                         const struct attention_shape *shape, float *delta);
+                   const struct attention_problem *problem);
+/* delta (H,B*Tq) fp32: scratch. */
+int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
+                         const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
+                         const void *k, const void *v, const struct attention_problem *problem, float *delta);
+int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
+                         bool bf16, int64_t n, int64_t h, int64_t dv);
 
 /* --- swiglu.cu --- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,
@@ -67,19 +84,67 @@ int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const
                       const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f);
 
 /* --- loss.cu --- */
-int cuda_cross_entropy(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
-                       bool bf16, int64_t n, int64_t v, float grad_scale);
+int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool bf16, int64_t n,
+                    int64_t v, int64_t first);
+int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
+                     const float *stats, int64_t parts, bool bf16, int64_t n, int64_t v, int64_t first);
+
+/* --- strided.cu --- */
+int cuda_copy_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, size_t element_bytes, int64_t rows,
+                 int64_t cols, int64_t repeat);
+int cuda_add_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, bool bf16, int64_t rows,
+                int64_t cols, int64_t repeat);
 
 /* --- sums.cu --- */
 int cuda_block_sums(void *stream, double *out, const float *x, size_t n, size_t block, bool square);
+int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n);
 
-/* --- adamw.cu --- */
+/* --- router.cu --- */
+#define CUDA_EXPERTS_MAX 1024
+struct router_problem {
+    bool bf16, sigmoid, normalize;
+    int experts, top_k;
+    int64_t n;
+    float scale;
+};
+int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
+                const struct router_problem *problem);
+int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const void *logits, const int32_t *chosen,
+                      const struct router_problem *problem, struct fault_words fault);
+/* Changes nothing when *failed is not 0. */
+int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts, float rate, const int *failed);
+
+/* --- permute.cu --- */
+int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
+                 int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault);
+int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
+                          int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault);
+int cuda_scatter_rows(void *stream, void *dst, const void *src, const int32_t *place, const float *weights, bool bf16,
+                      int64_t n, int64_t top_k, int64_t c);
+int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *place, const float *weights, bool bf16,
+                      int64_t n, int64_t top_k, int64_t c);
+int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const void *src, const int32_t *place,
+                          bool bf16, int64_t n, int64_t top_k, int64_t c);
+
+/* --- matmul_grouped.cu --- */
+struct grouped_problem {
+    bool ta, tb, add; /* add: to what c holds */
+    const int32_t *counts;
+    int64_t groups, m, n, k, lda, ldb, ldc;
+    struct fault_words fault;
+};
+int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
+                        const struct grouped_problem *problem);
+
+/* --- optim.cu --- */
 struct adamw_factors {
     float lr, beta1, beta2, eps, weight_decay, grad_scale, bias1, bias2;
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. shadow may be NULL. */
 int cuda_adamw(void *stream, float *master, float *m, float *v, const float *grad, uint16_t *shadow, size_t n,
                struct adamw_factors factors, const int *failed);
+int cuda_sgd(void *stream, float *master, const float *grad, uint16_t *shadow, size_t n, float lr, float weight_decay,
+             float grad_scale, const int *failed);
 
 #ifdef __cplusplus
 }

@@ -1,25 +1,9 @@
 /* ops.c - the device table: checks shapes, skips what a failed stream must not run, launches. */
-#include "worker/device/cuda/cuda.h"
-#include "worker/device/cuda/kernels.h"
+#include "worker/device/cuda/enqueue.h"
 
 _Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64 &&
                    (int)NUM_I32 == (int)DTYPE_I32 && (int)NUM_U8 == (int)DTYPE_U8,
                "kernels.h numbers element types as device.h does");
-
-#define GRID_MAX 0x7fffffffL /* blocks in a launch's first dimension */
-#define GRID_YZ_MAX 65535    /* in the others */
-
-/* Enqueue unless the stream has failed. */
-#define ENQUEUE(s, what, call) (stream_skips(s) ? TITAN_OK : stream_enqueued((s), (what), (call)))
-
-static bool compute_type(enum dtype dt)
-{
-    return dt == DTYPE_F32 || dt == DTYPE_BF16;
-}
-static bool rows_fit(int64_t n, int64_t c)
-{
-    return n >= 0 && c >= 0 && n <= GRID_MAX;
-}
 
 static titan_status copy(struct stream *s, void *dst, const void *src, size_t bytes)
 {
@@ -38,21 +22,39 @@ static titan_status cast(struct stream *s, void *dst, enum dtype to, const void 
     return ENQUEUE(s, "a cast", cuda_cast(s->native, dst, (enum num)to, src, (enum num)from, n));
 }
 
-static titan_status embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
-                          int64_t n, int64_t c, int64_t v)
+static titan_status copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                            int64_t rows, int64_t cols, int64_t repeat)
 {
-    if (!compute_type(dt) || n < 0 || c < 0 || v < 0)
+    if (rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "embedding", cuda_embed(s->native, out, tokens, table, dt == DTYPE_BF16, n, c, v));
+    return ENQUEUE(s, "a copy of rows",
+                   cuda_copy_2d(s->native, dst, ldd, src, lds, dtype_bytes(dt), rows, cols, repeat));
+}
+
+static titan_status add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                           int64_t rows, int64_t cols, int64_t repeat)
+{
+    if (!compute_type(dt) || rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a sum of rows",
+                   cuda_add_2d(s->native, dst, ldd, src, lds, dt == DTYPE_BF16, rows, cols, repeat));
+}
+
+static titan_status embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
+                          int64_t n, int64_t c, int64_t v, int64_t first)
+{
+    if (!compute_type(dt) || n < 0 || c < 0 || v < 0 || first < 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "embedding", cuda_embed(s->native, out, tokens, table, dt == DTYPE_BF16, n, c, v, first));
 }
 
 static titan_status embed_wgrad(struct stream *s, float *dtable, const int32_t *tokens, const void *dout, enum dtype dt,
-                                int64_t n, int64_t c, int64_t v)
+                                int64_t n, int64_t c, int64_t v, int64_t first)
 {
-    if (!compute_type(dt) || n < 0 || !rows_fit(v, c))
+    if (!compute_type(dt) || n < 0 || !rows_fit(v, c) || first < 0)
         return TITAN_EINVAL;
     return ENQUEUE(s, "embedding gradient",
-                   cuda_embed_wgrad(s->native, dtable, tokens, dout, dt == DTYPE_BF16, n, c, v));
+                   cuda_embed_wgrad(s->native, dtable, tokens, dout, dt == DTYPE_BF16, n, c, v, first));
 }
 
 static titan_status rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
@@ -90,58 +92,78 @@ static titan_status rope(struct stream *s, void *x, int64_t ldx, const int32_t *
                    cuda_rope(s->native, x, ldx, positions, cosines, sines, dt == DTYPE_BF16, n, heads, d, backward));
 }
 
-static bool attention_fits(const struct attention_shape *a, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
-                           int64_t d)
+static bool attention_fits(const struct attention_shape *z)
 {
-    return compute_type(dt) && b >= 0 && b <= GRID_YZ_MAX && t >= 0 && t <= 0x7fffff00L && kv > 0 && h >= kv &&
-           h <= GRID_YZ_MAX && h % kv == 0 && d > 0 && d <= CUDA_ATTENTION_D_MAX && a->ldq >= h * d &&
-           a->ldkv >= kv * d && a->ldo >= h * d && b * t * h <= GRID_MAX;
+    const bool masked = z->index != NULL;
+    return compute_type(z->dt) && z->b >= 0 && z->b <= GRID_YZ_MAX && z->tq >= 0 && z->tq <= ROWS_MAX && z->tk >= 0 &&
+           z->tk <= ROWS_MAX && z->kv > 0 && z->h >= z->kv && z->h <= GRID_YZ_MAX && z->h % z->kv == 0 && z->d > 0 &&
+           z->d <= CUDA_ATTENTION_D_MAX && z->dv > 0 && z->dv <= CUDA_ATTENTION_D_MAX &&
+           z->b * z->tq * z->h <= GRID_MAX && masked == (z->start != NULL) && masked == (z->key_index != NULL) &&
+           (masked || z->tq == z->tk);
+}
+
+static bool strides_fit(const struct attention_shape *z, int64_t ldq, int64_t ldk, int64_t ldv, int64_t ldo)
+{
+    return ldq >= z->h * z->d && ldk >= z->kv * z->d && ldv >= z->kv * z->dv && ldo >= z->h * z->dv;
+}
+
+static struct attention_problem attention_problem(const struct attention_shape *z, int64_t ldq, int64_t ldk,
+                                                  int64_t ldv, int64_t ldo)
+{
+    return (struct attention_problem){.bf16 = z->dt == DTYPE_BF16,
+                                      .b = (int)z->b,
+                                      .tq = (int)z->tq,
+                                      .tk = (int)z->tk,
+                                      .h = (int)z->h,
+                                      .kv = (int)z->kv,
+                                      .d = (int)z->d,
+                                      .dv = (int)z->dv,
+                                      .ldq = ldq,
+                                      .ldk = ldk,
+                                      .ldv = ldv,
+                                      .ldo = ldo,
+                                      .index = z->index,
+                                      .start = z->start,
+                                      .key_index = z->key_index};
 }
 
 static titan_status attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                              const void *k, const void *v, int64_t ldkv, enum dtype dt, int64_t b, int64_t t,
-                              int64_t h, int64_t kv, int64_t d)
+                              const void *k, int64_t ldk, const void *v, int64_t ldv,
+                              const struct attention_shape *shape)
 {
-    const struct attention_shape shape = {.bf16 = dt == DTYPE_BF16,
-                                          .b = (int)b,
-                                          .t = (int)t,
-                                          .h = (int)h,
-                                          .kv = (int)kv,
-                                          .d = (int)d,
-                                          .ldq = ldq,
-                                          .ldkv = ldkv,
-                                          .ldo = ldo};
-    if (!attention_fits(&shape, dt, b, t, h, kv, d))
+    if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "attention", cuda_attention(s->native, out, lse, q, k, v, &shape));
+    const struct attention_problem problem = attention_problem(shape, ldq, ldk, ldv, ldo);
+    return ENQUEUE(s, "attention", cuda_attention(s->native, out, lse, q, k, v, &problem));
 }
 
-static titan_status attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, void *dv, int64_t lddkv,
-                                    const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
-                                    const void *q, int64_t ldq, const void *k, const void *v, int64_t ldkv,
-                                    enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv, int64_t d, void *work)
+static titan_status attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
+                                    int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
+                                    const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
+                                    const void *v, int64_t ldv, const struct attention_shape *shape, void *work)
 {
-    const struct attention_shape shape = {.bf16 = dt == DTYPE_BF16,
-                                          .b = (int)b,
-                                          .t = (int)t,
-                                          .h = (int)h,
-                                          .kv = (int)kv,
-                                          .d = (int)d,
-                                          .ldq = ldq,
-                                          .ldkv = ldkv,
-                                          .ldo = ldo};
-    if (!attention_fits(&shape, dt, b, t, h, kv, d) || lddq < h * d || lddkv < kv * d || lddo < h * d || !work)
+    if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo) ||
+        !strides_fit(shape, lddq, lddk, lddv, lddo) || !work)
         return TITAN_EINVAL;
+    const struct attention_problem problem = attention_problem(shape, ldq, ldk, ldv, ldo);
     return ENQUEUE(
         s, "attention gradient",
-        cuda_attention_dgrad(s->native, dq, lddq, dk, dv, lddkv, dout, lddo, out, lse, q, k, v, &shape, work));
+        cuda_attention_dgrad(s->native, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, &problem, work));
 }
 
-static size_t attention_work_bytes(struct device *dev, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t kv,
-                                   int64_t d)
+static size_t attention_work_bytes(struct device *dev, const struct attention_shape *z)
 {
-    (void)dev, (void)dt, (void)kv, (void)d;
-    return (size_t)b * (size_t)t * (size_t)h * sizeof(float);
+    (void)dev;
+    return (size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float);
+}
+
+static titan_status attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
+                                    int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv)
+{
+    if (!compute_type(dt) || n < 0 || h <= 0 || dv <= 0 || ld < h * dv || n > GRID_MAX / h)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "merging attention",
+                   cuda_attention_merge(s->native, out, lse, other, other_lse, ld, dt == DTYPE_BF16, n, h, dv));
 }
 
 static titan_status swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
@@ -168,13 +190,24 @@ static titan_status add(struct stream *s, void *out, const void *a, const void *
     return ENQUEUE(s, "a sum", cuda_add(s->native, out, a, b, dt == DTYPE_BF16, n));
 }
 
-static titan_status cross_entropy(struct stream *s, float *losses, void *dlogits, const void *logits,
-                                  const int32_t *targets, enum dtype dt, int64_t n, int64_t v, float grad_scale)
+static titan_status loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets,
+                               enum dtype dt, int64_t n, int64_t v, int64_t first)
 {
-    if (!compute_type(dt) || !rows_fit(n, v))
+    if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "cross-entropy",
-                   cuda_cross_entropy(s->native, losses, dlogits, logits, targets, dt == DTYPE_BF16, n, v, grad_scale));
+    return ENQUEUE(s, "loss statistics",
+                   cuda_loss_stats(s->native, stats, logits, targets, dt == DTYPE_BF16, n, v, first));
+}
+
+static titan_status loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits,
+                                const int32_t *targets, const float *stats, int64_t parts, enum dtype dt, int64_t n,
+                                int64_t v, int64_t first)
+{
+    if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0 || parts <= 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(
+        s, "cross-entropy",
+        cuda_loss_finish(s->native, losses, dlogits, logits, targets, stats, parts, dt == DTYPE_BF16, n, v, first));
 }
 
 static titan_status accumulate(struct stream *s, float *dst, const float *src, size_t n)
@@ -194,6 +227,11 @@ static titan_status block_sums(struct stream *s, double *out, const float *x, si
     return ENQUEUE(s, "block sums", cuda_block_sums(s->native, out, x, n, block, square));
 }
 
+static titan_status sum(struct stream *s, double *out, bool add_to, const double *x, size_t n)
+{
+    return ENQUEUE(s, "a sum", cuda_sum(s->native, out, add_to, x, n));
+}
+
 static titan_status adamw(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args)
 {
@@ -208,6 +246,14 @@ static titan_status adamw(struct stream *s, float *master, float *m, float *v, c
         .bias2 = args->bias2,
     };
     return ENQUEUE(s, "AdamW", cuda_adamw(s->native, master, m, v, grad, shadow, n, factors, s->seen));
+}
+
+static titan_status sgd(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+                        const struct adamw_args *args)
+{
+    return ENQUEUE(
+        s, "SGD",
+        cuda_sgd(s->native, master, grad, shadow, n, args->lr, args->weight_decay, args->grad_scale, s->seen));
 }
 
 const struct device_ops cuda_ops = {
@@ -232,7 +278,10 @@ const struct device_ops cuda_ops = {
     .copy = copy,
     .zero = zero,
     .cast = cast,
+    .copy_2d = copy_2d,
+    .add_2d = add_2d,
     .matmul = cuda_matmul,
+    .matmul_grouped = cuda_ops_matmul_grouped,
     .embed = embed,
     .embed_wgrad = embed_wgrad,
     .rmsnorm = rmsnorm,
@@ -242,12 +291,24 @@ const struct device_ops cuda_ops = {
     .attention = attention,
     .attention_dgrad = attention_dgrad,
     .attention_work_bytes = attention_work_bytes,
+    .attention_merge = attention_merge,
     .swiglu = swiglu,
     .swiglu_dgrad = swiglu_dgrad,
     .add = add,
-    .cross_entropy = cross_entropy,
+    .router = cuda_ops_router,
+    .router_dgrad = cuda_ops_router_dgrad,
+    .router_balance = cuda_ops_router_balance,
+    .permute = cuda_ops_permute,
+    .permute_received = cuda_ops_permute_received,
+    .scatter_rows = cuda_ops_scatter_rows,
+    .combine_rows = cuda_ops_combine_rows,
+    .combine_dweights = cuda_ops_combine_dweights,
+    .loss_stats = loss_stats,
+    .loss_finish = loss_finish,
     .accumulate = accumulate,
     .scale = scale,
     .block_sums = block_sums,
+    .sum = sum,
     .adamw = adamw,
+    .sgd = sgd,
 };

@@ -25,7 +25,7 @@ titan_status cuda_stream_open(struct device *dev, const char *name, bool compute
     if (e == cudaSuccess)
         e = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, compute ? least : greatest);
     if (e == cudaSuccess)
-        e = cudaHostAlloc((void **)&s->raised, 2 * sizeof(int), cudaHostAllocPortable | cudaHostAllocMapped);
+        e = cudaHostAlloc((void **)&s->raised, 3 * sizeof(int), cudaHostAllocPortable | cudaHostAllocMapped);
     if (e == cudaSuccess && compute) /* now, so that no step allocates */
         e = cudaMalloc(&s->work, CUDA_MATMUL_WORK_BYTES);
     if (e == cudaSuccess)
@@ -40,7 +40,8 @@ titan_status cuda_stream_open(struct device *dev, const char *name, bool compute
         return st;
     }
     s->told = s->raised + 1;
-    *s->raised = *s->told = 0;
+    s->fault = s->raised + 2;
+    *s->raised = *s->told = *s->fault = 0;
     *ret = s;
     return TITAN_OK;
 }
@@ -75,6 +76,21 @@ void stream_raise(struct stream *s, titan_status status, const char *text)
     (void)pthread_mutex_unlock(&s->dev->lock);
 }
 
+/* What a kernel of this stream found, or what came from elsewhere. */
+static void explain_failure(struct stream *s, titan_status status, struct titan_error *err)
+{
+    static const char *const found[FAULT_COUNT] = {
+        [FAULT_CHOICE] = "a token's choice names no expert",
+        [FAULT_ROWS] = "more rows arrived for this rank's experts than its buffer holds",
+        [FAULT_COUNTS] = "the groups of a product have more rows than there are",
+    };
+    const int fault = __atomic_load_n(s->fault, __ATOMIC_ACQUIRE);
+    if (fault > FAULT_NONE && fault < FAULT_COUNT)
+        (void)titan_fail(err, status, "%s", found[fault]);
+    else
+        (void)titan_fail(err, status, "a stream this one waited for failed: %s", titan_status_text(status));
+}
+
 titan_status stream_failure(struct stream *s, struct titan_error *err)
 {
     int told = __atomic_load_n(s->told, __ATOMIC_ACQUIRE);
@@ -86,8 +102,7 @@ titan_status stream_failure(struct stream *s, struct titan_error *err)
     if (s->error.status == (titan_status)told)
         *err = s->error;
     else
-        (void)titan_fail(err, (titan_status)told, "a stream this one waited for failed: %s",
-                         titan_status_text((titan_status)told));
+        explain_failure(s, (titan_status)told, err);
     (void)pthread_mutex_unlock(&s->dev->lock);
     return (titan_status)told;
 }
@@ -182,6 +197,7 @@ void cuda_stream_clear(struct stream *s)
     (void)pthread_mutex_lock(&s->dev->lock);
     __atomic_store_n(s->raised, 0, __ATOMIC_RELEASE);
     __atomic_store_n(s->told, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(s->fault, 0, __ATOMIC_RELEASE);
     s->error = (struct titan_error){0};
     (void)pthread_mutex_unlock(&s->dev->lock);
 }

@@ -1,4 +1,4 @@
-/* sums.cu - fp64 sums of fixed stretches of a buffer, each by one block in one order. */
+/* sums.cu - fp64 sums of a buffer or of fixed stretches of it, each by one block in one order. */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void __launch_bounds__(THREADS)
@@ -22,4 +22,22 @@ int cuda_block_sums(void *stream, double *out, const float *x, size_t n, size_t 
     if (n == 0)
         return 0;
     return LAUNCH(block_sums, (unsigned)((n + block - 1) / block), THREADS, 0, stream, out, x, n, block, square);
+}
+
+#define SUM_THREADS 1024
+
+__global__ static void __launch_bounds__(SUM_THREADS) sum_all(double *out, bool add, const double *x, size_t n)
+{
+    __shared__ double scratch[32];
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < n; i += SUM_THREADS)
+        sum += x[i];
+    sum = block_reduce(sum, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        *out = add ? *out + sum : sum;
+}
+
+int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n)
+{
+    return LAUNCH(sum_all, 1, SUM_THREADS, 0, stream, out, add, x, n);
 }

@@ -1,0 +1,25 @@
+/* enqueue.h - what the files of the device table share: limits of a launch, and enqueueing on a stream that may have
+ * failed. */
+#ifndef TITAN_WORKER_DEVICE_CUDA_ENQUEUE_H
+#define TITAN_WORKER_DEVICE_CUDA_ENQUEUE_H
+
+#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/kernels.h"
+
+#define GRID_MAX 0x7fffffffL /* blocks in a launch's first dimension */
+#define GRID_YZ_MAX 65535    /* in the others */
+#define ROWS_MAX 0x7fffff00L /* rows whose number, rounded up to a tile, is an int */
+
+/* Enqueue unless the stream has failed. */
+#define ENQUEUE(s, what, call) (stream_skips(s) ? TITAN_OK : stream_enqueued((s), (what), (call)))
+
+static inline bool compute_type(enum dtype dt)
+{
+    return dt == DTYPE_F32 || dt == DTYPE_BF16;
+}
+static inline bool rows_fit(int64_t n, int64_t c)
+{
+    return n >= 0 && c >= 0 && n <= GRID_MAX;
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* experts.c - the device table's part for mixture of experts: checks shapes, skips what a failed stream must not run,
+ * launches. What only the device can find wrong (a choice of no expert, more rows than a buffer holds) fails the stream
+ * from within the kernel. */
+#include "worker/device/cuda/enqueue.h"
+
+/* For a kernel that may fail the stream. */
+static struct fault_words fault_of(struct stream *s)
+{
+    s->may_fail = true;
+    return (struct fault_words){.seen = s->seen, .told = s->told, .fault = s->fault, .status = (int)TITAN_EINVAL};
+}
+
+static bool router_fits(const struct router_shape *z)
+{
+    return compute_type(z->dt) && z->n >= 0 && z->n <= GRID_MAX && z->experts > 0 && z->experts <= CUDA_EXPERTS_MAX &&
+           z->top_k > 0 && z->top_k <= z->experts;
+}
+
+static struct router_problem router_problem(const struct router_shape *z)
+{
+    return (struct router_problem){.bf16 = z->dt == DTYPE_BF16,
+                                   .sigmoid = z->sigmoid,
+                                   .normalize = z->normalize,
+                                   .experts = (int)z->experts,
+                                   .top_k = (int)z->top_k,
+                                   .n = z->n,
+                                   .scale = z->scale};
+}
+
+titan_status cuda_ops_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
+                             const float *bias, const struct router_shape *shape)
+{
+    if (!router_fits(shape))
+        return TITAN_EINVAL;
+    const struct router_problem problem = router_problem(shape);
+    return ENQUEUE(s, "routing", cuda_router(s->native, chosen, weights, load, logits, bias, &problem));
+}
+
+titan_status cuda_ops_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
+                                   const int32_t *chosen, const struct router_shape *shape)
+{
+    if (!router_fits(shape))
+        return TITAN_EINVAL;
+    const struct router_problem problem = router_problem(shape);
+    return ENQUEUE(s, "routing gradient",
+                   cuda_router_dgrad(s->native, dlogits, dweights, logits, chosen, &problem, fault_of(s)));
+}
+
+titan_status cuda_ops_router_balance(struct stream *s, float *bias, float *load, int64_t experts, float rate)
+{
+    if (experts <= 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "expert balance", cuda_router_balance(s->native, bias, load, experts, rate, s->seen));
+}
+
+titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                              const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
+{
+    if (n < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || experts > GRID_MAX ||
+        n > INT32_MAX / top_k)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "expert order",
+                   cuda_permute(s->native, place, counts, rank_counts, chosen, n * top_k, experts, ranks, fault_of(s)));
+}
+
+titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
+                                       const int32_t *received, int64_t ranks, int64_t experts, int64_t rows)
+{
+    if (ranks <= 0 || experts <= 0 || ranks > GRID_MAX / experts || rows < 0 || rows > INT32_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(
+        s, "received order",
+        cuda_permute_received(s->native, place, counts, rank_counts, received, ranks, experts, rows, fault_of(s)));
+}
+
+static bool placed_rows_fit(enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    return compute_type(dt) && n >= 0 && top_k > 0 && c > 0 && n <= GRID_MAX / top_k;
+}
+
+titan_status cuda_ops_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place,
+                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    if (!placed_rows_fit(dt, n, top_k, c))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "rows to experts",
+                   cuda_scatter_rows(s->native, dst, src, place, weights, dt == DTYPE_BF16, n, top_k, c));
+}
+
+titan_status cuda_ops_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place,
+                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    if (!placed_rows_fit(dt, n, top_k, c))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "rows from experts",
+                   cuda_combine_rows(s->native, out, src, place, weights, dt == DTYPE_BF16, n, top_k, c));
+}
+
+titan_status cuda_ops_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
+                                       const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+{
+    if (!placed_rows_fit(dt, n, top_k, c))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "gradient of expert weights",
+                   cuda_combine_dweights(s->native, dweights, dout, src, place, dt == DTYPE_BF16, n, top_k, c));
+}
+
+titan_status cuda_ops_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                                     int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
+                                     const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta)
+{
+    const bool types = compute_type(ab_dt) && (c_dt == ab_dt || c_dt == DTYPE_F32) && (!ta || c_dt == DTYPE_F32);
+    const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
+    const bool limits = groups >= 0 && groups <= GRID_YZ_MAX && m < GRID_MAX && n < GRID_YZ_MAX * 64L;
+    if (!types || !shapes || !limits || (ta && tb) || (beta != 0.0f && beta != 1.0f))
+        return TITAN_EINVAL;
+    if (m == 0 || n == 0 || groups == 0 || stream_skips(s))
+        return TITAN_OK;
+    const struct grouped_problem problem = {.ta = ta,
+                                            .tb = tb,
+                                            .add = beta == 1.0f,
+                                            .counts = counts,
+                                            .groups = groups,
+                                            .m = m,
+                                            .n = n,
+                                            .k = k,
+                                            .lda = lda,
+                                            .ldb = ldb,
+                                            .ldc = ldc,
+                                            .fault = fault_of(s)};
+    return stream_enqueued(s, "grouped product",
+                           cuda_matmul_grouped(s->native, c, c_dt == DTYPE_BF16, a, b, ab_dt == DTYPE_BF16, &problem));
+}

@@ -1,0 +1,135 @@
+/* matmul_grouped.cu - products of packed rows, each group with a matrix of its own. How many rows a group has only the
+ * device knows, so a launch has blocks for the most tiles there can be, and each finds its group by the counts.
+ *
+ * A block of 16 x 16 threads makes a tile of 64 x 64 elements, thread (ty, tx) those at (ty + 16 i, tx + 16 j), from
+ * stretches of 16 along the sum. One thread owns an element and adds in one order: the same bits every time. */
+#include "worker/device/cuda/kernel.cuh"
+
+#define SIDE 16
+#define EACH 4
+#define TILE (SIDE * EACH)
+#define DEPTH 16
+
+/* Rows of one group among all, within what the buffers hold whatever the counts say. */
+struct group {
+    int64_t index, first, rows;
+};
+
+__device__ static inline int64_t rows_of(const struct grouped_problem &g, int64_t index, int64_t first)
+{
+    const int64_t limit = g.ta ? g.k : g.m, n = g.counts[index];
+    return n < 0 ? 0 : n < limit - first ? n : limit - first;
+}
+
+/* The group that row tile `tile` belongs to, which becomes the tile's number in it; false beyond the last. */
+__device__ static inline bool find_by_tile(const struct grouped_problem &g, int64_t *tile, struct group *ret)
+{
+    struct group at = {};
+    for (; at.index < g.groups; at.index++) {
+        at.rows = rows_of(g, at.index, at.first);
+        const int64_t tiles = (at.rows + TILE - 1) / TILE;
+        if (*tile < tiles) {
+            *ret = at;
+            return true;
+        }
+        *tile -= tiles;
+        at.first += at.rows;
+    }
+    return false;
+}
+
+__device__ static inline struct group find_by_index(const struct grouped_problem &g, int64_t index)
+{
+    struct group at = {};
+    for (; at.index < index; at.index++)
+        at.first += rows_of(g, at.index, at.first);
+    at.rows = rows_of(g, index, at.first);
+    return at;
+}
+
+__device__ static inline void check_counts(const struct grouped_problem &g)
+{
+    int64_t total = 0;
+    bool possible = true;
+    for (int64_t e = 0; e < g.groups; e++) {
+        possible = possible && g.counts[e] >= 0;
+        total += g.counts[e];
+    }
+    if (!possible || total > (g.ta ? g.k : g.m))
+        fail_stream(g.fault, FAULT_COUNTS);
+}
+
+/* Element (line, deep) of an operand lies at line * across + deep * along; one of the two is 1. to (DEPTH, TILE+1):
+ * lines [first, first+TILE) of the stretch from `deep`, zeros beyond lines and depth. */
+template <class T>
+__device__ static inline void load_stretch(float (*to)[TILE + 1], const T *from, int64_t across, int64_t along,
+                                           int64_t first, int64_t lines, int64_t deep, int64_t depth)
+{
+    for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
+        /* neighbours read what lies side by side */
+        const int line = along == 1 ? e / DEPTH : e % TILE, p = along == 1 ? e % DEPTH : e / TILE;
+        const bool there = first + line < lines && deep + p < depth;
+        to[p][line] = there ? num_load(from + (first + line) * across + (deep + p) * along) : 0.0f;
+    }
+}
+
+template <class AB, class CD>
+__global__ static void __launch_bounds__(THREADS)
+    matmul_grouped(CD *c, const AB *a, const AB *b, struct grouped_problem g)
+{
+    __shared__ float as[DEPTH][TILE + 1], bs[DEPTH][TILE + 1];
+    const int ty = (int)threadIdx.x / SIDE, tx = (int)threadIdx.x % SIDE;
+    int64_t row_tile = blockIdx.x;
+    struct group group = {};
+    if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
+        check_counts(g);
+    if (g.ta)
+        group = find_by_index(g, blockIdx.z);
+    else if (!find_by_tile(g, &row_tile, &group))
+        return; /* a whole block at a time */
+    const int64_t row = row_tile * TILE, column = (int64_t)blockIdx.y * TILE;
+    const int64_t rows = g.ta ? g.m : group.rows, depth = g.ta ? group.rows : g.k;
+    a += group.first * g.lda;
+    b += g.ta ? group.first * g.ldb : group.index * (g.tb ? g.n : g.k) * g.ldb;
+    c += (g.ta ? group.index * g.m : group.first) * g.ldc;
+
+    float sum[EACH][EACH] = {};
+    for (int64_t deep = 0; deep < depth; deep += DEPTH) {
+        __syncthreads(); /* the last stretch's readers are done */
+        load_stretch(as, a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1, row, rows, deep, depth);
+        load_stretch(bs, b, g.tb ? g.ldb : 1, g.tb ? 1 : g.ldb, column, g.n, deep, depth);
+        __syncthreads();
+#pragma unroll
+        for (int p = 0; p < DEPTH; p++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+#pragma unroll
+                for (int j = 0; j < EACH; j++)
+                    sum[i][j] += as[p][ty + SIDE * i] * bs[p][tx + SIDE * j];
+    }
+    for (int i = 0; i < EACH; i++) {
+        for (int j = 0; j < EACH; j++) {
+            const int64_t y = row + ty + SIDE * i, x = column + tx + SIDE * j;
+            if (y < rows && x < g.n)
+                num_store(c + y * g.ldc + x, sum[i][j] + (g.add ? num_load(c + y * g.ldc + x) : 0.0f));
+        }
+    }
+}
+
+int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
+                        const struct grouped_problem *problem)
+{
+    const struct grouped_problem g = *problem;
+    const int64_t most = g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.groups; /* each group may end in part of one */
+    const dim3 grid((unsigned)most, (unsigned)((g.n + TILE - 1) / TILE), g.ta ? (unsigned)g.groups : 1u);
+    if (!ab_bf16) {
+        auto kernel = matmul_grouped<float, float>;
+        return LAUNCH(kernel, grid, THREADS, 0, stream, (float *)c, (const float *)a, (const float *)b, g);
+    }
+    if (c_bf16) {
+        auto kernel = matmul_grouped<bf16, bf16>;
+        return LAUNCH(kernel, grid, THREADS, 0, stream, (bf16 *)c, (const bf16 *)a, (const bf16 *)b, g);
+    }
+    auto kernel = matmul_grouped<bf16, float>;
+    return LAUNCH(kernel, grid, THREADS, 0, stream, (float *)c, (const bf16 *)a, (const bf16 *)b, g);
+}

@@ -1,0 +1,229 @@
+/* permute.cu - rows into the order of their experts and back. Where a row goes is found by counting without atomics:
+ * one block owns one expert and looks through all choices for its own, so the order is the order of the tokens. */
+#include "worker/device/cuda/kernel.cuh"
+
+__global__ static void __launch_bounds__(THREADS) count_choices(int32_t *counts, const int32_t *chosen, int64_t choices)
+{
+    __shared__ int scratch[32];
+    int count = 0;
+    for (int64_t i = threadIdx.x; i < choices; i += THREADS)
+        count += chosen[i] == (int32_t)blockIdx.x;
+    count = block_reduce(count, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = count;
+}
+
+/* Sum of x[from, to) over the block. */
+__device__ static inline int sum_range(const int32_t *x, int64_t from, int64_t to, int *scratch)
+{
+    int sum = 0;
+    for (int64_t i = from + threadIdx.x; i < to; i += THREADS)
+        sum += x[i];
+    return block_reduce(sum, op_sum(), scratch);
+}
+
+/* Choices that name no expert: their rows go nowhere. One block. */
+__device__ static inline void refuse_unknown(int32_t *place, const int32_t *chosen, int64_t choices, int64_t experts,
+                                             const struct fault_words &fault)
+{
+    for (int64_t i = threadIdx.x; i < choices; i += THREADS) {
+        if (chosen[i] < 0 || chosen[i] >= experts) {
+            place[i] = -1;
+            fail_stream(fault, FAULT_CHOICE);
+        }
+    }
+}
+
+#define WORDS 64 /* of 32 choices each */
+#define CHUNK (WORDS * WARP)
+
+__global__ static void __launch_bounds__(THREADS)
+    place_choices(int32_t *place, const int32_t *counts, int32_t *rank_counts, const int32_t *chosen, int64_t choices,
+                  int64_t experts, int64_t each, struct fault_words fault)
+{
+    __shared__ uint32_t found[WORDS];
+    __shared__ int scratch[32];
+    const int64_t expert = blockIdx.x;
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    int next = sum_range(counts, 0, expert, scratch);
+    if (expert % each == 0) {
+        const int rows = sum_range(counts, expert, expert + each, scratch);
+        if (threadIdx.x == 0)
+            rank_counts[expert / each] = rows;
+    }
+    if (expert == 0)
+        refuse_unknown(place, chosen, choices, experts, fault);
+    for (int64_t begin = 0; begin < choices; begin += CHUNK) {
+        int any = 0;
+        for (int word = warp; word < WORDS; word += THREADS / WARP) {
+            const int64_t at = begin + word * WARP + lane;
+            const uint32_t vote = __ballot_sync(FULL_WARP, at < choices && chosen[at] == (int32_t)expert);
+            if (lane == 0)
+                found[word] = vote;
+            any |= vote != 0;
+        }
+        if (!__syncthreads_or(any))
+            continue;
+        for (int word = warp; word < WORDS; word += THREADS / WARP) {
+            if (!(found[word] >> lane & 1u))
+                continue;
+            int row = next + __popc(found[word] & ((1u << lane) - 1u));
+            for (int before = 0; before < word; before++)
+                row += __popc(found[before]);
+            place[begin + word * WARP + lane] = row;
+        }
+        for (int word = 0; word < WORDS; word++)
+            next += __popc(found[word]);
+        __syncthreads(); /* before found is written again */
+    }
+}
+
+int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
+                 int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault)
+{
+    int e = LAUNCH(count_choices, (unsigned)experts, THREADS, 0, stream, counts, chosen, choices);
+    if (e == 0)
+        e = LAUNCH(place_choices, (unsigned)experts, THREADS, 0, stream, place, counts, rank_counts, chosen, choices,
+                   experts, experts / ranks, fault);
+    return e;
+}
+
+/* One block for what one rank sent to one expert; as many blocks as there are such pieces, by rank. Where the numbers
+ * cannot be true nothing has a place, so that what runs before the host learns of it stays within its memory. */
+__global__ static void __launch_bounds__(THREADS)
+    place_received(int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received, int64_t ranks,
+                   int64_t experts, int64_t rows, struct fault_words fault)
+{
+    __shared__ int64_t scratch[32];
+    const int64_t piece = blockIdx.x, rank = piece / experts, expert = piece % experts;
+    int64_t source = 0, target = 0, total = 0, of_expert = 0, of_rank = 0, impossible = 0;
+    for (int64_t i = threadIdx.x; i < ranks * experts; i += THREADS) {
+        const int64_t n = received[i], r = i / experts, e = i % experts;
+        impossible |= n < 0;
+        total += n;
+        source += i < piece ? n : 0;
+        target += e < expert || (e == expert && r < rank) ? n : 0;
+        of_expert += e == expert ? n : 0;
+        of_rank += r == rank ? n : 0;
+    }
+    impossible = block_reduce(impossible, op_sum(), scratch);
+    total = block_reduce(total, op_sum(), scratch);
+    source = block_reduce(source, op_sum(), scratch);
+    target = block_reduce(target, op_sum(), scratch);
+    of_expert = block_reduce(of_expert, op_sum(), scratch);
+    of_rank = block_reduce(of_rank, op_sum(), scratch);
+    const bool fits = impossible == 0 && total <= rows;
+    if (threadIdx.x == 0 && rank == 0)
+        counts[expert] = fits ? (int32_t)of_expert : 0;
+    if (threadIdx.x == 0 && expert == 0)
+        rank_counts[rank] = fits ? (int32_t)of_rank : 0;
+    if (!fits && threadIdx.x == 0)
+        fail_stream(fault, FAULT_ROWS);
+    for (int64_t i = threadIdx.x; fits && i < received[piece]; i += THREADS)
+        place[source + i] = (int32_t)(target + i);
+    for (int64_t i = (fits ? total : 0) + piece * THREADS + threadIdx.x; i < rows; i += ranks * experts * THREADS)
+        place[i] = -1;
+}
+
+int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
+                          int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault)
+{
+    return LAUNCH(place_received, (unsigned)(ranks * experts), THREADS, 0, stream, place, counts, rank_counts, received,
+                  ranks, experts, rows, fault);
+}
+
+/* --- rows --- */
+
+/* One block for a choice. Without weights the bits are copied. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    scatter_rows(T *dst, const T *src, const int32_t *place, const float *weights, int64_t top_k, int64_t c)
+{
+    const int64_t choice = blockIdx.x, to = place[choice];
+    if (to < 0)
+        return;
+    const float weight = weights ? weights[choice] : 1.0f;
+    const T *from = src + choice / top_k * c;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
+        if (weights)
+            num_store(dst + to * c + i, num_load(from + i) * weight);
+        else
+            dst[to * c + i] = from[i];
+    }
+}
+
+int cuda_scatter_rows(void *stream, void *dst, const void *src, const int32_t *place, const float *weights,
+                      bool is_bf16, int64_t n, int64_t top_k, int64_t c)
+{
+    if (n == 0)
+        return 0;
+    const unsigned blocks = (unsigned)(n * top_k);
+    if (is_bf16)
+        return LAUNCH(scatter_rows<bf16>, blocks, THREADS, 0, stream, (bf16 *)dst, (const bf16 *)src, place, weights,
+                      top_k, c);
+    return LAUNCH(scatter_rows<float>, blocks, THREADS, 0, stream, (float *)dst, (const float *)src, place, weights,
+                  top_k, c);
+}
+
+/* One block for a token. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    combine_rows(T *out, const T *src, const int32_t *place, const float *weights, int64_t top_k, int64_t c)
+{
+    const int64_t token = blockIdx.x;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
+        float sum = 0.0f;
+        for (int64_t choice = token * top_k; choice < (token + 1) * top_k; choice++) {
+            const int64_t from = place[choice];
+            if (from >= 0)
+                sum += num_load(src + from * c + i) * (weights ? weights[choice] : 1.0f);
+        }
+        num_store(out + token * c + i, sum);
+    }
+}
+
+int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *place, const float *weights,
+                      bool is_bf16, int64_t n, int64_t top_k, int64_t c)
+{
+    if (n == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(combine_rows<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)out, (const bf16 *)src, place,
+                      weights, top_k, c);
+    return LAUNCH(combine_rows<float>, (unsigned)n, THREADS, 0, stream, (float *)out, (const float *)src, place,
+                  weights, top_k, c);
+}
+
+/* One warp for a choice. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    combine_dweights(float *dweights, const T *dout, const T *src, const int32_t *place, int64_t choices, int64_t top_k,
+                     int64_t c)
+{
+    const int64_t choice = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
+    const int lane = (int)threadIdx.x % WARP;
+    if (choice >= choices)
+        return; /* a whole warp at a time */
+    const int64_t from = place[choice];
+    float sum = 0.0f;
+    for (int64_t i = lane; from >= 0 && i < c; i += WARP)
+        sum += num_load(dout + choice / top_k * c + i) * num_load(src + from * c + i);
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+    if (lane == 0)
+        dweights[choice] = sum;
+}
+
+int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const void *src, const int32_t *place,
+                          bool is_bf16, int64_t n, int64_t top_k, int64_t c)
+{
+    if (n == 0)
+        return 0;
+    const int64_t choices = n * top_k;
+    const unsigned blocks = (unsigned)((choices + THREADS / WARP - 1) / (THREADS / WARP));
+    if (is_bf16)
+        return LAUNCH(combine_dweights<bf16>, blocks, THREADS, 0, stream, dweights, (const bf16 *)dout,
+                      (const bf16 *)src, place, choices, top_k, c);
+    return LAUNCH(combine_dweights<float>, blocks, THREADS, 0, stream, dweights, (const float *)dout,
+                  (const float *)src, place, choices, top_k, c);
+}

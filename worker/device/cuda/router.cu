@@ -1,0 +1,205 @@
+/* router.cu - which experts a token goes to, the gradient of their weights to the logits, and the balancing bias. One
+ * warp for a token; its scores lie in shared memory.
+ *   s = softmax(l) or sigmoid(l), w_j = scale s_j / (z + eps), z = sum of the chosen s_j (normalize), or scale s_j
+ *   ds_j = scale (dw_j - sum_i dw_i s_i / z) / z, or scale dw_j
+ *   dl = s (ds - sum_i ds_i s_i) for softmax, s (1 - s) ds for sigmoid */
+#include "worker/device/cuda/kernel.cuh"
+
+#define TOKENS 4 /* of a block */
+#define WEIGHT_EPS 1e-20f
+
+template <class V, class Op> __device__ static inline V warp_reduce(V x, Op op)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        x = op(x, __shfl_xor_sync(FULL_WARP, x, offset));
+    return x;
+}
+
+struct op_max_u64 {
+    __device__ unsigned long long operator()(unsigned long long a, unsigned long long b) const
+    {
+        return a > b ? a : b;
+    }
+};
+
+/* s (E) of a token's logits; the whole warp. */
+__device__ static inline void scores(float *s, const void *logits, int64_t token, const struct router_problem &z)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    float top = -INFINITY, sum = 0.0f;
+    for (int e = lane; e < z.experts; e += WARP) {
+        const float x = any_load(logits, token * z.experts + e, z.bf16);
+        s[e] = z.sigmoid ? 1.0f / (1.0f + expf(-x)) : x;
+        top = fmaxf(top, x);
+    }
+    if (!z.sigmoid) {
+        top = warp_reduce(top, op_max());
+        for (int e = lane; e < z.experts; e += WARP) {
+            s[e] = expf(s[e] - top);
+            sum += s[e];
+        }
+        sum = warp_reduce(sum, op_sum());
+        for (int e = lane; e < z.experts; e += WARP)
+            s[e] /= sum;
+    }
+    __syncwarp();
+}
+
+/* A key that orders as x does and is never 0, which stands for taken; a NaN comes last. */
+__device__ static inline uint32_t order_of(float x)
+{
+    uint32_t bits;
+    x = x == 0.0f ? 0.0f : x; /* -0 is no less than 0 */
+    memcpy(&bits, &x, sizeof bits);
+    return isnan(x) ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__global__ static void __launch_bounds__(TOKENS *WARP)
+    router(int32_t *chosen, float *weights, const void *logits, const float *bias, struct router_problem z)
+{
+    DYNAMIC_SHARED(shared);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
+    if (token >= z.n)
+        return; /* a whole warp at a time */
+    float *s = shared + (size_t)warp * 2 * (size_t)z.experts;
+    uint32_t *keys = (uint32_t *)(s + z.experts);
+    scores(s, logits, token, z);
+    for (int e = lane; e < z.experts; e += WARP)
+        keys[e] = order_of(bias ? s[e] + bias[e] : s[e]);
+    float sum = 0.0f;
+    for (int k = 0; k < z.top_k; k++) {
+        unsigned long long best = 0; /* the key, then the lower expert first */
+        for (int e = lane; e < z.experts; e += WARP) {
+            const unsigned long long mine = (unsigned long long)keys[e] << 32 | (0xffffffffu - (uint32_t)e);
+            best = mine > best ? mine : best;
+        }
+        best = warp_reduce(best, op_max_u64());
+        const int expert = (int)(0xffffffffu - (uint32_t)best);
+        sum += s[expert];
+        if (lane == 0)
+            chosen[token * z.top_k + k] = expert;
+        if (lane == expert % WARP)
+            keys[expert] = 0;
+    }
+    __syncwarp();
+    for (int k = lane; k < z.top_k; k += WARP) {
+        const float score = s[chosen[token * z.top_k + k]];
+        weights[token * z.top_k + k] = (z.normalize ? score / (sum + WEIGHT_EPS) : score) * z.scale;
+    }
+}
+
+/* One block counts one expert's choices: the order of a sum of ones does not matter. */
+__global__ static void __launch_bounds__(THREADS) router_load(float *load, const int32_t *chosen, int64_t choices)
+{
+    __shared__ int scratch[32];
+    int count = 0;
+    for (int64_t i = threadIdx.x; i < choices; i += THREADS)
+        count += chosen[i] == (int32_t)blockIdx.x;
+    count = block_reduce(count, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        load[blockIdx.x] += (float)count;
+}
+
+static unsigned token_blocks(const struct router_problem *z)
+{
+    return (unsigned)((z->n + TOKENS - 1) / TOKENS);
+}
+
+/* Shared memory of a block: two words for each expert of each token. */
+static int shared_bytes(const struct router_problem *z)
+{
+    return TOKENS * 2 * z->experts * (int)sizeof(float);
+}
+
+int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
+                const struct router_problem *problem)
+{
+    const struct router_problem z = *problem;
+    if (z.n == 0)
+        return 0;
+    int e = LAUNCH(router, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, chosen, weights, logits, bias, z);
+    if (e == 0 && load)
+        e = LAUNCH(router_load, (unsigned)z.experts, THREADS, 0, stream, load, chosen, z.n * z.top_k);
+    return e;
+}
+
+__global__ static void __launch_bounds__(TOKENS *WARP)
+    router_dgrad(void *dlogits, const float *dweights, const void *logits, const int32_t *chosen,
+                 struct router_problem z, struct fault_words fault)
+{
+    DYNAMIC_SHARED(shared);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
+    if (token >= z.n)
+        return; /* a whole warp at a time */
+    float *s = shared + (size_t)warp * 2 * (size_t)z.experts, *ds = s + z.experts;
+    const float *dw = dweights + token * z.top_k;
+    const int32_t *mine = chosen + token * z.top_k;
+    scores(s, logits, token, z); /* dlogits may be logits: from here on they are not read */
+    for (int e = lane; e < z.experts; e += WARP)
+        ds[e] = 0.0f;
+    float sum = 0.0f, mean = 0.0f;
+    bool known = true;
+    for (int k = 0; k < z.top_k && known; k++) {
+        known = mine[k] >= 0 && mine[k] < z.experts;
+        sum += known ? s[mine[k]] : 0.0f;
+        mean += known ? dw[k] * s[mine[k]] : 0.0f;
+    }
+    if (!known) {
+        fail_stream(fault, FAULT_CHOICE);
+        return; /* all lanes read the same choices */
+    }
+    sum += WEIGHT_EPS;
+    __syncwarp();
+    for (int k = lane; k < z.top_k; k += WARP)
+        ds[mine[k]] = z.scale * (z.normalize ? (dw[k] - mean / sum) / sum : dw[k]);
+    __syncwarp();
+    float dot = 0.0f;
+    for (int e = lane; e < z.experts; e += WARP)
+        dot += ds[e] * s[e];
+    dot = z.sigmoid ? 0.0f : warp_reduce(dot, op_sum());
+    for (int e = lane; e < z.experts; e += WARP) {
+        const float d = z.sigmoid ? s[e] * (1.0f - s[e]) * ds[e] : s[e] * (ds[e] - dot);
+        any_store(dlogits, token * z.experts + e, z.bf16, d);
+    }
+}
+
+int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const void *logits, const int32_t *chosen,
+                      const struct router_problem *problem, struct fault_words fault)
+{
+    const struct router_problem z = *problem;
+    if (z.n == 0)
+        return 0;
+    return LAUNCH(router_dgrad, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, dlogits, dweights, logits,
+                  chosen, z, fault);
+}
+
+__device__ static inline float sign_of(float x)
+{
+    return (float)(x > 0.0f) - (float)(x < 0.0f);
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    router_balance(float *bias, float *load, int64_t experts, float rate, const int *failed)
+{
+    __shared__ double scratch[32];
+    if (*failed != 0)
+        return;
+    double total = 0.0, changes = 0.0;
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS)
+        total += load[e];
+    const float mean = (float)(block_reduce(total, op_sum(), scratch) / (double)experts);
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS)
+        changes += sign_of(mean - load[e]);
+    const float shift = (float)(block_reduce(changes, op_sum(), scratch) / (double)experts);
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS) {
+        bias[e] += rate * (sign_of(mean - load[e]) - shift);
+        load[e] = 0.0f;
+    }
+}
+
+int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts, float rate, const int *failed)
+{
+    return LAUNCH(router_balance, 1, THREADS, 0, stream, bias, load, experts, rate, failed);
+}

@@ -1,0 +1,75 @@
+/* strided.cu - rows of matrices copied and added, where one row of one side belongs to several of the other. */
+#include "worker/device/cuda/kernel.cuh"
+
+#define ROWS 8 /* of a block; a warp each */
+
+static unsigned row_blocks(int64_t rows)
+{
+    const int64_t blocks = (rows + ROWS - 1) / ROWS;
+    return (unsigned)(blocks < 65536 ? blocks : 65536);
+}
+
+/* Words of any type of their size. */
+template <class W>
+__global__ static void __launch_bounds__(THREADS)
+    copy_2d(W *dst, int64_t ldd, const W *src, int64_t lds, int64_t rows, int64_t cols, int64_t repeat)
+{
+    for (int64_t r = (int64_t)blockIdx.x * ROWS + threadIdx.y; r < rows; r += (int64_t)gridDim.x * ROWS) {
+        const int64_t from = r / repeat * lds;
+        for (int64_t c = threadIdx.x; c < cols; c += WARP)
+            dst[r * ldd + c] = src[from + c];
+    }
+}
+
+template <class W>
+static int launch_copy(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows, int64_t cols,
+                       int64_t repeat)
+{
+    auto kernel = copy_2d<W>;
+    return LAUNCH(kernel, row_blocks(rows), dim3(WARP, ROWS), 0, stream, (W *)dst, ldd, (const W *)src, lds, rows, cols,
+                  repeat);
+}
+
+int cuda_copy_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, size_t element_bytes, int64_t rows,
+                 int64_t cols, int64_t repeat)
+{
+    if (rows == 0 || cols == 0)
+        return 0;
+    switch (element_bytes) {
+    case 8:
+        return launch_copy<uint64_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+    case 2:
+        return launch_copy<uint16_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+    case 1:
+        return launch_copy<uint8_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+    default:
+        return launch_copy<uint32_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+    }
+}
+
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    add_2d(T *dst, int64_t ldd, const T *src, int64_t lds, int64_t rows, int64_t cols, int64_t repeat)
+{
+    for (int64_t r = (int64_t)blockIdx.x * ROWS + threadIdx.y; r < rows; r += (int64_t)gridDim.x * ROWS) {
+        for (int64_t c = threadIdx.x; c < cols; c += WARP) {
+            float sum = num_load(dst + r * ldd + c);
+            for (int64_t i = r * repeat; i < (r + 1) * repeat; i++)
+                sum += num_load(src + i * lds + c);
+            num_store(dst + r * ldd + c, sum);
+        }
+    }
+}
+
+int cuda_add_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, bool is_bf16, int64_t rows,
+                int64_t cols, int64_t repeat)
+{
+    if (rows == 0 || cols == 0)
+        return 0;
+    const dim3 block(WARP, ROWS);
+    if (is_bf16)
+        return LAUNCH(add_2d<bf16>, row_blocks(rows), block, 0, stream, (bf16 *)dst, ldd, (const bf16 *)src, lds, rows,
+                      cols, repeat);
+    return LAUNCH(add_2d<float>, row_blocks(rows), block, 0, stream, (float *)dst, ldd, (const float *)src, lds, rows,
+                  cols, repeat);
+}
