@@ -7,6 +7,14 @@
 
 #include "worker/device/cuda/cuda.h"
 
+/* Streams that share a hardware queue wait for each other's kernels. A step has a stream for each direction of each
+ * neighbour besides its own, and a send that is stuck behind a receive on two ranks at once would never go: ask for as
+ * many queues as there are (32; the default is 8). Read by the driver when it starts. */
+static void separate_queues(void)
+{
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 /* libcuda.so.1 comes with the driver, not with the toolkit; nothing here links to it. */
 const char *cuda_unusable(void)
 {
@@ -14,6 +22,7 @@ const char *cuda_unusable(void)
     if (!driver)
         return "no NVIDIA driver: libcuda.so.1 cannot be opened";
     (void)dlclose(driver);
+    separate_queues();
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e == cudaErrorInsufficientDriver)
