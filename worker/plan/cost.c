@@ -228,10 +228,9 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     case OP_ALL_GATHER: /* bytes: one rank's part */
         return steps * l.latency + bytes * (n - 1) / l.bandwidth;
     case OP_REDUCE_SCATTER: /* bytes: the whole */
+    case OP_ALL_TO_ALL:
     case OP_ALL_TO_ALL_V:
         return steps * l.latency + bytes * (n - 1) / n / l.bandwidth;
-    case OP_ALL_TO_ALL: /* bytes: to each */
-        return steps * l.latency + bytes * (n - 1) / l.bandwidth;
     case OP_ALL_REDUCE:
     case OP_AGREE: /* small ones go up and down a tree */
         return 2 * (log2(n) * l.latency + bytes * (n - 1) / n / l.bandwidth);

@@ -63,20 +63,20 @@ static void measure_time(const struct simulated_rank *k, double step, struct for
     ret->idle = MAX(0, step - known);
 }
 
-static void measure_bytes(const struct simulated_rank *k, double ret[AXIS_COUNT + 1])
+static void measure_bytes(const struct simulated_rank *k, double ret[TRAFFIC_COUNT])
 {
-    static const int axis_of_group[GROUP_COUNT] = {
-        [GROUP_WORLD] = AXIS_DP_REPLICATE,
+    static const int kind_of_group[GROUP_COUNT] = {
+        [GROUP_WORLD] = TRAFFIC_REPORT,
         [GROUP_PP] = AXIS_PP,
         [GROUP_REPLICATE] = AXIS_DP_REPLICATE,
         [GROUP_FSDP] = AXIS_DP_SHARD,
         [GROUP_CP] = AXIS_CP,
         [GROUP_TP] = AXIS_TP,
-        [GROUP_EP] = AXIS_COUNT,
+        [GROUP_EP] = TRAFFIC_EP,
         [GROUP_EXPERT_SHARD] = AXIS_DP_SHARD,
     };
     for (int c = 0; c < CHANNEL_COUNT; c++)
-        ret[axis_of_group[channel_group((enum channel)c)]] += k->bytes[c];
+        ret[kind_of_group[channel_group((enum channel)c)]] += k->bytes[c];
 }
 
 static double cost_of(void *arg, const struct program *p, const struct action *a)
@@ -150,6 +150,11 @@ void forecast_clear(struct forecast *f)
     *f = (struct forecast){0};
 }
 
+static const char *traffic_name(int kind)
+{
+    return kind == TRAFFIC_REPORT ? "report" : kind == TRAFFIC_EP ? "ep" : mesh_axis_name((enum mesh_axis)kind);
+}
+
 /* --- for people
  * --------------------------------------------------------------------------------------------------------- */
 
@@ -207,12 +212,12 @@ static void print_memory(const struct forecast *f, struct buf *out)
 static void print_bytes(const struct forecast *f, struct buf *out)
 {
     buf_puts(out, "\nsent by a rank in a step, GB\n");
-    for (int a = 0; a <= AXIS_COUNT; a++) {
+    for (int k = 0; k < TRAFFIC_COUNT; k++) {
         double most = 0;
         for (int i = 0; i < f->n; i++)
-            most = MAX(most, f->bytes[i][a]);
+            most = MAX(most, f->bytes[i][k]);
         if (most > 0)
-            buf_printf(out, "  %-12s %8.3f\n", a == AXIS_COUNT ? "ep" : mesh_axis_name((enum mesh_axis)a), most * 1e-9);
+            buf_printf(out, "  %-12s %10.6f\n", traffic_name(k), most * 1e-9);
     }
 }
 
@@ -259,7 +264,7 @@ static void print_time(const struct forecast *f, struct buf *out)
     buf_printf(out, "where it goes on the busiest rank (pp %d)\n", f->busiest);
     for (int i = 0; i < n; i++)
         if (parts[i].seconds > 0.001 * f->step)
-            buf_printf(out, "  %-26s %9.4f s %5.1f %%\n", parts[i].name, parts[i].seconds,
+            buf_printf(out, "  %-28s %9.4f s %5.1f %%\n", parts[i].name, parts[i].seconds,
                        100 * parts[i].seconds / f->step);
     buf_printf(out, "slowest     %s\n", parts[0].name);
 }
@@ -284,9 +289,8 @@ static void json_rank(const struct forecast *f, int i, struct buf *out)
     for (int k = 0; k < MEMORY_COUNT; k++)
         buf_printf(out, "\"%s\":%zu,", memory_kind_name((enum memory_kind)k), m->bytes[k]);
     buf_printf(out, "\"planned\":%zu,\"predicted\":%.0f},\"sent_bytes\":{", m->total, m->predicted);
-    for (int a = 0; a <= AXIS_COUNT; a++)
-        buf_printf(out, "%s\"%s\":%.0f", a ? "," : "", a == AXIS_COUNT ? "ep" : mesh_axis_name((enum mesh_axis)a),
-                   f->bytes[i][a]);
+    for (int k = 0; k < TRAFFIC_COUNT; k++)
+        buf_printf(out, "%s\"%s\":%.0f", k ? "," : "", traffic_name(k), f->bytes[i][k]);
     buf_puts(out, "},\"seconds\":{");
     const int n = parts_of(&f->time[i], parts);
     for (int k = 0; k < n; k++)

@@ -22,16 +22,19 @@ struct forecast_time {
     double idle;                            /* the rest: pipeline bubble, the end of the step */
 };
 
+/* What is sent, by the mesh's axes and two more: between experts' ranks, and the step's report over all ranks. */
+enum { TRAFFIC_EP = AXIS_COUNT, TRAFFIC_REPORT, TRAFFIC_COUNT };
+
 struct forecast {
     const struct plan *plan;
     const struct machine *machine;
     int n; /* pp ranks */
     struct forecast_memory *memory;
     struct forecast_time *time;
-    double (*bytes)[AXIS_COUNT + 1]; /* a rank sends in a step; the last: between experts' ranks */
-    int64_t actions;                 /* of the longest program */
-    double tokens;                   /* of a global batch */
-    double step, tokens_per_second;  /* per device */
+    double (*bytes)[TRAFFIC_COUNT]; /* leave a rank in a step (action_wire_bytes) */
+    int64_t actions;                /* of the longest program */
+    double tokens;                  /* of a global batch */
+    double step, tokens_per_second; /* per device */
     double mfu, bubble;
     int busiest; /* pp rank with the most compute */
     int fullest; /* pp rank with the most memory */

@@ -105,6 +105,28 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
     return bytes;
 }
 
+double action_wire_bytes(const struct program *p, const struct action *a)
+{
+    const double bytes = (double)action_sent_bytes(p, a);
+
+    if (bytes == 0)
+        return 0;
+    const double n = mesh_group_size(&p->mesh, channel_group((enum channel)a->channel));
+    switch (a->op) {
+    case OP_ALL_GATHER:
+        return bytes * (n - 1);
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_TO_ALL:
+    case OP_ALL_TO_ALL_V:
+        return bytes * (n - 1) / n;
+    case OP_ALL_REDUCE:
+    case OP_AGREE:
+        return 2 * bytes * (n - 1) / n;
+    default:
+        return bytes;
+    }
+}
+
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
 void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical)

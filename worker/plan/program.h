@@ -258,6 +258,9 @@ bool op_is_collective(enum op op); /* every member of the channel's group takes 
 bool op_is_transfer(enum op op);   /* collective, SEND or RECV */
 /* Bytes this rank hands to the communicator. */
 size_t action_sent_bytes(const struct program *p, const struct action *a);
+/* Bytes of them that leave it, where collectives go round a ring: what it has for itself stays, what is gathered or
+ * summed for others passes on (Thakur et al. 2005). 0 in a group of one. */
+double action_wire_bytes(const struct program *p, const struct action *a);
 
 static inline const struct operand *action_operands(const struct program *p, const struct action *a)
 {

@@ -126,7 +126,7 @@ static void account(struct sim *s, int rank, int index, double start, double end
     if (a->stream == STREAM_COMPUTE && idle > 0 && blocker >= 0 && p->actions[blocker].channel >= 0)
         k->exposed[p->actions[blocker].channel] += idle;
     if (a->channel >= 0 && a->op != OP_RECV)
-        k->bytes[a->channel] += (double)action_sent_bytes(p, a);
+        k->bytes[a->channel] += action_wire_bytes(p, a);
     if (a->stream == STREAM_COMPUTE) {
         k->compute += took;
         if (a->phase == PHASE_FORWARD)

@@ -26,7 +26,7 @@ struct simulated_rank {
     double forward, backward;      /* s of it: forward; recomputation, dgrad and wgrad */
     double first, last;            /* begin of the first and end of the last action of forward and backward */
     double exposed[CHANNEL_COUNT]; /* s the compute stream stands still waiting for a transfer of this channel */
-    double bytes[CHANNEL_COUNT];   /* this rank sends */
+    double bytes[CHANNEL_COUNT];   /* this rank sends (action_wire_bytes) */
 };
 
 struct simulation {

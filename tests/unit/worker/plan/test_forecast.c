@@ -1,0 +1,234 @@
+/* forecast.h: bytes an axis carries are the published formulas', memory by kind sums up to what the programs need, time
+ * to the step. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "tests/support/plans.h"
+#include "worker/plan/forecast.h"
+
+struct forecasted {
+    struct planned p;
+    struct forecast f;
+    struct simulation *s;
+};
+
+static void open_forecast(struct forecasted *x, int world, const char *const *sets)
+{
+    struct titan_error err = {0};
+
+    titan_status status = planned_open(&x->p, world, "h100", sets, &err);
+    if (status == TITAN_OK)
+        status = forecast_make(x->p.plan, x->p.programs, &x->p.cost, &x->f, &x->s, &err);
+    if (status != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void close_forecast(struct forecasted *x)
+{
+    forecast_clear(&x->f);
+    simulation_close(x->s);
+    planned_close(&x->p);
+}
+
+/* The debug model's units: width 256, 6 layers, feed-forward 768, vocabulary 2048. */
+#define LAYER (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256)
+#define EMBEDDING (2048 * 256)
+#define HEAD (2048 * 256 + 256)
+
+/* Elements of a unit cut in s ranges, each of whole 64. */
+static double cut(double unit, int s)
+{
+    return s * 64 * ceil(unit / s / 64);
+}
+
+static double model(int s)
+{
+    return 6 * cut(LAYER, s) + cut(EMBEDDING, s) + cut(HEAD, s);
+}
+
+static void near(double got, double expected, const char *what)
+{
+    if (fabs(got - expected) > 1e-6 * MAX(1, fabs(expected)))
+        fail_msg("%s: %.9g instead of %.9g", what, got, expected);
+}
+
+/* Zhao et al. 2023, arXiv:2304.11277: (S-1)/S of the parameters in bf16 for each gather and in fp32 for the reduction;
+ * one gather fewer where they stay. */
+static void sharding_sends_what_the_formula_says(void **state)
+{
+    static const char *const resharded[] = {"parallelism.fsdp_reshard_after_forward=always",
+                                            "activation_checkpoint.mode=none", NULL};
+    static const char *const kept[] = {"parallelism.fsdp_reshard_after_forward=never",
+                                       "activation_checkpoint.mode=none", NULL};
+    struct forecasted x;
+
+    (void)state;
+    for (int s = 2; s <= 8; s *= 2) {
+        const double part = (double)(s - 1) / s;
+        open_forecast(&x, s, kept);
+        near(x.f.bytes[0][AXIS_DP_SHARD], part * (2 + 4) * model(s), "kept after forward");
+        near(x.f.bytes[0][AXIS_TP] + x.f.bytes[0][AXIS_PP] + x.f.bytes[0][AXIS_CP] + x.f.bytes[0][AXIS_DP_REPLICATE], 0,
+             "other axes");
+        close_forecast(&x);
+        open_forecast(&x, s, resharded);
+        /* the embedding is not needed backward, and the head's backward follows its forward: gathered once */
+        near(x.f.bytes[0][AXIS_DP_SHARD], part * ((2 + 4) * model(s) + 2 * 6 * cut(LAYER, s)), "resharded");
+        close_forecast(&x);
+    }
+}
+
+/* Plain replication: an all-reduce of the gradient, twice (R-1)/R of it; hybrid: of a rank's shard only. */
+static void replication_sends_what_the_formula_says(void **state)
+{
+    static const char *const plain[] = {"parallelism.data_parallel_replicate_degree=4",
+                                        "parallelism.data_parallel_shard_degree=1", NULL};
+    static const char *const hybrid[] = {"parallelism.data_parallel_replicate_degree=4",
+                                         "parallelism.data_parallel_shard_degree=2",
+                                         "parallelism.fsdp_reshard_after_forward=never", NULL};
+    struct forecasted x;
+
+    (void)state;
+    open_forecast(&x, 4, plain);
+    near(x.f.bytes[0][AXIS_DP_REPLICATE], 2 * 0.75 * 4 * model(1), "four replicas");
+    near(x.f.bytes[0][AXIS_DP_SHARD], 0, "nothing is sharded");
+    close_forecast(&x);
+    open_forecast(&x, 8, hybrid);
+    near(x.f.bytes[0][AXIS_DP_REPLICATE], 2 * 0.75 * 4 * model(2) / 2, "four replicas of halves");
+    near(x.f.bytes[0][AXIS_DP_SHARD], 0.5 * (2 + 4) * model(2), "halves");
+    close_forecast(&x);
+}
+
+/* Tensor with sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198): two gathers and two scatters a layer
+ * forward and as many backward where what was gathered is kept; each b*s*d*(t-1)/t elements. Outside of the layers: a
+ * scatter after the embedding, a gather before the head, and the same backward; besides, three numbers in fp32 a token
+ * and rank for the loss, and sums of the norms' gradients. */
+static void tensor_parallelism_sends_what_the_formula_says(void **state)
+{
+    static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", "training.seq_len=128",
+                                       "training.local_batch_size=2", "activation_checkpoint.mode=none", NULL};
+    struct forecasted x;
+
+    (void)state;
+    open_forecast(&x, 2, sets);
+    const double tokens = 256, each = tokens * 256 * 2 / 2, norms = 13 * 256 * 4.0 * 2 / 2;
+    const double loss = tokens * 3 * 4;
+    near(x.f.bytes[0][AXIS_TP], 6 * 8 * each + 4 * each + loss + norms, "bytes over tp");
+    close_forecast(&x);
+}
+
+static void memory_by_kind_sums_up(void **state)
+{
+    static const char *const sets[] = {"parallelism.pipeline_parallel_degree=2",
+                                       "parallelism.pipeline_parallel_microbatch_size=1",
+                                       "training.global_batch_size=8", "activation_checkpoint.mode=selective", NULL};
+    struct forecasted x;
+
+    (void)state;
+    open_forecast(&x, 4, sets);
+    assert_int_equal(x.f.n, 2);
+    for (int r = 0; r < x.f.n; r++) {
+        const struct forecast_memory *m = &x.f.memory[r];
+        const struct program *p = x.s->ranks[r].program;
+        size_t sum = 0, needed = p->arena_bytes, state_bytes = 0;
+        for (int k = 0; k < MEMORY_COUNT; k++)
+            sum += k == MEMORY_HOST ? 0 : m->bytes[k];
+        for (int i = 0; i < p->n_buffers; i++) {
+            const struct buffer *b = &p->buffers[i];
+            if (buffer_is_external(b->kind) && b->kind != BUF_STATE_HOST)
+                needed += b->bytes;
+            if (b->kind == BUF_STATE)
+                state_bytes += b->bytes;
+        }
+        assert_int_equal(m->total, sum);
+        assert_int_equal(m->total, needed);
+        assert_int_equal(m->bytes[MEMORY_OPTIMIZER], state_bytes);
+        assert_true(m->bytes[MEMORY_ACTIVATIONS] > 0 && m->bytes[MEMORY_GRADIENTS] > 0);
+        const struct machine *h = x.p.cost.machine;
+        near(m->predicted, (double)m->total * (1 + h->memory_overhead) + (double)h->memory_fixed, "predicted");
+        assert_true(m->total <= x.f.memory[x.f.fullest].total);
+    }
+    close_forecast(&x);
+}
+
+/* Master, m and v in fp32: 12 bytes a parameter, the gathered type's shard beside it. */
+static void state_is_the_formulas(void **state)
+{
+    static const char *const sets[] = {"parallelism.fsdp_reshard_after_forward=always", NULL};
+    static const char *const offloaded[] = {"training.enable_cpu_offload=true", NULL};
+    struct forecasted x;
+
+    (void)state;
+    open_forecast(&x, 8, sets);
+    near((double)x.f.memory[0].bytes[MEMORY_OPTIMIZER], 12 * model(8) / 8, "optimizer");
+    assert_int_equal(x.f.memory[0].bytes[MEMORY_HOST], 0);
+    close_forecast(&x);
+    open_forecast(&x, 8, offloaded);
+    near((double)x.f.memory[0].bytes[MEMORY_HOST], 12 * model(8) / 8, "optimizer in host memory");
+    close_forecast(&x);
+}
+
+static void time_adds_up_to_the_step(void **state)
+{
+    static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", "training.seq_len=256", NULL};
+    struct forecasted x;
+
+    (void)state;
+    open_forecast(&x, 8, sets);
+    const struct forecast_time *t = &x.f.time[0];
+    double sum = t->matmul + t->attention + t->memory_bound + t->idle;
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        sum += t->exposed[c];
+    near(sum, x.f.step, "parts of the step");
+    near(x.f.tokens, 4 * 256, "tokens");
+    near(x.f.tokens_per_second, x.f.tokens / x.f.step / 8, "tokens/s of a device");
+    near(x.f.mfu, recipe_flops_per_token(&x.p.recipe) * x.f.tokens_per_second / 989e12, "MFU");
+    close_forecast(&x);
+}
+
+static void json_has_the_same_numbers(void **state)
+{
+    static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", NULL};
+    _cleanup_(buf_free) struct buf text = {0}, words = {0};
+    struct titan_error err = {0};
+    struct json *doc = NULL;
+    struct forecasted x;
+
+    (void)state;
+    open_forecast(&x, 8, sets);
+    forecast_json(&x.f, &text);
+    forecast_print(&x.f, &words);
+    if (json_parse(text.data, text.len, &doc, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(json_int(doc, "world", 0), 8);
+    assert_int_equal(json_int(json_get(doc, "mesh"), "tp", 0), 2);
+    assert_true(fabs(json_real(doc, "step_seconds", -1) - x.f.step) < 1e-6);
+    const struct json *rank = json_get(doc, "ranks")->first;
+    near(json_real(json_get(rank, "sent_bytes"), "tp", -1), round(x.f.bytes[0][AXIS_TP]), "sent over tp");
+    near(json_real(json_get(rank, "memory"), "planned", -1), (double)x.f.memory[0].total, "planned");
+    assert_non_null(strstr(words.data, "dp_shard 4 x tp 2"));
+    assert_non_null(strstr(words.data, "slowest"));
+    json_free(doc);
+    close_forecast(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sharding_sends_what_the_formula_says),
+        cmocka_unit_test(replication_sends_what_the_formula_says),
+        cmocka_unit_test(tensor_parallelism_sends_what_the_formula_says),
+        cmocka_unit_test(memory_by_kind_sums_up),
+        cmocka_unit_test(state_is_the_formulas),
+        cmocka_unit_test(time_adds_up_to_the_step),
+        cmocka_unit_test(json_has_the_same_numbers),
+    };
+    return cmocka_run_group_tests_name("forecast", tests, NULL, NULL);
+}
