@@ -235,7 +235,7 @@ static int by_seconds(const void *x, const void *y)
 static int parts_of(const struct forecast_time *t, struct part *ret)
 {
     static const char *const waits[CHANNEL_COUNT] = {
-        "waiting: step report",     "waiting: parameter gather", "waiting: gradient reduction",
+        "waiting: end of the step", "waiting: parameter gather", "waiting: gradient reduction",
         "waiting: replicas",        "waiting: context parallel", "waiting: tensor parallel",
         "waiting: expert exchange", "waiting: expert gather",    "waiting: expert reduction",
         "waiting: pipeline",        "waiting: pipeline",         "waiting: pipeline",

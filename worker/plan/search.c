@@ -15,8 +15,7 @@
 struct candidate {
     struct recipe recipe;
     struct recipe_mesh mesh;
-    double estimate; /* s of a step, by formula */
-    bool built;
+    double estimate;                                     /* s of a step, by formula */
     double step, tokens_per_second, mfu, bubble, memory; /* simulated; memory of the fullest rank */
     bool fits;
 };
@@ -141,33 +140,59 @@ static titan_status enumerate(struct search *s, struct titan_error *err)
 /* --- simulation
  * --------------------------------------------------------------------------------------------------------- */
 
-static titan_status measure(const struct search *s, struct candidate *c, struct titan_error *err)
+/* Forecast of one candidate with its share of microbatches cut to `share` a rank; 0: as it is. */
+static titan_status forecast_of(const struct search *s, const struct candidate *c, int64_t share, struct forecast *ret,
+                                struct titan_error *err)
 {
+    struct recipe r = c->recipe;
     const struct plan_options options = {
-        .recipe = &c->recipe, .model = s->model, .world = s->world, .dt = s->dt, .machine = s->machine};
-    const struct cost cost = {.machine = s->machine, .float8 = c->recipe.model.float8};
+        .recipe = &r, .model = s->model, .world = s->world, .dt = s->dt, .machine = s->machine};
+    const struct cost cost = {.machine = s->machine, .float8 = r.model.float8};
     struct plan *plan = NULL;
     struct program **programs = NULL;
-    struct forecast f = {0};
 
+    if (share > 0)
+        r.training.global_batch_size = share * recipe_microbatch_rows(&r) * c->mesh.dp_replicate * c->mesh.dp_shard;
     titan_status status = plan_open(&options, &plan, err);
     if (status == TITAN_OK)
         status = plan_programs(plan, &programs, err);
     if (status == TITAN_OK)
-        status = forecast_make(plan, programs, &cost, &f, NULL, err);
+        status = forecast_make(plan, programs, &cost, ret, NULL, err);
+    if (plan)
+        plan_free_programs(plan, programs);
+    plan_close(plan);
+    return status;
+}
+
+static int64_t share_of(const struct candidate *c)
+{
+    return c->recipe.training.global_batch_size / recipe_microbatch_rows(&c->recipe) /
+           (c->mesh.dp_replicate * c->mesh.dp_shard);
+}
+
+/* Once a pipeline is full, each further microbatch takes the same time: long steps are continued from two short ones.
+ */
+static titan_status measure(const struct search *s, struct candidate *c, struct titan_error *err)
+{
+    const int64_t share = share_of(c), fewer = 2 * c->mesh.pp + 2, more = 3 * c->mesh.pp + 4;
+    const bool cut = share > more;
+    struct forecast f = {0}, g = {0};
+
+    titan_status status = forecast_of(s, c, cut ? more : 0, &f, err);
+    if (status == TITAN_OK && cut)
+        status = forecast_of(s, c, fewer, &g, err);
     if (status == TITAN_OK) {
-        c->built = true;
-        c->step = f.step;
-        c->tokens_per_second = f.tokens_per_second;
-        c->mfu = f.mfu;
-        c->bubble = f.bubble;
+        const double tokens = (double)c->recipe.training.global_batch_size * (double)c->recipe.training.seq_len;
+        const double each = cut ? (f.step - g.step) / (double)(more - fewer) : 0;
+        c->step = f.step + each * (double)(share - more) * cut;
+        c->tokens_per_second = tokens / c->step / s->world;
+        c->mfu = f.mfu * c->tokens_per_second / f.tokens_per_second;
+        c->bubble = cut ? f.bubble * f.step / c->step : f.bubble;
         c->memory = f.memory[f.fullest].predicted;
         c->fits = c->memory <= (double)s->machine->memory_bytes;
     }
     forecast_clear(&f);
-    if (plan)
-        plan_free_programs(plan, programs);
-    plan_close(plan);
+    forecast_clear(&g);
     return status;
 }
 
