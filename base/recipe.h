@@ -99,7 +99,7 @@ struct recipe {
     } checkpoint;
     struct {
         char mode[16];                /* "none", "full", "selective", "memory_budget" */
-        char selective_ac_option[16]; /* "op" or a number: every n-th layer is recomputed */
+        char selective_ac_option[16]; /* "op", "op:N" or "N" (recipe_keys.c) */
         double memory_budget;         /* 0: recompute all, 1: nothing */
     } activation_checkpoint;
     struct {

@@ -212,11 +212,12 @@ static titan_status resolve_loss_chunks(struct recipe *r, struct titan_error *er
 static titan_status check_selective(const struct recipe *r, struct titan_error *err)
 {
     const char *option = r->activation_checkpoint.selective_ac_option;
-    if (strcmp(option, "op") == 0 || (strspn(option, "0123456789") == strlen(option) && atoi(option) > 0))
+    const char *number = strncmp(option, "op:", 3) == 0 ? option + 3 : option;
+    if (strcmp(option, "op") == 0 || (strspn(number, "0123456789") == strlen(number) && atoi(number) > 0))
         return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL,
-                      "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\" or a number above 0",
-                      option);
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0", option);
 }
 
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)

@@ -365,7 +365,7 @@ static void forward(struct builder *b, const struct visit *v)
 
 struct keeper {
     const struct program *p;
-    int from;
+    int from, every;
 };
 
 /* Selective recomputation by operation: attention, scattered and exchanged results are kept, of products every second.
@@ -382,7 +382,7 @@ static bool keep_ops(void *arg, const struct action *a, int buffer)
         return false;
     for (const struct action *before = keeper->p->actions + keeper->from; before < a; before++)
         products += before->op == OP_MATMUL;
-    return products % 2 == 0;
+    return products % keeper->every == 0;
 }
 
 static bool keep_nothing(void *arg, const struct action *a, int buffer)
@@ -409,7 +409,8 @@ static void take_params(struct builder *b, int from_action, int was, int is)
 static void recompute(struct builder *b, const struct visit *v, struct layer_pass *layer)
 {
     const enum checkpointing mode = b->opt->checkpointing[b->model->units[v->use[0].unit].layer];
-    struct keeper keeper = {.p = b->e.p, .from = layer->from};
+    struct keeper keeper = {
+        .p = b->e.p, .from = layer->from, .every = b->opt->keep_products > 0 ? b->opt->keep_products : 2};
     const int from = b->e.p->n_actions;
     struct tensor *needed[SAVED_COUNT];
     int n = 0;

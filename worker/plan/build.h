@@ -32,7 +32,7 @@ enum reduce_when {
 /* What a layer keeps from its forward for its backward; the rest is computed again. */
 enum checkpointing {
     CHECKPOINT_NONE, /* everything is kept */
-    CHECKPOINT_OPS,  /* attention, every second matmul, results of collectives (techniques: selective per operation) */
+    CHECKPOINT_OPS,  /* attention, every keep_products-th product, what was reduced or exchanged between ranks */
     CHECKPOINT_FULL  /* the layer's input alone */
 };
 
@@ -53,6 +53,7 @@ struct build_options {
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
+    int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
     bool draft;                              /* unfinished (program_finish): passes come first */
 };
 

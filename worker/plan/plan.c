@@ -26,17 +26,24 @@ static enum reduce_when reduce_of(const char *text)
     return strcmp(text, "microbatch") == 0 ? REDUCE_MICROBATCH : REDUCE_DEFAULT;
 }
 
-/* Selective: "op" keeps the results of expensive operations in every layer, a number n recomputes every n-th layer. */
+/* Selective: "op" keeps the results of expensive operations in every layer ("op:N": every N-th product), a number N
+ * recomputes every N-th layer. */
 static void choose_checkpointing(const struct recipe *r, int layers, enum checkpointing *ret)
 {
     const char *mode = r->activation_checkpoint.mode, *option = r->activation_checkpoint.selective_ac_option;
     const bool full = strcmp(mode, "full") == 0, selective = strcmp(mode, "selective") == 0;
-    const int every = selective && strcmp(option, "op") != 0 ? atoi(option) : 0;
+    const int every = selective && strncmp(option, "op", 2) != 0 ? atoi(option) : 0;
 
     for (int l = 0; l < layers; l++)
         ret[l] = full || (every > 0 && (l + 1) % every == 0) ? CHECKPOINT_FULL
                  : selective && every == 0                   ? CHECKPOINT_OPS
                                                              : CHECKPOINT_NONE;
+}
+
+static int kept_products(const struct recipe *r)
+{
+    const char *option = r->activation_checkpoint.selective_ac_option;
+    return strncmp(option, "op:", 3) == 0 ? atoi(option + 3) : 2;
 }
 
 /* Without a device: the same order of magnitude as the plug-ins ask for. */
@@ -97,7 +104,8 @@ static void set_build_options(struct plan *plan)
                                          .prefetch = (int)r->parallelism.fsdp_prefetch,
                                          .canonical = r->numerics.canonical,
                                          .offload = r->training.enable_cpu_offload,
-                                         .checkpointing = plan->checkpointing};
+                                         .checkpointing = plan->checkpointing,
+                                         .keep_products = kept_products(r)};
 }
 
 /* Passes and budget weigh costs; without a machine they take the host's. */

@@ -252,7 +252,10 @@ static void test_resolve(void **state)
     resolve_fails("[training]\nlocal_batch_size = 1\nseq_len = 16\nloss_chunks = 17\n",
                   "training.loss_chunks = 17 is more than the 16 tokens a microbatch has on a worker; nearest: 16");
     resolve_fails("[activation_checkpoint]\nselective_ac_option = \"0\"\n",
-                  "activation_checkpoint.selective_ac_option = \"0\": expected \"op\" or a number above 0");
+                  "activation_checkpoint.selective_ac_option = \"0\": expected \"op\", \"op:N\" or \"N\", N above 0");
+    resolve_fails(
+        "[activation_checkpoint]\nselective_ac_option = \"op:x\"\n",
+        "activation_checkpoint.selective_ac_option = \"op:x\": expected \"op\", \"op:N\" or \"N\", N above 0");
     resolve_fails("[model]\nflavor = \"16B\"\n",
                   "model.flavor = \"16B\": model.name = \"llama3\" has debugmodel, demo, tiny, 1B, 3B, 8B, 70B, 405B");
     resolve_fails("[model]\nname = \"llama3_moe\"\ntop_k = 9\n",
