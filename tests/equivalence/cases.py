@@ -3,9 +3,12 @@ from itertools import combinations
 
 from matrix import Case
 
-ONES = ["pp2", "pp4", "dpr2", "dpr4", "dps2", "dps4", "dps8 batch=16", "cp2", "cp4", "cp8 seq=64", "cp2 rotate=ring",
+AXES = ["pp2", "pp4", "dpr2", "dpr4", "dps2", "dps4", "dps8 batch=16", "cp2", "cp4", "cp8 seq=64", "cp2 rotate=ring",
         "cp4 rotate=ring", "cp2 balance=false", "cp4 balance=false", "cp2 rotate=ring balance=false",
-        "cp4 rotate=ring balance=false", "tp2", "tp4 heads=8 kv=4", "tp8 heads=8 kv=8"]
+        "cp4 rotate=ring balance=false", "tp2", "tp4 heads=8 kv=4", "tp8 heads=8 kv=8",
+        # Experts borrow their ranks: ep goes with the axis it borrows from.
+        "moe dps2 ep2", "moe dps4 ep4", "moe dps4 ep2", "moe cp2 ep2", "moe cp4 ep4", "moe tp2 ep2",
+        "moe dps8 ep8 experts=8 batch=16"]
 
 
 def pairs():
@@ -17,6 +20,26 @@ def pairs():
     yield from ("pp4 dpr2", "pp2 dps4", "pp4 cp2", "pp2 tp4 heads=8 kv=4", "dpr2 dps4", "dpr4 dps2", "dpr2 cp4",
                 "dpr2 tp4 heads=8 kv=4", "dps2 cp4", "dps4 cp2 rotate=ring", "dps4 tp2", "dps2 tp4 heads=8 kv=4",
                 "cp4 tp2", "cp2 tp4 heads=8 kv=4", "cp4 rotate=ring tp2", "pp2 cp4 rotate=ring", "pp4 tp2")
+    # and with experts
+    yield from ("moe pp2 dps2 ep2", "moe dpr2 dps2 ep2", "moe dps2 cp2 ep2", "moe dps2 cp2 ep4", "moe dps2 tp2 ep2",
+                "moe dps2 tp2 ep4", "moe cp2 tp2 ep2", "moe cp2 rotate=ring tp2 ep4", "moe pp2 cp2 ep2",
+                "moe pp2 tp2 ep2", "moe dpr2 cp2 ep2", "moe dpr2 tp2 ep2")
+
+
+def triples_and_more():
+    for three in combinations(["pp2", "dpr2", "dps2", "cp2", "tp2"], 3):
+        yield " ".join(three)
+        if "cp2" in three:
+            yield " ".join(three) + " rotate=ring masked=true"
+    yield from ("moe pp2 dps2 tp2 ep2", "moe pp2 dps2 tp2 ep4", "moe pp2 dps2 cp2 ep4", "moe dpr2 dps2 tp2 ep4",
+                "moe dps2 cp2 tp2 ep8 experts=8", "moe dps2 cp2 tp2 ep4", "moe dpr2 dps2 cp2 rotate=ring ep2",
+                "moe pp2 cp2 tp2 ep4", "moe pp2 dpr2 dps2 ep2")
+    # sixteen processes, and all axes at once
+    for four in combinations(["pp2", "dpr2", "dps2", "cp2", "tp2"], 4):
+        yield " ".join(four)
+    yield from ("pp2 dpr2 dps2 cp2 tp2", "moe pp2 dps2 cp2 tp2 ep4 schedule=ZBVZeroBubble",
+                "pp2 dps2 cp2 tp2 rotate=ring masked=true schedule=DualPipeV ac=full chunks=3",
+                "moe pp2 dpr2 dps2 tp2 ep4 schedule=InterleavedZeroBubble ac=selective:op")
 
 
 SINGLE = ["GPipe", "1F1B", "ZB1P"]
@@ -31,17 +54,102 @@ def schedules():
         yield f"pp2 dps2 tp2 schedule={name}"
         yield f"pp2 batch=7 schedule={name}"  # no multiple of the stages
         yield f"pp4 batch=3 layers=8 schedule={name}"  # fewer than stages
+        yield f"moe pp2 dps2 ep2 schedule={name}"
     for name in LOOPED:
         yield f"pp2 layers=6 per_stage=1 less_first=0 less_last=0 schedule={name}"  # three stages a rank
+    for name in V:
+        yield f"qwen pp2 schedule={name}"  # embedding and head share their matrix on one rank
+        yield f"qwen pp2 dps2 schedule={name}"
+        yield f"qwen pp2 dps2 tp2 reduce=microbatch schedule={name}"
     for seed in (1, 2, 3):
         yield f"pp2 csv=single:{seed}"
         yield f"pp4 layers=8 csv=loop:{seed}"
         yield f"pp2 dps2 csv=v:{seed}"
-    yield "pp2 split=1 layers=4"
-    yield "pp4 split=1,2,5 layers=6"
-    yield "pp2 split=1,2,3 layers=4 schedule=ZBVZeroBubble"
+    yield from ("pp2 split=1", "pp4 split=1,2,5 layers=6", "pp2 split=1,2,3 schedule=ZBVZeroBubble",
+                "pp2 split=4", "pp4 dpr2 batch=9 layers=8 csv=v:4")
+
+
+def uneven_shares():
+    yield from ("dps3", "dpr3", "dps3 tp2", "pp2 dps3", "pp2 dpr3 schedule=ZB1P", "dps3 cp2", "dps3 reduce=step",
+                "dps3 reduce=microbatch", "moe dps3 ep3 experts=3", "dps5 batch=6", "dpr2 dps3 batch=7",
+                "pp2 dps3 schedule=DualPipeV", "pp2 dps2 batch=7 schedule=Interleaved1F1B", "dps3 reshard=never",
+                "dps7", "dps3 rows=2 batch=10")
+
+
+CHECKPOINTING = ["none", "full", "selective:op", "selective:1", "selective:2", "memory_budget:0", "memory_budget:0.3",
+                 "memory_budget:0.7", "memory_budget:1"]
+
+
+def checkpointing():
+    for ac in CHECKPOINTING:
+        yield from (f"dps1 ac={ac}", f"dps4 ac={ac}", f"pp2 dps2 tp2 ac={ac}", f"cp2 tp2 ac={ac}",
+                    f"dps2 cp2 rotate=ring masked=true ac={ac}", f"moe dps2 tp2 ep2 ac={ac}",
+                    f"pp2 schedule=ZBVZeroBubble ac={ac}")
+        yield f"deepseek dps2 ep2 ac={ac}"
+
+
+def passes():
+    for bucketing in ("off", "block", "greedy"):
+        for reorder in ("true", "false"):
+            yield f"dps4 bucketing={bucketing} reorder={reorder}"
+            yield f"dpr2 dps2 tp2 bucketing={bucketing} reorder={reorder} reduce=microbatch"
+            yield f"pp2 dps2 bucketing={bucketing} reorder={reorder} reshard=always"
+            yield f"moe dps2 tp2 ep2 bucketing={bucketing} reorder={reorder}"
+    for prefetch in range(4):
+        yield f"dps4 prefetch={prefetch} reorder=false"
+        yield f"pp2 dps2 cp2 prefetch={prefetch} reorder=false reshard=always schedule=ZB1P"
+    for reshard in ("default", "always", "never"):
+        for reduce in ("default", "microbatch", "step"):
+            yield f"dps4 reshard={reshard} reduce={reduce}"
+            yield f"pp2 dpr2 dps2 reshard={reshard} reduce={reduce} schedule=Interleaved1F1B"
+    for words in ("tp2", "tp4 heads=8 kv=4", "pp2 tp2", "cp2 tp2", "dps2 tp2 ac=full", "moe tp2 ep2", "qwen tp2",
+                  "deepseek tp2", "tp2 masked=true", "cp2 tp2 rotate=ring ac=selective:op", "tp2 seq=34 rows=3 batch=9"):
+        yield f"{words} async=true"
+    for chunks in (1, 3, 8):
+        yield from (f"dps1 chunks={chunks}", f"tp2 chunks={chunks}", f"dps2 cp2 chunks={chunks}",
+                    f"qwen tp2 chunks={chunks}", f"pp2 tp2 rows=3 batch=9 chunks={chunks}")
+
+
+def offload():
+    yield from ("dps1 offload=true", "dps4 offload=true", "dpr2 dps2 offload=true", "pp2 tp2 offload=true",
+                "cp2 tp2 offload=true reshard=never", "moe dps2 tp2 ep2 offload=true", "qwen dps2 offload=true",
+                "dps3 offload=true", "dps2 offload=true canonical=true")
+
+
+def models():
+    for mesh in ("cp2", "cp4", "cp2 rotate=ring", "cp4 rotate=ring", "cp2 balance=false", "tp2", "dps2", "pp2",
+                 "cp2 tp2", "pp2 cp2 rotate=ring"):
+        yield f"masked=true {mesh}"
+    for mesh in ("dps2", "dps4", "tp2", "cp2", "cp2 rotate=ring", "dpr2 dps2", "dps2 tp2", "cp2 tp2", "dps2 cp2 tp2"):
+        yield f"qwen {mesh}"
+        yield f"tied=true {mesh}"
+    yield "qwen tied=false pp2 dps2 tp2"
+    for mesh in ("dps2", "tp2", "cp2", "pp2", "dpr2", "dps2 tp2"):
+        yield f"moe {mesh}"  # experts without expert parallelism
+        yield f"deepseek {mesh}"
+    for mesh in ("dps2 ep2", "dps4 ep4", "tp2 ep2", "cp2 ep2", "cp2 rotate=ring masked=true ep2", "dps2 tp2 ep4",
+                 "pp2 dps2 tp2 ep4", "pp2 dps2 ep2 schedule=DualPipeV"):
+        yield f"deepseek {mesh}"
+    yield from ("deepseek q_rank=0 dps2 tp2 ep2", "moe shared=0 dps2 ep2", "moe top_k=1 dps2 tp2 ep2",
+                "moe dense_layers=0 pp2 dps2 ep2", "moe experts=6 top_k=3 dps2 tp2 ep2", "deepseek dps1 ep1",
+                "llama-debug pp2 dps2 tp2", "llama-debug dps4", "qwen-debug dps2 tp2", "moe-debug dps2 tp2 ep4",
+                "deepseek-debug dps2 ep2", "deepseek-debug pp2 dps2 tp2 ep4")
+
+
+def canonical():
+    """Bit for bit where only the data-parallel degree differs."""
+    fixed = ("", "tp2", "pp2", "cp2", "pp2 tp2", "cp2 tp2", "pp2 cp2 rotate=ring", "pp2 schedule=ZBVZeroBubble", "moe",
+             "qwen", "masked=true cp2 rotate=ring")
+    for words in fixed:
+        for degrees in ("dps2", "dps4", "dpr2", "dpr4", "dpr2 dps2"):
+            yield Case(f"{words} canonical=true {degrees}", exact=f"{words} canonical=true")
+    for degrees in ("dps3", "dps5", "dpr3", "dpr3 dps2 batch=11", "dps3 ac=full", "dps3 reshard=never bucketing=greedy",
+                    "dps8"):
+        batch = " batch=11" if "batch" in degrees else ""
+        yield Case(f"canonical=true {degrees}", exact=f"canonical=true{batch}")
 
 
 def all_cases():
-    lines = [*ONES, *pairs(), *schedules()]
-    return [Case(words) for words in lines]
+    lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
+             *offload(), *models()]
+    return [Case(words) for words in dict.fromkeys(lines)] + list(canonical())

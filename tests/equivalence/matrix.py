@@ -168,7 +168,7 @@ class Case:
 
     def sets(self, work):
         sets = list(FAMILIES[self.family])
-        sets += [f"parallelism.{key}={self.mesh[axis]}" for axis, key in AXES.items()]
+        sets += [f"parallelism.{key}={self.mesh[a]}" for a, key in AXES.items() if self.mesh[a] > 1 or a == "dps"]
         rows = self.options.get("rows", 1)
         sets += [f"training.local_batch_size={rows}", f"parallelism.pipeline_parallel_microbatch_size={rows}"]
         for key, value in self.options.items():
