@@ -253,6 +253,7 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     const char *name;
 
     TRY(read_recipe(cli, r, err));
+    TRY(recipe_check_run(r, err));
     TRY(recipe_check_world(r, cli->world, err));
     TRY(recipe_check_data(r, NULL, err));
     name = cli->dir ? cli->dir : r->job.dump_folder[0] ? r->job.dump_folder : "titan-run";
