@@ -71,7 +71,7 @@ def schedules():
 
 def uneven_shares():
     yield from ("dps3", "dpr3", "dps3 tp2", "pp2 dps3", "pp2 dpr3 schedule=ZB1P", "dps3 cp2", "dps3 reduce=step",
-                "dps3 reduce=microbatch", "moe dps3 ep3 experts=3", "dps5 batch=6", "dpr2 dps3 batch=7",
+                "dps3 reduce=microbatch", "moe dps3 ep3 experts=3 batch=9", "dps5 batch=6", "dpr2 dps3 batch=7",
                 "pp2 dps3 schedule=DualPipeV", "pp2 dps2 batch=7 schedule=Interleaved1F1B", "dps3 reshard=never",
                 "dps7", "dps3 rows=2 batch=10")
 
@@ -130,10 +130,11 @@ def models():
     for mesh in ("dps2 ep2", "dps4 ep4", "tp2 ep2", "cp2 ep2", "cp2 rotate=ring masked=true ep2", "dps2 tp2 ep4",
                  "pp2 dps2 tp2 ep4", "pp2 dps2 ep2 schedule=DualPipeV"):
         yield f"deepseek {mesh}"
-    yield from ("deepseek q_rank=0 dps2 tp2 ep2", "moe shared=0 dps2 ep2", "moe top_k=1 dps2 tp2 ep2",
+    yield from ("deepseek q_rank=0 dps2 tp2 ep2", "moe shared=0 dps2 ep2", "moe top_k=1 normalize=false dps2 tp2 ep2",
                 "moe dense_layers=0 pp2 dps2 ep2", "moe experts=6 top_k=3 dps2 tp2 ep2", "deepseek dps1 ep1",
-                "llama-debug pp2 dps2 tp2", "llama-debug dps4", "qwen-debug dps2 tp2", "moe-debug dps2 tp2 ep4",
-                "deepseek-debug dps2 ep2", "deepseek-debug pp2 dps2 tp2 ep4")
+                "llama-debug pp2 dps2 tp2 batch=4", "llama-debug dps4 batch=4", "qwen-debug dps2 tp2 batch=4",
+                "moe-debug dps2 tp2 ep4 batch=4",
+                "deepseek-debug dps2 ep2 batch=4", "deepseek-debug pp2 dps2 tp2 ep4 batch=4")
 
 
 def canonical():
