@@ -107,16 +107,35 @@ static int lanes_of(const struct simulation *s)
     return n;
 }
 
+static void put_escaped(const char *text, struct buf *out)
+{
+    for (; *text; text++)
+        switch (*text) {
+        case '&':
+            buf_puts(out, "&amp;");
+            break;
+        case '<':
+            buf_puts(out, "&lt;");
+            break;
+        case '>':
+            buf_puts(out, "&gt;");
+            break;
+        default:
+            buf_printf(out, "%c", *text);
+        }
+}
+
 void picture_write(const struct simulation *s, const char *title, struct buf *out)
 {
     struct canvas c = {.s = s, .out = out, .y = TOP, .scale = WIDTH / MAX(s->step, 1e-12)};
     const double height = TOP + lanes_of(s) * LANE + s->n * GAP + 30;
 
-    buf_printf(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\">\n"
-        "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"10\" y=\"20\" font-size=\"14\">%s</text>\n",
-        LEFT + WIDTH + 20, height, title);
+    buf_printf(out,
+               "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\">\n"
+               "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"10\" y=\"20\" font-size=\"14\">",
+               LEFT + WIDTH + 20, height);
+    put_escaped(title, out);
+    buf_puts(out, "</text>\n");
     draw_legend(&c);
     for (int r = 0; r < s->n; r++) {
         buf_printf(out, "<text x=\"10\" y=\"%.1f\" font-size=\"12\" font-weight=\"bold\">pp rank %d</text>\n",

@@ -1,8 +1,8 @@
 /* search.h - which layouts of a model on so many devices are fast and fit.
  *
  * Enumerates legal combinations of tp, pp, cp, dp_shard, activation checkpointing and schedule; a closed formula for
- * memory and time sorts them, the best are built and simulated, and those that fit are listed, fastest first, as keys
- * that can be pasted into the recipe. */
+ * memory and time sorts them, the best are built and simulated and listed: those that fit first, fastest first. The
+ * fastest follows as keys that can be pasted into the recipe. */
 #ifndef TITAN_WORKER_PLAN_SEARCH_H
 #define TITAN_WORKER_PLAN_SEARCH_H
 

@@ -12,15 +12,8 @@
 
 #include "base/cleanup.h"
 #include "base/json.h"
-#include "worker/plan/plan.h"
+#include "tests/support/plans.h"
 #include "worker/plan/simulate.h"
-
-struct fixture {
-    struct recipe recipe;
-    struct model *model;
-    struct plan *plan;
-    struct program **programs;
-};
 
 static void must(titan_status status, const struct titan_error *err)
 {
@@ -28,33 +21,10 @@ static void must(titan_status status, const struct titan_error *err)
         fail_msg("%s: %s", titan_status_name(status), err->msg);
 }
 
-static void open_fixture(struct fixture *f, int world, const char *const *sets)
+static void open_plan(struct planned *p, int world, const char *const *sets)
 {
     struct titan_error err = {0};
-    char bound[64];
-
-    memset(f, 0, sizeof *f);
-    recipe_init(&f->recipe);
-    must(recipe_set(&f->recipe, "model.flavor=debugmodel", &err), &err);
-    must(recipe_set(&f->recipe, "training.seq_len=64", &err), &err);
-    must(recipe_set(&f->recipe, "training.local_batch_size=1", &err), &err);
-    (void)snprintf(bound, sizeof bound, "elastic.max_workers=%d", world);
-    must(recipe_set(&f->recipe, bound, &err), &err);
-    for (; *sets; sets++)
-        must(recipe_set(&f->recipe, *sets, &err), &err);
-    must(recipe_resolve(&f->recipe, &err), &err);
-    must(model_open(&f->recipe.model.dims, &f->model, &err), &err);
-    const struct plan_options options = {
-        .recipe = &f->recipe, .model = f->model, .world = world, .dt = DTYPE_F32, .machine = machine_find("cpu")};
-    must(plan_open(&options, &f->plan, &err), &err);
-    must(plan_programs(f->plan, &f->programs, &err), &err);
-}
-
-static void close_fixture(struct fixture *f)
-{
-    plan_free_programs(f->plan, f->programs);
-    plan_close(f->plan);
-    model_close(f->model);
+    must(planned_open(p, world, "cpu", sets, &err), &err);
 }
 
 struct times {
@@ -87,7 +57,7 @@ static void check_schedule(const char *name, int p, int per_rank, int m, const s
     char degree[64], schedule[96], layers[64], batch[64];
     const int stages = p * per_rank;
     struct titan_error err = {0};
-    struct fixture f;
+    struct planned f;
     struct simulation *s = NULL;
 
     (void)snprintf(degree, sizeof degree, "parallelism.pipeline_parallel_degree=%d", p);
@@ -102,7 +72,7 @@ static void check_schedule(const char *name, int p, int per_rank, int m, const s
                                 "parallelism.pipeline_parallel_first_stage_less_layers=0",
                                 "parallelism.pipeline_parallel_last_stage_less_layers=0",
                                 NULL};
-    open_fixture(&f, p, sets);
+    open_plan(&f, p, sets);
     const struct simulation_options options = {
         .programs = (const struct program *const *)f.programs, .n = p, .time = stage_time, .arg = (void *)t};
     must(simulate(&options, &s, &err), &err);
@@ -117,7 +87,7 @@ static void check_schedule(const char *name, int p, int per_rank, int m, const s
     if (formula >= 0 && fabs(s->step - work - formula) > 1e-9)
         fail_msg("%s p=%d m=%d: bubble %g, formula %g", name, p, m, s->step - work, formula);
     simulation_close(s);
-    close_fixture(&f);
+    planned_close(&f);
 }
 
 static void bubble_is_the_formula(void **state)
@@ -152,16 +122,16 @@ static double exposed_gathers(const char *prefetch)
     const char *const sets[] = {prefetch, "parallelism.fsdp_reorder=false",
                                 "parallelism.fsdp_reshard_after_forward=never", "training.global_batch_size=2", NULL};
     struct titan_error err = {0};
-    struct fixture f;
+    struct planned f;
     struct simulation *s = NULL;
 
-    open_fixture(&f, 2, sets);
+    open_plan(&f, 2, sets);
     const struct simulation_options options = {
         .programs = (const struct program *const *)f.programs, .n = 1, .time = gather_time};
     must(simulate(&options, &s, &err), &err);
     const double exposed = s->ranks[0].exposed[CHANNEL_GATHER];
     simulation_close(s);
-    close_fixture(&f);
+    planned_close(&f);
     return exposed;
 }
 
@@ -181,11 +151,11 @@ static void a_missing_partner_is_named(void **state)
                                 "parallelism.pipeline_parallel_microbatch_size=1", "training.global_batch_size=4",
                                 NULL};
     struct titan_error err = {0};
-    struct fixture f;
+    struct planned f;
     struct simulation *s = NULL;
 
     (void)state;
-    open_fixture(&f, 2, sets);
+    open_plan(&f, 2, sets);
     for (int i = 0; i < f.programs[1]->n_actions; i++)
         if (f.programs[1]->actions[i].op == OP_RECV) {
             f.programs[1]->actions[i].op = OP_RELEASE;
@@ -195,7 +165,7 @@ static void a_missing_partner_is_named(void **state)
         .programs = (const struct program *const *)f.programs, .n = 2, .time = stage_time, .arg = (void *)&equal};
     assert_int_equal(simulate(&options, &s, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "deadlock"));
-    close_fixture(&f);
+    planned_close(&f);
 }
 
 static void timeline_is_json(void **state)
@@ -203,12 +173,12 @@ static void timeline_is_json(void **state)
     static const struct times equal = {1, 1, 1};
     const char *const sets[] = {"training.global_batch_size=2", NULL};
     struct titan_error err = {0};
-    struct fixture f;
+    struct planned f;
     struct simulation *s = NULL;
     _cleanup_(buf_free) struct buf text = {0};
 
     (void)state;
-    open_fixture(&f, 2, sets);
+    open_plan(&f, 2, sets);
     const struct simulation_options options = {
         .programs = (const struct program *const *)f.programs, .n = 1, .time = stage_time, .arg = (void *)&equal};
     must(simulate(&options, &s, &err), &err);
@@ -218,7 +188,7 @@ static void timeline_is_json(void **state)
     assert_non_null(json_get(doc, "traceEvents"));
     json_free(doc);
     simulation_close(s);
-    close_fixture(&f);
+    planned_close(&f);
 }
 
 int main(void)

@@ -1,0 +1,392 @@
+/* passes.h: whatever a pass does, the checker accepts it, the same is computed and the same bytes travel; buckets are
+ * as many as the transfers that are left; a pass gives way to a memory limit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "tests/support/plans.h"
+#include "worker/plan/check.h"
+#include "worker/plan/passes.h"
+
+#define SETS_MAX 16
+
+struct setting {
+    const char *bucketing, *reorder, *async;
+};
+
+static const struct setting off = {"block", "false", "false"};
+
+/* Sets of a case with a setting of the passes behind them. */
+static void open_plan(struct planned *p, int world, const char *machine, const char *const *sets,
+                      const struct setting *s)
+{
+    char bucketing[64], reorder[64], async[64];
+    const char *all[SETS_MAX] = {bucketing, reorder, async};
+    struct titan_error err = {0};
+
+    (void)snprintf(bucketing, sizeof bucketing, "parallelism.fsdp_bucketing=%s", s->bucketing);
+    (void)snprintf(reorder, sizeof reorder, "parallelism.fsdp_reorder=%s", s->reorder);
+    (void)snprintf(async, sizeof async, "parallelism.enable_async_tensor_parallel=%s", s->async);
+    for (size_t i = 0, n = 3; sets[i]; i++) {
+        assert_true(n < ARRAY_SIZE(all) - 1);
+        all[n++] = sets[i];
+    }
+    if (planned_open(p, world, machine, all, &err) != TITAN_OK)
+        fail_msg("world %d, bucketing %s, reorder %s, async %s: %s", world, s->bucketing, s->reorder, s->async,
+                 err.msg);
+}
+
+/* --- what is computed -----------------------------------------------------------------------------------------------
+ */
+
+/* One kind of computation of one microbatch, with all its pieces. */
+struct computed {
+    int op, phase, unit, stage, microbatch;
+    int64_t cols, inner; /* of a product, whose rows may be cut; flags of others */
+    double amount;       /* rows of a product, 1 of others */
+};
+
+static int by_identity(const void *x, const void *y)
+{
+    const struct computed *a = x, *b = y;
+    const int64_t d[] = {a->op - b->op,       a->phase - b->phase,           a->unit - b->unit,
+                         a->stage - b->stage, a->microbatch - b->microbatch, a->cols - b->cols,
+                         a->inner - b->inner};
+    for (size_t i = 0; i < ARRAY_SIZE(d); i++)
+        if (d[i] != 0)
+            return d[i] < 0 ? -1 : 1;
+    return 0;
+}
+
+/* Everything but transfers and releases, sorted, equal ones together. */
+static struct computed *computed_of(const struct program *p, int *ret_n)
+{
+    struct computed *all = calloc((size_t)p->n_actions + 1, sizeof *all);
+    int n = 0, kept = 0;
+
+    assert_non_null(all);
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const struct op_params *q = action_params(p, a);
+        if (op_is_transfer((enum op)a->op) || a->op == OP_RELEASE)
+            continue;
+        const bool product = a->op == OP_MATMUL;
+        all[n++] = (struct computed){a->op,
+                                     a->phase,
+                                     a->unit,
+                                     a->stage,
+                                     a->microbatch,
+                                     q->n[1],
+                                     product ? q->n[2] : q->n[0],
+                                     product ? (double)q->n[0] : 1};
+    }
+    qsort(all, (size_t)n, sizeof *all, by_identity);
+    for (int i = 0; i < n; i++) {
+        if (kept > 0 && by_identity(&all[kept - 1], &all[i]) == 0)
+            all[kept - 1].amount += all[i].amount;
+        else
+            all[kept++] = all[i];
+    }
+    *ret_n = kept;
+    return all;
+}
+
+static void same_computations(const struct program *a, const struct program *b, const char *what)
+{
+    int n_a, n_b;
+    struct computed *x = computed_of(a, &n_a), *y = computed_of(b, &n_b);
+
+    if (n_a != n_b)
+        fail_msg("%s: %d kinds of computation instead of %d", what, n_b, n_a);
+    for (int i = 0; i < n_a; i++)
+        if (by_identity(&x[i], &y[i]) != 0 || x[i].amount != y[i].amount)
+            fail_msg("%s: %s of unit %d, microbatch %d: %g instead of %g", what, op_name((enum op)y[i].op), y[i].unit,
+                     y[i].microbatch, y[i].amount, x[i].amount);
+    free(x);
+    free(y);
+}
+
+static void same_bytes(const struct program *a, const struct program *b, const char *what)
+{
+    double bytes[2][CHANNEL_COUNT] = {{0}};
+
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < (k ? b : a)->n_actions; i++) {
+            const struct action *x = &(k ? b : a)->actions[i];
+            if (op_is_transfer((enum op)x->op))
+                bytes[k][x->channel] += action_wire_bytes(k ? b : a, x);
+        }
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        if (bytes[0][c] != bytes[1][c])
+            fail_msg("%s: %.0f bytes over %s instead of %.0f", what, bytes[1][c], channel_name((enum channel)c),
+                     bytes[0][c]);
+}
+
+/* planned_open has the checker look at every program and at all of them together. */
+static void every_setting_computes_the_same(void **state)
+{
+    static const struct {
+        int world;
+        const char *sets[SETS_MAX - 4];
+    } cases[] = {
+        {4, {NULL}},
+        {4, {"parallelism.fsdp_reshard_after_forward=always", "activation_checkpoint.mode=full", NULL}},
+        {2, {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=none", NULL}},
+        {8, {"parallelism.tensor_parallel_degree=2", "parallelism.data_parallel_replicate_degree=2", NULL}},
+        {4, {"parallelism.pipeline_parallel_degree=2", "training.global_batch_size=4", NULL}},
+        {8,
+         {"parallelism.pipeline_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
+          "training.global_batch_size=8", "parallelism.pipeline_parallel_schedule=ZBVZeroBubble", NULL}},
+        {4, {"numerics.canonical=true", "training.global_batch_size=8", NULL}},
+        {4, {"training.enable_cpu_offload=true", NULL}},
+    };
+    static const struct setting settings[] = {
+        {"greedy", "false", "false"}, {"block", "true", "false"}, {"greedy", "true", "false"},
+        {"block", "false", "true"},   {"greedy", "true", "true"}, {"off", "true", "false"},
+        {"off", "false", "false"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct planned plain;
+        open_plan(&plain, cases[i].world, "h100", cases[i].sets, &off);
+        for (size_t k = 0; k < ARRAY_SIZE(settings); k++) {
+            char what[128];
+            struct planned p;
+            (void)snprintf(what, sizeof what, "case %zu, bucketing %s, reorder %s, async %s", i, settings[k].bucketing,
+                           settings[k].reorder, settings[k].async);
+            open_plan(&p, cases[i].world, "h100", cases[i].sets, &settings[k]);
+            assert_int_equal(p.plan->kinds, plain.plan->kinds);
+            for (int kind = 0; kind < p.plan->kinds; kind++) {
+                same_computations(plain.programs[kind], p.programs[kind], what);
+                same_bytes(plain.programs[kind], p.programs[kind], what);
+            }
+            planned_close(&p);
+        }
+        planned_close(&plain);
+    }
+}
+
+/* --- one pass at a time ---------------------------------------------------------------------------------------------
+ */
+
+static struct program *draft_of(const struct planned *p)
+{
+    struct titan_error err = {0};
+    struct program *draft = NULL;
+
+    if (planned_draft(p, 0, &draft, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return draft;
+}
+
+/* Whether the checker accepts the program once it is finished. */
+static void accepted(struct program *p)
+{
+    struct titan_error err = {0};
+
+    if (program_finish(p, &err) != TITAN_OK || program_check(p, 0, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+struct transfers {
+    int actions, pairs, most; /* launches, tensors in them, in the largest */
+    double bytes, largest;
+};
+
+static struct transfers count(const struct program *p, enum op op, enum channel channel)
+{
+    struct transfers t = {0};
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->op != op || a->channel != (int)channel)
+            continue;
+        const double bytes = (double)action_sent_bytes(p, a);
+        t.actions++;
+        t.pairs += a->n_operands / 2;
+        t.most = MAX(t.most, a->n_operands / 2);
+        t.bytes += bytes;
+        t.largest = MAX(t.largest, bytes);
+    }
+    return t;
+}
+
+/* Many thin layers between which much is computed: what buckets are for. */
+static const char *const deep[] = {"model.n_layers=24", "training.seq_len=512", "training.local_batch_size=4",
+                                   "parallelism.fsdp_reshard_after_forward=always", NULL};
+
+static void buckets_hold_all_and_no_more(void **state)
+{
+    static const struct {
+        enum op op;
+        enum channel channel;
+    } kinds[] = {{OP_ALL_GATHER, CHANNEL_GATHER}, {OP_REDUCE_SCATTER, CHANNEL_REDUCE}};
+    struct titan_error err = {0};
+    struct planned p;
+
+    (void)state;
+    open_plan(&p, 4, "h100", deep, &off);
+    struct program *plain = draft_of(&p), *joined = draft_of(&p);
+    const struct pass_options options = {.cost = &p.cost};
+    if (pass_bucket(joined, &options, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
+        const struct transfers a = count(plain, kinds[k].op, kinds[k].channel),
+                               b = count(joined, kinds[k].op, kinds[k].channel);
+        assert_int_equal(a.actions, a.pairs); /* as built each is alone */
+        assert_int_equal(b.pairs, a.pairs);
+        assert_true(b.bytes == a.bytes);
+        if (b.actions >= a.actions)
+            fail_msg("%s: %d launches, %d without buckets", op_name(kinds[k].op), b.actions, a.actions);
+        assert_true(b.largest <= a.bytes / 5 || b.largest == a.largest);
+    }
+    accepted(joined);
+    same_computations(plain, joined, "buckets");
+    program_close(plain);
+    program_close(joined);
+    planned_close(&p);
+}
+
+/* Sum over gathers of the compute actions between issue and first use. */
+static int64_t lead(const struct program *p)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->op != OP_ALL_GATHER || a->channel != CHANNEL_GATHER)
+            continue;
+        const int full = action_operands(p, a)[0].buffer;
+        for (int k = i + 1; k < p->n_actions; k++) {
+            bool used = false;
+            for (int j = 0; j < p->actions[k].n_operands; j++)
+                used |= action_operands(p, &p->actions[k])[j].buffer == full;
+            if (used)
+                break;
+            sum += p->actions[k].stream == STREAM_COMPUTE;
+        }
+    }
+    return sum;
+}
+
+static void reordering_asks_earlier(void **state)
+{
+    static const char *const late[] = {"parallelism.fsdp_prefetch=0", "training.seq_len=64",
+                                       "parallelism.fsdp_reshard_after_forward=always", NULL};
+    struct titan_error err = {0};
+    struct planned p;
+
+    (void)state;
+    open_plan(&p, 4, "h100", late, &off);
+    struct program *plain = draft_of(&p), *moved = draft_of(&p);
+    const struct pass_options options = {.cost = &p.cost};
+    if (pass_reorder(moved, &options, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(moved->n_actions, plain->n_actions);
+    assert_true(lead(moved) > lead(plain));
+    accepted(moved);
+    same_computations(plain, moved, "reordering");
+    program_close(plain);
+    program_close(moved);
+    planned_close(&p);
+}
+
+static size_t need(struct program *p)
+{
+    size_t external = 0;
+
+    for (int i = 0; i < p->n_buffers; i++)
+        if (buffer_is_external(p->buffers[i].kind) && buffer_memory(p->buffers[i].kind) != MEMORY_HOST)
+            external += p->buffers[i].bytes;
+    return program_peak(p, NULL, NULL) + external;
+}
+
+static bool same_order(const struct program *a, const struct program *b)
+{
+    if (a->n_actions != b->n_actions)
+        return false;
+    for (int i = 0; i < a->n_actions; i++)
+        if (a->actions[i].op != b->actions[i].op || a->actions[i].unit != b->actions[i].unit ||
+            a->actions[i].n_operands != b->actions[i].n_operands)
+            return false;
+    return true;
+}
+
+typedef titan_status (*pass_fn)(struct program *p, const struct pass_options *options, struct titan_error *err);
+
+static void give_way(pass_fn pass, const char *const *sets)
+{
+    struct titan_error err = {0};
+    struct planned p;
+
+    open_plan(&p, 4, "h100", sets, &off);
+    struct program *plain = draft_of(&p), *free_of_it = draft_of(&p), *limited = draft_of(&p);
+    const size_t least = need(plain);
+    const struct pass_options none = {.cost = &p.cost}, tight = {.cost = &p.cost, .memory_bytes = least};
+    assert_int_equal(pass(free_of_it, &none, &err), TITAN_OK);
+    assert_false(same_order(plain, free_of_it));
+    assert_true(need(free_of_it) > least); /* it costs memory: otherwise this tests nothing */
+    assert_int_equal(pass(limited, &tight, &err), TITAN_OK);
+    assert_true(need(limited) <= least);
+    accepted(limited);
+    program_close(plain);
+    program_close(free_of_it);
+    program_close(limited);
+    planned_close(&p);
+}
+
+static void passes_give_way_to_a_memory_limit(void **state)
+{
+    static const char *const late[] = {"parallelism.fsdp_prefetch=0", "parallelism.fsdp_reshard_after_forward=always",
+                                       NULL};
+
+    (void)state;
+    give_way(pass_bucket, deep);
+    give_way(pass_reorder, late);
+}
+
+static void pieces_are_as_many_as_asked(void **state)
+{
+    static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=none", NULL};
+    struct titan_error err = {0};
+    struct planned p;
+
+    (void)state;
+    open_plan(&p, 2, "h100", sets, &off);
+    for (int pieces = 2; pieces <= 8; pieces *= 2) {
+        struct program *plain = draft_of(&p), *cut = draft_of(&p);
+        assert_int_equal(pass_async_tensor(cut, pieces, &err), TITAN_OK);
+        const struct transfers a = count(plain, OP_REDUCE_SCATTER, CHANNEL_TP),
+                               b = count(cut, OP_REDUCE_SCATTER, CHANNEL_TP);
+        assert_int_equal(b.actions, pieces * a.actions);
+        assert_true(b.bytes == a.bytes);
+        accepted(cut);
+        same_computations(plain, cut, "pieces");
+        same_bytes(plain, cut, "pieces");
+        program_close(plain);
+        program_close(cut);
+    }
+    struct program *plain = draft_of(&p), *cut = draft_of(&p);
+    assert_int_equal(pass_async_tensor(cut, 7, &err), TITAN_OK); /* 32 rows of a rank do not divide */
+    assert_true(same_order(plain, cut));
+    program_close(plain);
+    program_close(cut);
+    planned_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_setting_computes_the_same), cmocka_unit_test(buckets_hold_all_and_no_more),
+        cmocka_unit_test(reordering_asks_earlier),         cmocka_unit_test(passes_give_way_to_a_memory_limit),
+        cmocka_unit_test(pieces_are_as_many_as_asked),
+    };
+    return cmocka_run_group_tests_name("passes", tests, NULL, NULL);
+}
