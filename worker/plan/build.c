@@ -460,13 +460,6 @@ static void weight_gradient(struct builder *b, const struct visit *v)
 /* --- a cell ----------------------------------------------------------------------------------------------------------
  */
 
-/* The partner waits for it: at once, before the weight gradients of the same layer. */
-static void pass_gradient(struct builder *b, const struct cell *c)
-{
-    if (c->kind != CELL_W && c->stage > 0)
-        pipeline_send(b, c->stage, c->stage - 1, c->microbatch);
-}
-
 static void emit_visit(struct builder *b, const struct cell_plan *plan, const struct visit *v)
 {
     const bool last_dgrad = v == &b->visits[MAX(plan->last_dgrad, 0)] && plan->last_dgrad != NONE;
@@ -477,8 +470,8 @@ static void emit_visit(struct builder *b, const struct cell_plan *plan, const st
     }
     if (v->kind != CELL_W && kind_of(b, v->use[0].unit) == UNIT_LAYER)
         layer_input_gradient(b, v);
-    if (last_dgrad)
-        pass_gradient(b, &plan->cell);
+    if (last_dgrad) /* at once: the partner waits for it */
+        pipeline_send(b, &plan->cell, plan->place);
     if (v->kind != CELL_I)
         weight_gradient(b, v);
 }
@@ -490,9 +483,9 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
     const bool mine = c->microbatch < b->share;
 
     if (mine)
-        pipeline_receive(b, plan->place);
+        pipeline_begin(b, plan->place);
     if (mine && c->kind != CELL_F && plan->last_dgrad == NONE)
-        pass_gradient(b, c);
+        pipeline_send(b, c, plan->place);
     for (int i = plan->from; i < plan->to; i++) {
         const struct visit *v = &b->visits[i];
         for (; b->next_gather < b->n_visits && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
@@ -504,8 +497,8 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
             if (v->closes[j])
                 gradients_close(b, v->use[j].unit, v->slot, v->ends[j]);
     }
-    if (mine && c->kind == CELL_F && c->stage < b->layout->stages - 1)
-        pipeline_send(b, c->stage, c->stage + 1, c->microbatch);
+    if (mine && c->kind == CELL_F)
+        pipeline_send(b, c, plan->place);
 }
 
 /* --- set-up ----------------------------------------------------------------------------------------------------------

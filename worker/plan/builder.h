@@ -63,6 +63,8 @@ struct builder {
     /* pipeline.c's own */
     struct inbox inboxes[P2P_CHANNELS];
     double **starts; /* [pp rank][cell]: when cells begin by the schedule */
+    struct sent *sent;
+    int n_sent, first_sent;
 };
 
 static inline bool unit_is_mine(const struct builder *b, int unit)
@@ -88,10 +90,10 @@ titan_status pipeline_plan(struct builder *b, struct titan_error *err) TITAN_MUS
 void pipeline_free(struct builder *b);
 /* Before a cell, given by its place in the rank's line: what has to be asked for by then, the cell's input at the
  * latest. */
-void pipeline_receive(struct builder *b, int place);
-/* The stage's activation (to the next stage) or input gradient (to the one before); on the same rank it is left there.
- */
-void pipeline_send(struct builder *b, int stage, int to_stage, int slot);
+void pipeline_begin(struct builder *b, int place);
+/* What a cell hands on to the next stage (F: activation) or the one before (I, B: gradient), if there is one; on the
+ * same rank it is left there. */
+void pipeline_send(struct builder *b, const struct cell *cell, int place);
 
 /* --- gradients.c ----------------------------------------------------------------------------------------------------
  */

@@ -4,7 +4,10 @@
  * when it needs a message can stop its sender, and two such ranks each other. So a RECV stands before the first cell
  * that begins no earlier than the cell that sends, by the schedule's own clock. Then no cell ever waits for one that
  * begins after it: what a SEND waits for is that cells that began before it end, and by induction on the clock
- * everything does. Empty slots count as if they were not, so that ranks of other shares keep the same clock. */
+ * everything does. Empty slots count as if they were not, so that ranks of other shares keep the same clock.
+ *
+ * What is sent keeps its memory for one unit of that clock: otherwise the next cell's first operations would take it
+ * and wait for the message to pass. */
 #include "worker/plan/builder.h"
 
 #include <stdlib.h>
@@ -17,10 +20,18 @@ struct message {
     double sent; /* begin of the sending cell */
 };
 
+struct sent {
+    struct tensor t;
+    double until; /* first begin of a cell that may have its memory */
+    int stage, slot;
+    bool gradient;
+};
+
 /* --- the schedule's clock --------------------------------------------------------------------------------------------
  */
 
 static const double cell_time[] = {[CELL_F] = 1, [CELL_I] = 1, [CELL_W] = 1, [CELL_B] = 2};
+#define TRAVEL_TIME 1
 
 struct walk {
     struct builder *b;
@@ -164,7 +175,8 @@ titan_status pipeline_plan(struct builder *b, struct titan_error *err)
     TRY(plan_starts(b, err));
     for (int c = 0; c < P2P_CHANNELS; c++)
         TRY(plan_inbox(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), err));
-    return TITAN_OK;
+    b->sent = calloc((size_t)b->opt->schedule->n_cells[b->pp_rank] + 1, sizeof *b->sent); /* a cell sends one at most */
+    return b->sent ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "program: out of memory");
 }
 
 void pipeline_free(struct builder *b)
@@ -174,6 +186,7 @@ void pipeline_free(struct builder *b)
     for (int r = 0; b->starts && r < b->pp; r++)
         free(b->starts[r]);
     free(b->starts);
+    free(b->sent);
 }
 
 /* --- transfers -------------------------------------------------------------------------------------------------------
@@ -191,20 +204,35 @@ static void receive(struct builder *b, enum channel channel, const struct inbox 
     *(m->gradient ? &pass->dx : &pass->x) = t;
 }
 
-void pipeline_receive(struct builder *b, int place)
+static void release_sent(struct builder *b, double now)
+{
+    for (; b->first_sent < b->n_sent && b->sent[b->first_sent].until <= now; b->first_sent++) {
+        const struct sent *s = &b->sent[b->first_sent];
+        builder_stamp(b, s->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, s->stage, s->slot);
+        emit_op(&b->e, OP_RELEASE, NULL);
+        emit_operand(&b->e, s->t, ACCESS_READ);
+    }
+}
+
+void pipeline_begin(struct builder *b, int place)
 {
     if (b->pp == 1)
         return;
+    const double now = b->starts[b->pp_rank][place];
+    release_sent(b, now);
     for (int c = 0; c < P2P_CHANNELS; c++) {
         struct inbox *const in = &b->inboxes[c];
-        for (; in->next < in->n && in->messages[in->next].sent <= b->starts[b->pp_rank][place]; in->next++)
+        for (; in->next < in->n && in->messages[in->next].sent <= now; in->next++)
             receive(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), in, &in->messages[in->next]);
     }
 }
 
-void pipeline_send(struct builder *b, int stage, int to_stage, int slot)
+void pipeline_send(struct builder *b, const struct cell *cell, int place)
 {
-    const bool gradient = to_stage < stage;
+    const bool gradient = cell->kind != CELL_F;
+    const int stage = cell->stage, slot = cell->microbatch, to_stage = gradient ? stage - 1 : stage + 1;
+    if (cell->kind == CELL_W || to_stage < 0 || to_stage >= b->layout->stages)
+        return;
     const struct stage_pass *pass = stage_pass(b, stage, slot);
     const int to = layout_stage_rank(b->layout, to_stage);
     const struct tensor t = gradient ? pass->dx : pass->x;
@@ -216,4 +244,9 @@ void pipeline_send(struct builder *b, int stage, int to_stage, int slot)
     }
     builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, stage, slot);
     emit_send(&b->e, channel_to(b, b->pp_rank, to, gradient), to, t);
+    b->sent[b->n_sent++] = (struct sent){.t = t,
+                                         .until = b->starts[b->pp_rank][place] + cell_time[cell->kind] + TRAVEL_TIME,
+                                         .stage = stage,
+                                         .slot = slot,
+                                         .gradient = gradient};
 }

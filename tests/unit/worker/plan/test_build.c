@@ -216,6 +216,57 @@ static void test_drawn_meshes_run(void **state)
     }
 }
 
+/* Number of the cell each action stands in, from changes of what the compute stream works on. */
+static void number_cells(const struct program *p, int *ret)
+{
+    const struct action *last = NULL;
+    int cell = 0;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->stream == STREAM_COMPUTE && a->microbatch >= 0 && a->op != OP_RELEASE && a->op != OP_LOAD) {
+            cell += last && (last->stage != a->stage || last->microbatch != a->microbatch ||
+                             (last->phase == PHASE_FORWARD) != (a->phase == PHASE_FORWARD));
+            last = a;
+        }
+        ret[i] = cell;
+    }
+}
+
+/* What is sent keeps its memory while the next cell computes: the compute stream does not stop for the message. */
+static void test_sending_stops_nobody(void **state)
+{
+    (void)state;
+    struct programs p;
+
+    open_case(&(struct programs_case){.dims = &deep,
+                                      .pp = 2,
+                                      .dp_replicate = 1,
+                                      .dp_shard = 1,
+                                      .cp = 1,
+                                      .tp = 1,
+                                      .microbatches = 12,
+                                      .schedule = "Interleaved1F1B"},
+              &p);
+    for (int r = 0; r < 2; r++) {
+        const struct program *k = p.kinds[r];
+        int *const cell = malloc((size_t)k->n_actions * sizeof *cell), sends = 0, stops = 0;
+        number_cells(k, cell);
+        for (int i = 0; i < k->n_actions; i++) {
+            const struct action *a = &k->actions[i];
+            sends += a->op == OP_SEND;
+            for (int w = 0; w < a->n_waits && a->stream == STREAM_COMPUTE && a->phase < PHASE_REDUCE; w++) {
+                const int on = k->waits[a->wait + w];
+                stops += k->actions[on].op == OP_SEND && cell[i] < cell[on] + 2;
+            }
+        }
+        assert_int_equal(sends, 36);     /* two of three borders in one direction, one in the other */
+        assert_true(stops <= sends / 8); /* where the schedule idles, and at its end */
+        free(cell);
+    }
+    programs_close(&p);
+}
+
 /* --- kinds ----------------------------------------------------------------------------------------------------------
  */
 
@@ -439,6 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_schedule_runs),
         cmocka_unit_test(test_drawn_meshes_run),
+        cmocka_unit_test(test_sending_stops_nobody),
         cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_canonical_sums),
         cmocka_unit_test(test_gathers),
