@@ -37,7 +37,7 @@ static int usage_error(const char *text)
 
 static int read_option(struct planner *p, int c)
 {
-    char *end;
+    char *end, text[128];
     long n;
     double gib;
 
@@ -50,7 +50,8 @@ static int read_option(struct planner *p, int c)
         return 0;
     case 'D':
         p->machine = machine_find(optarg);
-        return p->machine ? 0 : usage_error("--device takes one of h100|h200|b200|cpu");
+        (void)snprintf(text, sizeof text, "--device %.32s: there are %s", optarg, machine_names());
+        return p->machine ? 0 : usage_error(text);
     case 'm':
         gib = strtod(optarg, &end);
         if (*end || end == optarg || !(gib > 0 && gib < 1e6))
