@@ -80,6 +80,7 @@ static titan_status place_paths(struct recipe *r, const struct args *args, bool 
 static titan_status check(struct run_file *f, bool local, struct titan_error *err)
 {
     TRY(recipe_resolve(&f->recipe, err));
+    TRY(recipe_check_run(&f->recipe, err));
     if (!local)
         return TITAN_OK;
     char base[PATH_MAX];
