@@ -149,7 +149,7 @@ void job_stop_worker(struct core *c, struct workrec *w, uint32_t grace_ms, const
 uint32_t place_world(const struct jobrec *j, uint32_t n);
 /* The fewest workers it may run on; 0 = none. */
 uint32_t place_least(const struct jobrec *j);
-/* Start the workers the job may have now. Where they are too few for any epoch it is said what the job waits for. */
+/* Start the workers the job may have now. */
 void place_grow(struct core *c, struct jobrec *j);
 /* Slots have changed hands: let waiting jobs, then the queue, have them. */
 void place_settle(struct core *c);

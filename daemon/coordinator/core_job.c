@@ -331,6 +331,14 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     tell_seats(c, j, tell_form);
 }
 
+/* Those who are left, and those who are on their way, make no legal world. */
+static void say_waiting(struct core *c, struct jobrec *j)
+{
+    uint32_t need = place_least(j), have = job_staying(j);
+    if (need > have)
+        say_job_waits(c, j, need - have);
+}
+
 /* All members are out of the old epoch: is there enough for a new one? */
 static void try_form(struct core *c, struct jobrec *j)
 {
@@ -342,6 +350,7 @@ static void try_form(struct core *c, struct jobrec *j)
     j->epoch_deadline = INT64_MAX;
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
     uint32_t survivors = 0, n = collect(j, members, &survivors);
+    say_waiting(c, j);
     if (survivors < j->spec.min_workers && count_workers(j, WORKER_STARTING) > 0)
         return;
     uint32_t world = place_world(j, MIN(n, j->spec.max_workers));

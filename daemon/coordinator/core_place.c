@@ -126,14 +126,6 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
     return false;
 }
 
-/* There is no legal world with what is there and what is free. */
-static void say_waiting(struct core *c, struct jobrec *j, uint32_t have)
-{
-    uint32_t need = place_least(j);
-    if (j->epoch_state != EPOCH_FORMING && j->epoch_state != EPOCH_RUNNING && need > have)
-        say_job_waits(c, j, need - have);
-}
-
 void place_grow(struct core *c, struct jobrec *j)
 {
     if (c->now.mono_ms < j->replace_at || job_near_end(j))
@@ -144,8 +136,6 @@ void place_grow(struct core *c, struct jobrec *j)
         return;
     bool placed = j->device[0] || choose_device(c, j, false);
     uint32_t world = placed ? place_world(j, MIN(want, have + free_slots(c, j->device, NULL))) : 0;
-    if (world == 0 && j->n_workers == have) /* nobody is about to leave a slot */
-        say_waiting(c, j, have);
     if (world <= have)
         return;
     if (world > j->target)

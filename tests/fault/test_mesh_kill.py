@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""A worker is killed while a mesh trains: the run is planned again for those who are left - fewer data-parallel ranks, or
+a wait for the replacement where they make no mesh - and its losses are those of an undisturbed run."""
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, Daemon, headers_text, overrides, tap, until, worker_pids  # noqa: E402
+
+DEGREES = {"pp": "pipeline", "dp_shard": "data_parallel_shard", "tp": "tensor", "cp": "context"}
+# Without end: a run is cancelled when it has shown what it should. The schedule of rates is that of all these steps.
+KEYS = {"training.steps": 1000000, "checkpoint.interval": 20, "checkpoint.keep_latest_k": 3,
+        "training.mixed_precision_param": "float32", "training.global_batch_size": 8, "training.local_batch_size": 1,
+        "training.seq_len": 32, "numerics.canonical": "true", "device.threads": 1, "fault_tolerance.backoff_ms": 500,
+        "fault_tolerance.backoff_max_ms": 500}
+
+
+def keys(text, least, most, mesh, **more):
+    """Overrides of recipes/tiny.toml for a mesh such as "pp=2 tp=2" on so many workers."""
+    out = {**KEYS, "training.dataset_path": text, "elastic.min_workers": least, "elastic.max_workers": most}
+    for axis in mesh.split():
+        name, degree = axis.split("=")
+        name = DEGREES[name] if name.startswith("dp") else DEGREES[name] + "_parallel"
+        out[f"parallelism.{name}_degree"] = degree
+    if "pp=" in mesh:
+        out["parallelism.pipeline_parallel_microbatch_size"] = 1
+    return {**out, **{k.replace("__", "."): v for k, v in more.items()}}
+
+
+def rows(folder):
+    """Every step in the order it was trained, also those that were trained again."""
+    try:
+        lines = (Path(folder) / "metrics.jsonl").read_text().split("\n")
+    except OSError:
+        return []
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def undisturbed(folder, world, sets, steps):
+    """step -> what `titan-worker run` says of it, on so many workers that nobody kills."""
+    process = subprocess.Popen(
+        [str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", world, "--dir", folder, "--device",
+                          "cpu", *overrides({**sets, "elastic.min_workers": world, "checkpoint.enable": "false"}))],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if f" step={steps} " in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    process.wait()
+    calm = {r["step"]: r for r in rows(folder)}
+    assert steps in calm, f"the undisturbed run ended before step {steps}: {rest}"
+    return calm
+
+
+def compare(disturbed, calm):
+    """Every step, also a repeated one, has the loss, the gradient norm and the tokens of the undisturbed run."""
+    for r in disturbed:
+        for what in ("loss", "grad_norm", "tokens"):
+            assert r[what] == calm[r["step"]][what], f"step {r['step']}, epoch {r['epoch']}: {what} {r[what]!r}, " \
+                                                     f"undisturbed {calm[r['step']][what]!r}"
+    last = disturbed[-1]["step"]
+    assert {r["step"] for r in disturbed} == set(range(1, last + 1)), "steps are missing"
+
+
+def in_order(disturbed, resumed):
+    """Within an epoch steps follow each other; an epoch begins where its state says (epoch -> step)."""
+    step = epoch = 0
+    for r in disturbed:
+        expected = step + 1 if r["epoch"] == epoch else resumed[r["epoch"]] + 1
+        assert r["step"] == expected, f"step {r['step']} of epoch {r['epoch']} comes after step {step} of epoch {epoch}"
+        step, epoch = r["step"], r["epoch"]
+
+
+class Run:
+    """A job of a daemon, and what can be asked of it."""
+
+    def __init__(self, daemon, name, sets):
+        self.d, self.name, self.job = daemon, name, daemon.submit("tiny", sets)
+
+    def events(self, kind):
+        return [e for e in self.d.lines("events", self.job) if e["type"] == kind]
+
+    def trains(self, world):
+        """Wait until so many workers train and have a checkpoint behind this epoch's begin."""
+        def far():
+            s = self.d.status(self.job)
+            begin = next((e for e in reversed(self.events("epoch.forming")) if e["epoch"] == s["epoch"]), None)
+            return s["state"] == "RUNNING" and s["world_size"] == world and begin and s["checkpoint"] and \
+                s["step"] >= begin["detail"]["resume_step"] + 25 and s
+        return until(f"{world} workers train", far)
+
+    def seats(self):
+        """Workers by rank of the newest epoch, and those who have no place in it."""
+        status = self.d.status(self.job)
+        everybody = self.d.workers(self.job)
+        members = [w for w in everybody if f"epoch={status['epoch']} " in self.log(w)]
+        return [everybody[w] for w in members], [everybody[w] for w in everybody if w not in members]
+
+    def log(self, worker):
+        path = Path(self.d.status(self.job)["directory"]) / f"logs/worker-{worker}.log"
+        return path.read_text() if path.exists() else ""
+
+    def kill(self, pid):
+        """SIGKILL; wait for the run to go on, print how long that took. Returns with how many workers it goes on."""
+        before = len(self.events("recovery.finished"))
+        saved = int(self.d.status(self.job)["checkpoint"].rsplit("-", 1)[1])
+        os.kill(pid, signal.SIGKILL)
+        done = until("the run goes on", lambda: self.events("recovery.finished")[before:])[0]
+        detail = done["detail"]
+        print(f"# {self.name}: a step {detail['recovery_ms']} ms after the loss, with {detail['world']} workers",
+              flush=True)
+        assert detail["resume_step"] >= saved, f"went on at step {detail['resume_step']}, a checkpoint of {saved} was there"
+        return detail["world"]
+
+
+    def end(self):
+        """Cancel; the rows that were trained, which must be sound."""
+        status = self.d.status(self.job)
+        self.d.ok("cancel", self.job)
+        self.d.wait_state(self.job, "CANCELLED", seconds=30)
+        out = rows(status["directory"])
+        in_order(out, {e["epoch"]: e["detail"]["resume_step"] for e in self.events("epoch.forming")})
+        until("no worker is left", lambda: not worker_pids(self.d.state), 10)
+        return out
+
+
+def kill_and_grow(name, sets, world, reference):
+    """One worker is killed: half of the data-parallel ranks go on, and all of them when the replacement is there."""
+    with Daemon(None, "--slots", world) as d:
+        sets["training.dataset_path"] = headers_text(d.state / "text")
+        run = Run(d, name, sets)
+        run.trains(world)
+        assert run.kill(run.seats()[0][0]) == world // 2
+        run.trains(world)
+        grown = run.events("resize.finished")[-1]["detail"]
+        print(f"# {name}: {world} workers again after a pause of {grown['resize_ms']} ms", flush=True)
+        disturbed = run.end()
+        assert [e["detail"]["world"] for e in run.events("epoch.formed")] == [world, world // 2, world]
+        assert [e["detail"]["source"] for e in run.events("epoch.forming")] == ["init", "checkpoint", "memory"]
+        compare(disturbed, undisturbed(d.state / "calm", reference, sets, disturbed[-1]["step"]))
+
+
+def eight_become_four():
+    """pp=2 dp_shard=2 tp=2: 8 -> 4, a spare and a member killed there, 8 again; every loss bit for bit"""
+    name = "pp=2 dp_shard=2 tp=2"
+    with Daemon(None, "--slots", 8) as d:
+        sets = keys(headers_text(d.state / "text"), 4, 8, "pp=2 dp_shard=2 tp=2", fault_tolerance__backoff_ms=3000,
+                    fault_tolerance__backoff_max_ms=3000)
+        run = Run(d, name, sets)
+        run.trains(8)
+        assert run.kill(run.seats()[0][3]) == 4
+        members, spares = run.seats()
+        assert len(members) == 4 and len(spares) == 3, (members, spares)
+        os.kill(spares[0], signal.SIGKILL)
+        until("the loss of the spare is counted", lambda: d.status(run.job)["restarts"] == 2)
+        assert len(run.events("epoch.forming")) == 2, "the loss of a spare disturbed the epoch"
+        assert run.kill(members[0]) == 4, "a spare takes the place"
+        run.trains(8)
+        disturbed = run.end()
+        assert [e["detail"]["world"] for e in run.events("epoch.formed")] == [8, 4, 4, 8]
+        compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
+
+
+def zero_bubble():
+    """ZBVZeroBubble, pp=2 dp_shard=2: 4 -> 2 -> 4"""
+    kill_and_grow("ZBVZeroBubble", keys("", 2, 4, "pp=2", model__n_layers=4, parallelism__pipeline_parallel_schedule=
+                                        "ZBVZeroBubble"), 4, 2)
+
+
+def context_parallel():
+    """cp=2 dp_shard=2: 4 -> 2 -> 4"""
+    kill_and_grow("cp=2 dp_shard=2", keys("", 2, 4, "cp=2"), 4, 2)
+
+
+def waits_for_a_worker():
+    """pp=2 tp=2 and no data parallelism: three make no mesh; the run says what it waits for, and goes on with four"""
+    with Daemon(None, "--slots", 4) as d:
+        sets = keys(headers_text(d.state / "text"), 4, 4, "pp=2 tp=2", fault_tolerance__backoff_ms=1500,
+                    fault_tolerance__backoff_max_ms=1500)
+        run = Run(d, "pp=2 tp=2", sets)
+        follow = subprocess.Popen([BIN / "titanctl", "-s", d.server, "wait", run.job, "--follow"], stderr=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+        run.trains(4)
+        words = "waiting for 1 more worker: the mesh pp=2 tp=2 needs 4, 3 are there"
+        os.kill(run.seats()[0][2], signal.SIGKILL)
+        until("status says what it waits for", lambda: d.status(run.job)["reason"] == words, 10, 0.02)
+        assert f"reason       {words}" in d.ok("status", run.job) or not d.status(run.job)["reason"]
+        run.trains(4)
+        assert not d.status(run.job)["reason"], d.status(run.job)["reason"]
+        (waited,) = run.events("job.waiting")
+        assert waited["detail"] == {"lacks": 1, "needs": 4, "workers": 3} and waited["message"] == words, waited
+        disturbed = run.end()
+        assert words in follow.communicate(timeout=20)[1]
+        assert [e["detail"]["source"] for e in run.events("epoch.forming")] == ["init", "checkpoint"]
+        compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
+
+
+tap(eight_become_four, zero_bubble, context_parallel, waits_for_a_worker)
