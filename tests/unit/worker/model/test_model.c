@@ -11,7 +11,8 @@
 #include "base/cleanup.h"
 #include "worker/model/model.h"
 
-/* Llama 3: TorchTitan's table of flavors. Qwen 3: sum over the shapes in the models' published configurations. */
+/* Llama 3: TorchTitan's table of flavors. Others: sum over the shapes in the models' published configurations (DeepSeek
+ * V3 without its experts' biases, which are no parameters here). */
 static const struct {
     struct model_dims dims;
     int64_t parameters;
@@ -58,7 +59,54 @@ static const struct {
       .vocab_size = 151936,
       .qk_norm = true},
      8190735360},
+    {{.dim = 2048, /* Qwen3 30B-A3B: experts in all layers, none shared */
+      .n_layers = 48,
+      .n_heads = 32,
+      .n_kv_heads = 4,
+      .head_dim = 128,
+      .vocab_size = 151936,
+      .qk_norm = true,
+      .n_experts = 128,
+      .top_k = 8,
+      .moe_hidden = 768},
+     30532122624},
+    {{.dim = 2048, /* DeepSeek V2 Lite */
+      .n_layers = 27,
+      .n_heads = 16,
+      .n_kv_heads = 16,
+      .head_dim = 192,
+      .ffn_hidden = 10944,
+      .vocab_size = 102400,
+      .kv_lora_rank = 512,
+      .qk_nope_head_dim = 128,
+      .qk_rope_head_dim = 64,
+      .v_head_dim = 128,
+      .n_experts = 64,
+      .top_k = 6,
+      .n_shared_experts = 2,
+      .moe_hidden = 1408,
+      .n_dense_layers = 1},
+     15706484224},
+    {{.dim = 7168, /* DeepSeek V3 */
+      .n_layers = 61,
+      .n_heads = 128,
+      .n_kv_heads = 128,
+      .head_dim = 192,
+      .ffn_hidden = 18432,
+      .vocab_size = 129280,
+      .q_lora_rank = 1536,
+      .kv_lora_rank = 512,
+      .qk_nope_head_dim = 128,
+      .qk_rope_head_dim = 64,
+      .v_head_dim = 128,
+      .n_experts = 256,
+      .top_k = 8,
+      .n_shared_experts = 1,
+      .moe_hidden = 2048,
+      .n_dense_layers = 3},
+     671026404352},
 };
+enum { QWEN3_8B = 7, DEEPSEEK_V2_LITE = 9, DEEPSEEK_V3 = 10 };
 
 static struct model *open_model(const struct model_dims *dims)
 {
@@ -98,7 +146,10 @@ static void test_units(void **state)
         for (int l = 0; l < m->dims.n_layers; l++) {
             assert_int_equal(m->units[model_layer_unit(m, l)].layer, l);
             assert_int_equal(m->units[model_layer_unit(m, l)].kind, UNIT_LAYER);
-            assert_int_equal(model_experts_unit(m, l), -1);
+            const int experts = model_experts_unit(m, l);
+            const bool mixed = m->dims.n_experts > 0 && l >= m->dims.n_dense_layers;
+            assert_int_equal(experts, mixed ? model_layer_unit(m, l) + 1 : -1);
+            assert_true(!mixed || (m->units[experts].kind == UNIT_EXPERTS && m->units[experts].layer == l));
         }
         model_close(m);
     }
@@ -118,7 +169,7 @@ static void check_tensor(const struct model *m, int unit, enum tensor_role role,
 static void test_tensors(void **state)
 {
     (void)state;
-    struct model *m = open_model(&published[ARRAY_SIZE(published) - 1].dims);
+    struct model *m = open_model(&published[QWEN3_8B].dims);
     const int unit = model_layer_unit(m, 2), head = m->n_units - 1;
     check_tensor(m, 0, ROLE_EMBEDDING, "tok_embeddings.weight", SPLIT_ROWS, false);
     check_tensor(m, unit, ROLE_ATTENTION_NORM, "layers.2.attention_norm.weight", SPLIT_NONE, false);
@@ -137,6 +188,49 @@ static void test_tensors(void **state)
     assert_int_equal(model_find(m, head, ROLE_WQ), -1);
     assert_int_equal(model_find(m, unit, ROLE_OUTPUT), -1);
     assert_int_equal(m->tensors[model_find(m, unit, ROLE_Q_NORM)].numel, m->head_dim);
+    model_close(m);
+}
+
+static void check_shape(const struct model *m, int unit, enum tensor_role role, int n, int64_t a, int64_t b, int64_t c)
+{
+    int64_t shape[3] = {0};
+    assert_int_equal(model_tensor_shape(&m->tensors[model_find(m, unit, role)], shape), n);
+    assert_int_equal(shape[0], a);
+    assert_int_equal(shape[1], b);
+    assert_int_equal(shape[2], c);
+}
+
+/* Latent attention with and without a narrow vector of queries; experts in three dimensions. */
+static void test_latent_and_experts(void **state)
+{
+    (void)state;
+    struct model *m = open_model(&published[DEEPSEEK_V3].dims);
+    const int unit = model_layer_unit(m, 3), experts = model_experts_unit(m, 3);
+    check_tensor(m, unit, ROLE_WQ_A, "layers.3.attention.wq_a.weight", SPLIT_NONE, false);
+    check_tensor(m, unit, ROLE_Q_NORM, "layers.3.attention.q_norm.weight", SPLIT_NONE, false);
+    check_tensor(m, unit, ROLE_WQ_B, "layers.3.attention.wq_b.weight", SPLIT_ROWS, false);
+    check_tensor(m, unit, ROLE_WKV_A, "layers.3.attention.wkv_a.weight", SPLIT_NONE, false);
+    check_tensor(m, unit, ROLE_KV_NORM, "layers.3.attention.kv_norm.weight", SPLIT_NONE, false);
+    check_tensor(m, unit, ROLE_WKV_B, "layers.3.attention.wkv_b.weight", SPLIT_ROWS, false);
+    check_tensor(m, unit, ROLE_WO, "layers.3.attention.wo.weight", SPLIT_COLS, false);
+    check_tensor(m, unit, ROLE_GATE, "layers.3.moe.router.gate.weight", SPLIT_NONE, false);
+    check_tensor(m, unit, ROLE_W1, "layers.3.moe.shared_experts.w1.weight", SPLIT_ROWS, false);
+    check_tensor(m, unit, ROLE_W3, "layers.3.moe.shared_experts.w3.weight", SPLIT_ROWS, true);
+    check_tensor(m, unit, ROLE_W2, "layers.3.moe.shared_experts.w2.weight", SPLIT_COLS, false);
+    check_tensor(m, experts, ROLE_W1, "layers.3.moe.experts.w1", SPLIT_EXPERTS, false);
+    check_tensor(m, experts, ROLE_W3, "layers.3.moe.experts.w3", SPLIT_EXPERTS, false);
+    check_tensor(m, experts, ROLE_W2, "layers.3.moe.experts.w2", SPLIT_EXPERTS, false);
+    check_shape(m, experts, ROLE_W1, 3, 256, 2048, 7168);
+    check_shape(m, experts, ROLE_W2, 3, 256, 7168, 2048);
+    check_shape(m, unit, ROLE_WKV_A, 2, 576, 7168, 0);
+    check_shape(m, unit, ROLE_KV_NORM, 1, 512, 0, 0);
+    assert_int_equal(model_find(m, unit, ROLE_WQ), -1);
+    assert_int_equal(model_find(m, model_layer_unit(m, 2), ROLE_GATE), -1);
+    assert_int_equal(model_rope_dim(m), 64);
+    model_close(m);
+    m = open_model(&published[DEEPSEEK_V2_LITE].dims);
+    check_tensor(m, model_layer_unit(m, 1), ROLE_WQ, "layers.1.attention.wq.weight", SPLIT_ROWS, false);
+    assert_int_equal(model_find(m, model_layer_unit(m, 1), ROLE_WQ_A), -1);
     model_close(m);
 }
 
@@ -184,6 +278,15 @@ static void test_refused(void **state)
         {{.dim = 32, .n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 7, .ffn_hidden = 8, .vocab_size = 8},
          "width 7 is odd"},
         {{.dim = 32, .n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .ffn_hidden = 8}, "at least 1"},
+#define LATENT .dim = 32, .n_layers = 1, .n_heads = 4, .ffn_hidden = 8, .vocab_size = 8, .kv_lora_rank = 4
+        {{LATENT, .n_kv_heads = 4, .head_dim = 7, .qk_nope_head_dim = 4, .qk_rope_head_dim = 3, .v_head_dim = 4},
+         "qk_rope_head_dim 3 is odd"},
+        {{LATENT, .n_kv_heads = 4, .head_dim = 6, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2}, "v_head_dim"},
+        {{LATENT, .n_kv_heads = 2, .head_dim = 6, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2, .v_head_dim = 4},
+         "keys for each"},
+#define MIXED .dim = 32, .n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .vocab_size = 8, .n_experts = 4
+        {{MIXED, .moe_hidden = 8, .top_k = 5}, "top_k 5"},
+        {{MIXED, .top_k = 1}, "moe_hidden"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct model *m = NULL;
@@ -203,7 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes), cmocka_unit_test(test_units),   cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_tied),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tied),  cmocka_unit_test(test_refused), cmocka_unit_test(test_latent_and_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
