@@ -11,7 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BIN, SOURCE, Daemon, headers_text, overrides, tap, until, worker_pids  # noqa: E402
 
-DEGREES = {"pp": "pipeline", "dp_shard": "data_parallel_shard", "tp": "tensor", "cp": "context"}
+DEGREES = {"pp": "pipeline", "dp_shard": "data_parallel_shard", "tp": "tensor", "cp": "context",
+           "ep": "expert"}
 # Without end: a run is cancelled when it has shown what it should. The schedule of rates is that of all these steps.
 KEYS = {"training.steps": 1000000, "checkpoint.interval": 20, "checkpoint.keep_latest_k": 3,
         "training.mixed_precision_param": "float32", "training.global_batch_size": 8, "training.local_batch_size": 1,
@@ -177,6 +178,11 @@ def context_parallel():
     kill_and_grow("cp=2 dp_shard=2", keys("", 2, 4, "cp=2"), 4, 2)
 
 
+def experts():
+    """experts, tp=2 ep=2 dp_shard=2: 4 -> 2 -> 4, and the experts' biases go with it"""
+    kill_and_grow("experts, tp=2 ep=2", keys("", 2, 4, "tp=2 ep=2", model__name="llama3_moe"), 4, 2)
+
+
 def waits_for_a_worker():
     """pp=2 tp=2 and no data parallelism: three make no mesh; the run says what it waits for, and goes on with four"""
     with Daemon(None, "--slots", 4) as d:
@@ -200,4 +206,4 @@ def waits_for_a_worker():
         compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
 
 
-tap(eight_become_four, zero_bubble, context_parallel, waits_for_a_worker)
+tap(eight_become_four, zero_bubble, context_parallel, experts, waits_for_a_worker)
