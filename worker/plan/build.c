@@ -108,6 +108,23 @@ int program_kind_rank(const struct build_options *options, int kind)
     return rank;
 }
 
+int program_kind_leader(const struct build_options *options, int kind)
+{
+    const int n = shares(options), first = kind / n * n;
+    int64_t from, count, most = 0;
+    int leader = first;
+
+    if (!options->canonical)
+        return first + n - 1;
+    for (int b = 0; b < n; b++) {
+        share_of(options, b, &from, &count);
+        if (count > most)
+            leader = first + b;
+        most = MAX(most, count);
+    }
+    return leader;
+}
+
 /* --- visits ----------------------------------------------------------------------------------------------------------
  */
 

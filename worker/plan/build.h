@@ -65,5 +65,7 @@ int program_kind(const struct build_options *options, int rank);
 int program_kinds(const struct build_options *options);
 /* Some rank of a kind: the lowest. */
 int program_kind_rank(const struct build_options *options, int kind);
+/* The kind on the same pp rank with the largest share: what must be alike on all of them is decided by its program. */
+int program_kind_leader(const struct build_options *options, int kind);
 
 #endif

@@ -208,11 +208,15 @@ static double compute_between(const struct program *p, const struct cost *cost, 
     return sum;
 }
 
+#define BUCKET_CHANNELS 4
+
 struct bucketing {
     struct program *p;
     const struct pass_options *o;
     double total;  /* bytes of all such transfers of the channel */
     bool *dropped; /* actions that became part of another */
+    bool *joins;   /* [place in the order of such transfers]: becomes one with the one before */
+    bool decided;  /* joins is given */
 };
 
 /* Does anything between two actions touch a buffer of the first? */
@@ -260,14 +264,16 @@ static double channel_bytes(const struct program *p, enum op op, int channel)
 static titan_status bucket_channel(struct bucketing *k, enum op op, int channel, struct titan_error *err)
 {
     struct program *p = k->p;
-    int open = NONE;
+    int open = NONE, place = 0;
 
     k->total = channel_bytes(p, op, channel);
     for (int i = 0; i < p->n_actions; i++) {
         struct action *a = &p->actions[i];
         if (a->op != op || a->channel != channel || !is_bucketable(a))
             continue;
-        if (open == NONE || !worth_it(k, open, i)) {
+        if (!k->decided)
+            k->joins[place] = open != NONE && worth_it(k, open, i);
+        if (!k->joins[place++]) {
             open = i;
             continue;
         }
@@ -296,25 +302,45 @@ static void compact(struct program *p, const bool *dropped)
     p->n_actions = n;
 }
 
+/* Channels have their own stretch of joins each, all of them p->n_actions long. */
+static titan_status bucket(struct program *p, const struct pass_options *o, bool *joins, size_t stretch, bool decided,
+                           struct titan_error *err)
+{
+    static const int channels[BUCKET_CHANNELS] = {CHANNEL_GATHER, CHANNEL_EXPERT_GATHER, CHANNEL_REDUCE,
+                                                  CHANNEL_EXPERT_REDUCE};
+    _cleanup_free_ bool *dropped = calloc((size_t)p->n_actions + 1, sizeof *dropped);
+    struct bucketing k = {.p = p, .o = o, .dropped = dropped, .decided = decided};
+
+    if (!dropped)
+        return no_memory(err);
+    for (size_t c = 0; c < BUCKET_CHANNELS; c++) {
+        k.joins = joins + c * stretch;
+        TRY(bucket_channel(&k, c < 2 ? OP_ALL_GATHER : OP_REDUCE_SCATTER, channels[c], err));
+    }
+    compact(p, dropped);
+    return TITAN_OK;
+}
+
+/* A rank with fewer microbatches than others has as many gathers and reductions, but less to hide them under: left to
+ * itself it would decide otherwise than its peers. */
 titan_status pass_bucket(struct program *p, const struct pass_options *options, struct titan_error *err)
 {
-    static const int channels[] = {CHANNEL_GATHER, CHANNEL_EXPERT_GATHER, CHANNEL_REDUCE, CHANNEL_EXPERT_REDUCE};
-    _cleanup_free_ bool *dropped = calloc((size_t)p->n_actions + 1, sizeof *dropped);
+    struct program *const leader = options->leader ? options->leader : p;
+    const size_t stretch = (size_t)MAX(leader->n_actions, p->n_actions);
+    _cleanup_free_ bool *joins = calloc(BUCKET_CHANNELS * stretch + 1, sizeof *joins);
     _cleanup_free_ struct action *before = malloc(((size_t)p->n_actions + 1) * sizeof *before);
-    struct bucketing k = {.p = p, .o = options, .dropped = dropped};
     const int n_before = p->n_actions;
 
-    if (!dropped || !before)
+    if (!joins || !before)
         return no_memory(err);
     memcpy(before, p->actions, (size_t)n_before * sizeof *before);
-    for (size_t c = 0; c < ARRAY_SIZE(channels); c++)
-        TRY(bucket_channel(&k, c < 2 ? OP_ALL_GATHER : OP_REDUCE_SCATTER, channels[c], err));
-    compact(p, dropped);
-    if (fits(p, options))
+    TRY(bucket(leader, options, joins, stretch, false, err));
+    if (!fits(leader, options)) {
+        memcpy(p->actions, before, (size_t)n_before * sizeof *before);
+        p->n_actions = n_before;
         return TITAN_OK;
-    memcpy(p->actions, before, (size_t)n_before * sizeof *before);
-    p->n_actions = n_before;
-    return TITAN_OK;
+    }
+    return leader == p ? TITAN_OK : bucket(p, options, joins, stretch, true, err);
 }
 
 /* --- asynchronous tensor parallelism

@@ -11,7 +11,9 @@
 
 struct pass_options {
     const struct cost *cost;
-    uint64_t memory_bytes; /* a pass that would need more of the device is weakened or left out; 0 = no limit */
+    uint64_t memory_bytes;  /* a pass that would need more of the device is weakened or left out; 0 = no limit */
+    struct program *leader; /* as built, of the kind that decides for all of its group (program_kind_leader); it is used
+                               up. NULL: the program itself decides */
 };
 
 /* Greedy buckets: neighbouring gathers (reductions) of one channel become one launch, as long as the bucket still hides

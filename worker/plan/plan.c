@@ -172,18 +172,39 @@ void plan_close(struct plan *plan)
 /* --- programs -------------------------------------------------------------------------------------------------------
  */
 
-static titan_status run_passes(const struct plan *plan, struct program *p, struct titan_error *err)
+static titan_status draft_program(const struct plan *plan, int kind, struct program **ret, struct titan_error *err)
+{
+    struct build_options draft = plan->build;
+    struct program *p = NULL;
+
+    draft.draft = true;
+    TRY(program_build(&draft, program_kind_rank(&draft, kind), &p, err));
+    if (plan->opt.recipe->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1) {
+        const titan_status status = pass_async_tensor(p, plan->mesh.size[AXIS_TP], err);
+        if (status != TITAN_OK) {
+            program_close(p);
+            return status;
+        }
+    }
+    *ret = p;
+    return TITAN_OK;
+}
+
+static titan_status run_passes(const struct plan *plan, struct program *p, int kind, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
     const struct cost cost = cost_of(plan);
-    const struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
-    const bool pieces = r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1;
-    const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
+    const int leader = program_kind_leader(&plan->build, kind);
+    struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
 
-    if (pieces)
-        TRY(pass_async_tensor(p, plan->mesh.size[AXIS_TP], err));
-    if (buckets)
-        TRY(pass_bucket(p, &options, err));
+    if (strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0) {
+        if (leader != kind)
+            TRY(draft_program(plan, leader, &options.leader, err));
+        const titan_status status = pass_bucket(p, &options, err);
+        program_close(options.leader);
+        options.leader = NULL;
+        TRY(status);
+    }
     if (r->parallelism.fsdp_reorder)
         TRY(pass_reorder(p, &options, err));
     return program_finish(p, err);
@@ -191,12 +212,11 @@ static titan_status run_passes(const struct plan *plan, struct program *p, struc
 
 titan_status plan_program(const struct plan *plan, int rank, struct program **ret, struct titan_error *err)
 {
-    struct build_options draft = plan->build;
+    const int kind = program_kind(&plan->build, rank);
     struct program *p = NULL;
 
-    draft.draft = true;
-    TRY(program_build(&draft, rank, &p, err));
-    const titan_status status = run_passes(plan, p, err);
+    TRY(draft_program(plan, kind, &p, err));
+    const titan_status status = run_passes(plan, p, kind, err);
     if (status != TITAN_OK) {
         program_close(p);
         return status;

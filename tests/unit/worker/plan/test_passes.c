@@ -254,6 +254,36 @@ static void buckets_hold_all_and_no_more(void **state)
     planned_close(&p);
 }
 
+/* Ranks with fewer microbatches than others have less to hide transfers under, but launch the same buckets; opening the
+ * plan proves it. */
+static void unequal_shares_bucket_alike(void **state)
+{
+    static const struct setting greedy = {"greedy", "true", "false"};
+    static const char *const cases[][4] = {
+        {"training.global_batch_size=5", "parallelism.fsdp_reduce=microbatch"},
+        {"training.global_batch_size=7", "parallelism.fsdp_reshard_after_forward=always"},
+        {"training.global_batch_size=5", "numerics.canonical=true"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *sets[SETS_MAX] = {"model.n_layers=24", "training.seq_len=512"};
+        struct planned p;
+        for (int k = 0; cases[i][k]; k++)
+            sets[2 + k] = cases[i][k];
+        open_plan(&p, 3, "h100", sets, &greedy);
+        assert_true(p.plan->kinds > 1);
+        for (int k = 1; k < p.plan->kinds; k++) {
+            const struct transfers a = count(p.programs[0], OP_ALL_GATHER, CHANNEL_GATHER),
+                                   b = count(p.programs[k], OP_ALL_GATHER, CHANNEL_GATHER);
+            assert_int_equal(a.actions, b.actions);
+            assert_int_equal(a.pairs, b.pairs);
+            assert_true(a.actions < a.pairs);
+        }
+        planned_close(&p);
+    }
+}
+
 /* Sum over gathers of the compute actions between issue and first use. */
 static int64_t lead(const struct program *p)
 {
@@ -384,9 +414,9 @@ static void pieces_are_as_many_as_asked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_setting_computes_the_same), cmocka_unit_test(buckets_hold_all_and_no_more),
-        cmocka_unit_test(reordering_asks_earlier),         cmocka_unit_test(passes_give_way_to_a_memory_limit),
-        cmocka_unit_test(pieces_are_as_many_as_asked),
+        cmocka_unit_test(every_setting_computes_the_same),   cmocka_unit_test(buckets_hold_all_and_no_more),
+        cmocka_unit_test(unequal_shares_bucket_alike),       cmocka_unit_test(reordering_asks_earlier),
+        cmocka_unit_test(passes_give_way_to_a_memory_limit), cmocka_unit_test(pieces_are_as_many_as_asked),
     };
     return cmocka_run_group_tests_name("passes", tests, NULL, NULL);
 }
