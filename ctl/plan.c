@@ -41,27 +41,31 @@ const struct command command_plan = {
     .name = "plan",
     .summary = "memory, traffic, step time and MFU of a run file, without running it",
     .arguments = "FILE",
-    .text = "Builds and checks the step programs of all ranks and runs them on a virtual clock with a model of the "
-            "device. Nothing is started and no GPU is needed.",
+    .text = "Builds and checks the step programs of all ranks and runs them on a virtual clock with a model of the\n"
+            "device: memory by kind, bytes by mesh axis, step time, MFU, bubble, the slowest thing. Nothing is started "
+            "and\n"
+            "no GPU is needed. -o json has all of it, in bytes and seconds; with --search, the layouts that were "
+            "simulated.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_FILE,
     .options =
         (const struct option_spec[]){
-            {"world", 'n', "N", "number of devices; otherwise the file's elastic.max_workers", WORD_NONE},
+            {"world", 'n', "N", "number of devices; otherwise elastic.max_workers, or what the mesh takes", WORD_NONE},
             {"device", 'd', "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
-            {"memory", 'm', "GIB", "memory of a device, where it is not the model's", WORD_NONE},
+            {"memory", 'm', "GIB", "memory of a device in GiB, in place of the model's own", WORD_NONE},
             {"timeline", 't', "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
             {"picture", 'p', "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"print", 0, NULL, "the programs themselves, one line an action", WORD_NONE},
-            {"set", 's', "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
+            {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
             {NULL}},
     .examples =
         (const struct example[]){
             {"titanctl plan recipes/llama3_405b.toml --world 512", "before 512 GPUs are taken"},
             {"titanctl plan recipes/llama3_8b.toml --world 8 --timeline step.json", "and a picture of the step"},
             {"titanctl plan recipes/llama3_70b.toml --world 256 --search", "which layout would be faster?"},
+            {"titanctl -o json plan run.toml --world 64 --memory 40 | jq .fits", "in a script"},
             {NULL}},
     .run = run,
 };

@@ -7,7 +7,7 @@ _titanctl_jobs() {
 
 _titanctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='submit run status list cancel wait logs events metrics nodes checkpoints generate convert version help completion' command='' server='' i
+    local commands='submit run status list cancel wait logs events metrics nodes checkpoints generate convert plan version help completion' command='' server='' i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -122,6 +122,30 @@ _titanctl() {
         COMPREPLY=()
         return
         ;;
+    plan:--world | plan:-n)
+        COMPREPLY=()
+        return
+        ;;
+    plan:--device | plan:-d)
+        COMPREPLY=()
+        return
+        ;;
+    plan:--memory | plan:-m)
+        COMPREPLY=()
+        return
+        ;;
+    plan:--timeline | plan:-t)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    plan:--picture | plan:-p)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    plan:--set)
+        COMPREPLY=()
+        return
+        ;;
     esac
     local options='--server -s --output -o --help -h --version -V'
     case $command in
@@ -180,6 +204,10 @@ _titanctl() {
     convert)
         options+=' --step'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    plan)
+        options+=' --world -n --device -d --memory -m --timeline -t --picture -p --search --print --set'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     version)
         options+=' --client'

@@ -2,6 +2,7 @@
 #include "worker/planner.h"
 
 #include <getopt.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,15 +30,21 @@ struct planner {
 /* --- command line
  * ----------------------------------------------------------------------------------------------------- */
 
-static int usage_error(const char *text)
+__attribute__((format(printf, 1, 2))) static int usage_error(const char *format, ...)
 {
-    fprintf(stderr, "titan-worker plan: %s\n", text);
+    va_list args;
+
+    va_start(args, format);
+    fputs("titan-worker plan: ", stderr);
+    (void)vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
     return titan_status_exit(TITAN_EINVAL);
 }
 
 static int read_option(struct planner *p, int c)
 {
-    char *end, text[128];
+    char *end;
     long n;
     double gib;
 
@@ -45,17 +52,16 @@ static int read_option(struct planner *p, int c)
     case 'n':
         n = strtol(optarg, &end, 10);
         if (*end || end == optarg || n < 1 || n > WORLD_MAX)
-            return usage_error("--world takes a number of devices");
+            return usage_error("--world %s: a number of devices from 1 to %d", optarg, WORLD_MAX);
         p->world = (int)n;
         return 0;
     case 'D':
         p->machine = machine_find(optarg);
-        (void)snprintf(text, sizeof text, "--device %.32s: there are %s", optarg, machine_names());
-        return p->machine ? 0 : usage_error(text);
+        return p->machine ? 0 : usage_error("--device %s: there are %s", optarg, machine_names());
     case 'm':
         gib = strtod(optarg, &end);
         if (*end || end == optarg || !(gib > 0 && gib < 1e6))
-            return usage_error("--memory takes GiB of a device");
+            return usage_error("--memory %s: GiB of a device, as in 80", optarg);
         p->resized.memory_bytes = (uint64_t)(gib * 1073741824.0);
         return 0;
     case 's':

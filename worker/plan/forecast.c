@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/units.h"
 
 #define GIB 1073741824.0
 
@@ -163,9 +164,10 @@ static void print_head(const struct forecast *f, struct buf *out)
     const struct recipe *r = f->plan->opt.recipe;
     const struct mesh *m = &f->plan->mesh;
     const char *cross = "";
+    char count[UNITS_TEXT];
 
-    buf_printf(out, "%s %s, %.2f B parameters, on %d x %s\n", r->model.name, r->model.flavor,
-               (double)recipe_params(r) * 1e-9, m->world, f->machine->name);
+    buf_printf(out, "%s %s, %s parameters, on %d x %s\n", r->model.name, r->model.flavor,
+               format_count((double)recipe_params(r), count), m->world, f->machine->name);
     buf_puts(out, "mesh        ");
     for (int a = 0; a < AXIS_COUNT; a++)
         if (m->size[a] > 1) {
@@ -175,20 +177,24 @@ static void print_head(const struct forecast *f, struct buf *out)
     buf_printf(out, "%s", m->world == 1 ? "one rank" : "");
     if (m->ep > 1)
         buf_printf(out, ", ep %d", m->ep);
-    buf_printf(
-        out,
-        "\nbatch       %ld sequences of %ld = %.2f M tokens; %ld microbatches of %ld over %d data-parallel ranks\n",
-        (long)r->training.global_batch_size, (long)r->training.seq_len, f->tokens * 1e-6,
-        (long)f->plan->build.microbatches, (long)f->plan->build.b, mesh_batch_size(m));
+    buf_printf(out,
+               "\nbatch       %ld sequences of %ld = %s tokens; %ld microbatch%s of %ld over %d data-parallel rank%s\n",
+               (long)r->training.global_batch_size, (long)r->training.seq_len, format_count(f->tokens, count),
+               (long)f->plan->build.microbatches, f->plan->build.microbatches == 1 ? "" : "es", (long)f->plan->build.b,
+               mesh_batch_size(m), mesh_batch_size(m) == 1 ? "" : "s");
     if (f->plan->schedule)
         buf_printf(out, "pipeline    %s, %d stages on %d ranks, bubble %.1f %%\n", f->plan->schedule->name,
                    f->plan->schedule->stages, m->size[AXIS_PP], 100 * f->bubble);
-    buf_printf(out, "program     %d kinds of rank, up to %ld actions\n", f->plan->kinds, (long)f->actions);
+    buf_printf(out, "program     %d kind%s of rank, up to %ld actions\n", f->plan->kinds,
+               f->plan->kinds == 1 ? "" : "s", (long)f->actions);
 }
 
 static void print_memory(const struct forecast *f, struct buf *out)
 {
-    buf_puts(out, "\nmemory, GiB   ");
+    const bool small = f->memory[f->fullest].predicted < GIB || f->memory[f->fullest].total < GIB / 10;
+    const double unit = small ? GIB / 1024 : GIB;
+
+    buf_printf(out, "\nmemory, %s   ", small ? "MiB" : "GiB");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, "  pp %-4d", i);
     for (int k = 0; k < MEMORY_COUNT; k++) {
@@ -196,28 +202,29 @@ static void print_memory(const struct forecast *f, struct buf *out)
             continue;
         buf_printf(out, "\n  %-12s", memory_kind_name((enum memory_kind)k));
         for (int i = 0; i < f->n; i++)
-            buf_printf(out, " %8.2f", (double)f->memory[i].bytes[k] / GIB);
+            buf_printf(out, " %8.2f", (double)f->memory[i].bytes[k] / unit);
     }
     buf_puts(out, "\n  planned     ");
     for (int i = 0; i < f->n; i++)
-        buf_printf(out, "%s%8.2f", i ? " " : "", (double)f->memory[i].total / GIB);
+        buf_printf(out, " %8.2f", (double)f->memory[i].total / unit);
     buf_puts(out, "\n  predicted   ");
     for (int i = 0; i < f->n; i++)
-        buf_printf(out, "%s%8.2f", i ? " " : "", f->memory[i].predicted / GIB);
-    const double most = f->memory[f->fullest].predicted;
+        buf_printf(out, " %8.2f", f->memory[i].predicted / unit);
     buf_printf(out, "\n  of %.0f GiB: %s\n", (double)f->machine->memory_bytes / GIB,
-               most <= (double)f->machine->memory_bytes ? "fits" : "DOES NOT FIT");
+               f->memory[f->fullest].predicted <= (double)f->machine->memory_bytes ? "fits" : "DOES NOT FIT");
 }
 
 static void print_bytes(const struct forecast *f, struct buf *out)
 {
-    buf_puts(out, "\nsent by a rank in a step, GB\n");
+    if (f->plan->opt.world == 1)
+        return;
+    buf_puts(out, "\nsent by a rank in a step, MB\n");
     for (int k = 0; k < TRAFFIC_COUNT; k++) {
         double most = 0;
         for (int i = 0; i < f->n; i++)
             most = MAX(most, f->bytes[i][k]);
         if (most > 0)
-            buf_printf(out, "  %-12s %10.6f\n", traffic_name(k), most * 1e-9);
+            buf_printf(out, "  %-12s %14.3f\n", traffic_name(k), most * 1e-6);
     }
 }
 
@@ -259,12 +266,13 @@ static void print_time(const struct forecast *f, struct buf *out)
     struct part parts[CHANNEL_COUNT + 4];
     const int n = parts_of(&f->time[f->busiest], parts);
 
-    buf_printf(out, "\nstep        %.3f s, %.0f tokens/s per device, MFU %.1f %%\n", f->step, f->tokens_per_second,
-               100 * f->mfu);
+    const int digits = f->step < 0.1 ? 6 : 4;
+    buf_printf(out, "\nstep        %.*f s, %.0f tokens/s per device, MFU %.1f %%\n", digits, f->step,
+               f->tokens_per_second, 100 * f->mfu);
     buf_printf(out, "where it goes on the busiest rank (pp %d)\n", f->busiest);
     for (int i = 0; i < n; i++)
         if (parts[i].seconds > 0.001 * f->step)
-            buf_printf(out, "  %-28s %9.4f s %5.1f %%\n", parts[i].name, parts[i].seconds,
+            buf_printf(out, "  %-28s %9.*f s %5.1f %%\n", parts[i].name, digits, parts[i].seconds,
                        100 * parts[i].seconds / f->step);
     buf_printf(out, "slowest     %s\n", parts[0].name);
 }

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""titanctl plan as people and scripts use it: report, JSON, timeline, picture, search, and what it refuses."""
+import json
+import re
+import shutil
+import sys
+import tempfile
+import xml.dom.minidom
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, command, overrides, tap  # noqa: E402
+
+DEBUG = SOURCE / "recipes/debug.toml"
+TORCHTITAN = SOURCE / "tests/unit/base/torchtitan"
+SCHEDULES = SOURCE / "tests/unit/base"
+HOME = Path(tempfile.mkdtemp(prefix="titan-plan-"))
+GIB = 2.0**30
+
+PIPELINE = {"parallelism.pipeline_parallel_degree": 2, "parallelism.tensor_parallel_degree": 2,
+            "training.global_batch_size": 16, "parallelism.pipeline_parallel_schedule": "Interleaved1F1B"}
+
+
+def plan(file, *args, keys=None, form=None):
+    head = ["-o", form] if form else []
+    return command(BIN / "titanctl", *head, "plan", file, *args, *overrides(keys or {}))
+
+
+def planned(file, *args, keys=None):
+    done = plan(file, *args, keys=keys)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def document(file, *args, keys=None):
+    done = plan(file, *args, keys=keys, form="json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def report():
+    """the report has mesh, memory by kind, bytes by axis, step, MFU, bubble and the slowest thing"""
+    out = planned(DEBUG, "--world", 8, keys=PIPELINE)
+    assert re.search(r"^mesh +pp 2 x dp_shard 2 x tp 2$", out, re.M), out
+    assert re.search(r"^pipeline +Interleaved1F1B, 4 stages on 2 ranks, bubble +\d+\.\d %$", out, re.M), out
+    for kind in ("parameters", "gradients", "optimizer", "activations", "buffers", "planned", "predicted"):
+        assert re.search(rf"^  {kind} +\d+\.\d\d +\d+\.\d\d$", out, re.M), kind + "\n" + out
+    assert "of 80 GiB: fits" in out
+    for axis in ("pp", "dp_shard", "tp"):
+        assert re.search(rf"^  {axis} +[\d.]+$", out, re.M), axis + "\n" + out
+    assert "dp_replicate" not in out and "\n  cp " not in out
+    assert re.search(r"^step +[\d.]+ s, \d+ tokens/s per device, MFU [\d.]+ %$", out, re.M), out
+    assert re.search(r"^slowest +\w", out, re.M), out
+
+
+def options():
+    """--device and --memory change the machine, --set the file, --print shows the programs"""
+    one, two = document(DEBUG, "--world", 2), document(DEBUG, "--world", 2, "--device", "b200")
+    assert one["device"] == "h100" and two["device"] == "b200"
+    assert one["memory_bytes"] == 80 * GIB and two["memory_bytes"] > one["memory_bytes"]
+    assert two["step_seconds"] < one["step_seconds"]
+    small = document(SOURCE / "recipes/llama3_8b.toml", "--world", 8, "--memory", 20)
+    assert small["memory_bytes"] == 20 * GIB and small["fits"] is False
+    assert "DOES NOT FIT" in planned(SOURCE / "recipes/llama3_8b.toml", "--world", 8, "--memory", "20")
+    assert document(DEBUG, "--world", 2, keys={"parallelism.tensor_parallel_degree": 2})["mesh"]["tp"] == 2
+    text = planned(DEBUG, "--world", 2, "--print")
+    assert re.search(r"^ *\d+ gather +forward +ALL_GATHER", text, re.M) and "step " in text
+
+
+def as_json():
+    """-o json: every number of the report, in bytes and seconds, and parts that add up"""
+    d = document(DEBUG, "--world", 8, keys=PIPELINE)
+    assert set(d) == {"world", "device", "mesh", "tokens", "microbatches", "kinds", "actions", "step_seconds",
+                      "tokens_per_second_per_device", "mfu", "bubble", "memory_bytes", "fits", "ranks"}, set(d)
+    assert d["mesh"] == {"pp": 2, "dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2, "ep": 1}
+    assert d["world"] == 8 and d["tokens"] == 16 * 128 and d["kinds"] == 2 and 0 < d["bubble"] < 1 and d["fits"] is True
+    assert abs(d["tokens_per_second_per_device"] * d["step_seconds"] * 8 / d["tokens"] - 1) < 1e-2
+    assert [r["pp_rank"] for r in d["ranks"]] == [0, 1]
+    for rank in d["ranks"]:
+        m = rank["memory"]
+        kinds = ("parameters", "gradients", "optimizer", "activations", "buffers")
+        assert m["planned"] == sum(m[k] for k in kinds) and m["predicted"] > m["planned"]
+        sent = rank["sent_bytes"]
+        assert set(sent) == {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "report"}
+        assert sent["pp"] > 0 and sent["dp_shard"] > 0 and sent["tp"] > 0 and sent["cp"] == sent["dp_replicate"] == 0
+        assert abs(sum(rank["seconds"].values()) - d["step_seconds"]) < 1e-3 * d["step_seconds"] + 1e-5
+
+
+def timeline():
+    """--timeline writes trace events that Perfetto opens: complete events on named threads, none over another"""
+    path = HOME / "step.json"
+    d = document(DEBUG, "--world", 8, "--timeline", path, keys=PIPELINE)
+    trace = json.loads(path.read_text())
+    events = trace["traceEvents"]
+    named = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    complete = [e for e in events if e["ph"] == "X"]
+    assert {e["ph"] for e in events} == {"M", "X"}
+    assert {e["pid"] for e in complete} == {0, 1}
+    lanes = {}
+    for e in complete:
+        assert e["name"] and e["cat"] and e["ts"] >= 0 and e["dur"] > 0, e
+        assert (e["pid"], e["tid"]) in named, e
+        lanes.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    for lane in lanes.values():
+        lane.sort()
+        assert all(a[1] <= b[0] + 0.002 for a, b in zip(lane, lane[1:])), "events of one stream overlap"
+    assert abs(max(end for lane in lanes.values() for _, end in lane) * 1e-6 - d["step_seconds"]) < 1e-5
+
+
+def picture():
+    """--picture writes well-formed SVG"""
+    path = HOME / "step.svg"
+    planned(DEBUG, "--world", 8, "--picture", path, keys={**PIPELINE, "job.description": 'a < b & "c"'})
+    root = xml.dom.minidom.parse(str(path)).documentElement
+    assert root.tagName == "svg" and len(root.getElementsByTagName("rect")) > 20
+    assert root.getElementsByTagName("text")[0].firstChild.data == 'a < b & "c"'
+
+
+def search():
+    """--search lists layouts that fit, fastest first, and keys to paste; -o json the same"""
+    big = SOURCE / "recipes/llama3_8b.toml"
+    d = document(big, "--world", 8, "--search")
+    assert d["world"] == 8 and d["legal"] >= d["simulated"] == len(d["layouts"]) > 5
+    steps = []
+    for layout in d["layouts"]:
+        degrees = [layout[k + "_parallel_degree"] for k in ("pipeline", "context", "tensor")]
+        assert degrees[0] * degrees[1] * degrees[2] * layout["data_parallel_shard_degree"] == 8
+        assert layout["fits"] == (layout["memory_bytes"] <= 80 * GIB)
+        steps += [layout["step_seconds"]] if layout["fits"] else []
+    assert steps == sorted(steps) and steps
+    text = planned(big, "--world", 8, "--search")
+    best = d["layouts"][0]
+    pasted = HOME / "pasted.toml"
+    keys = text[text.index("[parallelism]"):]
+    assert f"tensor_parallel_degree = {best['tensor_parallel_degree']}\n" in keys
+    pasted.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n' + keys)
+    again = document(pasted, "--world", 8)
+    assert abs(again["step_seconds"] - best["step_seconds"]) < 1e-5, (again["step_seconds"], best)
+
+
+def refused():
+    """bad input: exit 2, one message with what is wrong, why, and the nearest legal value; nothing written"""
+    def no(*words, file=DEBUG, args=(), keys=None):
+        out = HOME / "never.json"
+        done = plan(file, "--timeline", out, *args, keys=keys)
+        assert done.code == 2, f"exit {done.code}: {done.out}{done.err}"
+        assert not done.out and not out.exists()
+        assert len([line for line in done.err.splitlines() if line and not line.startswith("  ")]) == 1, done.err
+        for word in words:
+            assert word in done.err, f"'{word}' is missing in: {done.err}"
+
+    p = "parallelism."
+    csv = p + "pipeline_parallel_schedule_csv"
+    two = {p + "pipeline_parallel_degree": 2, p + "pipeline_parallel_schedule": "PipelineScheduleSingle"}
+    no("--device", "tpu", "h100|h200|b200|cpu", args=("--device", "tpu"))
+    for world in ("0", "-1", "many", "1e3", "99999999"):
+        no("--world", world, args=(f"--world={world}",))
+    for memory in ("0", "-3", "much"):
+        no("--memory", memory, args=(f"--memory={memory}",))
+    no("nothing.toml", file=HOME / "nothing.toml")
+    no(p + "tensor_parallel_degree = 3", "model.n_heads = 16", "nearest: 2", args=("--world", 3),
+       keys={p + "tensor_parallel_degree": 3})
+    no(p + "tensor_parallel_degree = 16", "multiple of 16", args=("--world", 8), keys={p + "tensor_parallel_degree": 16})
+    no(p + "pipeline_parallel_degree = 12", "6 layers", "nearest: 6", args=("--world", 12),
+       keys={p + "pipeline_parallel_degree": 12})
+    no(p + "pipeline_parallel_degree = 4", "multiple of 4", "6", args=("--world", 6),
+       keys={p + "pipeline_parallel_degree": 4})
+    no(p + "pipeline_parallel_degre", "did you mean", keys={p + "pipeline_parallel_degre": 2})
+    no(csv, "schedule_deadlock.csv", "deadlock", "rank 0", "0B0", args=("--world", 2),
+       keys={**two, csv: SCHEDULES / "schedule_deadlock.csv"})
+    no(csv, "1F1 has no backward", args=("--world", 2), keys={**two, csv: SCHEDULES / "schedule_no_backward.csv"})
+    done = plan(DEBUG, "--world", 2, "--timeline", HOME / "no/such/folder.json")
+    assert done.code == 2 and "no/such/folder.json" in done.err and not done.out
+    done = command(BIN / "titanctl", "plan")
+    assert done.code == 2 and "FILE" in done.err
+
+
+def torchtitan_recipes():
+    """TorchTitan's v0.2.2 Llama files plan as they are"""
+    for name, world, mesh in (("debug_model", 8, {"dp_shard": 8}), ("llama3_8b", 8, {"dp_shard": 8}),
+                              ("llama3_8b", 128, {"dp_shard": 128}), ("llama3_70b", 256, {"dp_shard": 32, "tp": 8}),
+                              ("llama3_405b", 512, {"dp_shard": 64, "tp": 8})):
+        d = document(TORCHTITAN / f"{name}.toml", "--world", world)
+        assert {k: v for k, v in d["mesh"].items() if v > 1} == mesh, (name, d["mesh"])
+        assert d["step_seconds"] > 0 and 0 < d["mfu"] < 1 and d["ranks"][0]["sent_bytes"]["dp_shard"] > 0
+    assert {f.stem for f in TORCHTITAN.glob("*.toml")} == {"debug_model", "llama3_8b", "llama3_70b", "llama3_405b"}
+
+
+try:
+    tap(report, options, as_json, timeline, picture, search, refused, torchtitan_recipes)
+finally:
+    shutil.rmtree(HOME, ignore_errors=True)
