@@ -69,7 +69,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
 {
     const struct mesh mesh = {.world = c->pp * c->dp_replicate * c->dp_shard * c->cp * c->tp,
                               .size = {c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp},
-                              .ep = 1};
+                              .ep = c->ep ? c->ep : 1};
     const int batch = mesh_batch_size(&mesh);
 
     TRY(model_open(c->dims ? c->dims : &small, &p->model, err));
