@@ -83,7 +83,7 @@ static titan_status bind_notify(const struct dev_daemon *d, char *path, size_t c
 
 /* In the child; async-signal-safe up to exec but for setenv, which is fine in a process of one thread. */
 static void become_titand(const struct dev_daemon *d, const char *titand, const char *notify, int log, pid_t parent,
-                          int64_t slots)
+                          const char *device, int64_t slots)
 {
     char number[32], listen[PATH_MAX + 32];
     (void)setpgid(0, 0); /* Ctrl-C is ours to handle */
@@ -101,8 +101,8 @@ static void become_titand(const struct dev_daemon *d, const char *titand, const 
     (void)unsetenv("RUNTIME_DIRECTORY");
     /* A second Unix socket in the place of a TCP port: nobody else has to get in. */
     (void)snprintf(listen, sizeof(listen), "unix:%s/api.sock", d->state_dir);
-    const char *argv[10] = {"titand", "dev", "--state-dir", d->state_dir, "--listen", listen};
-    int n = 6;
+    const char *argv[12] = {"titand", "dev", "--state-dir", d->state_dir, "--listen", listen, "--device", device};
+    int n = 8;
     if (slots > 0) {
         (void)snprintf(number, sizeof(number), "%lld", (long long)slots);
         argv[n++] = "--slots";
@@ -154,7 +154,8 @@ static titan_status await_ready(struct dev_daemon *d, int notify, const char *lo
     }
 }
 
-titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, int64_t slots, struct titan_error *err)
+titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const char *device, int64_t slots,
+                              struct titan_error *err)
 {
     char dir[PATH_MAX], titand[PATH_MAX + 16], notify[PATH_MAX], log_path[PATH_MAX + 16];
     memset(d, 0, sizeof(*d));
@@ -177,7 +178,7 @@ titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, int64
         return titan_fail_errno(err, "cannot start titand");
     }
     if (d->pid == 0)
-        become_titand(d, titand, notify, log, self, slots);
+        become_titand(d, titand, notify, log, self, device, slots);
     d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
     if (d->pidfd < 0)
         return titan_fail_errno(err, "cannot watch titand");

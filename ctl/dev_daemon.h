@@ -17,10 +17,11 @@ struct dev_daemon {
     int pidfd;
 };
 
-/* `titand dev` (from titanctl's folder) over state_dir, or over a new folder in $TMPDIR when that is NULL; returns when
+/* `titand dev` (from titanctl's folder) with so many slots (0: its own default) on this device ("auto": what there is)
+ * over state_dir, or over a new folder in $TMPDIR when that is NULL; returns when
  * it serves. It dies with this process. Must come before the first call of gRPC: it forks. Its log is titand.log in the
  * state directory. */
-titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, int64_t slots,
+titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const char *device, int64_t slots,
                               struct titan_error *err) TITAN_MUST_USE;
 /* SIGTERM, wait (at most half a minute, then SIGKILL), tidy up. Works on what start left behind when it failed. */
 void dev_daemon_stop(struct dev_daemon *d);

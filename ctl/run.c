@@ -1,7 +1,9 @@
 /* run.c - titanctl run: one run in the foreground, with a titand of its own. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/cleanup.h"
+#include "base/machine.h"
 #include "ctl/client.h"
 #include "ctl/dev_daemon.h"
 #include "ctl/follow.h"
@@ -33,16 +35,36 @@ static titan_status outcome(const Titan__V1__Job *job, struct titan_error *err)
     return follow_outcome(job, err);
 }
 
+#define SLOTS_CPU 8
+
+/* Slots of the run's own titand, for as many workers as were asked for or else the run may have: on GPUs one each, on
+ * processors a few, or what its smallest mesh takes. */
+static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_t *ret, struct titan_error *err)
+{
+    const int64_t gpus = strcmp(r->device.name, "cpu") == 0 ? 0 : machine_gpus();
+    int64_t slots = workers > 0 ? workers : gpus > 0 ? gpus : MIN(r->elastic.max_workers, SLOTS_CPU);
+    int64_t least = slots;
+    while (least < r->elastic.max_workers && recipe_fit_world(r, least) == 0)
+        least++;
+    if (gpus > 0 && workers == 0 && least > slots)
+        return titan_fail(err, TITAN_EUNPLACEABLE, "the run needs at least %lld workers; this machine has %lld GPU%s",
+                          (long long)least, (long long)gpus, gpus == 1 ? "" : "s");
+    *ret = MAX(slots, least);
+    return TITAN_OK;
+}
+
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
-    int64_t workers;
+    int64_t workers, slots;
     TRY(args_int(args, "workers", 1, 1024, 0, &workers, err));
     TRY(run_file_load(&file, args->words[0], args, workers, true, err));
+    TRY(choose_slots(&file.recipe, workers, &slots, err));
 
     struct dev_daemon daemon;
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
-    titan_status status = dev_daemon_start(&daemon, args_text(args, "state-dir", NULL), workers, err);
+    titan_status status =
+        dev_daemon_start(&daemon, args_text(args, "state-dir", NULL), file.recipe.device.name, slots, err);
     if (status == TITAN_OK)
         status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
     if (status == TITAN_OK)

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/version.h"
 #include "daemon/agent/logs.h"
 #include "daemon/agent/session.h"
@@ -515,21 +516,10 @@ static void on_log_timer(uv_timer_t *timer)
 /* --- open and close -------------------------------------------------------------------------------------------------
  */
 
-static uint32_t count_gpus(void)
-{
-    uint32_t n = 0;
-    DIR *dir = opendir("/dev");
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        n += !strncmp(e->d_name, "nvidia", 6) && isdigit((unsigned char)e->d_name[6]);
-    if (dir)
-        (void)closedir(dir);
-    return n;
-}
-
 static titan_status choose_device(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
     const char *wanted = o->device && *o->device ? o->device : "auto";
-    uint32_t gpus = count_gpus();
+    uint32_t gpus = machine_gpus();
     if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "cpu") != 0 && strcmp(wanted, "cuda") != 0)
         return titan_fail(err, TITAN_EINVAL, "device '%s' is not one of auto, cpu, cuda", wanted);
     if (!strcmp(wanted, "cuda") && gpus == 0)

@@ -76,6 +76,23 @@ def run_completes():
     assert not processes(home)
 
 
+def run_on_a_mesh():
+    """run: without -n, a worker for each place of the mesh; what can only be planned is refused before titand starts"""
+    home = World.dir / "mesh"
+    degrees = {"parallelism__pipeline_parallel_degree": 2, "parallelism__tensor_parallel_degree": 2,
+               "parallelism__data_parallel_shard_degree": 2, "elastic__min_workers": 8, "elastic__max_workers": 8}
+    process = run_in(home, training__steps=3, device__threads=1, **degrees)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "with 8 workers" in err and "completed  step 3/3" in err, err
+    assert not processes(home)
+
+    home = World.dir / "planned"
+    process = run_in(home, training__dataset="c4")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and "training.dataset" in err and err.count("\n") == 1, err
+    assert not list(home.iterdir())
+
+
 def run_keeps_state():
     """run --state-dir: the job store stays"""
     state = World.dir / "kept"
@@ -307,7 +324,7 @@ def main():
     try:
         with Daemon(None, "--slots", 2) as World.daemon:
             try:
-                tap(run_completes, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
+                tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
             except SystemExit as end:
                 if end.code:
