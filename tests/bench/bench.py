@@ -5,8 +5,10 @@ Each figure stands beside the target or the peer it is measured against in the s
 """
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -117,6 +119,144 @@ def recovery():
             "target_ms": 1000}
 
 
+# --- the step as a program ------------------------------------------------------------------------------------------
+
+MEMORY_MODEL = {"model.flavor": "debugmodel", "model.dim": 512, "model.n_layers": 8, "model.n_heads": 8,
+                "model.n_kv_heads": 8, "model.ffn_hidden": 1536, "model.vocab_size": 8192, "training.seq_len": 256,
+                "training.local_batch_size": 1, "training.mixed_precision_param": "float32"}
+SMALL_MODEL = {"model.dim": 64, "model.n_layers": 2, "model.n_heads": 4, "model.n_kv_heads": 4,
+               "model.ffn_hidden": 128, "model.vocab_size": 512, "training.seq_len": 32}
+P, AC = "parallelism.", "activation_checkpoint.mode"
+PP2 = {P + "pipeline_parallel_degree": 2, "training.global_batch_size": 8}
+LAYOUTS = {  # name: (ranks, keys)
+    "one rank": (1, {AC: "none"}),
+    "one rank, full checkpointing": (1, {AC: "full"}),
+    "one rank, offload": (1, {AC: "none", "training.enable_cpu_offload": "true"}),
+    "dp_shard 2": (2, {AC: "none"}),
+    "dp_shard 2, kept, greedy buckets": (2, {AC: "none", P + "fsdp_reshard_after_forward": "never",
+                                             P + "fsdp_bucketing": "greedy"}),
+    "dp_replicate 2": (2, {AC: "none", P + "data_parallel_replicate_degree": 2, P + "data_parallel_shard_degree": 1}),
+    "dp_replicate 2, dp_shard 2": (4, {AC: "none", P + "data_parallel_replicate_degree": 2}),
+    "tp 2": (2, {AC: "none", P + "tensor_parallel_degree": 2}),
+    "dp_shard 2, tp 2, selective": (4, {AC: "selective", P + "tensor_parallel_degree": 2}),
+    "cp 2": (2, {AC: "none", P + "context_parallel_degree": 2}),
+    "pp 2, 1F1B": (2, {AC: "none", **PP2}),
+    "pp 2, tp 2, ZBV": (4, {AC: "none", P + "tensor_parallel_degree": 2,
+                            P + "pipeline_parallel_schedule": "ZBVZeroBubble", **PP2}),
+}
+
+
+def recipe_of(name, world, keys):
+    """Command-line words of a recipe for so many ranks."""
+    file = HOME / f"{name}.toml"
+    file.write_text('[model]\nname = "llama3"\ntokenizer = "bytes"\n')
+    return [file, *overrides({"elastic.min_workers": 1, "elastic.max_workers": world, **keys})]
+
+
+def planned(name, world, keys, device="cpu"):
+    return json.loads(run(BIN / "titan-worker", "plan", *recipe_of(name, world, keys), "--world", world, "--device",
+                          device, "--json"))
+
+
+def anonymous_bytes(marker):
+    """Largest RssAnon of the live processes whose command line names marker: what they have touched of their own
+    memory. Segments of communicators and files are not in it."""
+    most = 0
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(marker).encode() in line.read_bytes():
+                found = re.search(r"RssAnon:\s+(\d+)", (line.parent / "status").read_text())
+                most = max(most, int(found.group(1)) * 1024 if found else 0)
+        except OSError:
+            pass
+    return most
+
+
+def measured_bytes(name, world, keys):
+    """The most a rank has touched by the end of three steps: the arena is never given back, so looking often finds it."""
+    job = HOME / f"memory-{name}"
+    shutil.rmtree(job, ignore_errors=True)
+    worker = subprocess.Popen(
+        [str(a) for a in (BIN / "titan-worker", "run", *recipe_of(name, world, keys), "-n", world, "--dir", job,
+                          *overrides({"training.dataset_path": text(), "training.steps": 3, "device.threads": 1,
+                                      "checkpoint.enable": "false"}))],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    most = 0
+    while worker.poll() is None:
+        most = max(most, anonymous_bytes(job))
+        time.sleep(0.005)
+    if worker.returncode != 0:
+        sys.exit(f"{name}: {worker.stderr.read()}")
+    return most
+
+
+def needed(plan):
+    """Of the rank that needs most; host memory is memory here."""
+    return max(r["memory"]["planned"] + r["memory"]["host"] for r in plan["ranks"])
+
+
+def memory():
+    """The planner's bytes against what processes have touched. What a process needs without a model (libraries, jitted
+    kernels, the dataset's reader) is taken from a tiny model on as many ranks and added to the prediction."""
+    fixed, rows = {}, []
+    for i, (name, (world, keys)) in enumerate(LAYOUTS.items()):
+        if world not in fixed:
+            tiny = {**MEMORY_MODEL, **SMALL_MODEL, AC: "none"}
+            fixed[world] = measured_bytes(f"tiny-{world}", world, tiny) - needed(planned(f"tiny-{world}", world, tiny))
+        keys = {**MEMORY_MODEL, **keys}
+        predicted = needed(planned(f"layout-{i}", world, keys)) + fixed[world]
+        measured = measured_bytes(f"layout-{i}", world, keys)
+        rows.append({"layout": name, "ranks": world, "predicted_mib": predicted / 2**20, "measured_mib": measured / 2**20,
+                     "difference": predicted / measured - 1})
+        print(f"  {name:34} {predicted / 2**20:8.1f} {measured / 2**20:8.1f} MiB {100 * (predicted / measured - 1):+6.1f} %",
+              flush=True)
+    return {"layouts": rows, "fixed_mib": {n: b / 2**20 for n, b in fixed.items()},
+            "largest_difference": max(abs(r["difference"]) for r in rows), "target_difference": 0.1}
+
+
+def passes():
+    """Simulated step of 8B on 8 H100s at each setting of the passes. What a setting hides is what the plain program's
+    compute stream stood still for and this one's does not."""
+    rows = []
+    for prefetch in (0, 1, 2):
+        for bucketing in ("block", "greedy"):
+            for reorder in ("false", "true"):
+                keys = {"parallelism.fsdp_prefetch": prefetch, "parallelism.fsdp_bucketing": bucketing,
+                        "parallelism.fsdp_reorder": reorder}
+                plan = json.loads(run(BIN / "titan-worker", "plan", SOURCE / "recipes/llama3_8b.toml", "--world", 8,
+                                      "--json", *overrides(keys)))
+                seconds = plan["ranks"][0]["seconds"]
+                rows.append({"prefetch": prefetch, "bucketing": bucketing, "reorder": reorder == "true",
+                             "step_ms": 1e3 * plan["step_seconds"],
+                             "exposed_ms": 1e3 * sum(v for k, v in seconds.items() if k.startswith("waiting")),
+                             "memory_gib": plan["ranks"][0]["memory"]["planned"] / 2**30})
+    plain = rows[0]
+    for r in rows:
+        r["won_ms"] = plain["step_ms"] - r["step_ms"]
+        r["hidden_ms"] = plain["exposed_ms"] - r["exposed_ms"]
+        print("  prefetch %d, %-6s reorder %-5s %9.2f ms, exposed %7.2f, won %6.2f, hidden %6.2f, %6.2f GiB" % (
+            r["prefetch"], r["bucketing"], r["reorder"], r["step_ms"], r["exposed_ms"], r["won_ms"], r["hidden_ms"],
+            r["memory_gib"]), flush=True)
+    return rows
+
+
+def planning():
+    """Wall time and memory of planning, checking and simulating; /usr/bin/time's figures."""
+    out = []
+    for name, recipe, words, target in (
+            ("debug on 8", "debug", ["--world", 8], None), ("8B on 8", "llama3_8b", ["--world", 8], None),
+            ("405B on 512", "llama3_405b_pp", ["--world", 512], 5),
+            ("405B on 16384", "llama3_405b_pp", ["--world", 16384, "--set", "training.global_batch_size=2048"], 60)):
+        done = command("/usr/bin/time", "-f", "%e %U %M", BIN / "titan-worker", "plan", SOURCE / f"recipes/{recipe}.toml",
+                       *words, timeout=600)
+        if done.code != 0:
+            sys.exit(f"plan {name}: {done.err}")
+        seconds, cpu, kib = done.err.strip().splitlines()[-1].split()
+        out.append({"plan": name, "seconds": float(seconds), "cpu_seconds": float(cpu), "mib": int(kib) / 1024,
+                    "target_seconds": target, "target_mib": 2048 if target else None})
+    return out
+
+
 def document(name):
     """A program that prints one JSON document."""
     return lambda: json.loads(run(BUILD / "tests/bench" / name))
@@ -130,7 +270,8 @@ def lines(name):
 def main():
     HOME.mkdir(parents=True, exist_ok=True)
     parts = {"start": start_latency, "first_step": first_step, "submits": durable_submits, "scaling": scaling,
-             "recovery": recovery, "ops": document("bench_ops"), "comm": lines("bench_comm")}
+             "recovery": recovery, "executor": document("bench_exec"), "memory": memory, "passes": passes,
+             "planning": planning, "ops": document("bench_ops"), "comm": lines("bench_comm")}
     wanted = sys.argv[1:] or list(parts)
     summary = {}
     for name in wanted:
