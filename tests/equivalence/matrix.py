@@ -10,6 +10,7 @@ every key at its default that must not change the numbers.
 Each case is run with AdamW and with SGD. The gradients of the first step are read from AdamW's first moments in a
 checkpoint written after it: there they are (1 - beta1) times the clipped gradient, whose factor cancels. SGD keeps no
 trace of them, and needs none: up to the update its step is AdamW's, which the first line of its metrics shows."""
+import atexit
 import json
 import os
 import random
@@ -274,6 +275,7 @@ class Lab:
         self.recipe = self.work / "recipe.toml"
         self.recipe.write_text(RECIPE)
         corpus(self.work / "text")
+        atexit.register(self.close)
         self.lock = threading.Lock()
         self.locks, self.runs, self.numbers = {}, {}, 0
 

@@ -5,6 +5,7 @@ be refused. Prints a table and closes with 'N passed, N failed'.
 import argparse
 import random
 import re
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,7 @@ def chosen(args):
 
 def main():
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     lab, table = matrix.Lab(args.keep), Table()
     drawn = [matrix.Case(draws.draw(random.Random(f"{args.seed}:{i}"))) for i in range(args.draws)]

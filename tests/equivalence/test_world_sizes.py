@@ -74,17 +74,36 @@ ok(worst(reference, again) == 0, "activations recomputed: the same bits")
 sets = ("training.mixed_precision_param=float32", "numerics.canonical=true", "checkpoint.interval=10",
         "training.global_batch_size=64")
 reference = run(1, "large", *sets)[1]
-stopped = WORK / "resumed"
-process = subprocess.Popen(command(3, stopped, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-for line in process.stdout:
-    if "checkpoint written" in line and "step=20" in line:
-        process.send_signal(signal.SIGTERM)
-        break
-rest = process.stdout.read()
-ok(process.wait(30) == 128 + signal.SIGTERM, "SIGTERM ends all ranks", (process.returncode, rest))
+
+
+def run_to_20(world, name, *sets):
+    """Stop it after the checkpoint of step 20; exit code and what it said since."""
+    process = subprocess.Popen(command(world, WORK / name, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)
+    for line in process.stdout:
+        if "checkpoint written" in line and "step=20" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    rest = process.stdout.read()
+    return process.wait(30), rest
+
+
+code, rest = run_to_20(3, "resumed", *sets)
+ok(code == 128 + signal.SIGTERM, "SIGTERM ends all ranks", (code, rest))
 done, resumed = run(2, "resumed", *sets)
 ok(worst(reference, resumed) == 0, "resumed on 2 ranks after 3: the same bits as never interrupted", done.stdout[-500:])
 ok("epoch begins" in done.stdout and "step=0" not in done.stdout, "and not from the beginning")
+
+# The same from one mesh to another.
+split = ("parallelism.pipeline_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
+         "parallelism.pipeline_parallel_microbatch_size=2")
+ring = ("parallelism.context_parallel_degree=2", "parallelism.context_parallel_rotate_method=ring",
+        "parallelism.data_parallel_replicate_degree=2")
+code, rest = run_to_20(4, "another", *sets, *split)
+done, resumed = run(4, "another", *sets, *ring)
+difference = worst(reference, resumed)
+ok(difference <= 1e-5 and "step=0" not in done.stdout,
+   f"resumed with cp 2, dp_replicate 2 after pp 2, tp 2: {difference:.2g}", (code, rest[-500:], done.stdout[-500:]))
 
 # A worker that is killed ends the run at once, and the next run continues.
 killed = WORK / "killed"
