@@ -72,7 +72,11 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                               .ep = c->ep ? c->ep : 1};
     const int batch = mesh_batch_size(&mesh);
 
-    TRY(model_open(c->dims ? c->dims : &small, &p->model, err));
+    struct model_dims dims = c->dims ? *c->dims : small;
+
+    if (c->layers > 0)
+        dims.n_layers = c->layers;
+    TRY(model_open(&dims, &p->model, err));
     TRY(open_schedule(c, (c->microbatches + batch - 1) / batch, p, err));
     TRY(open_layout(c, &mesh, p, err));
     const size_t layers = (size_t)p->model->dims.n_layers;

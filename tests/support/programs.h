@@ -5,10 +5,11 @@
 #include "worker/plan/build.h"
 
 struct programs_case {
-    const struct model_dims *dims;              /* NULL: 4 layers, small */
+    const struct model_dims *dims;              /* NULL: small */
     int pp, dp_replicate, dp_shard, cp, tp, ep; /* ep 0: 1 */
     const char *schedule;                       /* NULL: 1F1B where pp > 1 */
     int stages;                                 /* a rank; 0: the schedule's default */
+    int layers;                                 /* of the small model; 0: 4 */
     int microbatches;                           /* of the global batch */
     int64_t b, t;                               /* 0: 2 and 32 */
     enum dtype dt;

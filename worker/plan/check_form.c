@@ -6,7 +6,7 @@
 #include "worker/plan/checker.h"
 
 #define OPERANDS_MAX 16
-#define ANY SIZE_MAX /* a size that the numbers do not tell */
+#define WHOLE SIZE_MAX /* the numbers do not tell: all of the buffer */
 
 /* --- number and access of operands -------------------------------------------------------------------------------- */
 
@@ -149,7 +149,7 @@ static void sizes_of_attention(const struct op_params *q, enum op op, size_t *re
     }
     const size_t dq = span(tq, n[3] * n[5], n[11], e), dk = span(tk, n[4] * n[5], n[12], e);
     const size_t dv = span(tk, n[4] * n[6], n[13], e), dout = span(tq, n[3] * n[6], n[14], e);
-    memcpy(ret, (size_t[]){dq, dk, dv, dout, out, lse, query, key, value, ANY, queries, queries, keys},
+    memcpy(ret, (size_t[]){dq, dk, dv, dout, out, lse, query, key, value, WHOLE, queries, queries, keys},
            13 * sizeof *ret);
 }
 
@@ -216,13 +216,13 @@ static void sizes_of_experts(const struct checker *c, const struct action *a, si
         memcpy(ret, (size_t[]){(size_t)n[2] * 4, (size_t)n[1] * 4, (size_t)n[0] * 4, choices}, 4 * sizeof *ret);
         break;
     case OP_SCATTER_ROWS:
-        memcpy(ret, (size_t[]){ANY, rows, choices, choices}, 4 * sizeof *ret);
+        memcpy(ret, (size_t[]){WHOLE, rows, choices, choices}, 4 * sizeof *ret);
         break;
     case OP_COMBINE_ROWS:
-        memcpy(ret, (size_t[]){rows, ANY, choices, choices}, 4 * sizeof *ret);
+        memcpy(ret, (size_t[]){rows, WHOLE, choices, choices}, 4 * sizeof *ret);
         break;
     case OP_COMBINE_DWEIGHTS:
-        memcpy(ret, (size_t[]){choices, rows, ANY, choices}, 4 * sizeof *ret);
+        memcpy(ret, (size_t[]){choices, rows, WHOLE, choices}, 4 * sizeof *ret);
         break;
     case OP_ALL_TO_ALL_V:
         ret[1] = ret[3] = 4 * (size_t)mesh_group_size(&c->p->mesh, channel_group((enum channel)a->channel));
@@ -339,7 +339,7 @@ static void sizes_of(const struct checker *c, const struct action *a, size_t *re
     const struct op_params *q = action_params(c->p, a);
 
     for (int k = 0; k < OPERANDS_MAX; k++)
-        ret[k] = ANY;
+        ret[k] = WHOLE;
     switch (a->op) {
     case OP_RMSNORM:
     case OP_RMSNORM_DGRAD:
@@ -391,11 +391,16 @@ static titan_status check_sizes(const struct checker *c, const struct action *a)
     const struct operand *o = action_operands(c->p, a);
     size_t want[OPERANDS_MAX];
 
+    if (!signatures[a->op].access)
+        return TITAN_OK;
     sizes_of(c, a, want);
-    for (int k = 0; k < MIN(a->n_operands, OPERANDS_MAX); k++)
-        if (want[k] != ANY && o[k].bytes != want[k])
-            return REFUSE(c, "operand %d (%s #%d) has %zu bytes, its numbers say %zu", k,
-                          buffer_kind_name(c->p->buffers[o[k].buffer].kind), o[k].buffer, o[k].bytes, want[k]);
+    for (int k = 0; k < MIN(a->n_operands, OPERANDS_MAX); k++) {
+        const struct buffer *b = &c->p->buffers[o[k].buffer];
+        const size_t bytes = want[k] == WHOLE ? b->bytes : want[k];
+        if (o[k].bytes != bytes)
+            return REFUSE(c, "operand %d (%s #%d) has %zu bytes, its numbers say %zu", k, buffer_kind_name(b->kind),
+                          o[k].buffer, o[k].bytes, bytes);
+    }
     return TITAN_OK;
 }
 
@@ -423,7 +428,13 @@ static bool of_unit(enum buffer_kind kind)
 
 static bool of_microbatch(enum buffer_kind kind)
 {
-    return kind == BUF_TOKENS || kind == BUF_ACTIVATION || kind == BUF_DACTIVATION;
+    return kind == BUF_TOKENS || kind == BUF_ACTIVATION || kind == BUF_DACTIVATION || kind == BUF_WORK;
+}
+
+/* Buffers that a unit's actions write, others may read. */
+static bool of_writer(enum buffer_kind kind)
+{
+    return kind == BUF_ACTIVATION || kind == BUF_DACTIVATION || kind == BUF_WORK;
 }
 
 static titan_status check_operand(const struct checker *c, const struct action *a, const struct operand *o, int k)
@@ -436,7 +447,7 @@ static titan_status check_operand(const struct checker *c, const struct action *
     if (o->offset > b->bytes || o->bytes > b->bytes - o->offset)
         return REFUSE(c, "operand %d ends at byte %zu of %s #%d, which has %zu", k, o->offset + o->bytes,
                       buffer_kind_name(b->kind), o->buffer, b->bytes);
-    if (of_unit(b->kind) && !unit_fits(c, a, b))
+    if ((of_unit(b->kind) || (of_writer(b->kind) && o->access & ACCESS_WRITE)) && !unit_fits(c, a, b))
         return REFUSE(c, "operand %d (%s #%d) belongs to unit %d", k, buffer_kind_name(b->kind), o->buffer, b->unit);
     if (of_microbatch(b->kind) && a->microbatch >= 0 && b->microbatch >= 0 && b->microbatch != a->microbatch)
         return REFUSE(c, "operand %d (%s #%d) belongs to microbatch %d", k, buffer_kind_name(b->kind), o->buffer,
@@ -497,6 +508,8 @@ static titan_status check_action(const struct checker *c, const struct action *a
         return REFUSE(c, "its numbers, operands or waits are none of the program's");
     if (a->unit < NONE || a->unit >= c->model->n_units || a->microbatch < NONE || a->microbatch >= p->share_max)
         return REFUSE(c, "there are %d units and %ld microbatches", c->model->n_units, (long)p->share_max);
+    if (a->stage < NONE || a->stage >= p->layout->stages || (a->op == OP_RECV && a->stage == NONE))
+        return REFUSE(c, "stage %d of %d", a->stage, p->layout->stages);
     for (int k = 0; k < a->n_operands; k++)
         TRY(check_operand(c, a, &action_operands(p, a)[k], k));
     TRY(check_transfer(c, a));

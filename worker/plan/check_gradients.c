@@ -19,13 +19,14 @@ struct flow {
     int unit;       /* NONE: no gradient */
     uint64_t *held; /* bits of microbatches; NULL: none */
     unsigned done;
+    bool passed;  /* on to another buffer, or to the norm: it is not added to any more */
     int state_of; /* copy of this unit's state, NONE */
     bool updated; /* that copy */
 };
 
 struct unit_progress {
     int normed; /* buffer that NORM read, NONE */
-    bool optimised, returned;
+    bool fetched, optimised, returned;
     bool counted, balanced; /* loads of experts */
 };
 
@@ -34,6 +35,7 @@ struct gradients {
     size_t words;
     struct flow *flows; /* per buffer */
     struct unit_progress *units;
+    uint64_t *given; /* [model tensors]: bits of microbatches that have added to it */
     bool agreed, decided;
 };
 
@@ -81,6 +83,34 @@ static bool is_gradient(const struct gradients *g, const struct operand *o)
     return g->c->p->buffers[o->buffer].kind == BUF_GRAD;
 }
 
+/* Note which tensors of the unit a part of its gradient belongs to. */
+static void note_tensors(const struct gradients *g, int unit, const struct operand *o, int slot)
+{
+    const struct layout *l = g->c->p->layout;
+    const struct model_unit *u = &g->c->model->units[unit];
+
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
+        const size_t from = (size_t)l->tensors[t].offset * sizeof(float);
+        const size_t to = from + (size_t)(l->tensors[t].rows * l->tensors[t].cols) * sizeof(float);
+        if (o->offset < to && from < o->offset + o->bytes)
+            g->given[(size_t)t * g->words + (size_t)slot / 64] |= UINT64_C(1) << (slot % 64);
+    }
+}
+
+/* Has every tensor of a unit something of every microbatch? */
+static titan_status check_tensors(const struct gradients *g, int unit)
+{
+    const struct checker *c = g->c;
+    const struct model_unit *u = &c->model->units[unit];
+
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++)
+        for (int s = 0; s < c->p->share; s++)
+            if (!(g->given[(size_t)t * g->words + (size_t)s / 64] >> (s % 64) & 1))
+                return REFUSE(c, "unit %d: microbatch %d adds nothing to the gradient of %s", unit, s,
+                              c->model->tensors[t].name);
+    return TITAN_OK;
+}
+
 /* A weight gradient: the microbatch is in the unit's buffer from now on. */
 static titan_status contribute(const struct gradients *g, const struct action *a, const struct operand *o)
 {
@@ -88,13 +118,38 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     struct flow *f = flow_of(g, o);
     const int slot = a->microbatch;
 
-    if (f->done)
-        return REFUSE(c, "adds to the gradient of unit %d after its reduction over %s", f->unit, done_names(f->done));
+    if (f->done || f->passed)
+        return REFUSE(c, "adds to the gradient of unit %d, which is on its way already (reduced over %s)", f->unit,
+                      done_names(f->done));
     f->unit = c->p->buffers[o->buffer].unit;
     if (slot < 0)
         return REFUSE(c, "writes the gradient of unit %d, but is of no microbatch", f->unit);
     TRY(set_of(g, f));
     f->held[slot / 64] |= UINT64_C(1) << (slot % 64);
+    note_tensors(g, f->unit, o, slot);
+    return TITAN_OK;
+}
+
+/* Reductions are of all there is. */
+static titan_status check_whole(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const size_t bytes = c->p->buffers[o->buffer].bytes;
+
+    if (o->offset == 0 && o->bytes == bytes)
+        return TITAN_OK;
+    return REFUSE(c, "takes bytes %zu to %zu of unit %d's gradient (#%d), which has %zu", o->offset,
+                  o->offset + o->bytes, flow_of(g, o)->unit, o->buffer, bytes);
+}
+
+/* Something is done to it that takes everything that is to be added: it must be there. */
+static titan_status take(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+
+    TRY(check_whole(g, o));
+    if (flow_of(g, o)->passed)
+        return REFUSE(c, "takes unit %d's gradient (#%d), which has been passed on", flow_of(g, o)->unit, o->buffer);
     return TITAN_OK;
 }
 
@@ -103,11 +158,14 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
                             unsigned done)
 {
     const struct checker *c = g->c;
-    const struct flow *from = flow_of(g, in);
-    struct flow *to = flow_of(g, out);
+    struct flow *from = flow_of(g, in), *to = flow_of(g, out);
 
     if (from->unit == NONE)
         return TITAN_OK;
+    if (done != DONE_TP) {
+        TRY(take(g, in));
+        TRY(check_whole(g, out));
+    }
     if (from->done & done)
         return REFUSE(c, "reduces the gradient of unit %d over %s again", from->unit, done_names(done));
     if (done == DONE_TP && from->done)
@@ -117,17 +175,23 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
         return REFUSE(c, "writes unit %d's gradient over one of unit %d", from->unit, to->unit);
     to->unit = from->unit;
     to->done = from->done | done;
-    return to == from ? TITAN_OK : join(g, to, from);
+    if (to == from)
+        return TITAN_OK;
+    from->passed = true;
+    return join(g, to, from);
 }
 
 static titan_status accumulate(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
     struct flow *into = flow_of(g, &o[0]);
-    const struct flow *from = flow_of(g, &o[1]);
+    struct flow *from = flow_of(g, &o[1]);
 
     if (into->unit == NONE && from->unit == NONE)
         return TITAN_OK;
+    TRY(take(g, &o[0]));
+    TRY(take(g, &o[1]));
+    from->passed = true;
     if (into->unit != from->unit || into->done != from->done)
         return REFUSE(c, "adds unit %d's gradient, reduced over %s, to unit %d's, reduced over %s", from->unit,
                       done_names(from->done), into->unit, done_names(into->done));
@@ -142,7 +206,9 @@ static titan_status pack(const struct gradients *g, const struct action *a, cons
 
     to->unit = a->unit;
     for (int k = 1; k < a->n_operands; k++) {
-        const struct flow *from = flow_of(g, &o[k]);
+        struct flow *from = flow_of(g, &o[k]);
+        TRY(take(g, &o[k]));
+        from->passed = true;
         if (from->unit != a->unit || (k > 1 && from->done != to->done))
             return REFUSE(c, "operand %d is unit %d's gradient, reduced over %s", k, from->unit,
                           done_names(from->done));
@@ -231,10 +297,11 @@ static titan_status copy(const struct gradients *g, const struct operand *o)
     const struct buffer *to = &c->p->buffers[o[0].buffer], *from = &c->p->buffers[o[1].buffer];
 
     if (from->kind == BUF_STATE_HOST) {
+        if (g->units[from->unit].fetched)
+            return REFUSE(c, "fetches the state of unit %d again", from->unit);
+        g->units[from->unit].fetched = true;
         flow_of(g, &o[0])->state_of = from->unit;
-        flow_of(g, &o[0])->updated = false;
-        return g->units[from->unit].optimised ? REFUSE(c, "fetches the state of unit %d after its update", from->unit)
-                                              : TITAN_OK;
+        return TITAN_OK;
     }
     if (to->kind != BUF_STATE_HOST)
         return TITAN_OK;
@@ -266,8 +333,10 @@ static unsigned must_be_done(const struct gradients *g, int unit)
 static titan_status norm(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
-    const struct flow *f = flow_of(g, &o[1]);
+    struct flow *f = flow_of(g, &o[1]);
 
+    TRY(take(g, &o[1]));
+    f->passed = true;
     if (a->unit < 0 || g->units[a->unit].normed != NONE)
         return REFUSE(c, "a second norm of this unit");
     if (g->agreed)
@@ -297,6 +366,7 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
         return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", o[2].buffer, g->units[a->unit].normed);
     if (state->kind != BUF_STATE && staged->state_of != a->unit)
         return REFUSE(c, "operand 0 is not the unit's state");
+    TRY(check_whole(g, &o[2]));
     staged->updated = true;
     g->units[a->unit].optimised = true;
     return TITAN_OK;
@@ -403,6 +473,7 @@ static titan_status check_end(struct gradients *g)
             return REFUSE(c, "unit %d has no OPTIMISE", u);
         if (balances(g, u) && (!g->units[u].counted || !g->units[u].balanced))
             return REFUSE(c, "unit %d has no %s", u, g->units[u].counted ? "BALANCE" : "EXPERT_LOAD");
+        TRY(check_tensors(g, u));
     }
     for (int b = 0; b < c->p->n_buffers; b++)
         if (c->p->buffers[b].kind == BUF_STATE_HOST && !g->units[c->p->buffers[b].unit].returned)
@@ -416,6 +487,7 @@ static void free_gradients(struct gradients *g)
         free(g->flows[i].held);
     free(g->flows);
     free(g->units);
+    free(g->given);
 }
 
 titan_status check_gradients(struct checker *c)
@@ -425,7 +497,8 @@ titan_status check_gradients(struct checker *c)
 
     g.flows = calloc((size_t)p->n_buffers + 1, sizeof *g.flows);
     g.units = calloc((size_t)c->model->n_units, sizeof *g.units);
-    if (!g.flows || !g.units)
+    g.given = calloc((size_t)c->model->n_tensors * g.words, sizeof *g.given);
+    if (!g.flows || !g.units || !g.given)
         return checker_no_memory(c);
     for (int i = 0; i < p->n_buffers; i++)
         g.flows[i].unit = g.flows[i].state_of = NONE;

@@ -2,10 +2,11 @@
  *
  * The program is run on symbols. A write gives a part of a buffer a value: a hash of the operation, its numbers and the
  * values it reads. A visit is what is done with one unit, in one phase, for one microbatch; values that come from
- * outside of it stand for themselves (kind and place, and the name where they are the unit's own). The sum of the
- * hashes of a visit's actions is then the same for all microbatches and for all layers of a kind, whatever the order in
- * which independent actions stand, and another one as soon as an action is missing, double, out of order or reads
- * something else. That a visit is right is the model's affair (tests of block.h); that all are the same is shown here.
+ * outside of it stand for themselves: the unit's own by name, others by kind and how far away their unit is. The sum of
+ * the hashes of a visit's actions is then the same for all microbatches and for all layers of a kind, whatever the
+ * order in which independent actions stand, and another one as soon as an action is missing, double, out of order or
+ * reads something else. That a visit is right is the model's affair (tests of block.h); that all are the same is shown
+ * here.
  */
 #include <string.h>
 
@@ -18,7 +19,9 @@
 struct part {
     size_t from, to;
     uint64_t value;
-    int visit; /* NONE: of no visit */
+    int visit;   /* NONE: of no visit */
+    int stage;   /* where it was received, NONE */
+    bool handed; /* others have read it: the visit is done with it */
 };
 
 struct contents {
@@ -29,7 +32,15 @@ struct contents {
 
 struct visit {
     uint64_t sum;
+    uint64_t exact; /* and whose values from outside these are: the same for all microbatches of a unit */
     int n;
+    int checks; /* of forward: CHECK */
+};
+
+/* Of a microbatch. */
+struct slot {
+    int64_t tokens; /* loaded */
+    int64_t losses; /* reported */
 };
 
 struct values {
@@ -37,9 +48,9 @@ struct values {
     struct contents *contents; /* per buffer */
     uint64_t *names;           /* per buffer: hash of kind and name */
     struct visit *visits;      /* [unit][phase][slot] */
-    int n_visits;
-    uint64_t *hash; /* per action; of those of visits */
-    int *visit;     /* per action, NONE */
+    struct slot *slots;
+    uint64_t *hash, *exact; /* per action; of those of visits */
+    int *visit;             /* per action, NONE */
 };
 
 static uint64_t mix(uint64_t h, uint64_t x)
@@ -71,6 +82,12 @@ static int visit_of(const struct values *v, const struct action *a)
 static bool accumulates(const struct buffer *b)
 {
     return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_LOAD;
+}
+
+/* What nobody has reason to write twice. */
+static bool written_once(const struct buffer *b)
+{
+    return accumulates(b) || b->kind == BUF_FULL || b->kind == BUF_TOKENS;
 }
 
 /* --- contents ----------------------------------------------------------------------------------------------------- */
@@ -132,6 +149,32 @@ static bool write_part(struct contents *s, struct part part)
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
+/* How far along the model a unit is. */
+static int place_of_unit(const struct checker *c, int unit)
+{
+    const struct model_unit *u = &c->model->units[unit];
+    return u->kind == UNIT_EMBEDDING ? NONE : u->kind == UNIT_HEAD ? (int)c->model->dims.n_layers : u->layer;
+}
+
+/* Where a received value comes from: the unit before, or behind, the stage's. */
+static int place_of_sender(const struct checker *c, enum buffer_kind kind, int stage)
+{
+    const int *first = &c->p->layout->first_unit[stage];
+    return kind == BUF_ACTIVATION ? place_of_unit(c, first[0]) - 1 : place_of_unit(c, first[1] - 1) + 1;
+}
+
+/* How far a value from another unit has come: activations from the one before, gradients from the one behind, be it
+ * received or left here. */
+static int distance(const struct values *v, enum buffer_kind kind, const struct part *part, int visit)
+{
+    if (visit == NONE || (kind != BUF_ACTIVATION && kind != BUF_DACTIVATION) ||
+        (part->visit == NONE && part->stage == NONE))
+        return 0;
+    return place_of_unit(v->c, visit_unit(v, visit)) - (part->visit == NONE
+                                                            ? place_of_sender(v->c, kind, part->stage)
+                                                            : place_of_unit(v->c, visit_unit(v, part->visit)));
+}
+
 /* Written by the visit that reads it? Then it matters what and in which parts; of others, only whence it comes. */
 static bool is_own(const struct buffer *b, const struct part *part, int visit)
 {
@@ -141,36 +184,46 @@ static bool is_own(const struct buffer *b, const struct part *part, int visit)
 static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int visit)
 {
     const struct buffer *b = &v->c->p->buffers[o->buffer];
-    const bool same_unit = visit_unit(v, part->visit) == visit_unit(v, visit);
 
-    return mix(o->offset, same_unit ? v->names[o->buffer] : (uint64_t)b->kind);
+    if (visit_unit(v, part->visit) == visit_unit(v, visit))
+        return mix(o->offset, v->names[o->buffer]);
+    return mix(mix(o->offset, (uint64_t)b->kind), (uint64_t)distance(v, b->kind, part, visit));
 }
 
-/* Everything must have been written. *ret: what is read. */
-static titan_status read_operand(const struct values *v, const struct operand *o, int k, int visit, uint64_t *ret)
+/* What an operand reads. */
+struct reading {
+    uint64_t value; /* the same for all layers of a kind */
+    uint64_t whose; /* the same for all microbatches of a unit */
+};
+
+/* Everything must have been written. */
+static titan_status read_operand(const struct values *v, const struct operand *o, int k, int visit, struct reading *ret)
 {
     const struct checker *c = v->c;
     const struct buffer *b = &c->p->buffers[o->buffer];
     const struct contents *s = &v->contents[o->buffer];
     size_t at = o->offset;
-    uint64_t h = 0, origin = 0; /* of the part before; 0: none, or an own one */
+    uint64_t origin = 0; /* of the part before; 0: none, or an own one */
 
+    *ret = (struct reading){0};
     for (int i = find_part(s, at); at < o->offset + o->bytes; i++) {
-        const struct part *part = &s->parts[i];
+        struct part *part = &s->parts[i];
         if (i == s->n || part->from > at)
             return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which nobody has written", k, at,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
+        part->handed |= part->visit != visit && !accumulates(b);
         if (is_own(b, part, visit)) {
-            h = mix(h, mix(mix(at - o->offset, part->value), part->from - o->offset));
-            h = mix(h, MIN(part->to, o->offset + o->bytes) - at);
+            ret->value = mix(ret->value, mix(mix(at - o->offset, part->value), part->from - o->offset));
+            ret->value = mix(ret->value, MIN(part->to, o->offset + o->bytes) - at);
             origin = 0;
         } else if (origin_of_part(v, o, part, visit) != origin) {
             origin = origin_of_part(v, o, part, visit);
-            h = mix(h, mix(at - o->offset, origin));
+            ret->value = mix(ret->value, mix(at - o->offset, origin));
+            if (!accumulates(b))
+                ret->whose = mix(mix(ret->whose, v->names[o->buffer]), (uint64_t)visit_unit(v, part->visit));
         }
         at = part->to;
     }
-    *ret = h;
     return TITAN_OK;
 }
 
@@ -181,10 +234,19 @@ static titan_status write_operand(const struct values *v, const struct operand *
     struct contents *s = &v->contents[o->buffer];
     const int at = find_part(s, o->offset);
 
-    if (o->access == ACCESS_WRITE && accumulates(b) && at < s->n && s->parts[at].from < o->offset + o->bytes)
-        return REFUSE(c, "operand %d overwrites %s #%d of unit %d, which has been begun", k, buffer_kind_name(b->kind),
-                      o->buffer, b->unit);
-    if (!write_part(s, (struct part){o->offset, o->offset + o->bytes, mix(value, (uint64_t)k), visit}))
+    if (o->access == ACCESS_WRITE && written_once(b) && at < s->n && s->parts[at].from < o->offset + o->bytes)
+        return REFUSE(c, "operand %d overwrites %s #%d, which has been begun", k, buffer_kind_name(b->kind), o->buffer);
+    for (int i = at; i < s->n && s->parts[i].from < o->offset + o->bytes; i++)
+        if (s->parts[i].handed && s->parts[i].visit == visit)
+            return REFUSE(c, "operand %d changes %s #%d (%s), which has been passed on already", k,
+                          buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
+    const struct action *a = &c->p->actions[c->index];
+    const struct part part = {.from = o->offset,
+                              .to = o->offset + o->bytes,
+                              .value = mix(value, (uint64_t)k),
+                              .visit = visit,
+                              .stage = a->op == OP_RECV ? a->stage : NONE};
+    if (!write_part(s, part))
         return checker_no_memory(c);
     return TITAN_OK;
 }
@@ -206,9 +268,28 @@ static uint64_t hash_of_params(const struct checker *c, const struct action *a)
     const bool sum = a->n_operands > 0 && accumulates(&c->p->buffers[o[0].buffer]);
     uint64_t h = mix(a->op, (uint64_t)a->channel);
 
+    uint32_t f[2];
+
+    memcpy(f, q->f, sizeof f);
+    h = mix(h, (uint64_t)f[0] << 32 | f[1]);
     for (int i = 0; i < OP_N_MAX; i++)
         h = mix(h, (uint64_t)q->n[i]);
     return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
+}
+
+/* Nothing reads what goes to the report before the end: it is counted. */
+static void count_report(const struct values *v, const struct action *a)
+{
+    const int64_t n = action_params(v->c->p, a)->n[0];
+
+    if (a->microbatch < 0)
+        return;
+    if (a->op == OP_LOAD)
+        v->slots[a->microbatch].tokens += n;
+    if (a->op == OP_LOSS_SUM)
+        v->slots[a->microbatch].losses += n;
+    if (a->op == OP_CHECK && a->unit >= 0)
+        v->visits[visit_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
 }
 
 static titan_status run_action(struct values *v, const struct action *a)
@@ -216,27 +297,31 @@ static titan_status run_action(struct values *v, const struct action *a)
     struct checker *c = v->c;
     const struct operand *o = action_operands(c->p, a);
     const int visit = visit_of(v, a);
-    uint64_t h = hash_of_params(c, a);
+    uint64_t h = hash_of_params(c, a), whose = 0;
 
     for (int k = 0; k < a->n_operands; k++) {
         const struct buffer *b = &c->p->buffers[o[k].buffer];
         if (v->contents[o[k].buffer].released)
             return REFUSE(c, "operand %d (%s #%d) is used after its release", k, buffer_kind_name(b->kind),
                           o[k].buffer);
-        uint64_t value = mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind);
+        struct reading reading = {.value = mix(mix(o[k].offset, o[k].bytes), v->names[o[k].buffer])};
         if (o[k].access & ACCESS_READ && !buffer_is_external(b->kind))
-            TRY(read_operand(v, &o[k], k, visit, &value));
-        h = mix(h, accumulates(b) ? mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind) : value);
+            TRY(read_operand(v, &o[k], k, visit, &reading));
+        h = mix(h, accumulates(b) ? mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind) : reading.value);
+        whose = mix(whose, reading.whose);
     }
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_WRITE && o[k].bytes > 0)
             TRY(write_operand(v, &o[k], k, visit, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
+    count_report(v, a);
     v->hash[c->index] = h;
+    v->exact[c->index] = mix(h, whose);
     v->visit[c->index] = visit != NONE && counts(c, a) ? visit : NONE;
     if (v->visit[c->index] != NONE) {
         v->visits[visit].sum += mix(h, 1);
+        v->visits[visit].exact += mix(v->exact[c->index], 1);
         v->visits[visit].n++;
     }
     return TITAN_OK;
@@ -245,7 +330,7 @@ static titan_status run_action(struct values *v, const struct action *a)
 /* --- all visits the same ------------------------------------------------------------------------------------------ */
 
 /* Name the first action in which two visits differ. */
-static titan_status refuse_visit(const struct values *v, int odd, int model)
+static titan_status refuse_visit(const struct values *v, const uint64_t *hash, int odd, int model)
 {
     struct checker *c = v->c;
     const int slots = (int)c->p->share_max;
@@ -256,7 +341,7 @@ static titan_status refuse_visit(const struct values *v, int odd, int model)
             i++;
         while (j < c->p->n_actions && v->visit[j] != model)
             j++;
-        if (i >= c->p->n_actions || j >= c->p->n_actions || v->hash[i] != v->hash[j])
+        if (i >= c->p->n_actions || j >= c->p->n_actions || hash[i] != hash[j])
             break;
     }
     const bool ends = i >= c->p->n_actions, model_ends = j >= c->p->n_actions;
@@ -285,25 +370,27 @@ static bool is_mine(const struct checker *c, int unit)
     return c->p->layout->units[unit].pp_rank == c->p->pp_rank;
 }
 
-/* All visits like those of a unit: the sum that most of them have is right. */
-static titan_status check_alike(const struct values *v, int unit, int phase)
+/* All visits of a unit, then all like them: the sum that most of them have is right. */
+static titan_status check_alike(const struct values *v, int unit, int phase, bool exact)
 {
     const struct checker *c = v->c;
+    const int units = exact ? unit + 1 : c->model->n_units;
     int model = NONE, votes = 0;
 
-    for (int u = unit; u < c->model->n_units; u++)
-        for (int s = 0; is_mine(c, u) && alike(c, unit, u, phase) && s < c->p->share; s++) {
-            const int n = visit_number(v, u, phase, s);
-            if (votes == 0)
-                model = n;
-            votes += v->visits[n].sum == v->visits[model].sum ? 1 : -1;
-        }
-    for (int u = unit; u < c->model->n_units; u++)
-        for (int s = 0; is_mine(c, u) && alike(c, unit, u, phase) && s < c->p->share; s++) {
-            const int n = visit_number(v, u, phase, s);
-            if (v->visits[n].sum != v->visits[model].sum || v->visits[n].n != v->visits[model].n)
-                return refuse_visit(v, n, model);
-        }
+#define SUM(n) (exact ? v->visits[n].exact : v->visits[n].sum)
+    for (int pass = 0; pass < 2; pass++)
+        for (int u = unit; u < units; u++)
+            for (int s = 0; is_mine(c, u) && alike(c, unit, u, phase) && s < c->p->share; s++) {
+                const int n = visit_number(v, u, phase, s);
+                if (pass == 1 && (SUM(n) != SUM(model) || v->visits[n].n != v->visits[model].n))
+                    return refuse_visit(v, exact ? v->exact : v->hash, n, model);
+                if (pass == 1)
+                    continue;
+                if (votes == 0)
+                    model = n;
+                votes += SUM(n) == SUM(model) ? 1 : -1;
+            }
+#undef SUM
     return TITAN_OK;
 }
 
@@ -330,9 +417,28 @@ static bool covered(const struct checker *c, int unit, int phase)
     return false;
 }
 
+/* Every unit's input is looked at, every token's loss reported. */
+static titan_status check_report(const struct values *v, int unit, int slot)
+{
+    struct checker *c = v->c;
+    const enum unit_kind kind = c->model->units[unit].kind;
+    const struct slot *s = &v->slots[slot];
+    const int checks = v->visits[visit_number(v, unit, PHASE_FORWARD, slot)].checks;
+
+    if ((kind == UNIT_LAYER || kind == UNIT_HEAD) && checks != 1)
+        return REFUSE(c, "unit %d, microbatch %d: %d times CHECK", unit, slot, checks);
+    if (kind == UNIT_HEAD && s->losses != s->tokens)
+        return REFUSE(c, "unit %d, microbatch %d: LOSS_SUM reports %ld of %ld tokens", unit, slot, (long)s->losses,
+                      (long)s->tokens);
+    return TITAN_OK;
+}
+
 static titan_status check_unit(const struct values *v, int unit)
 {
     struct checker *c = v->c;
+
+    for (int s = 0; is_mine(c, unit) && s < c->p->share; s++)
+        TRY(check_report(v, unit, s));
 
     for (int phase = 0; phase < VISIT_PHASES; phase++) {
         for (int s = 0; s < c->p->share_max; s++) {
@@ -343,8 +449,10 @@ static titan_status check_unit(const struct values *v, int unit)
             if (is_mine(c, unit) && s < c->p->share && visit->n == 0 && must_be(c->model->units[unit].kind, phase))
                 return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
         }
+        if (is_mine(c, unit))
+            TRY(check_alike(v, unit, phase, true));
         if (is_mine(c, unit) && !covered(c, unit, phase))
-            TRY(check_alike(v, unit, phase));
+            TRY(check_alike(v, unit, phase, false));
     }
     return TITAN_OK;
 }
@@ -358,7 +466,9 @@ static void free_values(struct values *v)
     free(v->contents);
     free(v->names);
     free(v->visits);
+    free(v->slots);
     free(v->hash);
+    free(v->exact);
     free(v->visit);
 }
 
@@ -366,16 +476,19 @@ static titan_status alloc_values(struct values *v)
 {
     const struct program *p = v->c->p;
 
-    v->n_visits = v->c->model->n_units * VISIT_PHASES * (int)p->share_max;
+    const size_t n_visits = (size_t)v->c->model->n_units * VISIT_PHASES * (size_t)p->share_max;
+
     v->contents = calloc((size_t)p->n_buffers + 1, sizeof *v->contents);
     v->names = calloc((size_t)p->n_buffers + 1, sizeof *v->names);
-    v->visits = calloc((size_t)v->n_visits + 1, sizeof *v->visits);
+    v->visits = calloc(n_visits + 1, sizeof *v->visits);
+    v->slots = calloc((size_t)p->share_max + 1, sizeof *v->slots);
     v->hash = calloc((size_t)p->n_actions + 1, sizeof *v->hash);
+    v->exact = calloc((size_t)p->n_actions + 1, sizeof *v->exact);
     v->visit = calloc((size_t)p->n_actions + 1, sizeof *v->visit);
-    if (!v->contents || !v->names || !v->visits || !v->hash || !v->visit)
+    if (!v->contents || !v->names || !v->visits || !v->slots || !v->hash || !v->exact || !v->visit)
         return checker_no_memory(v->c);
     for (int i = 0; i < p->n_buffers; i++) {
-        v->names[i] = mix(p->buffers[i].kind, 7);
+        v->names[i] = mix(p->buffers[i].kind, p->buffers[i].kind == BUF_TABLE ? (uint64_t)p->buffers[i].unit : 0);
         for (const char *s = p->buffers[i].name; s && *s; s++)
             v->names[i] = mix(v->names[i], (uint64_t)*s);
     }

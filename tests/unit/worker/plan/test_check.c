@@ -1,0 +1,562 @@
+/* check.h: real programs of every mesh, schedule and policy pass; programs with one thing broken do not, and the
+ * message says where. Places and operands are drawn; the seed is printed. TITAN_TEST_ALL=1 tries every place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "tests/support/programs.h"
+#include "worker/plan/check.h"
+
+#define PLACES 24 /* of a mutation in a program, unless all are tried */
+
+static uint64_t seed, drawn;
+
+static int draw(int n)
+{
+    uint64_t z = drawn += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (int)((z ^ z >> 31) % (uint64_t)n);
+}
+
+/* --- a copy to break ---------------------------------------------------------------------------------------------- */
+
+static void *copy_of(const void *from, int n, size_t element)
+{
+    void *p = malloc(((size_t)n + 1) * element);
+    assert_non_null(p);
+    if (n > 0)
+        memcpy(p, from, (size_t)n * element);
+    return p;
+}
+
+/* Each action's operands and numbers are its own, so that changing them changes one action. */
+static struct program *clone(const struct program *p)
+{
+    struct program *q = copy_of(p, 1, sizeof *p);
+
+    q->adds = copy_of(p->adds, p->n_adds, sizeof *p->adds);
+    q->buffers = copy_of(p->buffers, p->n_buffers, sizeof *p->buffers);
+    q->operands = copy_of(p->operands, p->n_operands, sizeof *p->operands);
+    q->waits = copy_of(p->waits, p->n_waits, sizeof *p->waits);
+    q->cap_waits = p->n_waits;
+    q->actions = copy_of(p->actions, p->n_actions + 1, sizeof *p->actions);
+    q->params = malloc(((size_t)p->n_actions + 1) * sizeof *q->params);
+    assert_non_null(q->params);
+    for (int i = 0; i < p->n_actions; i++) {
+        q->params[i] = p->params[p->actions[i].params];
+        q->actions[i].params = i;
+    }
+    q->n_params = p->n_actions;
+    q->params_index = NULL;
+    return q;
+}
+
+static titan_status check_all(struct program *const *kinds, int n, struct titan_error *err)
+{
+    titan_status status = TITAN_OK;
+
+    for (int k = 0; status == TITAN_OK && k < n; k++)
+        status = program_check(kinds[k], 0, err);
+    return status == TITAN_OK ? programs_check((const struct program *const *)kinds, n, err) : status;
+}
+
+/* --- ways to break a program -------------------------------------------------------------------------------------- */
+
+/* Break p at action i. false: nothing to break there, or the result would be as good. */
+typedef bool (*break_fn)(struct program *p, int i);
+
+static struct operand *operands_of(struct program *p, int i)
+{
+    return p->operands + p->actions[i].operand;
+}
+
+static void remove_action(struct program *p, int i)
+{
+    memmove(p->actions + i, p->actions + i + 1, (size_t)(p->n_actions - i - 1) * sizeof *p->actions);
+    p->n_actions--;
+}
+
+static void move_action(struct program *p, int from, int to)
+{
+    const struct action a = p->actions[from];
+    remove_action(p, from);
+    memmove(p->actions + to + 1, p->actions + to, (size_t)(p->n_actions - to) * sizeof *p->actions);
+    p->actions[to] = a;
+    p->n_actions++;
+}
+
+/* Without a release memory is held longer, nothing worse. */
+static bool drop(struct program *p, int i)
+{
+    if (p->actions[i].op == OP_RELEASE)
+        return false;
+    remove_action(p, i);
+    return true;
+}
+
+static bool duplicate(struct program *p, int i)
+{
+    struct action *larger = realloc(p->actions, ((size_t)p->n_actions + 1) * sizeof *larger);
+
+    assert_non_null(larger);
+    p->actions = larger;
+    memmove(p->actions + i + 1, p->actions + i, (size_t)(p->n_actions - i) * sizeof *p->actions);
+    p->n_actions++;
+    return true;
+}
+
+static bool is_sum(const struct program *p, const struct operand *o)
+{
+    const enum buffer_kind kind = p->buffers[o->buffer].kind;
+    return o->access == ACCESS_UPDATE && (kind == BUF_GRAD || kind == BUF_GRAD_SHARD || kind == BUF_REPORT);
+}
+
+/* Must b stay behind a? Sums may be added to in any order. */
+static bool depends(struct program *p, int a, int b)
+{
+    const struct operand *x = operands_of(p, a), *y = operands_of(p, b);
+
+    for (int i = 0; i < p->actions[a].n_operands; i++)
+        for (int j = 0; j < p->actions[b].n_operands; j++)
+            if (x[i].buffer == y[j].buffer && ((x[i].access | y[j].access) & ACCESS_WRITE) &&
+                x[i].offset < y[j].offset + y[j].bytes && y[j].offset < x[i].offset + x[i].bytes &&
+                !(is_sum(p, &x[i]) && is_sum(p, &y[j])))
+                return true;
+    return false;
+}
+
+static bool swap(struct program *p, int i)
+{
+    if (i + 1 == p->n_actions || !depends(p, i, i + 1))
+        return false;
+    move_action(p, i, i + 1);
+    return true;
+}
+
+/* A release has no bytes of its own. */
+static bool shrink_operand(struct program *p, int i)
+{
+    struct operand *o = &operands_of(p, i)[draw(p->actions[i].n_operands)];
+    if (o->bytes < 8)
+        return false;
+    o->bytes -= 4;
+    return true;
+}
+
+static bool grow_operand(struct program *p, int i)
+{
+    struct operand *o = &operands_of(p, i)[draw(p->actions[i].n_operands)];
+    o->bytes = p->buffers[o->buffer].bytes - o->offset + 4;
+    return true;
+}
+
+static bool change_access(struct program *p, int i)
+{
+    struct operand *o = &operands_of(p, i)[draw(p->actions[i].n_operands)];
+    o->access = o->access == ACCESS_READ ? ACCESS_WRITE : ACCESS_READ;
+    return true;
+}
+
+static char what[160]; /* was done, for the message */
+
+/* Use another buffer of the same kind and size. */
+static bool redirect(struct program *p, int i)
+{
+    struct operand *o = &operands_of(p, i)[draw(p->actions[i].n_operands)];
+    const struct buffer *b = &p->buffers[o->buffer];
+
+    if (p->actions[i].op == OP_RELEASE || (p->actions[i].op == OP_SEND))
+        return false;
+    for (int k = o->buffer + 1; k != o->buffer; k = (k + 1) % p->n_buffers) {
+        k %= p->n_buffers;
+        const struct buffer *d = &p->buffers[k];
+        if (k != o->buffer && d->kind == b->kind && d->bytes == b->bytes && d->first >= 0 &&
+            (d->unit != b->unit || d->microbatch != b->microbatch || strcmp(d->name, b->name) != 0)) {
+            (void)snprintf(what, sizeof what, " %s #%d of unit %d -> %s #%d of unit %d", b->name, o->buffer, b->unit,
+                           d->name, k, d->unit);
+            o->buffer = k;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool change_number(struct program *p, int i)
+{
+    struct op_params *q = &p->params[p->actions[i].params];
+
+    if (q->n[0] == 0 || p->actions[i].op == OP_AGREE || p->actions[i].op == OP_DECIDE)
+        return false; /* their size is the report's */
+    q->n[0]++;
+    return true;
+}
+
+static bool change_flag(struct program *p, int i)
+{
+    if (p->actions[i].op != OP_MATMUL)
+        return false;
+    struct op_params *q = &p->params[p->actions[i].params];
+    if (q->n[0] == q->n[2] && q->n[3] == q->n[0])
+        return false; /* a square: the same bytes */
+    q->flags ^= OP_TA;
+    return true;
+}
+
+static bool change_microbatch(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (p->share_max < 2 || a->microbatch < 0 || a->op == OP_ZERO || a->phase > PHASE_WGRAD)
+        return false;
+    a->microbatch = (a->microbatch + 1) % (int)p->share_max;
+    return true;
+}
+
+static bool change_unit(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (a->unit < 0 || a->op == OP_ZERO || a->op == OP_ALL_GATHER || a->op == OP_RELEASE || a->phase > PHASE_WGRAD)
+        return false;
+    a->unit = (a->unit + 1) % p->layout->model->n_units;
+    return true;
+}
+
+static bool change_peer(struct program *p, int i)
+{
+    if (p->actions[i].op != OP_SEND && p->actions[i].op != OP_RECV)
+        return false;
+    p->actions[i].peer++;
+    return true;
+}
+
+/* To a channel of the same kind. */
+static bool change_channel(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (a->channel < 0)
+        return false;
+    const int first = a->channel < CHANNEL_FORWARD_NEXT ? 0 : CHANNEL_FORWARD_NEXT;
+    const int n = a->channel < CHANNEL_FORWARD_NEXT ? CHANNEL_FORWARD_NEXT : CHANNEL_COUNT - CHANNEL_FORWARD_NEXT;
+    a->channel = (int8_t)(first + (a->channel - first + 1) % n);
+    return true;
+}
+
+static bool release_early(struct program *p, int i)
+{
+    if (p->actions[i].op != OP_RELEASE)
+        return false;
+    for (int to = i - 1; to > 0; to--)
+        for (int k = 0; k < p->actions[to].n_operands; k++)
+            if (operands_of(p, to)[k].buffer == operands_of(p, i)[0].buffer) {
+                move_action(p, i, to);
+                return true;
+            }
+    return false;
+}
+
+/* A collective of half the size, in all that is said of it. */
+static bool resize_collective(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (!op_is_collective((enum op)a->op) || a->op == OP_AGREE || p->params[a->params].n[0] % 2 != 0)
+        return false;
+    p->params[a->params].n[0] /= 2;
+    for (int k = 0; k < a->n_operands; k++)
+        operands_of(p, i)[k].bytes /= 2;
+    return true;
+}
+
+/* Two gathers of parameters in another order than on ranks with another share. */
+static bool reorder_collectives(struct program *p, int i)
+{
+    if (p->report.microbatches % mesh_batch_size(&p->mesh) == 0 || p->mesh.size[AXIS_DP_SHARD] == 1 ||
+        p->actions[i].channel != CHANNEL_GATHER)
+        return false;
+    for (int j = i - 1; j >= 0; j--)
+        if (p->actions[j].channel == CHANNEL_GATHER) {
+            if (p->actions[j].unit == p->actions[i].unit)
+                return false;
+            move_action(p, i, j);
+            return true;
+        }
+    return false;
+}
+
+/* The host stops at DECIDE before it has sent what others need to get there. */
+static bool send_too_late(struct program *p, int i)
+{
+    int to = p->n_actions - 1;
+
+    if (p->actions[i].op != OP_SEND)
+        return false;
+    while (p->actions[to].op != OP_DECIDE)
+        to--;
+    move_action(p, i, to);
+    return true;
+}
+
+/* --- and its plan of memory and waits, left as it stands ---------------------------------------------------------- */
+
+static bool drop_wait(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (a->n_waits == 0)
+        return false;
+    const int k = draw(a->n_waits);
+    p->waits[a->wait + k] = p->waits[a->wait + a->n_waits - 1];
+    a->n_waits--;
+    return true;
+}
+
+static bool wait_for_later(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (a->n_waits == 0 || i + 1 >= p->n_actions)
+        return false;
+    p->waits[a->wait] = i + 1;
+    return true;
+}
+
+/* What was ordered by nothing but its stream no longer is. */
+static bool change_stream(struct program *p, int i)
+{
+    struct action *a = &p->actions[i];
+    if (a->op == OP_RELEASE || a->op == OP_DECIDE || a->n_waits > 0) /* the host stops at DECIDE on any */
+        return false;
+    a->stream = a->stream == STREAM_COPY ? STREAM_COMPUTE : STREAM_COPY;
+    return true;
+}
+
+static bool overlap(struct program *p, int i)
+{
+    const struct buffer *a = &p->buffers[operands_of(p, i)[0].buffer];
+
+    if (buffer_is_external(a->kind) || a->bytes == 0)
+        return false;
+    for (int tries = 0; tries < 100; tries++) {
+        struct buffer *b = &p->buffers[draw(p->n_buffers)];
+        if (a == b || buffer_is_external(b->kind) || b->bytes == 0 || b->first > i || b->last < i)
+            continue;
+        b->offset = a->offset;
+        return true;
+    }
+    return false;
+}
+
+static bool beyond_arena(struct program *p, int i)
+{
+    struct buffer *b = &p->buffers[operands_of(p, i)[0].buffer];
+    if (buffer_is_external(b->kind) || b->bytes == 0)
+        return false;
+    b->offset = p->arena_bytes - b->bytes + 256;
+    return true;
+}
+
+static const struct mutation {
+    const char *name;
+    break_fn apply;
+    bool as_it_stands; /* memory and waits are not derived anew */
+} mutations[] = {
+    {"drop an action", drop, false},
+    {"do an action twice", duplicate, false},
+    {"swap two that depend", swap, false},
+    {"shrink an operand", shrink_operand, false},
+    {"an operand beyond its buffer", grow_operand, false},
+    {"read for write", change_access, false},
+    {"another buffer", redirect, false},
+    {"another number", change_number, false},
+    {"another flag", change_flag, false},
+    {"another microbatch", change_microbatch, false},
+    {"another unit", change_unit, false},
+    {"another peer", change_peer, false},
+    {"another channel", change_channel, false},
+    {"release early", release_early, false},
+    {"resize a collective", resize_collective, false},
+    {"reorder collectives", reorder_collectives, false},
+    {"send too late", send_too_late, false},
+    {"drop a wait", drop_wait, true},
+    {"wait for what comes later", wait_for_later, true},
+    {"another stream", change_stream, true},
+    {"overlap two buffers", overlap, true},
+    {"beyond the arena", beyond_arena, true},
+};
+
+/* --- the test ----------------------------------------------------------------------------------------------------- */
+
+static const struct programs_case broken_cases[] = {
+    {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .dt = DTYPE_BF16, .prefetch = 1},
+    {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 7, .checkpointing = CHECKPOINT_OPS},
+    {.pp = 2,
+     .dp_replicate = 2,
+     .dp_shard = 1,
+     .cp = 2,
+     .tp = 2,
+     .microbatches = 6,
+     .schedule = "Interleaved1F1B",
+     .dt = DTYPE_BF16,
+     .checkpointing = CHECKPOINT_FULL,
+     .offload = true},
+    {.pp = 2,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 2,
+     .tp = 1,
+     .microbatches = 8,
+     .schedule = "ZBVZeroBubble",
+     .reshard = RESHARD_ALWAYS,
+     .ring = true,
+     .prefetch = 2},
+    {.pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 9, .canonical = true},
+};
+
+struct tally {
+    int tried, found;
+};
+
+static void break_once(const struct programs *p, int kind, const struct mutation *m, int at, struct tally *tally)
+{
+    struct program *const whole = p->kinds[kind];
+    struct program *broken = clone(whole);
+    struct titan_error err = {0};
+
+    what[0] = '\0';
+    if (!m->apply(broken, at)) {
+        program_close(broken);
+        return;
+    }
+    if (!m->as_it_stands)
+        assert_int_equal(program_finish(broken, &err), TITAN_OK);
+    p->kinds[kind] = broken;
+    const titan_status status = check_all(p->kinds, p->n, &err);
+    p->kinds[kind] = whole;
+    tally->tried++;
+    tally->found += status == TITAN_EBUG;
+    const struct action *a = &whole->actions[at];
+    if (status != TITAN_EBUG)
+        print_error("%s: kind %d, action %d (%s, %s, unit %d, microbatch %d)%s was not found\n", m->name, kind, at,
+                    op_name((enum op)a->op), phase_name((enum phase)a->phase), a->unit, a->microbatch, what);
+    else if (!strstr(err.msg, "action ") && !strstr(err.msg, "unit "))
+        fail_msg("%s: the message names nothing: %s", m->name, err.msg);
+    program_close(broken);
+}
+
+static void break_case(const struct programs_case *c, struct tally *tally)
+{
+    const bool all = getenv("TITAN_TEST_ALL");
+    struct programs p;
+    struct titan_error err = {0};
+
+    if (programs_open(c, &p, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    for (size_t m = 0; m < ARRAY_SIZE(mutations); m++) {
+        const int before = tally[m].tried;
+        for (int tries = 0; tries < 40 * PLACES && (all || tally[m].tried < before + PLACES); tries++) {
+            const int kind = all ? 0 : draw(p.n), n = p.kinds[kind]->n_actions;
+            if (all && tries >= n)
+                break;
+            break_once(&p, kind, &mutations[m], all ? tries : draw(n), &tally[m]);
+        }
+    }
+    programs_close(&p);
+}
+
+static void test_broken_programs_are_found(void **state)
+{
+    struct tally tally[ARRAY_SIZE(mutations)] = {0};
+    int missed = 0;
+
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (size_t i = 0; i < ARRAY_SIZE(broken_cases); i++)
+        break_case(&broken_cases[i], tally);
+    for (size_t m = 0; m < ARRAY_SIZE(mutations); m++) {
+        print_message("%-28s %4d of %4d found\n", mutations[m].name, tally[m].found, tally[m].tried);
+        assert_true(tally[m].tried > 0);
+        missed += tally[m].tried - tally[m].found;
+    }
+    assert_int_equal(missed, 0);
+}
+
+static void expect_sound(const struct programs_case *c)
+{
+    struct programs p;
+    struct titan_error err = {0};
+    char name[200];
+
+    programs_name(c, name, sizeof name);
+    if (programs_open(c, &p, &err) != TITAN_OK || check_all(p.kinds, p.n, &err) != TITAN_OK)
+        fail_msg("%s: %s", name, err.msg);
+    programs_close(&p);
+}
+
+/* All meshes of small degrees; schedules and policies go round. */
+static void test_programs_pass(void **state)
+{
+    static const char *const schedules[] = {
+        "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "ZB1P", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"};
+    int turn = 0;
+
+    (void)state;
+    for (int mesh = 0; mesh < 3 * 16; mesh++)
+        for (int k = 0; k < 8; k++, turn++) {
+            const int pp = 1 << mesh / 16, dp = (1 + (mesh & 1)) * (1 + (mesh >> 1 & 1));
+            const struct programs_case c = {.pp = pp,
+                                            .dp_replicate = 1 + (mesh & 1),
+                                            .dp_shard = 1 + (mesh >> 1 & 1),
+                                            .cp = 1 + (mesh >> 2 & 1),
+                                            .tp = 1 + (mesh >> 3 & 1),
+                                            .layers = 8,
+                                            .schedule = schedules[k],
+                                            .microbatches = turn % 3 == 0 ? 8 * dp : 7 * dp + turn % 2,
+                                            .dt = turn % 2 ? DTYPE_BF16 : DTYPE_F32,
+                                            .reshard = (enum reshard)(turn % 3),
+                                            .reduce = (enum reduce_when)(turn / 3 % 3),
+                                            .checkpointing = (enum checkpointing)(turn / 2 % 3),
+                                            .prefetch = turn % 4,
+                                            .canonical = turn % 5 == 0,
+                                            .masked = turn % 2,
+                                            .ring = turn / 2 % 2,
+                                            .offload = turn % 7 == 0};
+            expect_sound(&c);
+        }
+}
+
+static void test_too_little_memory(void **state)
+{
+    const struct programs_case c = {
+        .pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 4, .dt = DTYPE_BF16};
+    struct programs p;
+    struct titan_error err = {0};
+    uint64_t need = 0;
+
+    (void)state;
+    assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
+    const struct program *q = p.kinds[0];
+    for (int i = 0; i < q->n_buffers; i++)
+        need += buffer_is_external(q->buffers[i].kind) ? q->buffers[i].bytes : 0;
+    need += q->arena_bytes;
+    assert_int_equal(program_check(q, need, &err), TITAN_OK);
+    assert_int_equal(program_check(q, need - 1, &err), TITAN_EUNPLACEABLE);
+    assert_non_null(strstr(err.msg, "activations 0.0"));
+    programs_close(&p);
+}
+
+int main(void)
+{
+    const char *fixed = getenv("TITAN_TEST_SEED");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_programs_pass),
+        cmocka_unit_test(test_broken_programs_are_found),
+        cmocka_unit_test(test_too_little_memory),
+    };
+
+    seed = drawn = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
