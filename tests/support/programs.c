@@ -31,10 +31,10 @@ static const char *schedule_of(const struct programs_case *c)
 
 void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
-    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s", c->pp,
-             c->dp_replicate, c->dp_shard, c->cp, c->tp, c->pp > 1 ? schedule_of(c) : "", c->microbatches, c->reshard,
-             c->reduce, c->checkpointing, c->prefetch, c->canonical ? " canonical" : "", c->masked ? " masked" : "",
-             c->ring ? " ring" : "", c->offload ? " offload" : "");
+    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s",
+             c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
+             c->reshard, c->reduce, c->checkpointing, c->prefetch, c->canonical ? " canonical" : "",
+             c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
