@@ -287,6 +287,17 @@ static struct form *form_make(const struct link *l, const Titan__Internal__FormE
     return f;
 }
 
+/* An epoch that was revoked before the training thread took it: nobody else will say that this worker is out of it.
+ * Lock held. */
+static void quiet_without_entering(struct link *l, uint64_t epoch)
+{
+    l->quiesced_epoch = epoch;
+    l->last_step = 0; /* of that epoch */
+    l->quiesced_paused = false;
+    atomic_store(&l->page->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED);
+    put_quiesced(l, &l->out);
+}
+
 static void on_form(struct link *l, const Titan__Internal__FormEpoch *m, int memfd)
 {
     struct form *f = form_make(l, m, memfd);
@@ -300,6 +311,8 @@ static void on_form(struct link *l, const Titan__Internal__FormEpoch *m, int mem
     if (fresh) {
         form_free(l->next);
         l->next = NULL;
+    } else if (f->epoch > newest) {
+        quiet_without_entering(l, f->epoch);
     }
     bool in_epoch = l->current != NULL;
     (void)pthread_mutex_unlock(&l->lock);
@@ -322,6 +335,7 @@ static void on_revoke_order(struct link *l, uint64_t epoch)
     if (epoch > l->revoked_upto)
         l->revoked_upto = epoch;
     if (l->next && l->next->epoch <= epoch) {
+        quiet_without_entering(l, l->next->epoch);
         form_free(l->next);
         l->next = NULL;
     }

@@ -178,6 +178,14 @@ static void say_lease(uint32_t ms)
     say(&m, -1);
 }
 
+static void hear_quiesced(uint64_t epoch, uint64_t step)
+{
+    const Titan__Internal__WorkerToAgent *m = hear();
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
+    assert_int_equal(m->quiesced->epoch, epoch);
+    assert_int_equal(m->quiesced->last_step, step);
+}
+
 /* Wait for what another thread does; ten seconds at most. */
 #define EVENTUALLY(condition)                                                                                          \
     do {                                                                                                               \
@@ -299,12 +307,11 @@ static void test_revoke(void **state)
     assert_true(is_revoked());
     f.m->ops->on_revoke(f.m, NULL, NULL);
     f.m->ops->quiesced(f.m, 1, 17, false);
-    const Titan__Internal__WorkerToAgent *m = hear();
-    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
-    assert_int_equal(m->quiesced->last_step, 17);
-    /* One that is over never forms; its successor starts unrevoked. */
+    hear_quiesced(1, 17);
+    /* One that is over never forms, and is said to be left; its successor starts unrevoked. */
     say_revoke(2);
     say_form(2, 2, 0, -1);
+    hear_quiesced(2, 0);
     say_form(3, 1, 0, -1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 3);
@@ -316,6 +323,23 @@ static void test_revoke(void **state)
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 4);
     (void)usleep(20000); /* the late order has arrived by now */
+    assert_false(is_revoked());
+}
+
+/* Revoked before the training thread has taken it: the coordinator waits for a word on it all the same. */
+static void test_revoked_on_offer(void **state)
+{
+    (void)state;
+    struct epoch_view view;
+    struct titan_error err = {0};
+    (void)answer_the_call();
+    (void)hear(); /* ready */
+    say_form(5, 2, 0, -1);
+    say_revoke(5);
+    hear_quiesced(5, 0);
+    say_form(6, 2, 0, -1);
+    assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
+    assert_int_equal(view.epoch, 6);
     assert_false(is_revoked());
 }
 
@@ -490,6 +514,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_epoch_view, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_forms, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revoke, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_revoked_on_offer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pause_and_stop, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_agent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
