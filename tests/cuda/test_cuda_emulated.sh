@@ -35,12 +35,31 @@ done
 # The model's loss, logits and gradients against PyTorch.
 TITAN_TEST_DEVICE=cuda TITAN_TEST_ONLY=tiny_fp32 timeout 120 "$dir/check_model" || bad=1
 
-# Training: the same losses as on the CPU, alone and on two ranks.
-train() { # train FOLDER WORKERS DEVICE WORKER
-    rm -rf "$dir/$1" && mkdir -p "$dir/$1"
-    TITAN_NCCL_SHARED_GPU=1 timeout 120 "$4" run recipes/tiny.toml -n "$2" --device "$3" --dir "$dir/$1" \
-        --set training.dataset_path=base --set training.steps=3 --set training.mixed_precision_param=float32 \
-        --set checkpoint.enable=false >"$dir/$1/log" 2>&1 || { tail -n 5 "$dir/$1/log"; return 1; }
+# Training: the same losses as on the CPU, alone, on two ranks, and on some of the meshes that tests/gpu has.
+. tests/gpu/meshes.sh
+train() { # train FOLDER WORKERS DEVICE WORKER [--set ...]
+    local name=$1 workers=$2 device=$3 worker=$4
+    shift 4
+    rm -rf "${dir:?}/$name" && mkdir -p "$dir/$name"
+    TITAN_NCCL_SHARED_GPU=1 timeout 120 "$worker" run recipes/tiny.toml -n "$workers" --device "$device" \
+        --dir "$dir/$name" --set training.dataset_path=base --set training.steps=3 \
+        --set training.mixed_precision_param=float32 --set checkpoint.enable=false "$@" >"$dir/$name/log" 2>&1 ||
+        { tail -n 5 "$dir/$name/log"; return 1; }
+}
+# Models as small as the meshes allow, four sequences a step: the emulator is slow.
+small="--set training.dataset_path=$dir/documents $(set_keys training.seq_len=32 training.local_batch_size=1 \
+    training.global_batch_size=4 model.n_layers=4 model.dim=32 model.n_heads=4 model.n_kv_heads=2 model.ffn_hidden=96)"
+few="--set training.dataset_path=$dir/documents $(set_keys training.seq_len=32 training.local_batch_size=1 \
+    training.global_batch_size=4 model.n_layers=2)"
+train_mesh() { # train_mesh NAME: the mesh on the emulator, one rank on the CPU
+    local model ranks keys size=$small
+    find_mesh "$1" || return
+    case $model in experts | latent) size=$few ;; esac
+    [ -e "$dir/cpu-$model/metrics.jsonl" ] ||
+        train "cpu-$model" 1 cpu "$BUILD/bin/titan-worker" $size $(set_keys $(model_keys "$model")) || return
+    train "mesh-$1" "$ranks" cuda "$dir/titan-worker" $size $keys &&
+        "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 1e-5 "$dir/cpu-$model/metrics.jsonl" \
+            "$dir/mesh-$1/metrics.jsonl"
 }
 if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     train cpu 1 cpu "$BUILD/bin/titan-worker" || bad=1
@@ -50,6 +69,15 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "ok - training on $ranks emulated GPU ranks gives the CPU's losses"
         else
             echo "not ok - training on $ranks emulated GPU ranks gives the CPU's losses" && bad=1
+        fi
+    done
+    "${PYTHON:-python3}" tests/gpu/text.py "$dir/text" && make_documents "$dir/text" "$dir/documents" || bad=1
+    rm -rf "$dir"/cpu-*
+    for mesh in tp-2 pp-2-1f1b pp-2-zbv cp-2-gather cp-2-masked ep-2 ep-2-latent; do
+        if train_mesh $mesh; then
+            echo "ok - training on $mesh, emulated, gives one CPU rank's losses"
+        else
+            echo "not ok - training on $mesh, emulated, gives one CPU rank's losses" && bad=1
         fi
     done
 fi

@@ -3,14 +3,15 @@
 # Python: no packages, no network.
 #
 #   OUT=folder tests/gpu/run.sh      results: $OUT/summary.json, a log for each part beside it (default build/gpu-results)
+#   PARTS=REGEX                      only the parts whose name it matches, e.g. 'build|mesh'; they need the builds
 #
 # A part that fails does not stop the next. Ends with 'N passed, N failed'; exit code 0 when nothing failed. Takes a few
-# minutes; no part starts after LIMIT seconds (450) and none runs past them.
+# minutes; no part starts after LIMIT seconds (540) and none runs past them.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 OUT=$(realpath -m "${OUT:-build/gpu-results}")
 CUDA=${CUDA:-/usr/local/cuda}
-LIMIT=${LIMIT:-450}
+LIMIT=${LIMIT:-540}
 B=build/release-bare
 export OUT TITAN_NCCL_SHARED_GPU=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 mkdir -p "$OUT"
@@ -21,6 +22,7 @@ passed=0 failed=0
 part() {
     local name=$1 limit=$2 left=$((LIMIT - SECONDS)) begin=$SECONDS rc pass fail
     shift 2
+    [[ $name =~ ${PARTS:-.} ]] || return 0
     [ "$limit" -le "$left" ] || limit=$left
     if [ "$limit" -le 0 ]; then
         echo "not ok - no time left" >"$OUT/$name.log"
@@ -95,6 +97,21 @@ train_again() {
 train_ranks() { # train_ranks N: against one rank
     train "train-$1" "$1" float32 20 && same_losses 1e-5 "$OUT/train-fp32/metrics.jsonl" "$OUT/train-$1/metrics.jsonl"
 }
+# One rank of each model that meshes are compared on, against the CPU. Experts change places where two are as good as
+# each other, which rounding decides.
+mesh_bound() { # mesh_bound MODEL
+    case $1 in experts | latent) echo 1e-4 ;; *) echo 1e-5 ;; esac
+}
+train_model() { # train_model MODEL
+    train "mesh-1-$1" 1 float32 10 $(set_keys $(model_keys "$1") "training.dataset_path=$OUT/documents") &&
+        same_losses 1e-4 "tests/gpu/debug_losses_$1.json" "$OUT/mesh-1-$1/metrics.jsonl"
+}
+train_mesh() { # train_mesh NAME: against one rank of the same model
+    local model ranks keys
+    find_mesh "$1" || return
+    train "mesh-$1" "$ranks" float32 10 $keys $(set_keys "training.dataset_path=$OUT/documents") &&
+        same_losses "$(mesh_bound "$model")" "$OUT/mesh-1-$model/metrics.jsonl" "$OUT/mesh-$1/metrics.jsonl"
+}
 train_canonical() { # bit for bit across world sizes
     train canonical-1 1 float32 10 --set numerics.canonical=true &&
         train canonical-2 2 float32 10 --set numerics.canonical=true &&
@@ -161,12 +178,15 @@ CUBLAS=$(library_dir cublasLt.h)
 arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 [ "$arch" = 90 ] && arch=90a
 arch=${arch:-90a}
-export NCCL CUBLAS arch
 . tests/gpu/debug_run.sh
+. tests/gpu/meshes.sh
+export NCCL CUBLAS arch meshes
+export -f model_keys set_keys find_mesh mesh_bound train_model train_mesh
 export -f machine build_worker build_cuda check_model train debug_run same_losses train_fp32 train_bf16 train_again \
     train_ranks train_canonical train_killed ranks_of time_ops time_steps
 
 python3 tests/gpu/text.py "$OUT/text"
+make_documents "$OUT/text" "$OUT/documents"
 part machine 30 bash -c machine
 part build-worker 200 bash -c build_worker
 part build-cuda 240 bash -c build_cuda
@@ -179,6 +199,12 @@ part train-bf16 60 bash -c train_bf16
 part train-again 60 bash -c train_again
 part train-2-ranks 90 bash -c "train_ranks 2"
 part train-4-ranks 90 bash -c "train_ranks 4"
+for model in $mesh_models; do
+    part "train-1-$model" 60 bash -c "train_model $model"
+done
+for mesh in $(cut -d ' ' -f 1 <<<"$meshes"); do
+    part "mesh-$mesh" 90 bash -c "train_mesh $mesh"
+done
 part train-canonical 90 bash -c train_canonical
 part train-killed 90 bash -c train_killed
 part time-ops 60 bash -c time_ops
