@@ -323,6 +323,29 @@ static bool fails_with(struct checker *c, const char *word)
     return ok;
 }
 
+static titan_status call_fail(void *arg, struct titan_error *err)
+{
+    (void)arg;
+    return titan_fail(err, TITAN_EPEER, "peer 7 vanished");
+}
+
+/* What was wrong once is not told of another failure, which comes from another stream. */
+static bool tells_another_failure(struct checker *c, const char *old_word)
+{
+    struct titan_error err = {0};
+    struct event *e = NULL;
+    need(c, c->ops->event_open(c->h->dev, &e, &err), "event_open");
+    need(c, c->ops->stream_call(c->side, call_fail, NULL, &err), "stream_call");
+    c->ops->event_record(e, c->side, NULL);
+    c->ops->event_wait(e, c->s, NULL);
+    bool ok = c->ops->stream_sync(c->s, &err) == TITAN_EPEER && !strstr(err.msg, old_word);
+    (void)c->ops->stream_sync(c->side, NULL);
+    c->ops->stream_clear(c->s);
+    c->ops->stream_clear(c->side);
+    c->ops->event_close(e);
+    return ok;
+}
+
 /* Numbers that only the device can find wrong: more rows than there is room for, fewer than none, no such expert. */
 static void check_impossible(struct checker *c)
 {
@@ -348,6 +371,7 @@ static void check_impossible(struct checker *c)
     c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, WIDE, x.p, false, WIDE, w.p, false, WIDE, DTYPE_F32, counts.p,
                            EXPERTS_HERE, ROOM, WIDE, WIDE, 0.0f);
     result(c, fails_with(c, "rows"), "matmul_grouped of more rows than there are fails the stream");
+    result(c, tells_another_failure(c, "rows"), "a failure that comes from another stream later tells its own story");
     sweep(c);
 }
 

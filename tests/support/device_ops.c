@@ -535,6 +535,8 @@ static void attention_masks(struct checker *c, struct attention_data *a, enum at
             begin[i] = left > 0 ? begin[i - 1] : i;
             left = left > 0 ? left : 1 + (int64_t)(next_random(c) % 40);
         }
+        if (mask != HEAD_TAIL)
+            begin[length - 1] = length - 1; /* alone: at 65 tokens, of a tile of queries and one of keys */
         choose_tokens(c, token, s->tq, length, mask, query_rank);
         for (int64_t i = 0; i < s->tq; i++) {
             a->index.x[b * s->tq + i] = (double)(b * length + token[i]);
@@ -833,6 +835,8 @@ static void check_attention_masks(struct checker *c, enum dtype dt)
 {
     attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0}, 0, 2.0, DOCUMENTS, 100);
     attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0}, 4, 1.0, DOCUMENTS, 71);
+    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0}, 0, 1.0, DOCUMENTS, 65);
+    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0}, 0, 1.0, DOCUMENTS, 33);
     attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0}, 0, 2.0, HEAD_TAIL, 256);
     attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0}, 2, 1.0, SCATTERED, 170);
     attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0}, 8, 2.0, SCATTERED, 400);
