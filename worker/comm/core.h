@@ -3,7 +3,7 @@
  *
  * A request lives from the call that enqueues it until its stream has run or skipped it. The first failure is kept:
  * later requests fail with it at once. Members may use several streams, but all of one communicator's requests must
- * run in the order they were enqueued.
+ * run in the order they were enqueued, or, where there are messages only, all sends and all receives.
  *
  * An epoch's communicators are a tree: the one that was opened, and what was split from it. They fail as one, since a
  * member that fails in one of them will not come to the others either. Locks are taken from the root downwards. */

@@ -43,7 +43,7 @@ struct segment_header {
 
 struct segment_rank {
     _Alignas(LINE) _Atomic uint32_t bell; /* futex */
-    _Atomic uint32_t sleeping;
+    _Atomic uint32_t sleeping;            /* threads: messages may go out in one and come in in another */
     _Alignas(LINE) _Atomic uint32_t state;
     _Atomic uint32_t arrivals;
     /* The newest segment split off this one with this rank as the first member. */
@@ -138,8 +138,8 @@ static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t
 static void ring_bell(struct segment_rank *r)
 {
     atomic_fetch_add(&r->bell, 1);
-    if (atomic_load(&r->sleeping))
-        futex_wake(&r->bell, 1);
+    if (atomic_load(&r->sleeping) > 0)
+        futex_wake(&r->bell, INT32_MAX);
 }
 
 /* End every sleep, so that all look at what has changed. */
@@ -335,9 +335,9 @@ uint32_t segment_bell(const struct segment *seg)
 void segment_bell_wait(struct segment *seg, uint32_t bell)
 {
     struct segment_rank *self = &seg->ranks[seg->rank];
-    atomic_store(&self->sleeping, 1);
+    atomic_fetch_add(&self->sleeping, 1);
     sleep_on(seg, &self->bell, bell, SEGMENT_SLEEP_NS);
-    atomic_store(&self->sleeping, 0);
+    atomic_fetch_sub(&self->sleeping, 1);
 }
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */

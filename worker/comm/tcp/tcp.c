@@ -1,15 +1,17 @@
 /* tcp.c - collectives over a full mesh of TCP connections.
  *
  * Everything is one primitive: an exchange, in which this member has bytes to send to and to receive from any of the
- * others, all at once, on non-blocking sockets under one edge-triggered epoll. The byte streams need no framing: both
- * ends run the same operations in the same order. Sums are added in rank order from a bounded staging area; while one
+ * others, all at once, on non-blocking sockets under edge-triggered epoll, one set for each direction: messages may go
+ * out in one thread and come in in another. The byte streams need no framing: both ends run the same operations in the
+ * same order. Sums are added in rank order from a bounded staging area; while one
  * chunk is summed the next ones arrive in the kernel's buffers.
  *
  * A group split off has connections of its own, so nothing that waits there holds up anything elsewhere.
  *
- * An eventfd in the epoll set ends every wait when the epoch is revoked. A member that fails shuts its connections, of
+ * An eventfd in both sets ends every wait when the epoch is revoked. A member that fails shuts its connections, of
  * all groups, so that those who wait for it, and those who wait for them, fail at once as well. */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -32,18 +34,26 @@
 #define SCATTER_BYTES_MIN ((size_t)256 << 10)
 #define EVENTS_MAX 64
 
+/* Directions, as indices and as bits. */
+enum way { OUT, IN, WAYS };
+#define WAY(w) (1u << (w))
+#define BOTH (WAY(OUT) | WAY(IN))
+
+/* What goes out and what comes in share nothing. */
 struct link {
     int fd;
     const unsigned char *out;
+    size_t out_left;
+    bool can_write; /* not known to be full */
     unsigned char *in;
-    size_t out_left, in_left;
-    bool can_write, can_read; /* not known to be full, empty */
+    size_t in_left;
+    bool can_read; /* not known to be empty */
 };
 
 struct comm {
     struct comm_core core; /* first: the core hands it back */
     struct link *links;    /* by rank; the own one has fd -1 */
-    int epoll, event;
+    int epolls[WAYS], event;
     unsigned char *stage; /* chunk bytes per rank */
     size_t chunk;
     struct mesh *mesh; /* the epoch's, owned by the one that was opened */
@@ -95,24 +105,35 @@ static titan_status pull(struct link *l, int rank, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status wait_for_events(struct comm *c, struct titan_error *err)
+/* Take what is known of one direction; wait_ms -1: until there is something. */
+static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct titan_error *err)
 {
     struct epoll_event events[EVENTS_MAX];
-    int n = epoll_wait(c->epoll, events, EVENTS_MAX, -1);
+    int n = epoll_wait(c->epolls[way], events, EVENTS_MAX, wait_ms);
     if (n < 0 && errno != EINTR)
         return titan_fail_errno(err, "epoll_wait");
     for (int i = 0; i < n; i++) {
         if (events[i].data.u32 == (uint32_t)c->core.world)
             continue; /* the eventfd */
         struct link *l = &c->links[events[i].data.u32];
-        l->can_write |= (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) != 0;
-        l->can_read |= (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0;
+        *(way == OUT ? &l->can_write : &l->can_read) = true;
     }
     return TITAN_OK;
 }
 
-/* Until all that is to be received has been; with flush also until all has been sent. */
-static titan_status exchange(struct comm *c, bool flush, struct titan_error *err)
+static titan_status wait_for_events(struct comm *c, unsigned ways, struct titan_error *err)
+{
+    struct pollfd fds[WAYS] = {{.fd = c->epolls[OUT], .events = POLLIN}, {.fd = c->epolls[IN], .events = POLLIN}};
+    if (ways != BOTH)
+        return harvest(c, ways == WAY(OUT) ? OUT : IN, -1, err);
+    if (poll(fds, WAYS, -1) < 0 && errno != EINTR)
+        return titan_fail_errno(err, "poll");
+    TRY(harvest(c, OUT, 0, err));
+    return harvest(c, IN, 0, err);
+}
+
+/* Of these directions: until all that is to be received has been; with flush also until all has been sent. */
+static titan_status exchange_ways(struct comm *c, unsigned ways, bool flush, struct titan_error *err)
 {
     for (;;) {
         bool moved = false, left = false;
@@ -121,21 +142,26 @@ static titan_status exchange(struct comm *c, bool flush, struct titan_error *err
         for (int i = 1; i < c->core.world; i++) {
             int r = (c->core.rank + i) % c->core.world;
             struct link *l = &c->links[r];
-            if (l->out_left > 0 && l->can_write) {
+            if ((ways & WAY(OUT)) && l->out_left > 0 && l->can_write) {
                 TRY(push(l, r, err));
                 moved = true;
             }
-            if (l->in_left > 0 && l->can_read) {
+            if ((ways & WAY(IN)) && l->in_left > 0 && l->can_read) {
                 TRY(pull(l, r, err));
                 moved = true;
             }
-            left |= l->in_left > 0 || (flush && l->out_left > 0);
+            left |= ((ways & WAY(IN)) && l->in_left > 0) || (flush && (ways & WAY(OUT)) && l->out_left > 0);
         }
         if (!left)
             return TITAN_OK;
         if (!moved)
-            TRY(wait_for_events(c, err));
+            TRY(wait_for_events(c, ways, err));
     }
+}
+
+static titan_status exchange(struct comm *c, bool flush, struct titan_error *err)
+{
+    return exchange_ways(c, BOTH, flush, err);
 }
 
 static void to_send(struct comm *c, int rank, const void *data, size_t bytes)
@@ -325,8 +351,11 @@ static titan_status pass(struct comm_core *core, const struct comm_request *part
 {
     struct comm *c = (struct comm *)core;
     _cleanup_free_ bool *begun = calloc((size_t)n, sizeof(*begun));
+    unsigned ways = 0;
     if (!begun)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d messages at once", n);
+    for (int i = 0; i < n; i++)
+        ways |= WAY(parts[i].op == COMM_SEND ? OUT : IN);
     for (int left = n; left > 0;) {
         for (int i = 0; i < n; i++) {
             const struct comm_request *r = &parts[i];
@@ -340,7 +369,7 @@ static titan_status pass(struct comm_core *core, const struct comm_request *part
             begun[i] = true;
             left--;
         }
-        TRY(exchange(c, true, err));
+        TRY(exchange_ways(c, ways, true, err));
     }
     return TITAN_OK;
 }
@@ -393,10 +422,10 @@ static void wake(struct comm_core *core)
 
 static const struct comm_transport transport = {.name = "tcp", .execute = execute, .pass = pass, .wake = wake};
 
-static titan_status watch(struct comm *c, int fd, uint32_t events, uint32_t data, struct titan_error *err)
+static titan_status watch(struct comm *c, enum way way, int fd, uint32_t events, uint32_t data, struct titan_error *err)
 {
     struct epoll_event e = {.events = events, .data.u32 = data};
-    if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &e) < 0)
+    if (epoll_ctl(c->epolls[way], EPOLL_CTL_ADD, fd, &e) < 0)
         return titan_fail_errno(err, "epoll_ctl");
     return TITAN_OK;
 }
@@ -415,11 +444,13 @@ static titan_status prepare_links(struct comm *c, struct titan_error *err)
         c->links[r] = (struct link){.fd = -1, .can_read = true, .can_write = true};
         c->names[r] = (int)r;
     }
-    c->epoll = epoll_create1(EPOLL_CLOEXEC);
+    c->epolls[OUT] = epoll_create1(EPOLL_CLOEXEC);
+    c->epolls[IN] = epoll_create1(EPOLL_CLOEXEC);
     c->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (c->epoll < 0 || c->event < 0)
+    if (c->epolls[OUT] < 0 || c->epolls[IN] < 0 || c->event < 0)
         return titan_fail_errno(err, "cannot make an epoll set");
-    return watch(c, c->event, EPOLLIN, (uint32_t)world, err); /* level: stays readable once revoked */
+    TRY(watch(c, OUT, c->event, EPOLLIN, (uint32_t)world, err)); /* level: stays readable once revoked */
+    return watch(c, IN, c->event, EPOLLIN, (uint32_t)world, err);
 }
 
 static titan_status connect_links(struct comm *c, const struct meeting_options *options, struct titan_error *err)
@@ -428,9 +459,12 @@ static titan_status connect_links(struct comm *c, const struct meeting_options *
     TRY(mesh_meet(c->mesh, options, fds, err));
     for (int r = 0; r < options->n; r++)
         c->links[r].fd = fds[r];
-    for (int r = 0; r < options->n; r++)
-        if (c->links[r].fd >= 0)
-            TRY(watch(c, c->links[r].fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uint32_t)r, err));
+    for (int r = 0; r < options->n; r++) {
+        if (c->links[r].fd < 0)
+            continue;
+        TRY(watch(c, OUT, c->links[r].fd, EPOLLOUT | EPOLLET, (uint32_t)r, err));
+        TRY(watch(c, IN, c->links[r].fd, EPOLLIN | EPOLLRDHUP | EPOLLET, (uint32_t)r, err));
+    }
     return TITAN_OK;
 }
 
@@ -474,8 +508,9 @@ static void close_links(struct comm *c, bool is_child)
     for (int r = 0; c->links && r < c->core.world; r++)
         if (c->links[r].fd >= 0)
             (void)close(c->links[r].fd);
-    if (c->epoll >= 0)
-        (void)close(c->epoll);
+    for (int way = 0; way < WAYS; way++)
+        if (c->epolls[way] >= 0)
+            (void)close(c->epolls[way]);
     if (c->event >= 0)
         (void)close(c->event);
     if (!is_child)
@@ -490,7 +525,7 @@ static struct comm *comm_new(void)
 {
     struct comm *c = calloc(1, sizeof(*c));
     if (c)
-        c->epoll = c->event = -1;
+        c->epolls[OUT] = c->epolls[IN] = c->event = -1;
     return c;
 }
 

@@ -126,6 +126,41 @@ static void test_late_receiver(void **state)
     run_on(&comm_tcp, 2, RANKS_THREAD, late_receiver);
 }
 
+/* Messages out on one stream and in on another, as pipelines do: neither direction waits for the other, and no word of
+ * one is lost to the other. The receives go first, so with both directions in one order nobody would ever send. */
+static void two_directions(struct rank_context *ctx)
+{
+    enum { ROUNDS = 200, BYTES_MAX = 200000 };
+    struct stream *const out = ctx->stream, *const in = rank_stream_open();
+    unsigned char *x = malloc(BYTES_MAX), *y = malloc(BYTES_MAX);
+    RANK_CHECK(ctx, x && y && in);
+    const int next = (ctx->rank + 1) % ctx->world, before = (ctx->rank + ctx->world - 1) % ctx->world;
+    for (int i = 0; i < ROUNDS; i++) {
+        const size_t bytes = 1 + (size_t)(i * 7919) % BYTES_MAX;
+        memset(x, i + ctx->rank, bytes);
+        RANK_CHECK(ctx, ctx->ops->recv(ctx->comm, y, bytes, before, in) == TITAN_OK);
+        RANK_CHECK(ctx, ctx->ops->send(ctx->comm, x, bytes, next, out) == TITAN_OK);
+        RANK_CHECK(ctx, ctx->device->stream_sync(in, NULL) == TITAN_OK);
+        RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+        for (size_t j = 0; j < bytes; j++)
+            RANK_CHECK(ctx, y[j] == (unsigned char)(i + before));
+    }
+    ctx->ops->close(ctx->comm);
+    ctx->comm = NULL;
+    rank_stream_close(in);
+    free(x);
+    free(y);
+}
+
+static void test_two_directions(void **state)
+{
+    (void)state;
+    run_on(&comm_shm, 2, RANKS_THREAD, two_directions);
+    run_on(&comm_tcp, 2, RANKS_THREAD, two_directions);
+    run_on(&comm_shm, 3, RANKS_THREAD, two_directions);
+    run_on(&comm_tcp, 3, RANKS_THREAD, two_directions);
+}
+
 /* Nobody passes a barrier before everybody has come: each counts itself in a shared word before it. */
 static void count_at_barriers(struct rank_context *ctx)
 {
@@ -178,13 +213,17 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm_1),         cmocka_unit_test(test_shm_2),     cmocka_unit_test(test_shm_3),
-        cmocka_unit_test(test_shm_4),         cmocka_unit_test(test_shm_5),     cmocka_unit_test(test_shm_6),
-        cmocka_unit_test(test_shm_7),         cmocka_unit_test(test_shm_8),     cmocka_unit_test(test_tcp_1),
-        cmocka_unit_test(test_tcp_2),         cmocka_unit_test(test_tcp_3),     cmocka_unit_test(test_tcp_4),
-        cmocka_unit_test(test_tcp_5),         cmocka_unit_test(test_tcp_6),     cmocka_unit_test(test_tcp_7),
-        cmocka_unit_test(test_tcp_8),         cmocka_unit_test(test_in_flight), cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_late_receiver), cmocka_unit_test(test_barriers),
+        cmocka_unit_test(test_shm_1),         cmocka_unit_test(test_shm_2),
+        cmocka_unit_test(test_shm_3),         cmocka_unit_test(test_shm_4),
+        cmocka_unit_test(test_shm_5),         cmocka_unit_test(test_shm_6),
+        cmocka_unit_test(test_shm_7),         cmocka_unit_test(test_shm_8),
+        cmocka_unit_test(test_tcp_1),         cmocka_unit_test(test_tcp_2),
+        cmocka_unit_test(test_tcp_3),         cmocka_unit_test(test_tcp_4),
+        cmocka_unit_test(test_tcp_5),         cmocka_unit_test(test_tcp_6),
+        cmocka_unit_test(test_tcp_7),         cmocka_unit_test(test_tcp_8),
+        cmocka_unit_test(test_in_flight),     cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_late_receiver), cmocka_unit_test(test_two_directions),
+        cmocka_unit_test(test_barriers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
