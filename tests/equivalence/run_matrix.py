@@ -68,10 +68,12 @@ def main():
     print(f"SEED={args.seed} DRAWS={args.draws}")
     with ThreadPoolExecutor(args.jobs) as pool:
         for title, some in (("case", chosen(args)), ("drawn at random", drawn)):
-            table.title(title)
+            if some:
+                table.title(title)
             for outcome in pool.map(lambda case: matrix.check(lab, case), some):
                 table.outcome(outcome)
-        print("     refused")
+        if wrong:
+            print("     refused")
         for refusal, fault in zip(wrong, pool.map(lambda r: draws.refuse(lab, r), wrong)):
             table.line([fault] if fault else [], refusal.name)
     lab.close()
