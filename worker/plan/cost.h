@@ -17,13 +17,13 @@ struct machine {
     double flops_bf16, flops_f32, flops_f8; /* dense peak of one device, FLOP/s; f8 0: not there */
     double memory_bandwidth;                /* bytes/s */
     uint64_t memory_bytes;
-    int node;                              /* devices in a machine */
-    double link_bandwidth;                 /* one direction, device to device in a machine, bytes/s */
-    double net_bandwidth;                  /* one direction, a device's share of its machine's network */
-    double host_bandwidth;                 /* device to host memory */
-    double link_latency, net_latency;      /* s, a step of a collective */
-    double start;                          /* s, an operation begins */
-    double issue;                          /* s, the host issues one action */
+    int node;                                       /* devices in a machine */
+    double link_bandwidth;                          /* one direction, device to device in a machine, bytes/s */
+    double net_bandwidth;                           /* one direction, a device's share of its machine's network */
+    double host_bandwidth;                          /* device to host memory */
+    double link_latency, net_latency;               /* s, a step of a collective */
+    double start;                                   /* s, an operation begins */
+    double issue;                                   /* s, the host issues one action */
     double matmul_efficiency, matmul_f8_efficiency; /* of peak, for large products */
     double matmul_half;                             /* m*n*k at which half of it is reached */
     double attention_efficiency, attention_dgrad_efficiency;
