@@ -72,7 +72,7 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
     if (world % unit != 0) {
         recipe_degrees(r, false, degrees);
         if (ranks > 0)
-            (void)snprintf(more, sizeof(more), " or %lld", (long long)((ranks + 1) * unit));
+            (void)snprintf(more, sizeof(more), " or %ld", (long)((ranks + 1) * unit));
         return titan_fail(err, TITAN_EINVAL, "%s does not divide %lld workers; nearest: %lld%s", degrees,
                           (long long)world, (long long)(MAX(ranks, 1) * unit), more);
     }

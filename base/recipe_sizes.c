@@ -94,7 +94,8 @@ struct share {
 static struct share share_of(const struct recipe *r, const struct recipe_mesh *m, int64_t microbatches)
 {
     const struct model_dims *d = &r->model.dims;
-    double tp = (double)m->tp, layers = (double)((d->n_layers + m->pp - 1) / m->pp);
+    const int64_t stage_layers = (d->n_layers + m->pp - 1) / m->pp;
+    double tp = (double)m->tp, layers = (double)stage_layers;
     double routed = (double)(layers_params(d, 0, d->n_layers, d->n_experts) - layers_params(d, 0, d->n_layers, 0));
     double end = (double)head_params(d), dense = (double)recipe_params(r) - routed;
     double body = dense - end * (d->tied_embeddings ? 1 : 2) + (d->tied_embeddings ? 0 : (double)d->dim);

@@ -302,7 +302,7 @@ static void close_in_flight(struct rank_context *ctx)
     double at = rank_ms();
     ctx->ops->close(ctx->comm);
     ctx->comm = NULL;
-    RANK_CHECK(ctx, rank_ms() - at < 250);
+    RANK_CHECK(ctx, rank_ms() - at < SOON_MS);
 }
 
 static void test_closing(void **state)

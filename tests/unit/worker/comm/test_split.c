@@ -620,7 +620,7 @@ static void close_in_flight(struct rank_context *ctx)
     (void)ctx->ops->all_reduce(behind.comm, &x[1], 1, DTYPE_F32, ctx->stream);
     double at = rank_ms();
     ctx->ops->close(behind.comm);
-    RANK_CHECK(ctx, rank_ms() - at < 400);
+    RANK_CHECK(ctx, rank_ms() - at < SOON_MS);
     ctx->ops->close(ahead.comm);
 }
 
