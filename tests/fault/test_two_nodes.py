@@ -141,6 +141,22 @@ def over_loopback():
     scenario(None)
 
 
+def pipeline_over_loopback():
+    """a pipeline that crosses the nodes, ZBVZeroBubble over TCP: loses a worker, then is what it was"""
+    with Cluster() as c:
+        job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text"), "training.seq_len": 32,
+                        "model.n_layers": 4, "parallelism.pipeline_parallel_degree": 2,
+                        "parallelism.pipeline_parallel_microbatch_size": 1,
+                        "parallelism.pipeline_parallel_schedule": "ZBVZeroBubble"})
+        c.training(job, 4, 10)
+        os.kill([e for e in c.events(job) if e["type"] == "worker.started"][-1]["detail"]["pid"], signal.SIGKILL)
+        until("two go on, then four", lambda: [e["detail"]["world"] for e in c.events(job)
+                                               if e["type"] == "epoch.formed"] == [4, 2, 4], 30)
+        c.training(job, 4, c.status(job)["step"])
+        c.ctl("cancel", job)
+        until("the job is cancelled", lambda: c.status(job)["state"] == "CANCELLED", 30)
+
+
 def over_namespaces():
     """the same with a network namespace for each"""
     if os.geteuid() != 0:
@@ -182,4 +198,4 @@ def over_namespaces():
         ip("link", "del", f"{tag}b")
 
 
-tap(over_loopback, over_namespaces)
+tap(over_loopback, pipeline_over_loopback, over_namespaces)
