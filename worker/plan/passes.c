@@ -202,7 +202,7 @@ static titan_status join(struct program *p, struct action *a, const struct actio
 static double compute_between(const struct program *p, const struct cost *cost, int from, int to)
 {
     double sum = 0;
-    for (int i = from; i < to; i++)
+    for (int i = from; i < to && p->actions[i].phase != PHASE_UPDATE; i++) /* the update waits for all of them */
         if (p->actions[i].stream == STREAM_COMPUTE)
             sum += cost_action(cost, p, &p->actions[i]);
     return sum;
@@ -341,6 +341,99 @@ titan_status pass_bucket(struct program *p, const struct pass_options *options, 
         return TITAN_OK;
     }
     return leader == p ? TITAN_OK : bucket(p, options, joins, stretch, true, err);
+}
+
+/* --- gradients that are being sent
+ * ------------------------------------------------------------------------------------ */
+
+static bool is_reduction(const struct action *a)
+{
+    return a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE;
+}
+
+/* For every buffer the last action that touches it. */
+static void last_touches(const struct program *p, int *ret)
+{
+    for (int i = 0; i < p->n_actions; i++)
+        for (int k = 0; k < p->actions[i].n_operands; k++)
+            ret[action_operands(p, &p->actions[i])[k].buffer] = i;
+}
+
+/* RELEASE of what action `from` of the program is the last to read. */
+static titan_status append_releases(struct program *p, int from, const int *last, struct action *out, int *n_out,
+                                    int params, struct titan_error *err)
+{
+    const struct action *a = &p->actions[from];
+
+    for (int k = 1; k < a->n_operands; k += 2) {
+        const int buffer = action_operands(p, a)[k].buffer;
+        if (last[buffer] != from || buffer_is_external(p->buffers[buffer].kind))
+            continue;
+        struct action release = {.op = OP_RELEASE,
+                                 .stream = STREAM_COMPUTE,
+                                 .phase = a->phase,
+                                 .channel = -1,
+                                 .peer = a->peer,
+                                 .unit = p->buffers[buffer].unit,
+                                 .stage = a->stage,
+                                 .microbatch = -1,
+                                 .params = params,
+                                 .operand = p->n_operands,
+                                 .n_operands = 1};
+        TRY(append_operands(p, a->operand + k, 1, err));
+        out[(*n_out)++] = release;
+    }
+    return TITAN_OK;
+}
+
+static titan_status hold(struct program *p, const int *last, struct action *out, int *n_out, struct titan_error *err)
+{
+    int before[CHANNEL_COUNT], params;
+
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        before[c] = NONE;
+    TRY(append_params(p, &(struct op_params){0}, &params, err));
+    for (int i = 0; i < p->n_actions; i++) {
+        out[(*n_out)++] = p->actions[i];
+        if (!is_reduction(&p->actions[i]))
+            continue;
+        int *const held = &before[p->actions[i].channel];
+        if (*held != NONE)
+            TRY(append_releases(p, *held, last, out, n_out, params, err));
+        *held = i;
+    }
+    return TITAN_OK;
+}
+
+titan_status pass_hold(struct program *p, const struct pass_options *options, struct titan_error *err)
+{
+    _cleanup_free_ int *last = malloc(((size_t)p->n_buffers + 1) * sizeof *last);
+    struct action *const before = p->actions;
+    const int n_before = p->n_actions;
+    int n = 0, pairs = 0;
+
+    for (int i = 0; i < p->n_actions; i++)
+        pairs += is_reduction(&p->actions[i]) ? p->actions[i].n_operands / 2 : 0;
+    struct action *out = malloc(((size_t)(p->n_actions + pairs) + 1) * sizeof *out);
+    if (!last || !out) {
+        free(out);
+        return no_memory(err);
+    }
+    last_touches(p, last);
+    const titan_status status = hold(p, last, out, &n, err);
+    if (status == TITAN_OK) {
+        p->actions = out;
+        p->n_actions = n;
+        if (fits(p, options)) {
+            p->cap_actions = n_before + pairs;
+            free(before);
+            return TITAN_OK;
+        }
+        p->actions = before;
+        p->n_actions = n_before;
+    }
+    free(out);
+    return status;
 }
 
 /* --- asynchronous tensor parallelism

@@ -26,6 +26,10 @@ titan_status pass_bucket(struct program *p, const struct pass_options *options, 
 titan_status pass_reorder(struct program *p, const struct pass_options *options,
                           struct titan_error *err) TITAN_MUST_USE;
 
+/* What a gradient reduction sends keeps its memory until the next one of its channel is issued: otherwise the compute
+ * that follows is given that memory at once and waits for the transfer. Left out where the peak would leave memory. */
+titan_status pass_hold(struct program *p, const struct pass_options *options, struct titan_error *err) TITAN_MUST_USE;
+
 /* Asynchronous tensor parallelism: gather-then-multiply and multiply-then-scatter over tp in `pieces` row blocks, each
  * piece's transfer beside another's product. A rank's tokens are then block-cyclic (block r of each piece) instead of
  * one block, for all of them alike, so pieces arrive in natural order and nothing else changes. A program whose rows do

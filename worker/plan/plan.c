@@ -197,7 +197,8 @@ static titan_status run_passes(const struct plan *plan, struct program *p, int k
     const int leader = program_kind_leader(&plan->build, kind);
     struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
 
-    if (strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0) {
+    const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
+    if (buckets) {
         if (leader != kind)
             TRY(draft_program(plan, leader, &options.leader, err));
         const titan_status status = pass_bucket(p, &options, err);
@@ -205,6 +206,8 @@ static titan_status run_passes(const struct plan *plan, struct program *p, int k
         options.leader = NULL;
         TRY(status);
     }
+    if (buckets || r->parallelism.fsdp_reorder)
+        TRY(pass_hold(p, &options, err));
     if (r->parallelism.fsdp_reorder)
         TRY(pass_reorder(p, &options, err));
     return program_finish(p, err);

@@ -13,6 +13,7 @@
 #include "tests/support/plans.h"
 #include "worker/plan/check.h"
 #include "worker/plan/passes.h"
+#include "worker/plan/simulate.h"
 
 #define SETS_MAX 16
 
@@ -284,6 +285,11 @@ static void unequal_shares_bucket_alike(void **state)
     }
 }
 
+static double time_of(void *arg, const struct program *p, const struct action *a)
+{
+    return cost_action(arg, p, a);
+}
+
 /* Sum over gathers of the compute actions between issue and first use. */
 static int64_t lead(const struct program *p)
 {
@@ -380,6 +386,50 @@ static void passes_give_way_to_a_memory_limit(void **state)
     (void)state;
     give_way(pass_bucket, deep);
     give_way(pass_reorder, late);
+    give_way(pass_hold, deep);
+}
+
+static double exposed_reductions(const struct program *p, const struct cost *cost)
+{
+    const struct program *const all[] = {p};
+    const struct simulation_options options = {
+        .programs = all, .n = 1, .issue = cost->machine->issue, .time = time_of, .arg = (void *)cost};
+    struct titan_error err = {0};
+    struct simulation *s = NULL;
+
+    if (simulate(&options, &s, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    const double exposed = s->ranks[0].exposed[CHANNEL_REDUCE];
+    simulation_close(s);
+    return exposed;
+}
+
+/* With memory of their own, reductions hide behind the layer that follows, in buckets too. */
+static void held_gradients_hide_their_reduction(void **state)
+{
+    struct titan_error err = {0};
+    struct planned p;
+    double exposed[2][2];
+
+    (void)state;
+    open_plan(&p, 4, "h100", deep, &off);
+    for (int buckets = 0; buckets < 2; buckets++)
+        for (int held = 0; held < 2; held++) {
+            struct program *plain = draft_of(&p), *q = draft_of(&p);
+            const struct pass_options options = {.cost = &p.cost};
+            assert_int_equal(buckets ? pass_bucket(q, &options, &err) : TITAN_OK, TITAN_OK);
+            assert_int_equal(held ? pass_hold(q, &options, &err) : TITAN_OK, TITAN_OK);
+            accepted(q);
+            same_computations(plain, q, "held gradients");
+            same_bytes(plain, q, "held gradients");
+            exposed[buckets][held] = exposed_reductions(q, &p.cost);
+            program_close(plain);
+            program_close(q);
+        }
+    assert_true(exposed[0][1] <= exposed[0][0]);
+    assert_true(exposed[1][1] < exposed[1][0]);
+    assert_true(exposed[1][1] <= exposed[0][0]); /* buckets do not lose */
+    planned_close(&p);
 }
 
 static void pieces_are_as_many_as_asked(void **state)
@@ -416,7 +466,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_setting_computes_the_same),   cmocka_unit_test(buckets_hold_all_and_no_more),
         cmocka_unit_test(unequal_shares_bucket_alike),       cmocka_unit_test(reordering_asks_earlier),
-        cmocka_unit_test(passes_give_way_to_a_memory_limit), cmocka_unit_test(pieces_are_as_many_as_asked),
+        cmocka_unit_test(passes_give_way_to_a_memory_limit), cmocka_unit_test(held_gradients_hide_their_reduction),
+        cmocka_unit_test(pieces_are_as_many_as_asked),
     };
     return cmocka_run_group_tests_name("passes", tests, NULL, NULL);
 }
