@@ -77,7 +77,7 @@ struct recipe {
         char fsdp_reshard_after_forward[16];
         int64_t fsdp_prefetch;   /* units gathered ahead of their use */
         char fsdp_reduce[16];    /* when gradients are reduced: "default", "microbatch", "step" */
-        char fsdp_bucketing[16]; /* "off", "block" (a unit is a bucket), "greedy" (against the cost model) */
+        char fsdp_bucketing[16]; /* "block" or "off" (a unit is a bucket), "greedy" (against the cost model) */
         bool fsdp_reorder;       /* gathers are issued ahead of the compute they can hide under */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
         double expert_parallel_room; /* rows of a rank's experts, in even shares; 0 = for the worst case */

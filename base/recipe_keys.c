@@ -172,10 +172,12 @@ const struct recipe_key recipe_keys[] = {
             "communication. \"default\": microbatch, but step in a pipeline and where parameters stay gathered."},
     {.section = "parallelism", .name = "fsdp_bucketing", .type = KEY_STRING, AT(parallelism.fsdp_bucketing),
      .choices = "off|block|greedy", .initial = "\"block\"", .flags = KEY_TITAN,
-     .doc = "What one collective carries: each parameter alone, a layer (\"block\"), or as many as the cost model "
-            "finds best (\"greedy\")."},
+     .doc = "What one launch carries: the parameters of a layer, which lie in one buffer (\"block\"), or of as many "
+            "layers as the cost model finds best (\"greedy\"). \"off\" is block: there is nothing smaller to send."},
     {.section = "parallelism", .name = "fsdp_reorder", .type = KEY_BOOL, AT(parallelism.fsdp_reorder),
-     .initial = "true", .flags = KEY_TITAN, .doc = "Gathers are issued ahead of the compute they can hide under."},
+     .initial = "true", .flags = KEY_TITAN,
+     .doc = "Gathers are issued ahead of the compute they can hide under; a gradient that is sent keeps its memory "
+            "until the next one."},
     DEGREE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
     {.section = "parallelism", .name = "enable_async_tensor_parallel", .type = KEY_BOOL,
      AT(parallelism.enable_async_tensor_parallel), .initial = "false",
