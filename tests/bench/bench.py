@@ -122,7 +122,7 @@ def recovery():
 # --- the step as a program ------------------------------------------------------------------------------------------
 
 MEMORY_MODEL = {"model.flavor": "debugmodel", "model.dim": 512, "model.n_layers": 8, "model.n_heads": 8,
-                "model.n_kv_heads": 8, "model.ffn_hidden": 1536, "model.vocab_size": 8192, "training.seq_len": 256,
+                "model.n_kv_heads": 8, "model.ffn_hidden": 1536, "model.vocab_size": 8192, "training.seq_len": 1024,
                 "training.local_batch_size": 1, "training.mixed_precision_param": "float32"}
 SMALL_MODEL = {"model.dim": 64, "model.n_layers": 2, "model.n_heads": 4, "model.n_kv_heads": 4,
                "model.ffn_hidden": 128, "model.vocab_size": 512, "training.seq_len": 32}
@@ -173,12 +173,12 @@ def anonymous_bytes(marker):
 
 
 def measured_bytes(name, world, keys):
-    """The most a rank has touched by the end of three steps: the arena is never given back, so looking often finds it."""
+    """The most a rank has touched by the end of two steps: the arena is never given back, so looking often finds it."""
     job = HOME / f"memory-{name}"
     shutil.rmtree(job, ignore_errors=True)
     worker = subprocess.Popen(
         [str(a) for a in (BIN / "titan-worker", "run", *recipe_of(name, world, keys), "-n", world, "--dir", job,
-                          *overrides({"training.dataset_path": text(), "training.steps": 3, "device.threads": 1,
+                          *overrides({"training.dataset_path": text(), "training.steps": 2, "device.threads": 1,
                                       "checkpoint.enable": "false"}))],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     most = 0

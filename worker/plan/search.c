@@ -10,6 +10,7 @@
 
 #define SIMULATED_MAX 24 /* candidates that are built */
 #define LISTED_MAX 10
+#define OPTIMISM 1.1 /* a step may be this much shorter than the formula says */
 #define GIB 1073741824.0
 
 struct candidate {
@@ -213,6 +214,16 @@ static int by_result(const void *x, const void *y)
     return a->memory < b->memory ? -1 : a->memory > b->memory;
 }
 
+/* No candidate from this formula on can enter the list any more. */
+static bool hopeless(const struct search *s, int n, double estimate)
+{
+    int better = 0;
+
+    for (int i = 0; i < n; i++)
+        better += s->candidates[i].fits && s->candidates[i].step * OPTIMISM < estimate;
+    return better >= LISTED_MAX;
+}
+
 /* Best first by formula, skipping what is far too large; *ret_n of them stand at the front afterwards, measured. */
 static titan_status measure_best(struct search *s, int *ret_n, struct titan_error *err)
 {
@@ -221,6 +232,8 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
     qsort(s->candidates, (size_t)s->n, sizeof *s->candidates, by_estimate);
     for (int i = 0; i < s->n && n < SIMULATED_MAX; i++) {
         struct candidate *c = &s->candidates[i];
+        if (hopeless(s, n, c->estimate))
+            break;
         if ((double)recipe_memory_bytes(&c->recipe, s->world) > 1.5 * (double)s->machine->memory_bytes)
             continue;
         TRY(measure(s, c, err));
