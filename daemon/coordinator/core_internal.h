@@ -165,6 +165,8 @@ void say_event(struct core *c, struct jobrec *j, struct say say); /* without a c
 void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
 /* What it waits for, or, with lacks 0, that it does not any more. */
 void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
+/* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
+void say_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots);
 void say_job_update(struct core *c, struct jobrec *j);
 void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);

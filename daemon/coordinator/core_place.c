@@ -143,16 +143,26 @@ void place_grow(struct core *c, struct jobrec *j)
     start_workers(c, j, world - have);
 }
 
-/* Could the cluster as it is hold the job if nothing else ran? */
-static bool fits_at_all(const struct core *c, const struct jobrec *j)
+/* Slots of all nodes together, of the device the job may run on that has most. */
+static uint32_t most_slots(const struct core *c, const struct jobrec *j)
 {
+    uint32_t most = 0;
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++) {
         uint32_t all = 0;
         (void)free_slots(c, devices[i], &all);
-        if ((strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, devices[i]) == 0) && place_world(j, all))
-            return true;
+        if (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, devices[i]) == 0)
+            most = MAX(most, all);
     }
-    return false;
+    return most;
+}
+
+/* Could the cluster as it is hold the job if nothing else ran? If not, the job says what it lacks. */
+static bool fits_at_all(struct core *c, struct jobrec *j)
+{
+    uint32_t slots = most_slots(c, j);
+    bool fits = place_world(j, slots) > 0;
+    say_job_needs_nodes(c, j, fits ? 0 : place_least(j) - slots, slots);
+    return fits;
 }
 
 static bool any_free(const struct core *c)

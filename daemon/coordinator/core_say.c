@@ -88,26 +88,47 @@ void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const cha
                            .detail = detail_end(c, &d)});
 }
 
+/* Tells of a number of lacking workers when it has changed; words is NULL when there are none. */
+static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)
+{
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    j->lacks = lacks;
+    change->job.id = j->id;
+    change->job.reason = words ? words : "";
+    if (words)
+        set_event(c, change, j,
+                  (struct say){.type = "job.waiting",
+                               .message = words,
+                               .detail = batch_printf(c->out, "{\"lacks\":%u,\"needs\":%u,\"workers\":%u}", lacks,
+                                                      place_least(j), job_staying(j))});
+}
+
+/* "mesh pp=2 tp=2", or "run" where there is none. */
+static const char *mesh_words(struct core *c, const struct jobrec *j)
+{
+    return *j->spec.mesh ? batch_printf(c->out, "mesh %s", j->spec.mesh) : "run";
+}
+
 void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
 {
-    if (lacks == j->lacks)
-        return;
-    j->lacks = lacks;
-    uint32_t need = place_least(j), have = job_staying(j);
-    const char *mesh = j->spec.mesh;
-    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
-    change->job.id = j->id;
-    change->job.reason = "";
-    if (lacks == 0)
-        return;
-    change->job.reason =
-        batch_printf(c->out, "waiting for %u more worker%s: the %s%s needs %u, %u %s there", lacks,
-                     lacks == 1 ? "" : "s", *mesh ? "mesh " : "run", mesh, need, have, have == 1 ? "is" : "are");
-    set_event(
-        c, change, j,
-        (struct say){.type = "job.waiting",
-                     .message = change->job.reason,
-                     .detail = batch_printf(c->out, "{\"lacks\":%u,\"needs\":%u,\"workers\":%u}", lacks, need, have)});
+    const uint32_t have = job_staying(j);
+    if (lacks != j->lacks)
+        set_lacks(c, j, lacks,
+                  lacks ? batch_printf(c->out, "waiting for %u more worker%s: the %s needs %u, %u %s there", lacks,
+                                       lacks == 1 ? "" : "s", mesh_words(c, j), place_least(j), have,
+                                       have == 1 ? "is" : "are")
+                        : NULL);
+}
+
+void say_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots)
+{
+    if (lacks != j->lacks)
+        set_lacks(c, j, lacks,
+                  lacks ? batch_printf(c->out,
+                                       "waiting for nodes: the %s needs %u workers, all nodes together have %u "
+                                       "slot%s",
+                                       mesh_words(c, j), place_least(j), slots, slots == 1 ? "" : "s")
+                        : NULL);
 }
 
 void say_job_update(struct core *c, struct jobrec *j)

@@ -684,6 +684,28 @@ static void test_waits_for_a_mesh(void **state)
     close_bench(&b);
 }
 
+/* Larger than all nodes together: it stays in the queue, says why, and starts when there are nodes enough. */
+static void test_needs_nodes(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    hello(&b, 1, "a", 3, NULL, 0);
+    struct job job = job_of(1, 4, 4);
+    world_set_add(&job.spec.worlds, 4);
+    strcpy(job.spec.mesh, "pp=2 tp=2");
+    submit_job(&b, &job);
+    assert_null(told(&b, START, 0));
+    assert_string_equal(reason(&b)->job.reason,
+                        "waiting for nodes: the mesh pp=2 tp=2 needs 4 workers, all nodes together have 3 slots");
+    assert_string_equal(event(&b, "job.waiting")->detail, "{\"lacks\":1,\"needs\":4,\"workers\":0}");
+    hello(&b, 2, "b", 1, NULL, 0);
+    assert_string_equal(reason(&b)->job.reason, "");
+    assert_non_null(told(&b, START, 1));
+    assert_non_null(told(&b, START, 2));
+    close_bench(&b);
+}
+
 /* Nobody else may have the slots for ever: after a while the survivors are let go, and the wait goes on. */
 static void test_waits_without_workers(void **state)
 {
@@ -865,6 +887,7 @@ int main(void)
         cmocka_unit_test(test_smaller_mesh),
         cmocka_unit_test(test_waits_for_a_mesh),
         cmocka_unit_test(test_waits_without_workers),
+        cmocka_unit_test(test_needs_nodes),
         cmocka_unit_test(test_own_stall_is_not_the_nodes),
         cmocka_unit_test(test_agent_comes_back),
         cmocka_unit_test(test_commands_are_said_again),
