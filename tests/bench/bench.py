@@ -127,7 +127,7 @@ MEMORY_MODEL = {"model.flavor": "debugmodel", "model.dim": 512, "model.n_layers"
 SMALL_MODEL = {"model.dim": 64, "model.n_layers": 2, "model.n_heads": 4, "model.n_kv_heads": 4,
                "model.ffn_hidden": 128, "model.vocab_size": 512, "training.seq_len": 32}
 P, AC = "parallelism.", "activation_checkpoint.mode"
-PP2 = {P + "pipeline_parallel_degree": 2, "training.global_batch_size": 8}
+PP2 = {P + "pipeline_parallel_degree": 2, "training.global_batch_size": 4}
 LAYOUTS = {  # name: (ranks, keys)
     "one rank": (1, {AC: "none"}),
     "one rank, full checkpointing": (1, {AC: "full"}),
