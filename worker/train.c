@@ -58,7 +58,7 @@ struct epoch {
     struct epoch_view view;
     const struct comm_ops *comm_ops; /* NULL when alone */
     _Atomic(struct comm *) comm;     /* of all ranks; the control thread revokes it, and so its parts */
-    struct comm *comms[CHANNEL_COUNT];
+    struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     struct plan *plan;
     struct program *program; /* this rank's */
     uint32_t channels;       /* bits: those that any rank's program uses */
@@ -247,26 +247,54 @@ static titan_status open_streams(struct epoch *e, struct titan_error *err)
 /* --- an epoch: communicators of the mesh's groups
  * -------------------------------------------------------------------------- */
 
-/* All ranks split in the same order, also for channels that their own program does not use. */
-static titan_status open_groups(struct epoch *e, struct titan_error *err)
+static titan_status split(struct epoch *e, enum channel channel, const int *members, int n, struct comm **ret,
+                          struct titan_error *err)
 {
     struct membership *m = e->t->members;
     struct comm *const world = atomic_load(&e->comm);
+
+    if (e->comm_ops->split(world, members, n, m->ops->revoked(m), ret, err) == TITAN_OK)
+        return TITAN_OK;
+    return titan_error_wrap(err, "communicator %s", channel_name(channel));
+}
+
+/* One communicator for each edge of a pipeline's ring. */
+static titan_status open_edges(struct epoch *e, enum channel channel, struct titan_error *err)
+{
+    const struct mesh *mesh = &e->plan->mesh;
+
+    for (int colour = 0; colour < mesh_edge_colours(mesh); colour++) {
+        int members[2];
+        const enum edge_side side = mesh_edge(mesh, channel, colour, e->view.rank, members);
+        struct comm *edge = NULL;
+        TRY(split(e, channel, members, side == EDGE_NONE ? 1 : 2, &edge, err));
+        if (side == EDGE_NONE)
+            e->comm_ops->close(edge);
+        else
+            *(side == EDGE_SENDS ? &e->comms[channel] : &e->inbound[channel]) = edge;
+    }
+    return TITAN_OK;
+}
+
+/* All ranks split in the same order, also for channels that their own program does not use. */
+static titan_status open_groups(struct epoch *e, struct titan_error *err)
+{
     const struct mesh *mesh = &e->plan->mesh;
     _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
 
     if (!members)
         return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
-    e->comms[CHANNEL_WORLD] = world;
+    e->comms[CHANNEL_WORLD] = atomic_load(&e->comm);
     for (int c = 0; c < CHANNEL_COUNT; c++) {
         const enum group group = channel_group((enum channel)c);
         const int n = mesh_group_size(mesh, group);
         if (c == CHANNEL_WORLD || n == 1 || !(e->channels >> c & 1))
             continue;
         mesh_group_members(mesh, group, e->view.rank, members);
-        const titan_status status = e->comm_ops->split(world, members, n, m->ops->revoked(m), &e->comms[c], err);
-        if (status != TITAN_OK)
-            return titan_error_wrap(err, "communicator %s", channel_name((enum channel)c));
+        if (group == GROUP_PP)
+            TRY(open_edges(e, (enum channel)c, err));
+        else
+            TRY(split(e, (enum channel)c, members, n, &e->comms[c], err));
     }
     return TITAN_OK;
 }
@@ -274,8 +302,11 @@ static titan_status open_groups(struct epoch *e, struct titan_error *err)
 static void close_comms(struct epoch *e)
 {
     for (int c = 0; c < CHANNEL_COUNT; c++)
-        if (c != CHANNEL_WORLD && e->comms[c])
-            e->comm_ops->close(e->comms[c]);
+        for (int side = 0; side < 2; side++) {
+            struct comm *const child = side == 0 ? e->comms[c] : e->inbound[c];
+            if (c != CHANNEL_WORLD && child)
+                e->comm_ops->close(child);
+        }
     e->comm_ops->close(atomic_load(&e->comm));
 }
 
@@ -549,6 +580,7 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
 
     memcpy(exec.streams, t->streams, sizeof exec.streams);
     memcpy(exec.comms, e->comms, sizeof exec.comms);
+    memcpy(exec.inbound, e->inbound, sizeof exec.inbound);
     TRY(alloc_batch(e, err));
     TRY(exec_open(&exec, &e->exec, err));
     if (t->recipe->checkpoint.enable) {

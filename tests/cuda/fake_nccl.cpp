@@ -48,6 +48,8 @@ struct fake_comm {
     uint64_t barriers = 0; /* passed by this rank */
     std::atomic<bool> abort{false};
     std::atomic<int> in_flight{0};
+    std::atomic<uint64_t> served{0}; /* operations run one after another in the order of their calls, */
+    uint64_t issued = 0;             /* whatever their streams are */
     std::atomic<int> busy_looks{0}; /* GetAsyncError answers "in progress" this often */
     bool revoked = false, finalized = false, forming = true;
     int operations = 0;
@@ -184,9 +186,12 @@ template <class Run> static ncclResult_t enqueue(ncclComm_t nccl, cudaStream_t s
     if (c->revoked || c->finalized || c->abort)
         return ncclInvalidUsage;
     c->in_flight++;
-    fake_stream_enqueue(stream, [c, run] {
+    fake_stream_enqueue(stream, [c, run, turn = c->issued++] {
+        while (c->served.load() != turn && !c->abort.load())
+            usleep(20);
         if (!c->abort.load())
             run(c.get());
+        c->served++;
         c->in_flight--;
     });
     if (c->operations++ == 0) { /* the first one connects */

@@ -5,8 +5,9 @@
  *
  * - Collectives are enqueued on a stream of the device and run in its order; every member must enqueue the same
  *   collectives in the same order. Counts are per-rank element counts, equal on all members. Several streams may
- *   be used if events make the operations of one communicator run in the order they were enqueued; of one that is only
- *   used for messages, sends may have one stream and receives another, without events between the two.
+ *   be used if events make the operations of one communicator run in the order they were enqueued. (shm, tcp: of one
+ * that is only used for messages, sends may have one stream and receives another, without events between the two. NCCL
+ *   runs them in the order of their calls.)
  * - A member that dies, a lost connection or a revoke make the pending and all later operations fail quickly (a few ms)
  *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits. A
  *   communicator and all that was split from it fail, and are revoked, as one.

@@ -618,14 +618,20 @@ static titan_status run_shift(const struct call *c)
     return c->e->opt.comm_ops->shift(comm_of(c), at(c, 0), at(c, 1), (size_t)N(0), (int)N(1), c->s);
 }
 
+/* An edge's two members stand in the order of their pp ranks. */
+static int other_end(const struct call *c)
+{
+    return c->a->peer < c->e->at[AXIS_PP] ? 0 : 1;
+}
+
 static titan_status run_send(const struct call *c)
 {
-    return c->e->opt.comm_ops->send(comm_of(c), at(c, 0), (size_t)N(0), c->a->peer, c->s);
+    return c->e->opt.comm_ops->send(c->e->opt.comms[c->a->channel], at(c, 0), (size_t)N(0), other_end(c), c->s);
 }
 
 static titan_status run_recv(const struct call *c)
 {
-    return c->e->opt.comm_ops->recv(comm_of(c), at(c, 0), (size_t)N(0), c->a->peer, c->s);
+    return c->e->opt.comm_ops->recv(c->e->opt.inbound[c->a->channel], at(c, 0), (size_t)N(0), other_end(c), c->s);
 }
 
 /* [owner][subtree][shard] from the subtrees' whole gradients. */

@@ -23,7 +23,9 @@ struct exec_options {
     const struct device_handle *device;
     struct stream *streams[STREAM_COUNT]; /* borrowed; those in program->streams */
     const struct comm_ops *comm_ops;      /* NULL when world is 1 */
-    struct comm *comms[CHANNEL_COUNT];    /* borrowed; those in program->channels whose group has several members */
+    /* Borrowed; those in program->channels whose group has several members. Of a point-to-point channel comms is the
+     * edge SEND goes out by, inbound the one RECV comes in by; both have two members (mesh_edge). */
+    struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     /* Memory of an external buffer other than TABLE. */
     void *(*bind)(void *arg, const struct buffer *buffer);
     /* OPTIMISE: update a unit's n elements. state: masters, m and v one after the other where the program staged them

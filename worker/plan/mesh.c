@@ -118,6 +118,33 @@ void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int
         ret[i] = first + i * s.stride;
 }
 
+int mesh_edge_colours(const struct mesh *mesh)
+{
+    const int pp = mesh->size[AXIS_PP];
+    return pp == 1 ? 0 : 2 + pp % 2;
+}
+
+/* Every second edge; the last one of an odd ring has a colour of its own. */
+static int edge_colour(int pp, int sender)
+{
+    return pp % 2 == 1 && sender == pp - 1 ? 2 : sender % 2;
+}
+
+enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colour, int rank, int members[2])
+{
+    const int pp = mesh->size[AXIS_PP], me = mesh_group_rank(mesh, GROUP_PP, rank);
+    const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
+    const int to = (me + (next ? 1 : pp - 1)) % pp, from = (me + (next ? pp - 1 : 1)) % pp;
+    const bool sends = edge_colour(pp, me) == colour, receives = edge_colour(pp, from) == colour;
+    const int other = rank + ((sends ? to : from) - me) * mesh_group_stride(mesh, GROUP_PP);
+
+    members[0] = members[1] = rank;
+    if (!sends && !receives)
+        return EDGE_NONE;
+    members[other < rank ? 0 : 1] = other;
+    return sends ? EDGE_SENDS : EDGE_RECEIVES;
+}
+
 int mesh_batch_size(const struct mesh *mesh)
 {
     return mesh->size[AXIS_DP_REPLICATE] * mesh->size[AXIS_DP_SHARD];

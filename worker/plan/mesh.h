@@ -70,6 +70,14 @@ int mesh_group_stride(const struct mesh *mesh, enum group group);
 int mesh_group_rank(const struct mesh *mesh, enum group group, int rank);
 void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int *ret);
 
+/* A point-to-point channel is a ring of edges from pp rank to pp rank. Edges of one colour have no rank in common, so a
+ * communicator of two for each edge is had by splitting once a colour. Each edge has its own because a rank's sends
+ * must not wait behind its receives, and NCCL runs all of a communicator's operations in the order of their calls. */
+int mesh_edge_colours(const struct mesh *mesh);
+enum edge_side { EDGE_NONE, EDGE_SENDS, EDGE_RECEIVES };
+/* What a rank does on the edges of this colour; members: the edge's two ranks in order, or the rank alone. */
+enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colour, int rank, int members[2]);
+
 /* Data-parallel degree (who reads which samples) and a rank's place in it: dp_replicate * dp_shard. */
 int mesh_batch_size(const struct mesh *mesh);
 int mesh_batch_rank(const struct mesh *mesh, int rank);
