@@ -598,7 +598,7 @@ static titan_status alloc_units(struct builder *b, struct titan_error *err)
         for (size_t i = 0; i < slots; i++)
             unit->grad[i] = NONE;
     }
-    b->layers = calloc((size_t)n * slots, sizeof *b->layers);
+    b->layers = calloc((size_t)n * slots + 1, sizeof *b->layers);
     if (!b->layers)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     for (size_t i = 0; i < (size_t)n * slots; i++) {

@@ -155,7 +155,7 @@ static uint64_t hash_params(const struct op_params *q)
 
 static bool same_params(const struct op_params *a, const struct op_params *b)
 {
-    return memcmp(a->n, b->n, sizeof a->n) == 0 && memcmp(a->f, b->f, sizeof a->f) == 0 && a->flags == b->flags &&
+    return memcmp(a->n, b->n, sizeof a->n) == 0 && a->f[0] == b->f[0] && a->f[1] == b->f[1] && a->flags == b->flags &&
            a->dt == b->dt && a->dt2 == b->dt2;
 }
 

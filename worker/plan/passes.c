@@ -8,6 +8,8 @@
 #include "worker/device/device.h"
 
 #define BUCKET_PAIRS 8
+#define HORIZON 1.5 /* of a gather's own time is covered by compute, so that a late one still hides */
+#define HORIZON_HALVINGS 4
 #define BUCKET_SHARE 5 /* a bucket is at most 1/5 of all bytes of its channel */
 #define NONE (-1)
 
@@ -128,8 +130,8 @@ titan_status pass_reorder(struct program *p, const struct pass_options *options,
     if (!places || !before)
         return no_memory(err);
     memcpy(before, p->actions, (size_t)p->n_actions * sizeof *before);
-    for (double horizon = 1.5; horizon > 0.1; horizon /= 2) {
-        place_gathers(p, options->cost, horizon, places);
+    for (int halvings = 0; halvings < HORIZON_HALVINGS; halvings++) {
+        place_gathers(p, options->cost, HORIZON / (1 << halvings), places);
         TRY(rearrange(p, places, err));
         if (fits(p, options))
             return TITAN_OK;

@@ -59,7 +59,7 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
 {
     s->out->n = s->opt->n;
     s->out->ranks = calloc((size_t)s->opt->n, sizeof *s->out->ranks);
-    s->lanes = calloc((size_t)(s->opt->n * STREAM_COUNT), sizeof *s->lanes);
+    s->lanes = calloc((size_t)s->opt->n * STREAM_COUNT, sizeof *s->lanes);
     if (!s->out->ranks || !s->lanes)
         return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
     for (int r = 0; r < s->opt->n; r++) {
