@@ -46,7 +46,8 @@ static void must(titan_status status, const struct titan_error *err)
     exit(1);
 }
 
-/* --- kernels that do nothing --------------------------------------------------------------------------------------- */
+/* --- kernels that do nothing ---------------------------------------------------------------------------------------
+ */
 
 static int64_t sweep_ns, calls;
 
@@ -82,7 +83,8 @@ static void replace_kernels(struct bench *b, titan_status (*fn)(void))
     b->without.ops = &b->idle;
 }
 
-/* --- the step ------------------------------------------------------------------------------------------------------ */
+/* --- the step ------------------------------------------------------------------------------------------------------
+ */
 
 static void *bind(void *arg, const struct buffer *buffer)
 {
@@ -153,14 +155,22 @@ static double median_step(struct bench *b, enum kernels kernels, int n)
     return ms[n / 2];
 }
 
-/* --- set-up -------------------------------------------------------------------------------------------------------- */
+/* --- set-up --------------------------------------------------------------------------------------------------------
+ */
 
 static void read_recipe(struct bench *b, int n, char **sets)
 {
-    static const char *const keys[] = {
-        "model.flavor=debugmodel",     "model.dim=768",        "model.n_layers=12",   "model.n_heads=12",
-        "model.n_kv_heads=12",         "model.ffn_hidden=2048", "model.vocab_size=25600", "training.seq_len=512",
-        "training.local_batch_size=1", "elastic.max_workers=1", "activation_checkpoint.mode=none"};
+    static const char *const keys[] = {"model.flavor=debugmodel",
+                                       "model.dim=768",
+                                       "model.n_layers=12",
+                                       "model.n_heads=12",
+                                       "model.n_kv_heads=12",
+                                       "model.ffn_hidden=2048",
+                                       "model.vocab_size=25600",
+                                       "training.seq_len=512",
+                                       "training.local_batch_size=1",
+                                       "elastic.max_workers=1",
+                                       "activation_checkpoint.mode=none"};
     struct titan_error err = {0};
 
     recipe_init(&b->recipe);
@@ -177,12 +187,8 @@ static void open_program(struct bench *b)
     struct titan_error err = {0};
     struct layout *layout = NULL;
     const enum dtype dt = b->device.info.bf16_fast ? DTYPE_BF16 : DTYPE_F32;
-    const struct plan_options options = {.recipe = &b->recipe,
-                                         .model = b->model,
-                                         .world = 1,
-                                         .dt = dt,
-                                         .ops = b->device.ops,
-                                         .dev = b->device.dev};
+    const struct plan_options options = {
+        .recipe = &b->recipe, .model = b->model, .world = 1, .dt = dt, .ops = b->device.ops, .dev = b->device.dev};
 
     must(plan_open(&options, &b->plan, &err), &err);
     must(plan_program(b->plan, 0, &b->program, &err), &err);
