@@ -47,7 +47,7 @@ def report():
         assert re.search(rf"^  {kind} +\d+\.\d\d +\d+\.\d\d$", out, re.M), kind + "\n" + out
     assert "of 80 GiB: fits" in out
     for axis in ("pp", "dp_shard", "tp"):
-        assert re.search(rf"^  {axis} +[\d.]+$", out, re.M), axis + "\n" + out
+        assert re.search(rf"^  {axis} +[\d.]+ [KMGT]?i?B$", out, re.M), axis + "\n" + out
     assert "dp_replicate" not in out and "\n  cp " not in out
     assert re.search(r"^step +[\d.]+ s, \d+ tokens/s per device, MFU [\d.]+ %$", out, re.M), out
     assert re.search(r"^slowest +\w", out, re.M), out

@@ -218,13 +218,14 @@ static void print_bytes(const struct forecast *f, struct buf *out)
 {
     if (f->plan->opt.world == 1)
         return;
-    buf_puts(out, "\nsent by a rank in a step, MB\n");
+    char text[UNITS_TEXT];
+    buf_puts(out, "\nsent by a rank in a step\n");
     for (int k = 0; k < TRAFFIC_COUNT; k++) {
         double most = 0;
         for (int i = 0; i < f->n; i++)
             most = MAX(most, f->bytes[i][k]);
         if (most > 0)
-            buf_printf(out, "  %-12s %14.3f\n", traffic_name(k), most * 1e-6);
+            buf_printf(out, "  %-12s %12s\n", traffic_name(k), format_bytes((uint64_t)most, text));
     }
 }
 
