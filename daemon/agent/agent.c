@@ -335,10 +335,14 @@ static void on_stop(struct agent *a, const Titan__Internal__StopWorkers *m)
 static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
 {
     char job_dir[PATH_MAX];
-    if (m->cancel)
+    if (m->cancel) {
         logs_cancel(a->logs, m->request_id);
-    else
-        logs_request(a->logs, m, workers_job_dir(a->workers, m->job_id, job_dir) ? job_dir : NULL);
+        return;
+    }
+    /* A request may come before the order to start: it then follows what will be there. */
+    const bool known =
+        workers_job_dir(a->workers, m->job_id, job_dir) || workers_job_link(a->workers, m->job_id, job_dir);
+    logs_request(a->logs, m, known ? job_dir : NULL);
 }
 
 /* Deleting gigabytes takes time: in the thread pool. */

@@ -362,10 +362,15 @@ static titan_status job_record(const struct workers *set, uint64_t job_id, const
     return TITAN_OK;
 }
 
+bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
+{
+    return snprintf(out, PATH_MAX, "%s/jobs/%" PRIu64, set->run_dir, job_id) < PATH_MAX;
+}
+
 bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
 {
-    char path[PATH_MAX + 64];
-    (void)snprintf(path, sizeof(path), "%s/jobs/%" PRIu64, set->run_dir, job_id);
+    char path[PATH_MAX] = "";
+    (void)workers_job_link(set, job_id, path);
     ssize_t n = readlink(path, out, PATH_MAX - 1);
     out[n > 0 ? n : 0] = '\0';
     return n > 0;

@@ -80,6 +80,8 @@ uint32_t workers_count(const struct workers *set); /* alive */
 uint32_t workers_expected(const struct workers *set);
 /* Folder of a job this node has run, from its record; false when there is none. */
 bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
+/* The record itself, which leads to that folder once the job's first worker is started here. */
+bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
 
 /* Deliver, now or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
