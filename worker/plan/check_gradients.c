@@ -71,6 +71,15 @@ static titan_status join(const struct gradients *g, struct flow *into, const str
     return TITAN_OK;
 }
 
+/* Does it hold any microbatch but this one? */
+static bool others(const struct gradients *g, const struct flow *f, int slot)
+{
+    for (size_t w = 0; w < g->words; w++)
+        if (f->held[w] & ~(w == (size_t)slot / 64 ? UINT64_C(1) << (slot % 64) : 0))
+            return true;
+    return false;
+}
+
 static struct flow *flow_of(const struct gradients *g, const struct operand *o)
 {
     return &g->flows[o->buffer];
@@ -125,6 +134,9 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     if (slot < 0)
         return REFUSE(c, "writes the gradient of unit %d, but is of no microbatch", f->unit);
     TRY(set_of(g, f));
+    if (c->p->canonical && others(g, f, slot))
+        return REFUSE(c, "adds microbatch %d to what other microbatches of unit %d have added: sums follow the tree",
+                      slot, f->unit);
     f->held[slot / 64] |= UINT64_C(1) << (slot % 64);
     note_tensors(g, f->unit, o, slot);
     return TITAN_OK;
@@ -372,15 +384,31 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
     return TITAN_OK;
 }
 
+/* A router sees the biases of its own layer's experts, and counts into their loads. */
+static titan_status route(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+
+    for (int k = 3; k < a->n_operands; k++) {
+        const int unit = c->p->buffers[o[k].buffer].unit;
+        if (a->unit < 0 || unit < 0 || c->model->units[unit].layer != c->model->units[a->unit].layer)
+            return REFUSE(c, "operand %d is buffer #%d, of another layer's experts", k, o[k].buffer);
+    }
+    return TITAN_OK;
+}
+
 /* Loads are in the report before it is summed; biases move after it is known whether the step counts. */
-static titan_status balance(struct gradients *g, const struct action *a)
+static titan_status balance(struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
     const bool counts = a->op == OP_EXPERT_LOAD;
+    const struct operand *own = counts ? &o[1] : &o[0]; /* counts to report, biases to move */
     bool *const done = a->unit < 0 ? NULL : counts ? &g->units[a->unit].counted : &g->units[a->unit].balanced;
 
     if (!done || c->model->units[a->unit].kind != UNIT_EXPERTS || *done)
         return REFUSE(c, "is not of a unit of experts, or comes a second time");
+    if (c->p->buffers[own->buffer].unit != a->unit)
+        return REFUSE(c, "takes buffer #%d, which is another unit's", own->buffer);
     if (counts ? g->agreed : !g->decided)
         return REFUSE(c, "comes %s", counts ? "after the agreement" : "before the decision");
     *done = true;
@@ -430,9 +458,11 @@ static titan_status step(struct gradients *g, const struct action *a)
         return norm(g, a, o);
     case OP_OPTIMISE:
         return optimise(g, a, o);
+    case OP_ROUTE:
+        return route(g, a, o);
     case OP_EXPERT_LOAD:
     case OP_BALANCE:
-        return balance(g, a);
+        return balance(g, a, o);
     case OP_COPY:
         return copy(g, o);
     case OP_PACK:

@@ -483,12 +483,13 @@ static void break_case(const struct programs_case *c, struct tally *tally)
         fail_msg("%s", err.msg);
     for (size_t m = 0; m < ARRAY_SIZE(mutations); m++) {
         const int before = tally[m].tried;
-        for (int tries = 0; tries < 40 * PLACES && (all || tally[m].tried < before + PLACES); tries++) {
-            const int kind = all ? 0 : draw(p.n), n = p.kinds[kind]->n_actions;
-            if (all && tries >= n)
-                break;
-            break_once(&p, kind, &mutations[m], all ? tries : draw(n), &tally[m]);
+        for (int tries = 0; !all && tries < 40 * PLACES && tally[m].tried < before + PLACES; tries++) {
+            const int kind = draw(p.n);
+            break_once(&p, kind, &mutations[m], draw(p.kinds[kind]->n_actions), &tally[m]);
         }
+        for (int kind = 0; all && kind < p.n; kind++)
+            for (int at = 0; at < p.kinds[kind]->n_actions; at++)
+                break_once(&p, kind, &mutations[m], at, &tally[m]);
     }
     programs_close(&p);
 }
