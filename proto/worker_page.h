@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define WORKER_PAGE_MAGIC UINT64_C(0x31656761506e7454) /* "TtnPage1" */
+#define WORKER_PAGE_MAGIC UINT64_C(0x32656761506e7454) /* "TtnPage2" */
 
 struct worker_page {
     uint64_t magic;
@@ -23,7 +23,11 @@ struct worker_page {
     _Atomic uint32_t phase;  /* WorkerPhase */
     _Atomic uint64_t epoch;
     _Atomic uint64_t step;     /* last committed */
-    _Atomic uint64_t actions;  /* program actions begun: does not move = hung */
+    _Atomic uint64_t actions;  /* counts up while it works: program actions begun, messages moved, parts loaded */
+    _Atomic uint32_t waiting;  /* waits it is in for a peer, the coordinator or nobody (idle): standing still is not its
+                                  fault while this is not 0 */
+    _Atomic uint64_t term;     /* highest seen */
+    _Atomic uint64_t busy_ns;  /* time in steps outside of waits, summed */
     _Atomic int32_t exit_code; /* -1 until the worker leaves in order */
     char last_words[600];      /* reason of a failing exit, NUL-terminated */
 };
