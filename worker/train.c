@@ -575,7 +575,9 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
     const struct writer_options writer = {.dir = t->checkpoint_dir,
                                           .rank = e->view.rank,
                                           .world = e->view.world,
-                                          .keep = (int)t->recipe->checkpoint.keep_latest_k,
+                                          .keep = t->members->solo_world > 0 /* otherwise the coordinator knows */
+                                                      ? (int)t->recipe->checkpoint.keep_latest_k
+                                                      : 0,
                                           .layout = t->state->layout};
 
     memcpy(exec.streams, t->streams, sizeof exec.streams);
@@ -707,8 +709,10 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
     struct epoch e = {.t = t, .view = *view};
 
     const titan_status status = open_and_run(&e, ret, err);
-    if (atomic_load(&e.writer) &&
-        status == TITAN_OK) /* all members are there to finish what has begun; a failure has been logged */
+    struct checkpoint_writer *const writer = atomic_load(&e.writer);
+    if (writer && status != TITAN_OK) /* a part that is not written yet may never come */
+        checkpoint_writer_cancel(writer);
+    if (writer) /* what is complete is told of, also at a bad end */
         (void)!collect_checkpoint(&e, true, NULL);
     close_epoch(&e, status != TITAN_OK);
     return status;

@@ -402,7 +402,7 @@ static void expire(struct agent *a, const Titan__Internal__CheckpointCommitted *
     for (size_t i = 0; i < m->n_expired_paths; i++) {
         if (expirable(m->expired_paths[i]) && (e->paths[e->n] = strdup(m->expired_paths[i])))
             e->n++;
-        else if (access(m->expired_paths[i], F_OK) == 0) /* a worker keeps the folder short as well */
+        else
             tlog_warn(&a->log, "not a checkpoint, left alone", "path=\"%s\"", m->expired_paths[i]);
     }
     if (uv_queue_work(a->loop, &e->work, expiry_run, expiry_done) == 0)
