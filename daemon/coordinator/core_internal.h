@@ -1,5 +1,7 @@
-/* core_internal.h - the core's records, shared by its files: core.c (inputs), core_job.c (what a job does next),
- * core_place.c (slots and queue), core_say.c (events, changes, messages). */
+/* core_internal.h - the core's records, shared by its files: core.c (inputs), core_node.c (sessions, silence),
+ * core_worker.c (reports, ends), core_epoch.c (revoke, form), core_job.c (what a job does next), core_budget.c (what a
+ * loss costs), core_place.c (slots and queue), core_restore.c (from the store), core_say.c (events and changes),
+ * core_tell.c (messages). */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 
@@ -7,6 +9,17 @@
 #include "titan/internal/worker.pb-c.h"
 
 struct jobrec;
+
+/* Why a worker, or an epoch, was lost: budgets are kept per cause. */
+enum loss_cause {
+    LOSS_NONE,    /* no loss: it was asked to end, had finished, or was never started */
+    LOSS_CRASH,   /* it ended by itself */
+    LOSS_HANG,    /* it made no progress, or did not obey in time, and was killed */
+    LOSS_NODE,    /* its node is lost, or its agent cannot say how it ended */
+    LOSS_OOM,     /* killed for the memory it took */
+    LOSS_PREEMPT, /* its slot went to another job */
+    LOSS_EPOCH,   /* nobody was lost, yet the members could not go on together */
+};
 
 struct noderec {
     struct noderec *next;
@@ -24,12 +37,12 @@ struct workrec {
     struct noderec *node;
     enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
     char *address;
-    int64_t pid;     /* 0 = not known */
-    bool started;    /* it has been seen alive */
-    bool blamed;     /* stopped because it did not obey in time: its end counts */
-    bool quiesced;   /* out of the job's current epoch, holding the state of last_step */
-    int64_t missing; /* its agent did not list it; it counts as ended from then on; 0 = it is there */
-    uint64_t epoch;  /* newest it knows of */
+    int64_t pid;           /* 0 = not known */
+    enum loss_cause blame; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
+    bool started;          /* it has been seen alive */
+    bool quiesced;         /* out of the job's current epoch, holding the state of last_step */
+    int64_t missing;       /* its agent did not list it; it counts as ended from then on; 0 = it is there */
+    uint64_t epoch;        /* newest it knows of */
     uint64_t last_step;
     int64_t deadline; /* of starting or stopping */
 };
@@ -110,39 +123,86 @@ struct core {
 /* --- core.c --- */
 void *core_alloc(size_t bytes); /* zeroed; see batch_alloc about running out */
 char *core_strdup(const char *text);
+void core_set_string(char **field, const char *text);
 struct noderec *core_find_node(const struct core *c, const char *name);
+struct noderec *core_find_session(const struct core *c, uint64_t session);
+struct noderec *core_add_node(struct core *c, const char *name);
 struct jobrec *core_find_job(const struct core *c, uint64_t id);
+struct jobrec *core_add_job(struct core *c, const struct job *job);
 void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 void core_forget(struct core *c, struct jobrec *j); /* unlinks and frees */
+/* Around every input. */
+void core_begin(struct core *c, struct core_time now, struct batch *out);
+void core_finish(struct core *c);
 
-/* --- core_job.c --- */
+/* --- core_node.c --- */
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
+                        struct titan_error *err) TITAN_MUST_USE;
+void node_tick(struct core *c);
+int64_t node_deadline(const struct core *c);
+
+/* --- core_worker.c --- */
 struct exit_report {
     int32_t exit_code, signal;
+    bool oom; /* killed for the memory it took */
     const char *reason;
 };
+struct subject {
+    uint64_t job_id, worker_id;
+};
+/* Whom a report is about; false when it is about no worker. */
+bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret);
+void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m);
+/* A worker listed in a hello, seen alive. */
+void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live);
+void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason);
+/* A worker is no more: report is NULL when its node cannot say. Frees w. Does not advance the job. */
+void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
+void worker_deadlines(struct core *c, struct jobrec *j);
+
+/* --- core_epoch.c --- */
+bool epoch_live(const struct jobrec *j);    /* forming or running */
+bool epoch_leaving(const struct jobrec *j); /* members were asked to leave it, by revoke or pause */
+void epoch_revoke(struct core *c, struct jobrec *j, const char *why);
+/* All members out of the old epoch, and enough for a new one? Then it is formed. */
+void epoch_try_form(struct core *c, struct jobrec *j);
+void epoch_try_resize(struct core *c, struct jobrec *j);
+/* It has made its first step (or was done at once). */
+void epoch_formed(struct core *c, struct jobrec *j);
+/* It has made a step: it may take as long again before somebody asks whether it hangs. */
+void epoch_moves_on(struct core *c, struct jobrec *j);
+/* The members are at their last step or past it: nobody needs to join. */
+bool epoch_near_end(const struct jobrec *j);
+/* Those who did not leave the epoch in time have to go. */
+void epoch_exclude_laggards(struct core *c, struct jobrec *j);
+
+/* --- core_job.c --- */
 /* Do whatever the job's state calls for now. May free j when it is over. */
 void job_advance(struct core *c, struct jobrec *j);
-/* A worker is no more: report is NULL when its node cannot say. Frees w. Does not advance the job. */
-void job_worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
-/* The current epoch has made its first step (or was done at once). */
-void job_formed(struct core *c, struct jobrec *j);
-/* It has made a step: it may take as long again before somebody asks whether it hangs. */
-void job_moves_on(struct core *c, struct jobrec *j);
 void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms);
+void job_fail(struct core *c, struct jobrec *j, const char *reason);
+void job_end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
+void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const char *reason);
 void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+/* The clock of recovery.finished runs from the first report. */
+void job_begin_recovery(struct core *c, struct jobrec *j);
 /* Send again what is in force for the job's workers on this node. */
 void job_resend(struct core *c, struct jobrec *j, struct noderec *n);
 void job_tick(struct core *c, struct jobrec *j); /* deadlines; then job_advance */
 int64_t job_deadline(const struct jobrec *j, int64_t now);
 uint32_t job_staying(const struct jobrec *j); /* workers that are not told to stop */
+size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
 struct seat *job_seat(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
-/* The members are at their last step or past it: nobody needs to join. */
-bool job_near_end(const struct jobrec *j);
 void job_add_worker(struct jobrec *j, struct workrec *w);
-void job_stop_worker(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason);
+
+/* --- core_budget.c --- */
+/* A loss that counts: against the budget, and towards the wait before a replacement. May fail the job. node: where it
+ * was; NULL = nowhere in particular. */
+void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, const struct noderec *node,
+                   const char *words);
 
 /* --- core_place.c --- */
 /* Largest number of workers the job may run on, at most n; 0 = none. */
@@ -181,6 +241,7 @@ void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
 void say_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
 void say_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
 
+/* --- core_tell.c --- */
 void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count);
 void tell_form(struct core *c, struct jobrec *j, struct noderec *n);
 void tell_revoke(struct core *c, struct jobrec *j, struct noderec *n);

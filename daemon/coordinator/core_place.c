@@ -128,7 +128,7 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
 
 void place_grow(struct core *c, struct jobrec *j)
 {
-    if (c->now.mono_ms < j->replace_at || job_near_end(j))
+    if (c->now.mono_ms < j->replace_at || epoch_near_end(j))
         return;
     uint32_t want = c->queue ? j->target : j->spec.max_workers;
     uint32_t have = job_staying(j);

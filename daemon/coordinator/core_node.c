@@ -1,0 +1,121 @@
+/* Nodes: sessions, hellos, silence. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* What an agent has left to say about a worker that is no more comes right behind its hello. */
+#define MISSING_MS 300
+
+void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out)
+{
+    core_begin(c, now, out);
+    struct noderec *n = core_find_session(c, session);
+    if (n)
+        n->session = 0; /* silence from now on; the node timeout decides */
+    core_finish(c);
+}
+
+static void node_lose(struct core *c, struct noderec *n)
+{
+    if (n->session)
+        batch_drop(c->out, n->session);
+    n->session = 0;
+    say_node(c, n, NODE_LOST, "is lost: no sign of life");
+    const char *why = batch_printf(c->out, "node %s is lost", n->name);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        bool hit = false;
+        for (size_t i = j->n_workers; i-- > 0;) {
+            if (j->workers[i]->node != n)
+                continue;
+            worker_ended(c, j->workers[i], NULL, why);
+            hit = true;
+        }
+        if (hit)
+            job_advance(c, j);
+    }
+    c->slots_changed = true;
+}
+
+static bool name_ok(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= 253 && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
+}
+
+static titan_status check_hello(const Titan__Internal__AgentHello *m, struct titan_error *err)
+{
+    if (!name_ok(m->node))
+        return titan_fail(err, TITAN_EINVAL, "hello: a node's name has letters, digits, '.', '_', '-', at most 253");
+    if (m->slots < 1 || m->slots > 4096)
+        return titan_fail(err, TITAN_EINVAL, "hello of node %s: %u slots; 1 to 4096 are possible", m->node, m->slots);
+    if (strcmp(m->device, "cpu") != 0 && strcmp(m->device, "cuda") != 0)
+        return titan_fail(err, TITAN_EINVAL, "hello of node %s: unknown device '%.32s'", m->node, m->device);
+    return TITAN_OK;
+}
+
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
+                                struct titan_error *err)
+{
+    TRY(check_hello(m, err));
+    struct noderec *n = core_find_node(c, m->node);
+    if (!n)
+        n = core_add_node(c, m->node);
+    if (n->session && n->session != session)
+        batch_drop(c->out, n->session);
+    bool back = n->state == NODE_READY;
+    n->session = session;
+    n->slots = m->slots;
+    core_set_string(&n->device, m->device);
+    core_set_string(&n->address, m->address);
+    core_set_string(&n->version, m->version);
+    n->memory_bytes = m->memory_bytes;
+    n->incarnation = m->incarnation;
+    n->seen_mono = c->now.mono_ms;
+    n->seen_wall = c->now.wall_ms;
+    say_node(c, n, NODE_READY, back ? "is back" : "is ready");
+    tell_welcome(c, n);
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->node == n)
+                j->workers[i]->missing = c->now.mono_ms + MISSING_MS;
+    for (size_t i = 0; i < m->n_workers; i++) {
+        const Titan__Internal__LiveWorker *live = m->workers[i];
+        struct jobrec *j = core_find_job(c, live->job_id);
+        struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
+        if (w && w->node == n)
+            worker_adopt(c, w, live);
+        else
+            tell_stop(c, session, live->job_id, live->worker_id, 0, "the coordinator has no use for it");
+    }
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        bool here = false;
+        for (size_t i = 0; i < j->n_workers; i++)
+            here |= j->workers[i]->node == n;
+        if (here) {
+            job_resend(c, j, n);
+            job_advance(c, j);
+        }
+    }
+    c->slots_changed = true;
+    return TITAN_OK;
+}
+
+void node_tick(struct core *c)
+{
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        if (n->state == NODE_READY && c->now.mono_ms - n->seen_mono >= c->options.node_timeout_ms)
+            node_lose(c, n);
+}
+
+int64_t node_deadline(const struct core *c)
+{
+    int64_t at = INT64_MAX;
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        if (n->state == NODE_READY)
+            at = MIN(at, n->seen_mono + c->options.node_timeout_ms);
+    return at;
+}

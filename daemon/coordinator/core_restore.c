@@ -1,0 +1,98 @@
+/* The core as the store says it was. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+void core_restore_node(struct core *c, const struct node *saved, struct core_time now)
+{
+    struct noderec *n = core_add_node(c, saved->name);
+    n->state = saved->state;
+    n->slots = saved->slots;
+    core_set_string(&n->device, saved->device);
+    core_set_string(&n->address, saved->address);
+    core_set_string(&n->version, saved->version);
+    n->memory_bytes = saved->memory_bytes;
+    n->incarnation = saved->incarnation;
+    n->seen_wall = saved->last_seen_ms;
+    /* It has this long to come back before its workers count as lost. */
+    n->seen_mono = now.mono_ms + c->options.adopt_ms - c->options.node_timeout_ms;
+}
+
+static void restore_worker(struct core *c, struct jobrec *j, const struct worker *saved)
+{
+    struct workrec *w = core_alloc(sizeof(*w));
+    w->id = saved->id;
+    w->job = j;
+    w->node = core_find_node(c, saved->node);
+    if (!w->node) {
+        w->node = core_add_node(c, saved->node);
+        w->node->state = NODE_READY;
+        w->node->seen_mono = c->now.mono_ms + c->options.adopt_ms - c->options.node_timeout_ms;
+    }
+    w->node->used++;
+    w->state = saved->state;
+    w->address = core_strdup(saved->address);
+    w->pid = saved->pid;
+    w->started = saved->pid != 0 || saved->state == WORKER_READY;
+    w->deadline = c->now.mono_ms + c->options.adopt_ms +
+                  (saved->state == WORKER_STARTING ? c->options.start_ms : c->options.stop_ms);
+    job_add_worker(j, w);
+}
+
+static void restore_epoch(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
+{
+    const struct epoch *e = saved->epoch;
+    j->epoch_state = e->state;
+    j->status.epoch = e->number;
+    j->source = e->source;
+    j->source_epoch = e->source_epoch;
+    j->resume_step = e->resume_step;
+    j->epoch_checkpoint = core_strdup(e->checkpoint);
+    memcpy(j->comm_id, e->comm_id, sizeof(j->comm_id));
+    j->n_seats = e->world_size;
+    j->seats = core_alloc((j->n_seats + 1) * sizeof(*j->seats));
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        j->seats[i] = (struct seat){.worker_id = e->workers[i], .worker = job_worker(j, e->workers[i])};
+    j->holders = core_alloc((saved->n_holders + 1) * sizeof(*j->holders));
+    j->n_holders = saved->n_holders;
+    if (saved->n_holders)
+        memcpy(j->holders, saved->holders, saved->n_holders * sizeof(*j->holders));
+    j->proven = e->state == EPOCH_RUNNING;
+    j->finishing = e->state == EPOCH_ENDED && j->state != JOB_CANCELLING;
+    if (e->state == EPOCH_FORMING)
+        j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
+    else if (e->state == EPOCH_REVOKED)
+        j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.quiesce_ms;
+    else if (j->state == JOB_RESIZING)
+        j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms;
+    else if (e->state == EPOCH_RUNNING)
+        epoch_moves_on(c, j);
+}
+
+void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
+{
+    c->now = now;
+    struct jobrec *j = core_add_job(c, &saved->job);
+    j->run = saved->run;
+    j->run_active = saved->run_active;
+    j->target = j->spec.min_workers;
+    for (size_t i = 0; i < saved->n_workers; i++)
+        restore_worker(c, j, &saved->workers[i]);
+    if (saved->n_workers)
+        strncpy(j->device, j->workers[0]->node->device, sizeof(j->device) - 1);
+    if (saved->epoch)
+        restore_epoch(c, j, saved);
+    j->target = MAX(j->target, MAX(j->n_seats, (uint32_t)saved->n_workers));
+    j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));
+    j->n_ckpts = j->cap_ckpts = saved->n_checkpoints;
+    for (size_t i = 0; i < saved->n_checkpoints; i++)
+        j->ckpts[i] = (struct ckptrec){.step = saved->checkpoints[i].step,
+                                       .epoch = saved->checkpoints[i].epoch,
+                                       .path = core_strdup(saved->checkpoints[i].path)};
+    if (j->state == JOB_RECOVERING)
+        j->lost_mono = now.mono_ms;
+    j->lost_step = j->status.step;
+    c->slots_changed = true;
+}

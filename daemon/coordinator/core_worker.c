@@ -1,0 +1,254 @@
+/* Workers: what agents report of them, how they end, and their time limits. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* --- ends ------------------------------------------------------------------------------------------------------ */
+
+void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason)
+{
+    if (w->state != WORKER_STOPPING)
+        say_worker_move(c, w, WORKER_STOPPING, NULL, false, reason);
+    w->deadline = c->now.mono_ms + grace_ms + c->options.stop_ms;
+    tell_stop(c, w->node->session, w->job->id, w->id, grace_ms, reason);
+}
+
+static const char *exit_words(struct core *c, const struct exit_report *r, const char *why)
+{
+    if (!r)
+        return why;
+    if (r->reason && *r->reason)
+        return batch_strdup(c->out, r->reason);
+    if (r->signal)
+        return batch_printf(c->out, "ended by signal %d (%s)", r->signal, strsignal(r->signal));
+    return batch_printf(c->out, "exited with status %d", r->exit_code);
+}
+
+static void forget_worker(struct core *c, struct workrec *w)
+{
+    struct jobrec *j = w->job;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        if (j->workers[i] != w)
+            continue;
+        memmove(&j->workers[i], &j->workers[i + 1], (j->n_workers - i - 1) * sizeof(*j->workers));
+        j->n_workers--;
+        break;
+    }
+    w->node->used--;
+    c->slots_changed = true;
+    free(w->address);
+    free(w);
+}
+
+/* What the end of a worker that nobody asked for counts as. */
+static enum loss_cause cause_of(const struct workrec *w, const struct exit_report *report)
+{
+    if (w->blame)
+        return w->blame;
+    if (!report)
+        return LOSS_NODE;
+    return report->oom ? LOSS_OOM : LOSS_CRASH;
+}
+
+void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why)
+{
+    struct jobrec *j = w->job;
+    struct seat *seat = job_seat(j, w);
+    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing;
+    bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
+    bool permanent = !over && !asked && report && report->exit_code == 2 && !report->signal;
+    bool counted = !over && !asked && !permanent && (w->started || report);
+    enum loss_cause cause = counted ? cause_of(w, report) : LOSS_NONE;
+    const struct noderec *node = w->node;
+    const char *words = exit_words(c, report, why);
+    say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
+    if (seat)
+        seat->worker = NULL;
+    forget_worker(c, w);
+    if (permanent)
+        job_fail(c, j, words);
+    if (!counted)
+        return;
+    if (seat)
+        job_begin_recovery(c, j);
+    budget_charge(c, j, cause, node, words);
+}
+
+/* --- reports -------------------------------------------------------------------------------------------------- */
+
+static void worker_ready(struct core *c, struct workrec *w, const char *address)
+{
+    w->started = true;
+    if (w->state != WORKER_STARTING)
+        return;
+    core_set_string(&w->address, address);
+    say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
+}
+
+/* A member is out of its epoch, with the state of `step`. */
+static void worker_quiesced(struct jobrec *j, struct workrec *w, uint64_t step)
+{
+    struct seat *seat = job_seat(j, w);
+    w->last_step = step;
+    if (!seat || w->state != WORKER_READY)
+        return;
+    w->quiesced = true;
+    bool asked = j->epoch_state == EPOCH_REVOKED || (j->state == JOB_RESIZING && j->epoch_state == EPOCH_RUNNING);
+    if (!asked && (j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING) && !seat->finished)
+        j->broken = true;
+}
+
+static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
+{
+    struct seat *seat = job_seat(j, w);
+    bool live = j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING;
+    if (!seat || epoch != j->status.epoch || !live || j->state == JOB_CANCELLING || job_final(j))
+        return;
+    j->status.step = MAX(j->status.step, step);
+    seat->finished = true;
+    epoch_formed(c, j);
+}
+
+void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live)
+{
+    struct jobrec *j = w->job;
+    w->missing = 0;
+    w->started = true;
+    w->epoch = live->epoch;
+    if (live->address[0] && (w->state == WORKER_STARTING))
+        worker_ready(c, w, live->address);
+    if (live->epoch == j->status.epoch && job_seat(j, w)) {
+        j->status.step = MAX(j->status.step, live->step);
+        if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
+            worker_quiesced(j, w, live->step);
+        else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
+            worker_finished(c, j, w, live->epoch, live->step);
+        else
+            w->quiesced = false;
+    } else if (j->epoch_state == EPOCH_REVOKED && (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED ||
+                                                   live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
+        w->quiesced = true; /* it never heard of the epoch that is over already */
+        w->last_step = live->step;
+    }
+}
+
+static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
+                            const Titan__Internal__WorkerProgress *p)
+{
+    struct seat *seat = job_seat(j, w);
+    bool live = j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING;
+    if (!seat || p->epoch != j->status.epoch || !live || j->state == JOB_CANCELLING || job_final(j))
+        return;
+    j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
+    w->last_step = p->step;
+    epoch_formed(c, j);
+    if (p->step > j->status.step) {
+        j->status.step = p->step;
+        j->unsaved = true;
+        epoch_moves_on(c, j);
+    }
+    if (seat != j->seats)
+        return;
+    j->status.loss = p->loss;
+    j->status.tokens_per_second = p->tokens_per_second;
+    j->status.mfu = p->mfu;
+    *batch_metric(c->out) = (struct metric){
+        .job_id = j->id,
+        .step = p->step,
+        .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
+        .loss = p->loss,
+        .grad_norm = p->grad_norm,
+        .learning_rate = p->learning_rate,
+        .tokens_per_second = p->tokens_per_second,
+        .mfu = p->mfu,
+        .step_ms = p->step_ms,
+        .tokens = p->tokens,
+        .epoch = p->epoch,
+        .world_size = p->world_size,
+        .memory_bytes = p->memory_bytes,
+        .skipped_steps = p->skipped_steps,
+    };
+}
+
+bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
+{
+#define ABOUT(CASE, member)                                                                                            \
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE:                                                                  \
+        *ret = (struct subject){m->member->job_id, m->member->worker_id};                                              \
+        return true;
+    switch (m->kind_case) {
+        ABOUT(WORKER_STARTED, worker_started)
+        ABOUT(WORKER_READY, worker_ready)
+        ABOUT(WORKER_QUIESCED, worker_quiesced)
+        ABOUT(PROGRESS, progress)
+        ABOUT(WORKER_EXITED, worker_exited)
+        ABOUT(CHECKPOINT, checkpoint)
+        ABOUT(FINISHED, finished)
+    default:
+        return false;
+    }
+#undef ABOUT
+}
+
+void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m)
+{
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_STARTED:
+        if (!w->pid)
+            say_worker_pid(c, w, m->worker_started->pid);
+        w->started = true;
+        w->pid = m->worker_started->pid;
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_READY:
+        worker_ready(c, w, m->worker_ready->address);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED:
+        if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
+            worker_quiesced(j, w, m->worker_quiesced->last_step);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS:
+        worker_progress(c, j, w, m->progress);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED: {
+        const Titan__Internal__WorkerExited *x = m->worker_exited;
+        worker_ended(
+            c, w, &(struct exit_report){.exit_code = x->exit_code, .signal = x->signal, .oom = x->oom, .reason = x->reason}, NULL);
+        break;
+    }
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
+        if (job_seat(j, w) && m->checkpoint->epoch == j->status.epoch && !job_final(j) && m->checkpoint->path[0])
+            job_checkpoint(c, j, m->checkpoint);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:
+        worker_finished(c, j, w, m->finished->epoch, m->finished->step);
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- time limits ---------------------------------------------------------------------------------------------- */
+
+void worker_deadlines(struct core *c, struct jobrec *j)
+{
+    for (size_t i = j->n_workers; i-- > 0;) {
+        struct workrec *w = j->workers[i];
+        if (w->missing && c->now.mono_ms >= w->missing)
+            worker_ended(c, w, NULL,
+                             w->started ? "it ended while its agent was away" : "its start never reached the agent");
+    }
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (w->missing || c->now.mono_ms < w->deadline)
+            continue;
+        if (w->state == WORKER_STARTING) {
+            w->blame = LOSS_HANG;
+            worker_stop(c, w, 0, "it was not ready in time");
+        } else if (w->state == WORKER_STOPPING) {
+            worker_stop(c, w, 0, "it is still there");
+        }
+    }
+}
