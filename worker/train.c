@@ -755,18 +755,22 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
             find_checkpoint(t, &view);
         log_init(&t->log, "worker", "rank=%d", view.rank);
         status = run_epoch(t, &view, &verdict, err);
-        const uint64_t held = t->state && t->state->epoch == view.epoch ? t->state->step : 0;
+        const uint64_t held = t->state ? t->state->step : 0;
+        const struct quiesced quiesced = {.epoch = view.epoch,
+                                          .last_step = held,
+                                          .paused = status == TITAN_OK,
+                                          .sealed_epoch = t->state ? t->state->epoch : 0};
         if (epoch_is_over(status)) {
             tlog_info(&t->log, "epoch is over", "epoch=%lu step=%lu reason=\"%s\"", (unsigned long)view.epoch,
                       (unsigned long)held, err->msg);
-            m->ops->quiesced(m, view.epoch, held, false);
+            m->ops->quiesced(m, &quiesced);
         } else if (status != TITAN_OK) {
             return status;
         } else if (verdict == VERDICT_FINISHED) {
             m->ops->finished(m, held);
             return TITAN_OK;
         } else {
-            m->ops->quiesced(m, view.epoch, held, true);
+            m->ops->quiesced(m, &quiesced);
         }
     }
 }

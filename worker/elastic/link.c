@@ -42,11 +42,11 @@
 
 /* A FormEpoch as it came; arrays and the descriptor are owned. */
 struct form {
-    uint64_t epoch, resume_step;
+    uint64_t epoch, resume_step, source_epoch;
     unsigned char comm_id[16];
-    int rank, world, holders, memfd;
-    char **addresses;
-    int *holder_ranks;
+    int rank, world, holders, n_older, memfd;
+    char **addresses, **older;
+    int *nodes, *holder_ranks;
     enum state_source source;
     char checkpoint_path[PATH_MAX];
 };
@@ -75,8 +75,9 @@ struct link {
     unsigned stop_orders, pause_orders;
     uint64_t revoked_upto; /* epochs up to here never form */
     struct form *next, *current;
-    uint64_t quiesced_epoch, last_step, finished_step;
-    bool quiesced_paused, finished;
+    struct quiesced quiesced;
+    uint64_t last_step, finished_step;
+    bool finished;
     struct {
         uint64_t step, bytes, epoch;
         int world;
@@ -101,6 +102,10 @@ static void form_free(struct form *f)
     for (int i = 0; f->addresses && i < f->world; i++)
         free(f->addresses[i]);
     free(f->addresses);
+    for (int i = 0; f->older && i < f->n_older; i++)
+        free(f->older[i]);
+    free(f->older);
+    free(f->nodes);
     free(f->holder_ranks);
     if (f->memfd >= 0)
         (void)close(f->memfd);
@@ -146,9 +151,12 @@ static void put_quiesced(struct link *l, struct frame_writer *queue)
     Titan__Internal__WorkerToAgent message = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
     quiesced.job_id = l->job_id;
     quiesced.worker_id = l->worker_id;
-    quiesced.epoch = l->quiesced_epoch;
-    quiesced.last_step = l->last_step;
-    quiesced.paused = l->quiesced_paused;
+    quiesced.epoch = l->quiesced.epoch;
+    quiesced.last_step = l->quiesced.last_step;
+    quiesced.paused = l->quiesced.paused;
+    quiesced.prepared = l->quiesced.prepared;
+    quiesced.sealed_epoch = l->quiesced.sealed_epoch;
+    quiesced.unsealed_epoch = l->quiesced.unsealed_epoch;
     message.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED;
     message.quiesced = &quiesced;
     pack(l, queue, &message);
@@ -236,12 +244,15 @@ static bool form_members(const struct link *l, const Titan__Internal__FormEpoch 
     f->rank = -1;
     f->world = (int)m->n_members;
     f->addresses = calloc(m->n_members, sizeof(char *));
-    if (!f->addresses)
+    f->nodes = calloc(m->n_members, sizeof(int));
+    if (!f->addresses || !f->nodes)
         return false;
     for (int i = 0; i < f->world; i++) {
         f->addresses[i] = strdup(m->members[i]->address);
         if (!f->addresses[i])
             return false;
+        while (strcmp(m->members[f->nodes[i]]->node, m->members[i]->node) != 0)
+            f->nodes[i]++;
         if (m->members[i]->worker_id == l->worker_id)
             f->rank = i;
     }
@@ -256,6 +267,18 @@ static bool form_members(const struct link *l, const Titan__Internal__FormEpoch 
                 f->holder_ranks[h] = i;
     }
     return f->rank >= 0;
+}
+
+static bool form_older(const Titan__Internal__FormEpoch *m, struct form *f)
+{
+    f->older = calloc(m->n_older_checkpoints + 1, sizeof(char *));
+    for (size_t i = 0; f->older && i < m->n_older_checkpoints; i++) {
+        f->older[i] = strdup(m->older_checkpoints[i]);
+        if (!f->older[i])
+            return false;
+        f->n_older++;
+    }
+    return f->older;
 }
 
 /* NULL for an order that cannot be followed. Takes memfd. */
@@ -274,10 +297,11 @@ static struct form *form_make(const struct link *l, const Titan__Internal__FormE
     f->memfd = memfd;
     f->epoch = m->epoch;
     f->resume_step = m->resume_step;
+    f->source_epoch = m->source_epoch;
     size_t path_len = strlen(m->checkpoint_path);
     if (m->n_members == 0 || m->n_members > COMM_WORLD_MAX || m->n_state_holders > COMM_WORLD_MAX ||
         m->comm_id.len != sizeof(f->comm_id) || (size_t)m->source >= ARRAY_SIZE(sources) || path_len >= PATH_MAX ||
-        !form_members(l, m, f)) {
+        !form_members(l, m, f) || !form_older(m, f)) {
         form_free(f);
         return NULL;
     }
@@ -291,9 +315,8 @@ static struct form *form_make(const struct link *l, const Titan__Internal__FormE
  * Lock held. */
 static void quiet_without_entering(struct link *l, uint64_t epoch)
 {
-    l->quiesced_epoch = epoch;
-    l->last_step = 0; /* of that epoch */
-    l->quiesced_paused = false;
+    l->quiesced.epoch = epoch; /* what it holds is as it was */
+    l->quiesced.paused = false;
     atomic_store(&l->page->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED);
     put_quiesced(l, &l->out);
 }
@@ -573,9 +596,13 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
                                .rank = f->rank,
                                .world = f->world,
                                .addresses = (const char *const *)f->addresses,
+                               .nodes = f->nodes,
                                .memfd = f->memfd,
                                .source = f->source,
                                .resume_step = f->resume_step,
+                               .n_older = f->n_older,
+                               .older_checkpoints = (const char *const *)f->older,
+                               .source_epoch = f->source_epoch,
                                .holders = f->holders,
                                .holder_ranks = f->holder_ranks};
     memcpy(ret->comm_id, f->comm_id, sizeof(ret->comm_id));
@@ -628,16 +655,41 @@ static unsigned link_orders(struct membership *m)
     return orders;
 }
 
-static void link_quiesced(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused)
+static void link_quiesced(struct membership *m, const struct quiesced *q)
 {
     struct link *l = self(m);
     (void)pthread_mutex_lock(&l->lock);
-    l->quiesced_epoch = epoch;
-    l->last_step = last_step;
-    l->quiesced_paused = paused;
-    atomic_store(&l->page->step, last_step);
+    l->quiesced = *q;
+    l->last_step = q->last_step;
+    atomic_store(&l->page->step, q->last_step);
     atomic_store(&l->page->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED);
     put_quiesced(l, &l->out);
+    (void)pthread_mutex_unlock(&l->lock);
+    wake(l);
+}
+
+static void link_state_ready(struct membership *m, const struct state_ready *r)
+{
+    struct link *l = self(m);
+    Titan__Internal__StateReady ready = TITAN__INTERNAL__STATE_READY__INIT;
+    Titan__Internal__WorkerToAgent message = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    ready.job_id = l->job_id;
+    ready.worker_id = l->worker_id;
+    ready.epoch = r->epoch;
+    ready.rung = (Titan__Internal__StateRung)r->rung;
+    ready.step = r->step;
+    ready.bytes_moved = r->bytes_moved;
+    ready.params_hash = r->params_hash;
+    ready.rolled_forward = r->rolled_forward;
+    ready.connect_ms = r->connect_ms;
+    ready.plan_ms = r->plan_ms;
+    ready.state_ms = r->state_ms;
+    ready.prepare_ms = r->prepare_ms;
+    ready.damaged_checkpoint = (char *)r->damaged_checkpoint;
+    message.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_STATE_READY;
+    message.state_ready = &ready;
+    (void)pthread_mutex_lock(&l->lock);
+    pack(l, &l->out, &message);
     (void)pthread_mutex_unlock(&l->lock);
     wake(l);
 }
@@ -757,6 +809,7 @@ static const struct membership_ops link_ops = {
     .revoked = link_revoked,
     .orders = link_orders,
     .quiesced = link_quiesced,
+    .state_ready = link_state_ready,
     .progress = link_progress,
     .checkpoint_written = link_checkpoint_written,
     .finished = link_finished,

@@ -13,6 +13,8 @@
 #include "base/error.h"
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
+/* Where the state of an epoch came from (StateRung of agent.proto): the first that covered every part. */
+enum state_rung { STATE_RUNG_INIT, STATE_RUNG_CHECKPOINT, STATE_RUNG_MEMORY, STATE_RUNG_REPLICA, STATE_RUNG_BUDDY };
 
 /* One epoch as seen by one member. Valid until the next membership_next. */
 struct epoch_view {
@@ -20,14 +22,41 @@ struct epoch_view {
     unsigned char comm_id[16];
     int rank, world;
     const char *const *addresses; /* of all ranks */
+    const int *nodes;             /* (world) ranks with equal numbers share a host; NULL: all do */
     int memfd;                    /* shared-memory segment; -1 when members span hosts */
     enum state_source source;
-    uint64_t resume_step; /* committed; the next to run is resume_step + 1 */
+    uint64_t resume_step; /* as far as the coordinator knows; what the members hold decides */
+    /* The newest, "" = none; with STATE_FROM_MEMORY for the case that the members do not hold the whole state. Those
+     * before it, newer ones first, are for the case that it is damaged. */
     char checkpoint_path[PATH_MAX];
-    /* STATE_FROM_MEMORY: previous epoch's world and, for each of its ranks, the rank here that holds its part, -1 where
-     * it is gone. */
+    int n_older;
+    const char *const *older_checkpoints;
+    /* STATE_FROM_MEMORY: the epoch whose parts are wanted (0: whatever is sealed), its world and, for each of its
+     * ranks, the rank here that was it, -1 where it is gone. */
+    uint64_t source_epoch;
     int holders;
     const int *holder_ranks;
+};
+
+/* What a worker that has left an epoch holds (docs/membership.md). */
+struct quiesced {
+    uint64_t epoch;
+    uint64_t last_step;      /* of the sealed state */
+    bool paused;             /* at an agreed boundary; otherwise revoked */
+    bool prepared;           /* step last_step + 1 needs nothing but the sum of AGREE */
+    uint64_t sealed_epoch;   /* 0: it has no state */
+    uint64_t unsealed_epoch; /* it also has its whole part of this one, whose barrier it did not pass; 0: none */
+};
+
+/* All members of an epoch have their state. */
+struct state_ready {
+    uint64_t epoch, step; /* the first to run is step + 1 */
+    enum state_rung rung;
+    uint64_t bytes_moved; /* of all ranks */
+    uint64_t params_hash;
+    bool rolled_forward;                              /* a prepared step was finished first */
+    double connect_ms, plan_ms, state_ms, prepare_ms; /* of this rank */
+    const char *damaged_checkpoint;                   /* refused on the way; "" = none */
 };
 
 /* What a finished step reports. */
@@ -51,8 +80,10 @@ struct membership_ops {
     /* Told to pause or stop at a step boundary? Polled each step and agreed on in-band among the ranks.
      * Bit 0: pause, bit 1: stop, bit 2: write a checkpoint first. */
     unsigned (*orders)(struct membership *m);
-    /* Out of the epoch (revoked, or paused at an agreed boundary) with the state of last_step in memory. */
-    void (*quiesced)(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused);
+    /* Out of the epoch (revoked, or paused at an agreed boundary). */
+    void (*quiesced)(struct membership *m, const struct quiesced *q);
+    /* Rank 0, before the first step of the epoch. */
+    void (*state_ready)(struct membership *m, const struct state_ready *ready);
     void (*progress)(struct membership *m, const struct step_report *report); /* every rank, every step */
     void (*checkpoint_written)(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world);
     void (*finished)(struct membership *m, uint64_t step);

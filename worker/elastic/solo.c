@@ -71,12 +71,16 @@ static unsigned solo_orders(struct membership *m)
     return 0;
 }
 
-static void solo_quiesced(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused)
+static void solo_quiesced(struct membership *m, const struct quiesced *q)
 {
     (void)m;
-    (void)epoch;
-    (void)last_step;
-    (void)paused;
+    (void)q;
+}
+
+static void solo_state_ready(struct membership *m, const struct state_ready *ready)
+{
+    (void)m;
+    (void)ready;
 }
 
 static void solo_progress(struct membership *m, const struct step_report *r)
@@ -115,6 +119,7 @@ static const struct membership_ops solo_ops = {
     .revoked = solo_revoked,
     .orders = solo_orders,
     .quiesced = solo_quiesced,
+    .state_ready = solo_state_ready,
     .progress = solo_progress,
     .checkpoint_written = solo_checkpoint_written,
     .finished = solo_finished,

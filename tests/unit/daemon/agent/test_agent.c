@@ -96,7 +96,7 @@ static void train(struct membership *m, const struct epoch_view *view)
     }
     if (orders & 4)
         m->ops->checkpoint_written(m, step, "/somewhere/step-1", 10, view->world);
-    m->ops->quiesced(m, view->epoch, step, (orders & 1) != 0);
+    m->ops->quiesced(m, &(struct quiesced){.epoch = view->epoch, .last_step = step, .paused = (orders & 1) != 0});
 }
 
 static int serve(int argc, char **argv)

@@ -100,11 +100,12 @@ static void scripted_progress(struct membership *m, const struct step_report *r)
     ((struct scripted *)m)->step = r->step;
 }
 
-static void scripted_quiesced(struct membership *m, uint64_t epoch, uint64_t last_step, bool paused)
+static void scripted_quiesced(struct membership *m, const struct quiesced *q)
 {
     struct scripted *s = (struct scripted *)m;
     const struct script_epoch *e = &s->epochs[s->at];
-    if (epoch != (uint64_t)s->at + 1 || paused != (e->pause_after > 0) || (paused && last_step != e->pause_after))
+    if (q->epoch != (uint64_t)s->at + 1 || q->paused != (e->pause_after > 0) ||
+        (q->paused && q->last_step != e->pause_after))
         _exit(90);
     if (s->at + 1 < s->n_epochs && s->epochs[s->at + 1].source == STATE_FROM_CHECKPOINT)
         s->step = s->epochs[s->at + 1].from_checkpoint;
@@ -136,6 +137,12 @@ static void ignore_checkpoint(struct membership *m, uint64_t step, const char *p
     (void)world;
 }
 
+static void ignore_state_ready(struct membership *m, const struct state_ready *ready)
+{
+    (void)m;
+    (void)ready;
+}
+
 static void ignore_finished(struct membership *m, uint64_t step)
 {
     (void)m;
@@ -147,6 +154,7 @@ static const struct membership_ops scripted_ops = {.next = scripted_next,
                                                    .revoked = scripted_revoked,
                                                    .orders = scripted_orders,
                                                    .quiesced = scripted_quiesced,
+                                                   .state_ready = ignore_state_ready,
                                                    .progress = scripted_progress,
                                                    .checkpoint_written = ignore_checkpoint,
                                                    .finished = ignore_finished,
