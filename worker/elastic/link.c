@@ -44,7 +44,7 @@
 struct form {
     uint64_t epoch, resume_step, source_epoch;
     unsigned char comm_id[16];
-    int rank, world, holders, n_older, memfd;
+    int rank, world, leavers, holders, n_older, memfd;
     char **addresses, **older;
     int *nodes, *holder_ranks;
     enum state_source source;
@@ -99,7 +99,7 @@ static void form_free(struct form *f)
 {
     if (!f)
         return;
-    for (int i = 0; f->addresses && i < f->world; i++)
+    for (int i = 0; f->addresses && i < f->world + f->leavers; i++)
         free(f->addresses[i]);
     free(f->addresses);
     for (int i = 0; f->older && i < f->n_older; i++)
@@ -239,21 +239,30 @@ static void revoke_current(struct link *l)
     (void)pthread_mutex_unlock(&l->revoke_lock);
 }
 
+/* Members, then leavers, in rank order. */
+static const Titan__Internal__Member *form_rank(const Titan__Internal__FormEpoch *m, int rank)
+{
+    const size_t r = (size_t)rank;
+    return r < m->n_members ? m->members[r] : m->leavers[r - m->n_members];
+}
+
 static bool form_members(const struct link *l, const Titan__Internal__FormEpoch *m, struct form *f)
 {
     f->rank = -1;
     f->world = (int)m->n_members;
-    f->addresses = calloc(m->n_members, sizeof(char *));
-    f->nodes = calloc(m->n_members, sizeof(int));
+    f->leavers = (int)m->n_leavers;
+    const int all = f->world + f->leavers;
+    f->addresses = calloc((size_t)all, sizeof(char *));
+    f->nodes = calloc((size_t)all, sizeof(int));
     if (!f->addresses || !f->nodes)
         return false;
-    for (int i = 0; i < f->world; i++) {
-        f->addresses[i] = strdup(m->members[i]->address);
+    for (int i = 0; i < all; i++) {
+        f->addresses[i] = strdup(form_rank(m, i)->address);
         if (!f->addresses[i])
             return false;
-        while (strcmp(m->members[f->nodes[i]]->node, m->members[i]->node) != 0)
+        while (strcmp(form_rank(m, f->nodes[i])->node, form_rank(m, i)->node) != 0)
             f->nodes[i]++;
-        if (m->members[i]->worker_id == l->worker_id)
+        if (form_rank(m, i)->worker_id == l->worker_id)
             f->rank = i;
     }
     f->holders = (int)m->n_state_holders;
@@ -262,8 +271,8 @@ static bool form_members(const struct link *l, const Titan__Internal__FormEpoch 
         return false;
     for (int h = 0; h < f->holders; h++) {
         f->holder_ranks[h] = -1;
-        for (int i = 0; i < f->world; i++)
-            if (m->members[i]->worker_id == m->state_holders[h])
+        for (int i = 0; i < all; i++)
+            if (form_rank(m, i)->worker_id == m->state_holders[h])
                 f->holder_ranks[h] = i;
     }
     return f->rank >= 0;
@@ -299,9 +308,10 @@ static struct form *form_make(const struct link *l, const Titan__Internal__FormE
     f->resume_step = m->resume_step;
     f->source_epoch = m->source_epoch;
     size_t path_len = strlen(m->checkpoint_path);
-    if (m->n_members == 0 || m->n_members > COMM_WORLD_MAX || m->n_state_holders > COMM_WORLD_MAX ||
-        m->comm_id.len != sizeof(f->comm_id) || (size_t)m->source >= ARRAY_SIZE(sources) || path_len >= PATH_MAX ||
-        !form_members(l, m, f) || !form_older(m, f)) {
+    if (m->n_members == 0 || m->n_members > COMM_WORLD_MAX || m->n_leavers > COMM_WORLD_MAX - m->n_members ||
+        m->n_state_holders > COMM_WORLD_MAX || m->comm_id.len != sizeof(f->comm_id) ||
+        (size_t)m->source >= ARRAY_SIZE(sources) || path_len >= PATH_MAX || !form_members(l, m, f) ||
+        !form_older(m, f)) {
         form_free(f);
         return NULL;
     }
@@ -595,6 +605,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
     *ret = (struct epoch_view){.epoch = f->epoch,
                                .rank = f->rank,
                                .world = f->world,
+                               .leavers = f->leavers,
                                .addresses = (const char *const *)f->addresses,
                                .nodes = f->nodes,
                                .memfd = f->memfd,
