@@ -1,0 +1,152 @@
+/* core.h - what a node's agent decides: without clock, socket, file, process or thread.
+ *
+ * Every input carries the time (milliseconds of one machine's monotonic clock, as all times here) and appends what is
+ * to be done to a list of actions. The caller carries actions out in their order, those of an earlier input first. An
+ * AGENT_RECORD_* is carried out when it is on disk; what is behind it waits until then: so nothing is obeyed, and
+ * nobody is answered, before what it rests on would survive a crash. Should the process die in between, the next one
+ * restores what is on disk, and nothing that is not has been seen by anyone. A record that cannot be written is tried
+ * again; an agent that cannot remember does not beat, and its node is lost to the coordinator.
+ *
+ * Rules (docs/membership.md):
+ *  - No coordinator of a lower term is obeyed than the highest this node has seen, no epoch of a job lower than the
+ *    highest it has accepted, and of one number only one communicator id: accepted or promised, from whomever.
+ *  - A worker speaks for itself only, a node too.
+ *  - Reports that must arrive are kept while there is no session and sent again when one breaks soon after; receivers
+ *    take a repeated report as one.
+ *  - A revoked worker that is not quiet in time is killed here, whoever revoked it.
+ *  - While no coordinator is heard, the agents of a job's members can shrink it by majority (delegate.c). */
+#ifndef TITAN_DAEMON_AGENT_CORE_H
+#define TITAN_DAEMON_AGENT_CORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "titan/internal/agent.pb-c.h"
+#include "titan/internal/worker.pb-c.h"
+
+/* --- what is to be done --- */
+enum agent_action_kind {
+    AGENT_RECORD_TERM, /* durable: run/term holds term */
+    AGENT_RECORD_JOB,  /* durable: the job's record is this one */
+    AGENT_FORGET_JOB,  /* its record can go */
+    AGENT_SEND,        /* to the coordinator, if the session is still there */
+    AGENT_END_SESSION, /* text says why; agent_core_session_down follows */
+    AGENT_TELL, /* to a worker, now or when it connects; with an order to form goes what its members share here */
+    AGENT_START_WORKER, /* start->worker_ids has one; agent_core_started or agent_core_exited follows */
+    AGENT_STOP_WORKER,  /* ask it to stop, SIGKILL after grace_ms (0: now) */
+    AGENT_PEER,         /* datagram to the agent at text (host:port) */
+    AGENT_ORDER,        /* of the coordinator, for the shell itself: log requests, checkpoints that may be deleted */
+    AGENT_RANK,         /* the worker has this rank now */
+    AGENT_SAY,          /* a line for the log */
+};
+enum agent_level { AGENT_INFO, AGENT_WARN, AGENT_ERROR };
+
+struct agent_action {
+    struct agent_action *next;
+    enum agent_action_kind kind;
+    uint64_t job_id, worker_id, term;
+    uint32_t rank, grace_ms;
+    enum agent_level level;
+    const char *text; /* END_SESSION and STOP_WORKER: why; PEER: where to; SAY: the line */
+    union {
+        Titan__Internal__AgentMessage *send;
+        Titan__Internal__AgentToWorker *tell;
+        Titan__Internal__StartWorkers *start;
+        Titan__Internal__PeerMessage *peer;
+        Titan__Internal__CoordinatorMessage *order;
+        Titan__Internal__AgentJobRecord *record;
+    };
+};
+/* Everything in it lives in its arena and dies with it. */
+struct agent_actions {
+    struct agent_action *first, **tail;
+    struct agent_chunk *chunks;
+};
+void agent_actions_init(struct agent_actions *a);
+void agent_actions_free(struct agent_actions *a); /* ready for use again after init */
+
+/* --- the core --- */
+struct agent_core;
+
+struct agent_core_options { /* texts are copied */
+    const char *node, *device, *address, *version;
+    uint32_t slots;
+    uint64_t memory_bytes;
+    uint64_t incarnation;     /* of this start */
+    uint64_t seed;            /* ids of datagrams and of delegated epochs' communicators are drawn from it: not twice */
+    uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no delegation */
+    uint32_t hang_floor_ms;   /* 0 = 300 */
+    uint32_t hang_unknown_ms; /* while a worker's own pace is not known; 0 = 10000 */
+    uint32_t revoke_ms;       /* revoked to quiet; 0 = 1000 */
+};
+
+titan_status agent_core_new(const struct agent_core_options *options, struct agent_core **ret,
+                            struct titan_error *err) TITAN_MUST_USE;
+void agent_core_free(struct agent_core *c);
+
+/* What an earlier agent of this node left, before the first input. */
+void agent_core_restore_term(struct agent_core *c, uint64_t term);
+void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record);
+
+/* A look at a worker: its page (proto/worker_page.h) and its process. */
+struct agent_sample {
+    uint64_t epoch, step, actions, busy_ns;
+    uint32_t phase, waiting;
+    char process_state; /* as in /proc/PID/stat; 0 = not known */
+};
+void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
+                        int64_t now);
+
+/* --- inputs --- */
+/* A stream to the coordinator is open: a hello goes out. Take samples of all workers first, it tells of them. */
+void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out);
+void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out);
+void agent_core_coordinator(struct agent_core *c, const Titan__Internal__CoordinatorMessage *m, int64_t now,
+                            struct agent_actions *out);
+/* Of the answer to AGENT_START_WORKER. */
+void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, int64_t now, struct agent_actions *out);
+/* The worker has proved who it is (token); also when it connects again. */
+void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
+                          struct agent_actions *out);
+void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *m, int64_t now,
+                       struct agent_actions *out);
+struct agent_exit {
+    int code, signal;   /* code -1: by a signal, or unknown when signal is 0 */
+    const char *reason; /* its last words, or why it was not started */
+    uint64_t last_step;
+    bool out_of_memory; /* killed for it; reason says limit and peak */
+};
+/* Once, and nothing of that worker after it. */
+void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
+                       struct agent_actions *out);
+/* Every AGENT_SAMPLE_MS while agent_core_watches(). */
+#define AGENT_SAMPLE_MS 25
+bool agent_core_watches(const struct agent_core *c);
+void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
+                       struct agent_actions *out);
+/* A datagram of another agent whose proof is right. from: where it came from (host:port), for the answer. */
+void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
+                     struct agent_actions *out);
+/* Due at agent_core_deadline(). */
+void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t agent_core_deadline(const struct agent_core *c); /* INT64_MAX = none */
+/* From now on nothing is started, and of workers that leave only checkpoints are told: the coordinator goes down with
+ * this agent and its jobs go on from there. quiet false: they are told of as ever. */
+void agent_core_drain(struct agent_core *c, bool quiet);
+
+/* --- what can be asked --- */
+uint64_t agent_core_term(const struct agent_core *c);                   /* highest seen */
+bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed */
+uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
+struct agent_counters {
+    uint64_t fenced_terms;  /* messages of an older coordinator */
+    uint64_t fenced_epochs; /* ... about an older epoch */
+    uint64_t refused;       /* another communicator id for an epoch accepted or promised */
+    uint64_t imposters;     /* workers that spoke for others, nodes that claimed to be this one */
+    uint64_t stalls, kills; /* workers found hanging; killed because they did not leave an epoch */
+    uint64_t promises, delegated;
+};
+const struct agent_counters *agent_core_counters(const struct agent_core *c);
+
+#endif
