@@ -328,7 +328,7 @@ static void on_stop(struct agent *a, const Titan__Internal__StopWorkers *m)
         for (size_t i = 0; i < m->n_worker_ids && !named; i++)
             named = m->worker_ids[i] == w->id;
         if (w->job_id == m->job_id && named)
-            worker_stop(w, m->grace_ms, m->grace_ms > 0, m->reason);
+            workers_stop(w, m->grace_ms, m->grace_ms > 0, m->reason);
     }
 }
 
@@ -689,7 +689,7 @@ void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*d
         return;
     a->draining = stop_workers;
     for (struct worker *w = workers_first(a->workers); w && stop_workers; w = w->next)
-        worker_stop(w, grace_ms, grace_ms > 0, "the node's daemon stops");
+        workers_stop(w, grace_ms, grace_ms > 0, "the node's daemon stops");
     (void)uv_timer_start(&a->close_timer, on_close_timer, 0, CLOSE_POLL_MS);
 }
 

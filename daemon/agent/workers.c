@@ -253,7 +253,7 @@ static void on_kill_timer(uv_timer_t *timer)
     worker_process_kill(&w->process);
 }
 
-void worker_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason)
+void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason)
 {
     if (w->dying)
         return;

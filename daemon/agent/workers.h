@@ -86,6 +86,6 @@ bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_
 /* Deliver, now or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
 /* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. */
-void worker_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason);
+void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason);
 
 #endif
