@@ -7,10 +7,10 @@
 static const struct sm_state job_states[] = {
     [JOB_NONE] = {"none", SM_INITIAL, TO(PENDING)},
     [JOB_PENDING] = {"pending", 0, TO(FORMING) | TO(CANCELLED)},
-    [JOB_FORMING] = {"forming", 0, TO(RUNNING) | TO(RECOVERING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
-    [JOB_RUNNING] = {"running", 0, TO(RECOVERING) | TO(RESIZING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
-    [JOB_RECOVERING] = {"recovering", 0, TO(RUNNING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
-    [JOB_RESIZING] = {"resizing", 0, TO(RUNNING) | TO(RECOVERING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_FORMING] = {"forming", 0, TO(RUNNING) | TO(RECOVERING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RUNNING] = {"running", 0, TO(RECOVERING) | TO(RESIZING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RECOVERING] = {"recovering", 0, TO(RUNNING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RESIZING] = {"resizing", 0, TO(RUNNING) | TO(RECOVERING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
     [JOB_CANCELLING] = {"cancelling", 0, TO(CANCELLED)},
     [JOB_COMPLETED] = {"completed", SM_FINAL, 0},
     [JOB_FAILED] = {"failed", SM_FINAL | SM_FAILURE, 0},
@@ -59,13 +59,15 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
     TRY(db_run(db, err,
                "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
-               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash, mesh)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiitut", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash, mesh,"
+               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiitutiiiii", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
                (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
                (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->idempotency_key,
-               job->request_hash, s->mesh));
+               job->request_hash, s->mesh, (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs,
+               (int64_t)s->max_ooms, (int64_t)s->restart_window_s));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     return event_add(db,
                      &(struct event){.job_id = job->id,
@@ -81,9 +83,9 @@ titan_status job_update(struct db *db, uint64_t id, const struct job_status *s, 
 {
     TRY(db_run(db, err,
                "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
-               " restarts = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ? WHERE id = ?",
-               "urrriuiiitu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
-               (int64_t)s->restarts, s->started_at_ms, s->finished_at_ms, s->checkpoint ? s->checkpoint : "", id));
+               " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ? WHERE id = ?",
+               "urrriuiiiitu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
+               (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms, s->checkpoint ? s->checkpoint : "", id));
     if (db_changes(db) == 0)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
     return event ? event_add(db, event, err) : TITAN_OK;
@@ -115,10 +117,21 @@ titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, cons
     return event ? event_add(db, event, err) : TITAN_OK;
 }
 
+titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wish, const struct event *event,
+                          struct titan_error *err)
+{
+    TRY(db_run(db, err, "UPDATE jobs SET wish_min = ?, wish_max = ?, wish_number = ? WHERE id = ?", "iiiu",
+               (int64_t)wish->min, (int64_t)wish->max, (int64_t)wish->number, id));
+    if (db_changes(db) == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    return event ? event_add(db, event, err) : TITAN_OK;
+}
+
 #define COLUMNS                                                                                                        \
     "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
-    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh"
+    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh,"  \
+    " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -151,6 +164,15 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->idempotency_key = col_text(stmt, 25);
     job->request_hash = col_uint(stmt, 26);
     strncpy(job->spec.mesh, col_text(stmt, 27), sizeof(job->spec.mesh) - 1);
+    job->spec.priority = (int32_t)col_int(stmt, 28);
+    job->spec.max_node_losses = (uint32_t)col_int(stmt, 29);
+    job->spec.max_hangs = (uint32_t)col_int(stmt, 30);
+    job->spec.max_ooms = (uint32_t)col_int(stmt, 31);
+    job->spec.restart_window_s = (uint32_t)col_int(stmt, 32);
+    job->wish = (struct job_wish){.min = (uint32_t)col_int(stmt, 33),
+                                  .max = (uint32_t)col_int(stmt, 34),
+                                  .number = (uint32_t)col_int(stmt, 35)};
+    job->status.preemptions = (uint32_t)col_int(stmt, 36);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

@@ -15,6 +15,7 @@
  *   FORMING, RUNNING, RECOVERING, RESIZING --cancel--> CANCELLING --> CANCELLED
  *   FORMING, RUNNING, RECOVERING, RESIZING --all steps done--> COMPLETED
  *   any but PENDING and CANCELLING --permanent error, budget used--> FAILED
+ *   FORMING, RUNNING, RECOVERING, RESIZING --stopped for another job or a drain, checkpoint written--> PENDING
  */
 #ifndef TITAN_STATE_JOB_H
 #define TITAN_STATE_JOB_H
@@ -56,8 +57,18 @@ struct job_spec {
     uint32_t min_workers, max_workers;
     struct world_set worlds;
     char mesh[48]; /* degrees that do not give way when workers are lost, "pp=2 tp=4"; "" = none */
-    uint32_t max_restarts, backoff_ms, backoff_max_ms;
+    int32_t priority; /* the higher, the sooner */
+    /* Losses by cause that are forgiven within restart_window_s. With a window of 0 all losses of the job count, of
+     * whatever cause, against max_restarts. */
+    uint32_t max_restarts, max_node_losses, max_hangs, max_ooms, restart_window_s;
+    uint32_t backoff_ms, backoff_max_ms;
     uint32_t keep_latest; /* 0 = all */
+};
+
+/* How many workers it is to have, by request; 0 = what the spec says. */
+struct job_wish {
+    uint32_t min, max;
+    uint32_t number; /* of the request, from 1 */
 };
 
 /* Where it stands; the part of a row that changes. */
@@ -67,7 +78,8 @@ struct job_status {
     double tokens_per_second, mfu;
     uint32_t world_size;
     uint64_t epoch;
-    uint32_t restarts;
+    uint32_t restarts;    /* losses that counted, of all causes */
+    uint32_t preemptions; /* times it was stopped in favour of something else and queued again */
     int64_t started_at_ms, finished_at_ms;
     const char *checkpoint; /* NULL = none */
 };
@@ -78,6 +90,7 @@ struct job {
     enum job_state state;
     const char *reason;
     struct job_spec spec;
+    struct job_wish wish;
     struct job_status status;
     int64_t submitted_at_ms;
     const char *idempotency_key; /* NULL = none */
@@ -97,6 +110,9 @@ titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char 
 /* The status alone, without a move (and, with event, what happened). */
 titan_status job_update(struct db *db, uint64_t id, const struct job_status *status, const struct event *event,
                         struct titan_error *err) TITAN_MUST_USE;
+
+titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wish, const struct event *event,
+                          struct titan_error *err) TITAN_MUST_USE;
 
 /* Say something about a job that stays in its state. */
 titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, const struct event *event,

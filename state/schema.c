@@ -75,7 +75,30 @@ static const char metrics_v1[] =
 /* Degrees of the mesh that are fixed, for messages: "pp=2 tp=4". */
 static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
-static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2};
+static const char store_v3[] =
+    /* Priorities, budgets per cause (a window of 0: one budget for all, as before), wishes of resize. */
+    "ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN max_node_losses INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN max_hangs INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN max_ooms INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN restart_window_s INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN wish_min INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN wish_max INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN wish_number INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN preemptions INTEGER NOT NULL DEFAULT 0;"
+    /* Losses that counted: for the jobs' budgets and the nodes' quarantine. cause as in loss.h. */
+    "CREATE TABLE losses ("
+    "  id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL REFERENCES jobs(id),"
+    "  cause INTEGER NOT NULL CHECK (cause BETWEEN 1 AND 6), node TEXT NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
+    "CREATE INDEX losses_job ON losses(job_id, at_ms);"
+    "CREATE INDEX losses_at ON losses(at_ms);"
+    /* What an operator, a maintenance window or a crash loop has decided about a node; apart from what its agent says. */
+    "CREATE TABLE node_policies ("
+    "  name TEXT PRIMARY KEY, draining INTEGER NOT NULL, reason TEXT NOT NULL, deadline_ms INTEGER NOT NULL,"
+    "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, quarantined_until_ms INTEGER NOT NULL,"
+    "  quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};
 
 const struct schema schema_store = {"job store", 0x5469746e, SCHEMA_VERSION, store_migrations}; /* "Titn" */

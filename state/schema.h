@@ -8,7 +8,7 @@
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 2         /* of the job store */
+#define SCHEMA_VERSION 3         /* of the job store */
 #define SCHEMA_METRICS_VERSION 1 /* of the metrics */
 
 struct schema {
