@@ -199,11 +199,6 @@ titan_status frame_flush(struct frame_writer *w, int socket, struct titan_error 
     return TITAN_OK;
 }
 
-void frame_rewind(struct frame_writer *w)
-{
-    w->offset = 0;
-}
-
 void frame_move(struct frame_writer *to, struct frame_writer *from)
 {
     if (!from->first)

@@ -44,8 +44,6 @@ titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int
 /* Send what the socket takes. TITAN_OK: all sent; TITAN_EAGAIN: wait until it is writable; TITAN_EPEER: the peer is
  * gone, the frames stay queued. */
 titan_status frame_flush(struct frame_writer *w, int socket, struct titan_error *err) TITAN_MUST_USE;
-/* The first frame is sent from its beginning again: for a new connection. */
-void frame_rewind(struct frame_writer *w);
 /* Put all of `from` behind `to`. */
 void frame_move(struct frame_writer *to, struct frame_writer *from);
 void frame_writer_clear(struct frame_writer *w);

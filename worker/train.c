@@ -33,8 +33,6 @@
 #include "worker/plan/plan.h"
 #include "worker/plan/tree.h"
 
-enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4 };
-
 /* What lives as long as the process. */
 struct trainer {
     const struct recipe *recipe;

@@ -108,10 +108,12 @@ enum member_answer { MEMBER_WAIT, MEMBER_FORM, MEMBER_STOPPED };
  * MEMBER_WAIT: none is on offer; ask again after the next input. MEMBER_STOPPED: member_stop_reason says why. */
 enum member_answer member_next(struct member *m, struct epoch_view *ret);
 const char *member_stop_reason(const struct member *m);
-/* Bits as membership_ops.orders. */
-unsigned member_orders(const struct member *m);
-void member_quiesced(struct member *m, uint64_t epoch, uint64_t last_step, bool paused);
-void member_progress(struct member *m, const struct step_report *report, int64_t wall_ms, bool say);
+/* Bits of ORDER_*, for the next step boundary. A checkpoint without a pause is ordered once. */
+unsigned member_orders(struct member *m);
+void member_quiesced(struct member *m, const struct quiesced *q);
+void member_state_ready(struct member *m, const struct state_ready *ready);
+/* wall_ms: when, for people. */
+void member_progress(struct member *m, const struct step_report *report, int64_t wall_ms);
 void member_checkpoint_written(struct member *m, uint64_t step, const char *path, uint64_t bytes, int world);
 void member_finished(struct member *m, uint64_t step);
 void member_failing(struct member *m, int exit_code, const char *reason);

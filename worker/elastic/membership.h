@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 
+enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4 }; /* the last: write one first */
+
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
 /* Where the state of an epoch came from (StateRung of agent.proto): the first that covered every part. */
 enum state_rung { STATE_RUNG_INIT, STATE_RUNG_CHECKPOINT, STATE_RUNG_MEMORY, STATE_RUNG_REPLICA, STATE_RUNG_BUDDY };
@@ -80,8 +82,8 @@ struct membership_ops {
     void (*on_revoke)(struct membership *m, void (*fn)(void *arg), void *arg);
     /* Non-zero while the current epoch is revoked; for comm_ops.open. */
     const atomic_int *(*revoked)(struct membership *m);
-    /* Told to pause or stop at a step boundary? Polled each step and agreed on in-band among the ranks.
-     * Bit 0: pause, bit 1: stop, bit 2: write a checkpoint first. */
+    /* Told to pause or stop at a step boundary? Bits of ORDER_*; polled each step and agreed on in-band among the
+     * ranks. */
     unsigned (*orders)(struct membership *m);
     /* Out of the epoch (revoked, or paused at an agreed boundary). */
     void (*quiesced)(struct membership *m, const struct quiesced *q);

@@ -193,32 +193,6 @@ static void test_descriptor_flood(void **state)
     assert_int_equal(after, before);
 }
 
-static void test_reconnect(void **state)
-{
-    (void)state;
-    char *big = calloc(1, FRAME_MAX);
-    assert_int_equal(frame_put(&out, big, FRAME_MAX, -1, NULL), TITAN_OK);
-    free(big);
-    put("last", -1);
-    assert_int_equal(frame_flush(&out, ends[0], NULL), TITAN_EAGAIN); /* partly gone */
-    (void)close(ends[1]);
-    assert_int_equal(frame_flush(&out, ends[0], NULL), TITAN_EPEER);
-    (void)close(ends[0]);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    frame_rewind(&out);
-    const uint8_t *data;
-    size_t len = 0;
-    int fd;
-    while (len == 0) {
-        (void)!frame_flush(&out, ends[0], NULL);
-        if (next(&data, &len, &fd) != TITAN_OK)
-            len = 0;
-    }
-    assert_int_equal(len, FRAME_MAX);
-    assert_int_equal(frame_flush(&out, ends[0], NULL), TITAN_OK);
-    expect("last", false);
-}
-
 static void test_paths(void **state)
 {
     (void)state;
@@ -252,7 +226,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_small_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_descriptor, setup, teardown),
         cmocka_unit_test_setup_teardown(test_descriptor_flood, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reconnect, setup, teardown),
         cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -308,10 +308,10 @@ static void test_revoke(void **state)
     f.m->ops->on_revoke(f.m, NULL, NULL);
     f.m->ops->quiesced(f.m, &(struct quiesced){.epoch = 1, .last_step = 17, .sealed_epoch = 1});
     hear_quiesced(1, 17);
-    /* One that is over never forms, and is said to be left; its successor starts unrevoked. */
+    /* One that is over is said to be left, and never forms; its successor starts unrevoked. */
     say_revoke(2);
-    say_form(2, 2, 0, -1);
     hear_quiesced(2, 17); /* what it holds is as it was */
+    say_form(2, 2, 0, -1);
     say_form(3, 1, 0, -1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 3);
@@ -355,6 +355,7 @@ static void test_pause_and_stop(void **state)
     say_form(1, 1, 0, -1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(f.m->ops->orders(f.m), 0);
+    pause_order.job_id = JOB;
     pause_order.epoch = 1;
     pause_order.checkpoint = true;
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
@@ -394,12 +395,14 @@ static void test_another_agent(void **state)
     assert_int_equal(m->checkpoint->step, 20);
     Titan__Internal__AgentToWorker out = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
+    committed.job_id = JOB;
     committed.step = 20;
     out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
     out.checkpoint_committed = &committed;
     say(&out, -1);
     /* Orders come in order: when the pause is seen, the confirmation has been. */
     Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    pause_order.job_id = JOB;
     pause_order.epoch = 1;
     out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
     out.pause = &pause_order;

@@ -1,0 +1,789 @@
+/* member.c - the worker's part of docs/membership.md. */
+#include "worker/elastic/member.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/comm/comm.h"
+
+#define NEVER INT64_MAX
+#define QUIESCE_LOOKS 4 /* looks at a revoked worker within the time it has for leaving */
+
+typedef Titan__Internal__AgentToWorker agent_message;
+typedef Titan__Internal__WorkerToAgent worker_message;
+#define HEARD(kind) TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##kind
+#define SAYS(kind) TITAN__INTERNAL__WORKER_TO_AGENT__KIND_##kind
+#define PHASE(phase) TITAN__INTERNAL__WORKER_PHASE__WORKER_##phase
+
+/* An order to form an epoch, and what this worker reads from it. */
+struct form {
+    Titan__Internal__FormEpoch *order;
+    int rank, holders;
+    const char **addresses; /* the order's; members, then leavers */
+    int *nodes, *holder_ranks;
+};
+
+/* A checkpoint that the coordinator has not confirmed. */
+struct unconfirmed {
+    uint64_t step, bytes, epoch;
+    int world;
+    char *path;
+};
+
+/* What is told of once per connection. */
+enum complaint { SAID_FENCED = 1, SAID_STALE = 2, SAID_CONFLICT = 4, SAID_NONSENSE = 8 };
+
+struct member {
+    struct member_options opt;
+    char address[320];
+    struct member_host host;
+    struct member_state state;
+    struct form *current, *offered;
+    unsigned complaints;
+
+    /* Deadlines, milliseconds of the caller's clock. */
+    int64_t lease_until, exit_at;
+    int64_t revoked_at, moved_at, looked_at;
+    uint32_t lease_ms;
+    uint64_t actions;  /* as last looked at */
+    double step_ms[2]; /* of the last two steps */
+    bool ended;
+
+    /* What holds, and is said again to the next agent. */
+    struct quiesced quiesced; /* the last epoch it said it is out of, and what it holds */
+    struct state_ready ready; /* of the epoch it is in, once said; otherwise epoch 0 */
+    char damaged[PATH_MAX];   /* the path in that */
+    struct unconfirmed written[MEMBER_UNCONFIRMED_MAX];
+    int n_written;
+    uint64_t finished_step;
+    char failure[640];
+    int exit_code;
+
+    unsigned stop_orders, pause_orders;
+    uint64_t pause_epoch; /* what pause_orders are for */
+    char stop_reason[256];
+};
+
+const struct member_state *member_state(const struct member *m)
+{
+    return &m->state;
+}
+
+__attribute__((format(printf, 3, 4))) static void note(const struct member *m, const char *sentence, const char *fmt,
+                                                       ...)
+{
+    char pairs[256];
+    va_list args;
+
+    if (!m->host.note)
+        return;
+    va_start(args, fmt);
+    (void)vsnprintf(pairs, sizeof pairs, fmt, args);
+    va_end(args);
+    m->host.note(m->host.arg, sentence, pairs);
+}
+
+/* --- forms ----------------------------------------------------------------------------------------------------------
+ */
+
+static void form_free(struct form *f)
+{
+    if (!f)
+        return;
+    if (f->order)
+        titan__internal__form_epoch__free_unpacked(f->order, NULL);
+    free(f->addresses);
+    free(f->nodes);
+    free(f->holder_ranks);
+    free(f);
+}
+
+static Titan__Internal__FormEpoch *copy_order(const Titan__Internal__FormEpoch *order)
+{
+    const size_t len = titan__internal__form_epoch__get_packed_size(order);
+    _cleanup_free_ uint8_t *bytes = malloc(len + 1);
+
+    if (!bytes)
+        return NULL;
+    (void)titan__internal__form_epoch__pack(order, bytes);
+    return titan__internal__form_epoch__unpack(NULL, len, bytes);
+}
+
+/* Members, then leavers. */
+static int ranks_of(const Titan__Internal__FormEpoch *order)
+{
+    return (int)(order->n_members + order->n_leavers);
+}
+
+static const Titan__Internal__Member *at_rank(const Titan__Internal__FormEpoch *order, int rank)
+{
+    const size_t r = (size_t)rank;
+    return r < order->n_members ? order->members[r] : order->leavers[r - order->n_members];
+}
+
+static int rank_of(const Titan__Internal__FormEpoch *order, uint64_t worker_id)
+{
+    for (int r = 0; r < ranks_of(order); r++)
+        if (at_rank(order, r)->worker_id == worker_id)
+            return r;
+    return -1;
+}
+
+/* What is wrong with an order; NULL: nothing. */
+static const char *fault_of(const struct member *m, const Titan__Internal__FormEpoch *o)
+{
+    if (o->epoch == 0)
+        return "no number";
+    if (o->n_members == 0 || o->n_members > COMM_WORLD_MAX || o->n_leavers > COMM_WORLD_MAX - o->n_members ||
+        o->n_state_holders > COMM_WORLD_MAX)
+        return "number of members";
+    if (rank_of(o, m->opt.worker_id) < 0)
+        return "not a member";
+    if (o->comm_id.len != COMM_ID_BYTES)
+        return "communicator id";
+    if (o->source > TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY || strlen(o->checkpoint_path) >= PATH_MAX)
+        return "source of state";
+    return NULL;
+}
+
+/* NULL when out of memory. */
+static struct form *form_make(const struct member *m, const Titan__Internal__FormEpoch *order)
+{
+    struct form *f = calloc(1, sizeof *f);
+
+    if (!f || !(f->order = copy_order(order)))
+        goto fail;
+    const int ranks = ranks_of(order);
+    f->holders = (int)order->n_state_holders;
+    f->rank = rank_of(order, m->opt.worker_id);
+    f->addresses = calloc((size_t)ranks, sizeof *f->addresses);
+    f->nodes = calloc((size_t)ranks, sizeof *f->nodes);
+    f->holder_ranks = calloc((size_t)f->holders + 1, sizeof *f->holder_ranks);
+    if (!f->addresses || !f->nodes || !f->holder_ranks)
+        goto fail;
+    for (int r = 0; r < ranks; r++) {
+        f->addresses[r] = at_rank(f->order, r)->address;
+        while (strcmp(at_rank(order, f->nodes[r])->node, at_rank(order, r)->node) != 0)
+            f->nodes[r]++;
+    }
+    for (int h = 0; h < f->holders; h++)
+        f->holder_ranks[h] = rank_of(order, order->state_holders[h]);
+    return f;
+fail:
+    form_free(f);
+    return NULL;
+}
+
+static void view_fill(const struct form *f, struct epoch_view *ret)
+{
+    static const enum state_source sources[] = {[TITAN__INTERNAL__STATE_SOURCE__STATE_INIT] = STATE_FROM_INIT,
+                                                [TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT] =
+                                                    STATE_FROM_CHECKPOINT,
+                                                [TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY] = STATE_FROM_MEMORY};
+    const Titan__Internal__FormEpoch *o = f->order;
+
+    *ret = (struct epoch_view){.epoch = o->epoch,
+                               .rank = f->rank,
+                               .world = (int)o->n_members,
+                               .leavers = (int)o->n_leavers,
+                               .addresses = f->addresses,
+                               .nodes = f->nodes,
+                               .memfd = -1,
+                               .source = sources[o->source],
+                               .resume_step = o->resume_step,
+                               .n_older = (int)o->n_older_checkpoints,
+                               .older_checkpoints = (const char *const *)o->older_checkpoints,
+                               .source_epoch = o->source_epoch,
+                               .holders = f->holders,
+                               .holder_ranks = f->holder_ranks};
+    memcpy(ret->comm_id, o->comm_id.data, sizeof ret->comm_id);
+    (void)snprintf(ret->checkpoint_path, sizeof ret->checkpoint_path, "%s", o->checkpoint_path);
+}
+
+/* --- messages out ---------------------------------------------------------------------------------------------------
+ */
+
+/* part: the message that kind stands for. */
+static void say(const struct member *m, Titan__Internal__WorkerToAgent__KindCase kind, void *part)
+{
+    worker_message message = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+
+    if (!m->state.connected)
+        return;
+    message.kind_case = kind;
+    message.hello = part; /* the kinds share one pointer */
+    m->host.say(m->host.arg, &message);
+}
+
+/* A part of a message with who speaks filled in. */
+#define PART(m, upper, lower)                                                                                          \
+    ({                                                                                                                 \
+        Titan__Internal__##lower part_ = TITAN__INTERNAL__##upper##__INIT;                                             \
+        part_.job_id = (m)->opt.job_id;                                                                                \
+        part_.worker_id = (m)->opt.worker_id;                                                                          \
+        part_;                                                                                                         \
+    })
+
+static void say_hello(struct member *m)
+{
+    Titan__Internal__WorkerHello hello = PART(m, WORKER_HELLO, WorkerHello);
+
+    hello.token.data = m->opt.token;
+    hello.token.len = sizeof m->opt.token;
+    hello.pid = m->opt.pid;
+    hello.epoch = m->state.epoch;
+    hello.rank = (uint32_t)m->state.rank;
+    hello.step = m->state.step;
+    hello.phase = m->state.phase;
+    hello.address = m->address;
+    say(m, SAYS(HELLO), &hello);
+}
+
+static void say_ready(struct member *m)
+{
+    Titan__Internal__WorkerReady ready = PART(m, WORKER_READY, WorkerReady);
+
+    ready.address = m->address;
+    ready.last_step = m->state.step;
+    say(m, SAYS(READY), &ready);
+}
+
+static void say_quiesced(const struct member *m)
+{
+    Titan__Internal__WorkerQuiesced quiesced = PART(m, WORKER_QUIESCED, WorkerQuiesced);
+
+    quiesced.epoch = m->quiesced.epoch;
+    quiesced.last_step = m->quiesced.last_step;
+    quiesced.paused = m->quiesced.paused;
+    quiesced.prepared = m->quiesced.prepared;
+    quiesced.sealed_epoch = m->quiesced.sealed_epoch;
+    quiesced.unsealed_epoch = m->quiesced.unsealed_epoch;
+    say(m, SAYS(QUIESCED), &quiesced);
+}
+
+static void say_state_ready(struct member *m)
+{
+    Titan__Internal__StateReady ready = PART(m, STATE_READY, StateReady);
+
+    ready.epoch = m->ready.epoch;
+    ready.rung = (Titan__Internal__StateRung)m->ready.rung;
+    ready.step = m->ready.step;
+    ready.bytes_moved = m->ready.bytes_moved;
+    ready.params_hash = m->ready.params_hash;
+    ready.rolled_forward = m->ready.rolled_forward;
+    ready.connect_ms = m->ready.connect_ms;
+    ready.plan_ms = m->ready.plan_ms;
+    ready.state_ms = m->ready.state_ms;
+    ready.prepare_ms = m->ready.prepare_ms;
+    ready.damaged_checkpoint = m->damaged;
+    say(m, SAYS(STATE_READY), &ready);
+}
+
+static void say_written(const struct member *m, const struct unconfirmed *w)
+{
+    Titan__Internal__CheckpointWritten written = PART(m, CHECKPOINT_WRITTEN, CheckpointWritten);
+
+    written.epoch = w->epoch;
+    written.step = w->step;
+    written.path = w->path;
+    written.bytes = w->bytes;
+    written.world_size = (uint32_t)w->world;
+    say(m, SAYS(CHECKPOINT), &written);
+}
+
+static void say_finished(const struct member *m)
+{
+    Titan__Internal__WorkerFinished finished = PART(m, WORKER_FINISHED, WorkerFinished);
+
+    finished.epoch = m->state.epoch;
+    finished.step = m->finished_step;
+    say(m, SAYS(FINISHED), &finished);
+}
+
+static void say_failing(struct member *m)
+{
+    Titan__Internal__WorkerFailing failing = PART(m, WORKER_FAILING, WorkerFailing);
+
+    failing.exit_code = m->exit_code;
+    failing.reason = m->failure;
+    say(m, SAYS(FAILING), &failing);
+}
+
+/* This number is taken by another membership, or one above it is known. */
+static void say_refused(const struct member *m, uint64_t epoch)
+{
+    Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+
+    refused.job_id = m->opt.job_id;
+    refused.epoch = epoch;
+    refused.seen_epoch = m->state.seen;
+    refused.seen_term = m->state.term;
+    say(m, SAYS(REFUSED), &refused);
+}
+
+void member_connected(struct member *m, int64_t now_ms)
+{
+    (void)now_ms; /* a connection alone does not keep the lease */
+    m->state.connected = true;
+    m->complaints = 0;
+    say_hello(m);
+    if (m->state.phase == PHASE(IDLE))
+        say_ready(m);
+    if (m->state.phase == PHASE(QUIESCED))
+        say_quiesced(m);
+    if (m->state.in && m->ready.epoch == m->state.epoch)
+        say_state_ready(m);
+    for (int i = 0; i < m->n_written; i++)
+        say_written(m, &m->written[i]);
+    if (m->state.phase == PHASE(DONE))
+        say_finished(m);
+    if (m->exit_code)
+        say_failing(m);
+}
+
+void member_disconnected(struct member *m)
+{
+    m->state.connected = false;
+}
+
+/* --- orders in ------------------------------------------------------------------------------------------------------
+ */
+
+static bool first_time(struct member *m, enum complaint complaint)
+{
+    const bool first = !(m->complaints & complaint);
+    m->complaints |= complaint;
+    return first;
+}
+
+static void refuse_stale(struct member *m, const char *order, uint64_t epoch)
+{
+    m->state.counters.stale++;
+    if (first_time(m, SAID_STALE))
+        note(m, "order about an epoch that is over, ignored", "order=%s epoch=%" PRIu64 " seen=%" PRIu64, order, epoch,
+             m->state.seen);
+}
+
+static void saw(struct member *m, uint64_t epoch)
+{
+    m->state.seen = MAX(m->state.seen, epoch);
+}
+
+/* Out of every epoch up to this one; what it holds is what the training thread said when it left its last. */
+static void quiet(struct member *m, uint64_t epoch, bool paused)
+{
+    m->quiesced.epoch = epoch;
+    m->quiesced.paused = paused;
+    m->state.phase = PHASE(QUIESCED);
+    say_quiesced(m);
+}
+
+static void revoke_current(struct member *m, int64_t now_ms)
+{
+    if (!m->state.in || m->state.in_revoked)
+        return;
+    m->state.in_revoked = true;
+    m->revoked_at = m->moved_at = m->looked_at = now_ms;
+    m->host.revoke(m->host.arg, m->state.epoch);
+}
+
+static void drop_offer(struct member *m)
+{
+    form_free(m->offered);
+    m->offered = NULL;
+    m->state.offered = 0;
+}
+
+/* The form it knows under this number. */
+static const struct form *known_form(const struct member *m, uint64_t epoch)
+{
+    if (m->offered && m->offered->order->epoch == epoch)
+        return m->offered;
+    return m->current && m->current->order->epoch == epoch ? m->current : NULL;
+}
+
+/* Not above what it has seen: the same once more, another one under the number, or one that is over. */
+static void refuse_known(struct member *m, const Titan__Internal__FormEpoch *o)
+{
+    const struct form *f = known_form(m, o->epoch);
+
+    if (!f) {
+        refuse_stale(m, "form", o->epoch);
+        return;
+    }
+    if (memcmp(f->order->comm_id.data, o->comm_id.data, COMM_ID_BYTES) == 0) {
+        m->state.counters.duplicates++;
+        return;
+    }
+    m->state.counters.conflicts++;
+    if (first_time(m, SAID_CONFLICT))
+        note(m, "another membership under the number of an epoch it knows, refused", "epoch=%" PRIu64, o->epoch);
+    say_refused(m, o->epoch);
+}
+
+static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int64_t now_ms)
+{
+    const char *fault = fault_of(m, o);
+
+    if (fault) {
+        m->state.counters.nonsense++;
+        if (first_time(m, SAID_NONSENSE))
+            note(m, "order to form an epoch refused", "epoch=%" PRIu64 " fault=\"%s\"", o->epoch, fault);
+        return false;
+    }
+    if (o->epoch <= m->state.seen || m->state.phase == PHASE(DONE)) {
+        refuse_known(m, o);
+        return false;
+    }
+    struct form *f = form_make(m, o);
+    if (!f) {
+        note(m, "order to form an epoch lost: out of memory", "epoch=%" PRIu64, o->epoch);
+        return false;
+    }
+    drop_offer(m);
+    saw(m, o->epoch);
+    m->offered = f;
+    m->state.offered = o->epoch;
+    revoke_current(m, now_ms); /* a later epoch ends the one before it */
+    return true;
+}
+
+static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
+{
+    if (epoch < m->state.epoch || epoch < m->state.revoked) {
+        refuse_stale(m, "revoke", epoch);
+        return;
+    }
+    if (epoch == m->state.revoked) {
+        m->state.counters.duplicates++;
+        return;
+    }
+    m->state.revoked = epoch;
+    saw(m, epoch);
+    if (m->offered && m->state.offered <= epoch)
+        drop_offer(m);
+    if (m->state.in)
+        revoke_current(m, now_ms); /* says that it is out of both when it has left */
+    else if (epoch > m->quiesced.epoch && m->state.phase != PHASE(DONE))
+        quiet(m, epoch, false); /* revoked before it was taken: nobody else will say so */
+}
+
+/* A checkpoint without a pause is asked for by one rank, once: ranks hear of it at different steps. */
+static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
+{
+    const unsigned orders = (o->go_on ? 0 : ORDER_PAUSE) | (o->checkpoint ? ORDER_CHECKPOINT : 0);
+    const struct form *f = known_form(m, o->epoch);
+
+    if (!f || (f == m->current && !m->state.in)) {
+        refuse_stale(m, "pause", o->epoch);
+        return;
+    }
+    if (o->go_on && f->rank != 0)
+        return;
+    if (m->pause_epoch == o->epoch && (m->pause_orders & orders) == orders)
+        m->state.counters.duplicates++;
+    m->pause_orders = orders | (m->pause_epoch == o->epoch ? m->pause_orders : 0);
+    m->pause_epoch = o->epoch;
+}
+
+static void stop(struct member *m, bool checkpoint, const char *reason)
+{
+    m->stop_orders |= ORDER_STOP | (checkpoint ? ORDER_CHECKPOINT : 0);
+    if (!m->state.stopped)
+        (void)snprintf(m->stop_reason, sizeof m->stop_reason, "%s", reason);
+    m->state.stopped = true;
+}
+
+static void hear_committed(struct member *m, uint64_t step)
+{
+    int kept = 0;
+
+    for (int i = 0; i < m->n_written; i++) {
+        if (m->written[i].step > step)
+            m->written[kept++] = m->written[i];
+        else
+            free(m->written[i].path);
+    }
+    m->n_written = kept;
+}
+
+static void hear_lease(struct member *m, uint32_t lease_ms, int64_t now_ms)
+{
+    m->lease_ms = lease_ms ? lease_ms : m->opt.lease_ms;
+    m->lease_until = now_ms + m->lease_ms;
+}
+
+/* The job an order is about; a stop and a lease are for whoever is at the other end. */
+static uint64_t job_of(const struct member *m, const agent_message *message)
+{
+    switch (message->kind_case) {
+    case HEARD(FORM):
+        return message->form->job_id;
+    case HEARD(REVOKE):
+        return message->revoke->job_id;
+    case HEARD(PAUSE):
+        return message->pause->job_id;
+    case HEARD(CHECKPOINT_COMMITTED):
+        return message->checkpoint_committed->job_id;
+    default:
+        return m->opt.job_id;
+    }
+}
+
+/* Is this an order that counts? */
+static bool admit(struct member *m, const agent_message *message)
+{
+    if (job_of(m, message) != m->opt.job_id) {
+        m->state.counters.nonsense++;
+        if (first_time(m, SAID_NONSENSE))
+            note(m, "order for another job refused", "job=%" PRIu64, job_of(m, message));
+        return false;
+    }
+    if (message->term >= m->state.term) {
+        m->state.term = message->term;
+        return true;
+    }
+    if (message->kind_case == HEARD(LEASE))
+        return true;
+    m->state.counters.fenced++;
+    if (first_time(m, SAID_FENCED))
+        note(m, "order of an older term, ignored", "term=%" PRIu64 " seen=%" PRIu64, message->term, m->state.term);
+    return false;
+}
+
+bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
+{
+    if (!admit(m, message))
+        return false;
+    switch (message->kind_case) {
+    case HEARD(LEASE):
+        hear_lease(m, message->lease->lease_ms, now_ms);
+        break;
+    case HEARD(FORM):
+        return hear_form(m, message->form, now_ms);
+    case HEARD(REVOKE):
+        hear_revoke(m, message->revoke->epoch, now_ms);
+        break;
+    case HEARD(PAUSE):
+        hear_pause(m, message->pause);
+        break;
+    case HEARD(STOP):
+        stop(m, message->stop->checkpoint, *message->stop->reason ? message->stop->reason : "told to stop");
+        break;
+    case HEARD(CHECKPOINT_COMMITTED):
+        hear_committed(m, message->checkpoint_committed->step);
+        break;
+    default: /* of a newer agent */
+        break;
+    }
+    return false;
+}
+
+/* --- time -----------------------------------------------------------------------------------------------------------
+ */
+
+static void end(struct member *m, enum member_end why, const char *words)
+{
+    if (m->ended)
+        return;
+    m->ended = true;
+    m->host.end(m->host.arg, why, words);
+}
+
+/* How long a revoked epoch may take to be left by a worker that stands still: what is issued to a device may have to
+ * run to the end of the step. One long step does not count. */
+static int64_t quiesce_ms(const struct member *m)
+{
+    return MAX((int64_t)m->opt.quiesce_ms, (int64_t)(1.5 * MIN(m->step_ms[0], m->step_ms[1])));
+}
+
+static void check_quiesced(struct member *m, int64_t now_ms)
+{
+    const int64_t patience = quiesce_ms(m);
+    char words[160];
+
+    if (!m->state.in || !m->state.in_revoked)
+        return;
+    m->looked_at = now_ms;
+    if (now_ms < m->moved_at + patience && now_ms < m->revoked_at + MEMBER_QUIESCE_MOVING * patience)
+        return;
+    (void)snprintf(words, sizeof words, "did not leave epoch %" PRIu64 " in %" PRId64 " ms; at action %" PRIu64,
+                   m->state.epoch, now_ms - m->revoked_at, m->actions);
+    end(m, MEMBER_END_UNQUIESCED, words);
+}
+
+/* The agent has been silent for the lease: stop with a checkpoint; if that does not end it, end hard. */
+static void check_lease(struct member *m, int64_t now_ms)
+{
+    if (m->state.lease_over && now_ms >= m->exit_at)
+        end(m, MEMBER_END_LEASE, "no agent for the whole lease");
+    if (m->state.lease_over || now_ms < m->lease_until)
+        return;
+    note(m, "no agent for the whole lease, stopping", "lease_ms=%" PRIu32, m->lease_ms);
+    m->state.lease_over = true;
+    m->exit_at = now_ms + m->opt.lease_grace_ms;
+    stop(m, true, "no agent for the whole lease");
+}
+
+void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
+{
+    if (actions != m->actions)
+        m->moved_at = now_ms;
+    m->actions = actions;
+    check_lease(m, now_ms);
+    check_quiesced(m, now_ms);
+}
+
+int64_t member_deadline(const struct member *m)
+{
+    int64_t at = m->state.lease_over ? m->exit_at : m->lease_until;
+
+    if (m->ended)
+        return NEVER;
+    if (m->state.in && m->state.in_revoked)
+        at = MIN(at, m->looked_at + MAX(quiesce_ms(m) / QUIESCE_LOOKS, INT64_C(1)));
+    return at;
+}
+
+/* --- the training thread --------------------------------------------------------------------------------------------
+ */
+
+enum member_answer member_next(struct member *m, struct epoch_view *ret)
+{
+    if (m->state.stopped)
+        return MEMBER_STOPPED;
+    if (!m->offered)
+        return MEMBER_WAIT;
+    form_free(m->current);
+    m->current = TAKE(m->offered);
+    m->state.offered = 0;
+    m->state.epoch = m->current->order->epoch;
+    m->state.rank = m->current->rank;
+    m->state.in = true;
+    m->state.in_revoked = false;
+    m->state.phase = PHASE(FORMING);
+    view_fill(m->current, ret);
+    return MEMBER_FORM;
+}
+
+const char *member_stop_reason(const struct member *m)
+{
+    return m->stop_reason;
+}
+
+unsigned member_orders(struct member *m)
+{
+    const unsigned orders = m->pause_epoch == m->state.epoch ? m->pause_orders : 0;
+
+    if (orders == ORDER_CHECKPOINT)
+        m->pause_orders = 0;
+    return m->stop_orders | orders;
+}
+
+void member_quiesced(struct member *m, const struct quiesced *q)
+{
+    m->state.in = m->state.in_revoked = false;
+    m->state.step = q->last_step;
+    m->quiesced = *q;
+    quiet(m, q->epoch, q->paused);
+    if (m->state.revoked > q->epoch) /* one that was taken back before it could be entered */
+        quiet(m, m->state.revoked, false);
+}
+
+void member_state_ready(struct member *m, const struct state_ready *r)
+{
+    m->ready = *r;
+    (void)snprintf(m->damaged, sizeof m->damaged, "%s", r->damaged_checkpoint ? r->damaged_checkpoint : "");
+    say_state_ready(m);
+}
+
+void member_progress(struct member *m, const struct step_report *r, int64_t wall_ms)
+{
+    Titan__Internal__WorkerProgress progress = PART(m, WORKER_PROGRESS, WorkerProgress);
+
+    progress.epoch = r->epoch;
+    progress.step = r->step;
+    progress.loss = r->loss;
+    progress.grad_norm = r->grad_norm;
+    progress.learning_rate = r->learning_rate;
+    progress.tokens_per_second = r->tokens_per_second;
+    progress.mfu = r->mfu;
+    progress.step_ms = r->step_ms;
+    progress.tokens = r->tokens;
+    progress.world_size = (uint32_t)r->world;
+    progress.memory_bytes = r->memory_bytes;
+    progress.skipped_steps = r->skipped_steps;
+    progress.at_ms = wall_ms;
+    m->state.step = r->step;
+    m->state.phase = PHASE(TRAINING);
+    m->step_ms[0] = m->step_ms[1];
+    m->step_ms[1] = r->step_ms;
+    say(m, SAYS(PROGRESS), &progress);
+}
+
+void member_checkpoint_written(struct member *m, uint64_t step, const char *path, uint64_t bytes, int world)
+{
+    char *copy = strdup(path);
+
+    if (!copy)
+        return;
+    if (m->n_written == MEMBER_UNCONFIRMED_MAX) {
+        free(m->written[0].path);
+        memmove(m->written, m->written + 1, sizeof m->written - sizeof m->written[0]);
+        m->n_written--;
+    }
+    struct unconfirmed *w = &m->written[m->n_written++];
+    *w = (struct unconfirmed){.step = step, .bytes = bytes, .epoch = m->state.epoch, .world = world, .path = copy};
+    say_written(m, w);
+}
+
+void member_finished(struct member *m, uint64_t step)
+{
+    m->state.in = m->state.in_revoked = false;
+    m->state.phase = PHASE(DONE);
+    m->state.step = m->finished_step = step;
+    say_finished(m);
+}
+
+void member_failing(struct member *m, int exit_code, const char *reason)
+{
+    m->exit_code = exit_code;
+    (void)snprintf(m->failure, sizeof m->failure, "%s", reason);
+    say_failing(m);
+}
+
+/* --- life -----------------------------------------------------------------------------------------------------------
+ */
+
+struct member *member_open(const struct member_options *options, const struct member_host *host, int64_t now_ms)
+{
+    struct member *m = calloc(1, sizeof *m);
+
+    if (!m)
+        return NULL;
+    m->opt = *options;
+    m->host = *host;
+    m->opt.lease_ms = options->lease_ms ? options->lease_ms : MEMBER_LEASE_MS;
+    m->opt.lease_grace_ms = options->lease_grace_ms ? options->lease_grace_ms : MEMBER_LEASE_GRACE_MS;
+    m->opt.quiesce_ms = options->quiesce_ms ? options->quiesce_ms : MEMBER_QUIESCE_MS;
+    (void)snprintf(m->address, sizeof m->address, "%s", options->address);
+    m->opt.address = m->address;
+    m->state.phase = PHASE(IDLE);
+    hear_lease(m, 0, now_ms);
+    return m;
+}
+
+void member_close(struct member *m)
+{
+    if (!m)
+        return;
+    form_free(m->current);
+    form_free(m->offered);
+    for (int i = 0; i < m->n_written; i++)
+        free(m->written[i].path);
+    free(m);
+}
