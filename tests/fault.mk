@@ -1,0 +1,12 @@
+# Faults for real: hosts as network namespaces, real daemons and workers. `make test` has a slice (tests/fault/test_scenarios.py).
+
+fault_tools := $(BUILD)/tests/fault/wire
+$(BUILD)/tests/fault/wire: $(BUILD)/obj/tests/fault/wire.o
+	$(link) $^
+tests: $(fault_tools)
+
+.PHONY: fault reliability
+fault: all $(fault_tools) ## the 25 scenarios with real processes, as root (ROUNDS=20 ONLY=1,6 SEED=n); results in build/fault
+	@BUILD=$(BUILD) $(PYTHON) tests/fault/run_faults.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED))
+reliability: ## write docs/reliability.md from what `make fault sim scale soak bench` have measured
+	@BUILD=$(BUILD) $(PYTHON) tests/fault/reliability.py

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""The fault scenarios that are quick, twice each; `make fault` does all of them often enough to measure."""
+import os
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import cluster  # noqa: E402
+from scenarios import HOME, SCENARIOS, Record  # noqa: E402
+from titan import tap  # noqa: E402
+
+ROUNDS = 2
+SEED = os.environ.get("SEED") or str(random.SystemRandom().randrange(1 << 32))
+
+
+def slice_of(s):
+    def test():
+        why = cluster.missing()
+        if why:
+            return why
+        HOME.mkdir(parents=True, exist_ok=True)
+        print(f"# seed {SEED}")
+        record = Record(SEED)
+        s.work(ROUNDS, random.Random(f"{SEED}/{s.number}"), record)
+        # Times are `make fault`'s to judge; counts hold on a busy machine too.
+        for name, limit in s.targets.items():
+            if not name.endswith("_ms"):
+                assert max(record.values[name]) <= limit, f"{name}: {record.values[name]}, not {limit} at most"
+        return None
+    test.__doc__ = f"scenario {s.number}: {s.title}"
+    return test
+
+
+tap(*(slice_of(s) for _, s in sorted(SCENARIOS.items()) if s.fast))

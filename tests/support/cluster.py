@@ -1,0 +1,428 @@
+"""Hosts on one machine: each a network namespace with its own address, cgroup and titand, and a switch between them
+(tests/fault/wire.c) that can cut, lose, delay, reorder and slow down what passes. Needs root."""
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from titan import BIN, BUILD, SOURCE, alive, command, overrides, until, worker_pids
+
+WIRE = BUILD / "tests/fault/wire"
+NET = "10.213.78."
+PORT = 7070
+CGROUPS = {"v2": Path("/sys/fs/cgroup/unified"), "cpu": Path("/sys/fs/cgroup/cpu"), "memory": Path("/sys/fs/cgroup/memory")}
+
+
+def missing():
+    """Why no cluster can be made here; None when it can."""
+    if os.geteuid() != 0:
+        return "needs root for network namespaces"
+    if not shutil.which("ip"):
+        return "no ip (Debian package iproute2)"
+    if not Path("/dev/net/tun").exists():
+        return "no /dev/net/tun"
+    if not WIRE.exists():
+        return f"{WIRE} is not built (make tests)"
+    name = f"tf{os.getpid()}probe"
+    made = command("ip", "netns", "add", name)
+    inside = command("ip", "netns", "exec", name, "true")
+    command("ip", "netns", "del", name)
+    if made.code != 0 or inside.code != 0:
+        return f"no network namespaces here: {(made.err or inside.err).strip()}"
+    return None
+
+
+def now_ms():
+    return time.time() * 1000
+
+
+def ip(*args):
+    done = command("ip", *args)
+    assert done.code == 0, f"ip {' '.join(args)}: {done.err}"
+    return done.out
+
+
+def kill(pid, what=signal.SIGKILL):
+    """Returns the time of the signal in ms since 1970."""
+    at = now_ms()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, what)
+    return at
+
+
+class Wire:
+    """The switch. Names of hosts instead of numbers; None stands for all."""
+
+    def __init__(self, folder, names, spaces):
+        self.path, self.names = folder / "wire.sock", names
+        self.process = subprocess.Popen([WIRE, self.path, *[f"/run/netns/{s}" for s in spaces]],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout.readline() == b"up\n", "the switch did not come up"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(folder / "wire.client"))
+        self.socket.connect(str(self.path))
+        self.socket.settimeout(10)
+        self.lock = threading.Lock()
+
+    def number(self, name):
+        return "*" if name is None else str(self.names.index(name) + 1)
+
+    def tell(self, text):
+        with self.lock:
+            self.socket.send(text.encode())
+            return self.socket.recv(200).decode()
+
+    def one_way(self, source, target, **what):
+        words = " ".join(f"{k}={v}" for k, v in what.items())
+        answer = self.tell(f"set {self.number(source)} {self.number(target)} {words}")
+        assert answer == "ok", f"{words}: {answer}"
+
+    def both_ways(self, a, b, **what):
+        self.one_way(a, b, **what)
+        self.one_way(b, a, **what)
+
+    def heal(self):
+        self.one_way(None, None, cut=0, loss=0, delay_us=0, jitter_us=0, rate_kbit=0)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+        self.socket.close()
+
+
+class Cgroup:
+    """One cgroup in each hierarchy there is, by need. What runs in it inherits it."""
+
+    def __init__(self, name):
+        self.name, self.made = name, {}
+
+    def folder(self, kind):
+        if kind not in self.made:
+            path = CGROUPS[kind] / self.name
+            path.mkdir()
+            self.made[kind] = path
+        return self.made[kind]
+
+    def add(self, kind, pid):
+        (self.folder(kind) / "cgroup.procs").write_text(str(pid))
+
+    def pids(self):
+        path = self.made.get("v2")
+        return [int(p) for p in (path / "cgroup.procs").read_text().split()] if path else []
+
+    def close(self):
+        for kind, path in self.made.items():
+            for pid in (path / "cgroup.procs").read_text().split():
+                (CGROUPS[kind] / "cgroup.procs").write_text(pid)
+            for inner in sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True):
+                until(f"{inner} is empty", lambda: self.remove(inner), 5, 0.01)
+            until(f"{path} is empty", lambda: self.remove(path), 5, 0.01)
+        self.made = {}
+
+    @staticmethod
+    def remove(path):
+        try:
+            path.rmdir()
+        except OSError as e:
+            if e.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+
+class Host:
+    def __init__(self, cluster, name, number):
+        self.cluster, self.name, self.number = cluster, name, number
+        self.space = f"{cluster.tag}{name}"
+        self.address = f"{NET}{number}"
+        self.state = cluster.dir / name
+        self.cgroup = Cgroup(f"{cluster.tag}-{name}")
+        self.process, self.env, self.spawned_ms = None, {}, 0
+
+    def prepare(self):
+        ip("netns", "add", self.space)
+
+    def configure(self):
+        ip("-n", self.space, "link", "set", "lo", "up")
+        ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        ip("-n", self.space, "link", "set", "eth0", "mtu", "9000", "up")
+
+    def spawn(self, *args, env=None):
+        folder = self.cgroup.folder("v2")
+
+        def enter():
+            (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+        self.spawned_ms = now_ms()
+        with open(self.cluster.dir / f"{self.name}.log", "a") as log:
+            self.process = subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{self.space}", BIN / "titand", *map(str, args), "--state-dir", self.state],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=enter,
+                env={**os.environ, **self.env, **(env or {})})
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        """SIGKILL of titand alone."""
+        at = kill(self.process.pid)
+        self.process.wait()
+        return at
+
+    def signal(self, what):
+        return kill(self.process.pid, what)
+
+    def power_off(self):
+        """First nothing passes any more, then all of its processes end: no peer sees a connection close."""
+        at = now_ms()
+        self.cluster.wire.both_ways(self.name, None, cut=1)
+        (self.cgroup.folder("v2") / "cgroup.kill").write_text("1")
+        if self.process:
+            self.process.wait()
+        return at
+
+    def power_on(self):
+        self.cluster.wire.both_ways(self.name, None, cut=0)
+
+    def workers(self):
+        return worker_pids(self.state)
+
+    def log(self):
+        path = self.cluster.dir / f"{self.name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def listening(self):
+        """TCP ports somebody listens at."""
+        rows = command("nsenter", f"--net=/run/netns/{self.space}", "cat", "/proc/self/net/tcp").out.splitlines()[1:]
+        return sorted(int(r.split()[1].split(":")[1], 16) for r in rows if r.split()[3] == "0A")
+
+    def close(self):
+        if self.running():
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        left = self.cgroup.pids()
+        if left:
+            (self.cgroup.folder("v2") / "cgroup.kill").write_text("1")
+            until("its processes are gone", lambda: not self.cgroup.pids(), 10, 0.01)
+        self.cgroup.close()
+        command("ip", "netns", "del", self.space)
+        return left
+
+
+class Cluster:
+    """A coordinator on host "c" (or on one of the nodes: coordinator="n1") and agents n1..nN. A context manager."""
+
+    def __init__(self, nodes=2, slots=2, coordinator="c", lease_ms=30000, coordinator_args=(), agent_args=(), env=None):
+        self.dir = Path(tempfile.mkdtemp(prefix="titan-fault-"))
+        self.tag = f"tf{os.getpid() % 100000}"
+        self.slots = slots if isinstance(slots, dict) else {f"n{i + 1}": slots for i in range(nodes)}
+        self.lease_ms, self.coordinator_args, self.agent_args = lease_ms, coordinator_args, agent_args
+        names = ["c", *self.slots]
+        self.hosts = {name: Host(self, name, i + 1) for i, name in enumerate(names)}
+        self.env = env or {}
+        self.seat = self.hosts[coordinator]
+        # On a node the coordinator is a second process; it has the host's network and cgroup and a state folder of its own.
+        self.c = self.hosts["c"]
+        if coordinator != "c":
+            self.c.space, self.c.address, self.c.cgroup = self.seat.space, self.seat.address, self.seat.cgroup
+        self.wire = None
+        self.jobs = []
+
+    def nodes(self):
+        return [h for h in self.hosts.values() if h.name != "c"]
+
+    def __enter__(self):
+        own = list({h.space: h for h in self.hosts.values() if h.name != "c" or self.seat is self.c}.values())
+        try:
+            for host in own:
+                host.prepare()
+            self.wire = Wire(self.dir, [h.name for h in own], [h.space for h in own])
+            for host in own:
+                host.configure()
+            self.server = f"unix:{self.c.state}/titan.sock"
+            self.start_coordinator()
+            for host in self.nodes():
+                self.start_agent(host)
+            until("all nodes are ready", lambda: set(self.node_states().values()) == {"ready"}
+                  and len(self.node_states()) == len(self.slots), 20)
+        except BaseException:
+            self.__exit__(True)
+            raise
+        return self
+
+    def start_coordinator(self, env=None, wait=True):
+        """Returns how long it took until the API answered, in ms."""
+        begin = time.monotonic()
+        self.c.spawn("coordinator", "--listen", f"{self.c.address}:{PORT}", "--insecure", *self.coordinator_args,
+                     env={**self.env, **(env or {})})
+        if wait:
+            until("the coordinator answers", lambda: self.answers(), 20, 0.002)
+        return 1000 * (time.monotonic() - begin)
+
+    def answers(self):
+        """The API's socket accepts: it is opened when the store has been read."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+            try:
+                s.connect(str(self.c.state / "titan.sock"))
+            except OSError:
+                return False
+        return self.ctl("version").code == 0
+
+    def start_agent(self, host, env=None):
+        host.spawn("agent", "--coordinator", f"{self.c.address}:{PORT}", "--node", host.name, "--address", host.address,
+                   "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *self.agent_args,
+                   env={**self.env, **(env or {})})
+
+    def ctl(self, *args, timeout=60):
+        return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout)
+
+    def ok(self, *args, timeout=60):
+        done = self.ctl(*args, timeout=timeout)
+        assert done.code == 0, f"titanctl {' '.join(map(str, args))}: exit {done.code}: {done.err}"
+        return done.out
+
+    def node_states(self):
+        return {n["name"]: n["state"] for n in json.loads(self.ok("-o", "json", "nodes"))["nodes"]}
+
+    def status(self, job):
+        return json.loads(self.ok("-o", "json", "status", job))
+
+    def submit(self, keys, recipe="tiny"):
+        run = Run(self, int(self.ok("submit", SOURCE / f"recipes/{recipe}.toml", *overrides(keys)).strip()))
+        self.jobs.append(run)
+        return run
+
+    def store(self):
+        """The coordinator's store, for reading, while it is used."""
+        db = sqlite3.connect(f"file:{self.c.state}/titan.db?mode=ro", uri=True, timeout=10)
+        db.row_factory = sqlite3.Row
+        return contextlib.closing(db)
+
+    def rows(self, sql, *args):
+        with self.store() as db:
+            return [dict(r) for r in db.execute(sql, args)]
+
+    def tell(self):
+        """What the daemons and workers wrote, for a failure."""
+        out = []
+        for log in [*sorted(self.dir.glob("*.log")), *sorted(self.dir.glob("c/jobs/*/logs/*.log"))]:
+            lines = [line for line in log.read_text(errors="replace").splitlines() if " worker step " not in line]
+            out.append(f"# --- {log.name}\n# " + "\n# ".join(lines[-25:]))
+        return "\n".join(out)
+
+    def __exit__(self, kind, *_):
+        if kind:
+            print(self.tell())
+        if self.wire:
+            with contextlib.suppress(AssertionError, OSError):
+                self.wire.heal()
+        left = {}
+        for host in sorted(self.hosts.values(), key=lambda h: h.name == "c"):
+            if host.name != "c" or self.seat is self.c:
+                left[host.name] = host.close()
+            elif host.running():
+                host.process.kill()
+                host.process.wait()
+        if self.wire:
+            self.wire.close()
+        if not (kind and os.environ.get("KEEP")):
+            shutil.rmtree(self.dir, ignore_errors=True)
+        else:
+            print(f"# kept: {self.dir}")
+
+
+class Run:
+    """A job that is watched: events from the store, steps from its metrics.jsonl."""
+
+    def __init__(self, cluster, job):
+        self.cluster, self.job, self.offset, self.rest, self.steps = cluster, job, 0, b"", []
+        self.path = cluster.c.state / f"jobs/{job}/metrics.jsonl"
+
+    def status(self):
+        return self.cluster.status(self.job)
+
+    def lines(self):
+        """Every step trained so far, in the order of the file; again those of a step that was trained again."""
+        if self.path.exists():
+            with open(self.path, "rb") as f:
+                f.seek(self.offset)
+                data = f.read()
+            self.offset += len(data)
+            whole, _, self.rest = (self.rest + data).rpartition(b"\n")
+            self.steps += [json.loads(line) for line in whole.splitlines() if line]
+        return self.steps
+
+    def step(self):
+        lines = self.lines()
+        return lines[-1]["step"] if lines else 0
+
+    def events(self, since=0, *types):
+        rows = self.cluster.rows("SELECT * FROM events WHERE job_id = ? AND id > ? ORDER BY id", self.job, since)
+        for r in rows:
+            r["detail"] = json.loads(r["detail"])
+        return [r for r in rows if not types or r["type"] in types]
+
+    def last_event(self):
+        return self.cluster.rows("SELECT coalesce(max(id), 0) AS id FROM events")[0]["id"]
+
+    def await_event(self, since, *types, seconds=30, when=lambda e: True):
+        def found():
+            return next((e for e in self.events(since, *types) if when(e)), None)
+        return until(f"event {' or '.join(types)}", found, seconds, 0.005)
+
+    def workers(self):
+        """{worker id: (pid, node)} of those that live, by the store."""
+        rows = self.cluster.rows("SELECT id, pid, node FROM workers WHERE job_id = ? AND pid > 0 AND state <= 3", self.job)
+        return {r["id"]: (r["pid"], r["node"]) for r in rows if alive(r["pid"])}
+
+    def members(self):
+        """Worker ids of the newest epoch in rank order."""
+        return [r["worker_id"] for r in self.cluster.rows(
+            "SELECT worker_id FROM members WHERE job_id = ?1 AND epoch = (SELECT max(epoch) FROM members WHERE job_id = ?1)"
+            " ORDER BY rank", self.job)]
+
+    def await_training(self, world, beyond=0, seconds=60):
+        """So many workers have finished a step after that one, and no other membership is on its way."""
+        def there():
+            lines = self.lines()
+            if not lines or lines[-1]["step"] <= beyond or lines[-1]["world_size"] != world:
+                s = self.cluster.rows("SELECT state, reason FROM jobs WHERE id = ?", self.job)[0]
+                assert s["state"] < 7, f"the job has ended: {s}"
+                return None
+            newest = self.cluster.rows("SELECT max(number) AS n FROM epochs WHERE job_id = ?", self.job)[0]["n"]
+            return lines[-1] if newest == lines[-1]["epoch"] else None
+        return until(f"{world} workers train beyond step {beyond}", there, seconds, 0.01)
+
+    def await_step_after(self, at_ms, seconds=30, epoch=0):
+        """The first step that was finished after that time, in a later epoch than that one."""
+        def there():
+            return next((m for m in self.lines() if m["time_ms"] >= at_ms and m["epoch"] > epoch), None)
+        return until(f"a step after epoch {epoch}", there, seconds, 0.003)
+
+    def epoch(self):
+        return self.lines()[-1]["epoch"]
+
+    def await_end(self, state="COMPLETED", seconds=120):
+        return until(f"the job is {state}", lambda: (lambda s: s["state"] == state and s)(self.status()), seconds)
+
+    def cancel(self):
+        self.cluster.ok("cancel", self.job)
+        return self.await_end("CANCELLED", 40)
