@@ -149,6 +149,7 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->id = job->id;
     j->state = job->state;
     j->spec = job->spec;
+    j->wish = job->wish;
     j->status = job->status;
     j->status.checkpoint = NULL;
     j->epoch_deadline = j->starve_at = INT64_MAX;

@@ -70,6 +70,18 @@ void core_submitted(struct core *c, const struct job *job, struct core_time now,
  * TITAN_ECONFLICT: it has ended, *ret_state tells how. */
 titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,
                          struct batch *out, enum job_state *ret_state, struct titan_error *err) TITAN_MUST_USE;
+/* What can be asked of a job that is there. TITAN_ENOTFOUND, TITAN_ECONFLICT as above. */
+struct core_resize {
+    uint32_t workers;     /* this many; or */
+    uint32_t min, max;    /* this range; all 0 = what the recipe says */
+    struct job_wish wish; /* filled: what is in force now */
+    uint32_t least, most; /* filled */
+    enum job_state state; /* filled */
+    uint32_t world_size;  /* filled */
+};
+/* TITAN_EINVAL with the nearest legal numbers. */
+titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
+                         struct batch *out, struct titan_error *err) TITAN_MUST_USE;
 /* Anything an agent says but log chunks. session: a number unique to the stream; its first message is the hello. An
  * error means that the session is of no use and is to be ended with it. */
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,

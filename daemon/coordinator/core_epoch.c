@@ -67,25 +67,33 @@ static void choose_source(struct jobrec *j, bool memory, uint64_t old_epoch, uin
     }
 }
 
-/* Members in rank order: those who were there, then who joined. */
-static uint32_t collect(const struct jobrec *j, struct workrec **ret, uint32_t *ret_survivors)
+/* Candidates in rank order: those who were there, then who joined; of those who are to leave, or are not. */
+static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **ret, uint32_t *ret_survivors)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < j->n_seats; i++) {
         struct workrec *w = j->seats[i].worker;
-        if (w && w->state == WORKER_READY && w->quiesced && !j->seats[i].finished)
+        if (w && w->state == WORKER_READY && w->quiesced && !j->seats[i].finished && plan_leaves(w) == leaving)
             ret[n++] = w;
     }
-    *ret_survivors = n;
+    *ret_survivors += n;
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
-        bool seated = false;
-        for (uint32_t k = 0; k < j->n_seats && !seated; k++)
-            seated = j->seats[k].worker == w;
-        if (!seated && w->state == WORKER_READY)
+        if (!job_seat(j, w) && w->state == WORKER_READY && plan_leaves(w) == leaving)
             ret[n++] = w;
     }
     return n;
+}
+
+/* The next epoch's members, in rank order; 0 = there are not enough. Who is to leave stays when it does not work
+ * without. */
+static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_survivors)
+{
+    *ret_survivors = 0;
+    uint32_t kept = collect_some(j, false, ret, ret_survivors);
+    uint32_t all = kept + collect_some(j, true, ret + kept, ret_survivors);
+    uint32_t world = place_world(j, kept);
+    return world ? world : place_world(j, all);
 }
 
 static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n)
@@ -107,7 +115,7 @@ static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t
 
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
 {
-    bool memory = n >= j->n_seats && state_in_memory(j);
+    bool memory = state_in_memory(j);
     const struct workrec *holder = memory ? j->seats[0].worker : NULL; /* there, when the state is in memory */
     uint64_t old = j->status.epoch, memory_step = holder ? holder->last_step : 0;
     if (j->epoch_state == EPOCH_RUNNING)
@@ -115,6 +123,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     choose_source(j, memory, old, memory_step);
     j->status.epoch = old + 1;
     set_seats(j, members, n);
+    plan_mark_leavers(j);
     struct rng_key key = rng_key(c->options.seed, "communicator");
     uint32_t words[4];
     rng_philox(key, j->id, j->status.epoch, words);
@@ -146,13 +155,15 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         if (w && w->state != WORKER_STOPPING && !w->quiesced && !j->seats[i].finished)
             return;
     }
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->leaver && j->workers[i]->state == WORKER_READY && !j->workers[i]->quiesced)
+            return;
     j->epoch_deadline = INT64_MAX;
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
-    uint32_t survivors = 0, n = collect(j, members, &survivors);
+    uint32_t survivors = 0, world = collect(j, members, &survivors);
     say_waiting(c, j);
-    if (survivors < j->spec.min_workers && job_count_workers(j, WORKER_STARTING) > 0)
+    if (survivors < plan_least(j) && job_count_workers(j, WORKER_STARTING) > 0)
         return;
-    uint32_t world = place_world(j, MIN(n, j->spec.max_workers));
     if (world == 0) {
         if (j->n_workers == 0)
             job_end_run(c, j, RUN_LOST, "no worker is left");
@@ -187,6 +198,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->step_ms;
     say_job_move(c, j, JOB_RUNNING, "");
+    plan_release(c, j);
     epoch_moves_on(c, j);
     if (j->lost_mono) {
         long long ms = c->now.mono_ms - j->lost_mono;
@@ -219,20 +231,6 @@ bool epoch_near_end(const struct jobrec *j)
     return epoch_live(j) && j->status.step + 1 >= j->spec.steps;
 }
 
-void epoch_try_resize(struct core *c, struct jobrec *j)
-{
-    if (job_count_workers(j, WORKER_STARTING) > 0 || epoch_near_end(j))
-        return;
-    size_t ready = job_count_workers(j, WORKER_READY);
-    uint32_t world = place_world(j, (uint32_t)MIN(ready, (size_t)j->spec.max_workers));
-    if (world <= j->n_seats)
-        return;
-    j->resize_mono = c->now.mono_ms;
-    say_job_move(c, j, JOB_RESIZING, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
-    j->epoch_deadline = c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->step_ms);
-    tell_seats(c, j, tell_pause);
-}
-
 void epoch_exclude_laggards(struct core *c, struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_seats; i++) {
@@ -241,6 +239,14 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
             continue;
         w->blame = j->seats[i].finished ? LOSS_NONE : LOSS_HANG;
         j->charged |= w->blame != LOSS_NONE; /* when it ends */
+        worker_stop(c, w, 0, "it did not leave the epoch in time");
+    }
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (!w->leaver || w->quiesced || w->state == WORKER_STOPPING)
+            continue;
+        w->blame = LOSS_HANG;
+        j->charged = true;
         worker_stop(c, w, 0, "it did not leave the epoch in time");
     }
 }

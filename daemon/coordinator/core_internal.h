@@ -29,6 +29,7 @@ struct noderec {
     uint32_t slots, used;
     uint64_t memory_bytes, incarnation;
     int64_t seen_mono, seen_wall;
+    bool draining; /* whoever asked for it: no new workers, and those it has move elsewhere */
 };
 
 struct workrec {
@@ -41,6 +42,7 @@ struct workrec {
     enum loss_cause blame; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
     bool started;          /* it has been seen alive */
     bool quiesced;         /* out of the job's current epoch, holding the state of last_step */
+    bool leaver;           /* no member of the epoch that forms, but hands its part of the state over to it */
     int64_t missing;       /* its agent did not list it; it counts as ended from then on; 0 = it is there */
     uint64_t epoch;        /* newest it knows of */
     uint64_t last_step;
@@ -66,13 +68,15 @@ struct jobrec {
     enum job_state state;
     struct job_spec spec;
     char device[16]; /* what it was placed on; "" before */
+    struct job_wish wish;
     struct job_status status;
 
     uint32_t run; /* number of the newest */
     bool run_active;
     struct workrec **workers; /* in id order */
     size_t n_workers, cap_workers;
-    uint32_t target; /* workers it has a claim to */
+    uint32_t target;  /* workers it has a claim to */
+    uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
     uint32_t lacks;  /* workers it has been said to wait for; 0 = it does not wait */
 
     enum epoch_state epoch_state; /* of status.epoch */
@@ -86,6 +90,7 @@ struct jobrec {
     size_t n_holders;
     bool proven;  /* it has made a step: its members hold its state */
     bool broken;  /* a member left the epoch by itself, or it did not form in time */
+    bool leaver_lost; /* ... before it had handed over */
     bool charged; /* the end of the current epoch has cost at least one restart */
 
     struct ckptrec *ckpts; /* newest first */
@@ -140,6 +145,8 @@ void core_finish(struct core *c);
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
                         struct titan_error *err) TITAN_MUST_USE;
 void node_tick(struct core *c);
+bool node_empties(const struct noderec *n); /* workers on it have to go */
+bool node_accepts(const struct noderec *n); /* new workers may start there */
 int64_t node_deadline(const struct core *c);
 
 /* --- core_worker.c --- */
@@ -167,7 +174,6 @@ bool epoch_leaving(const struct jobrec *j); /* members were asked to leave it, b
 void epoch_revoke(struct core *c, struct jobrec *j, const char *why);
 /* All members out of the old epoch, and enough for a new one? Then it is formed. */
 void epoch_try_form(struct core *c, struct jobrec *j);
-void epoch_try_resize(struct core *c, struct jobrec *j);
 /* It has made its first step (or was done at once). */
 void epoch_formed(struct core *c, struct jobrec *j);
 /* It has made a step: it may take as long again before somebody asks whether it hangs. */
@@ -176,6 +182,20 @@ void epoch_moves_on(struct core *c, struct jobrec *j);
 bool epoch_near_end(const struct jobrec *j);
 /* Those who did not leave the epoch in time have to go. */
 void epoch_exclude_laggards(struct core *c, struct jobrec *j);
+
+/* --- core_plan.c --- */
+/* The range of workers the job is to have: the recipe's, as narrowed by requests and by others' need. */
+uint32_t plan_least(const struct jobrec *j);
+uint32_t plan_most(const struct jobrec *j);
+/* Must it go, since its node is to be empty? */
+bool plan_leaves(const struct workrec *w);
+uint32_t plan_kept(const struct jobrec *j); /* workers that are neither told to stop nor have to go */
+/* Pause a running epoch when those who are there should be another membership. */
+void plan_resize(struct core *c, struct jobrec *j);
+/* An epoch begins to form: who holds a part of its state and has no seat is a leaver. */
+void plan_mark_leavers(struct jobrec *j);
+/* The epoch's members have their state: leavers, and who else is too many, may go. */
+void plan_release(struct core *c, struct jobrec *j);
 
 /* --- core_job.c --- */
 /* Do whatever the job's state calls for now. May free j when it is over. */
@@ -227,6 +247,7 @@ void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const cha
 void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
 /* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
 void say_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots);
+void say_job_wish(struct core *c, struct jobrec *j, const char *message);
 void say_job_update(struct core *c, struct jobrec *j);
 void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
@@ -249,7 +270,7 @@ void tell_pause(struct core *c, struct jobrec *j, struct noderec *n);
 void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
                const char *reason);
 void tell_welcome(struct core *c, struct noderec *n);
-/* Call tell for every connected node with a seat of the current epoch, once each. */
+/* Call tell for every node with a seat or a leaver of the current epoch, once each. */
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
 
 #endif

@@ -134,6 +134,8 @@ static bool all_done(const struct jobrec *j)
 
 static bool any_lost(const struct jobrec *j)
 {
+    if (j->leaver_lost)
+        return true;
     for (uint32_t i = 0; i < j->n_seats; i++)
         if (!j->seats[i].worker && !j->seats[i].finished)
             return true;
@@ -225,7 +227,7 @@ void job_advance(struct core *c, struct jobrec *j)
             if (!j->finishing && (epoch_leaving(j) || j->epoch_state == EPOCH_NONE))
                 epoch_try_form(c, j);
             if (!job_final(j) && !j->finishing && j->state == JOB_RUNNING)
-                epoch_try_resize(c, j);
+                plan_resize(c, j);
             if (!job_final(j) && !j->finishing)
                 place_grow(c, j);
         }
@@ -244,7 +246,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->state == WORKER_STOPPING) {
             bool grace = (j->state == JOB_CANCELLING || j->finishing) && w->deadline > c->now.mono_ms;
             tell_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
-        } else if (job_seat(j, w)) {
+        } else if (job_seat(j, w) || w->leaver) {
             here = true;
             form_again |= w->epoch < j->status.epoch;
         }
@@ -254,7 +256,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
     if (epoch_live(j) && form_again) {
         tell_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
-            if (j->workers[i]->node == n && job_seat(j, j->workers[i]))
+            if (j->workers[i]->node == n && (job_seat(j, j->workers[i]) || j->workers[i]->leaver))
                 j->workers[i]->epoch = j->status.epoch;
     }
     if (j->epoch_state == EPOCH_REVOKED)

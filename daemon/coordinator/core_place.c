@@ -11,8 +11,8 @@
 
 uint32_t place_world(const struct jobrec *j, uint32_t n)
 {
-    n = MIN(n, j->spec.max_workers);
-    for (; n >= j->spec.min_workers && n > 0; n--)
+    n = MIN(n, plan_most(j));
+    for (; n >= plan_least(j) && n > 0; n--)
         if (world_set_has(&j->spec.worlds, n))
             return n;
     return 0;
@@ -20,7 +20,7 @@ uint32_t place_world(const struct jobrec *j, uint32_t n)
 
 uint32_t place_least(const struct jobrec *j)
 {
-    for (uint32_t n = j->spec.min_workers; n <= j->spec.max_workers; n++)
+    for (uint32_t n = plan_least(j); n <= j->spec.max_workers; n++)
         if (n > 0 && world_set_has(&j->spec.worlds, n))
             return n;
     return 0;
@@ -28,7 +28,7 @@ uint32_t place_least(const struct jobrec *j)
 
 static bool usable(const struct noderec *n, const char *device)
 {
-    return n->state == NODE_READY && n->session && strcmp(n->device, device) == 0;
+    return node_accepts(n) && strcmp(n->device, device) == 0;
 }
 
 static uint32_t free_slots(const struct core *c, const char *device, uint32_t *ret_all)
@@ -51,8 +51,8 @@ static uint32_t claimed(const struct core *c, const char *device)
     uint32_t sum = 0;
     for (const struct jobrec *j = c->active; j; j = j->next)
         if (!job_final(j) && j->state != JOB_CANCELLING && !j->finishing && strcmp(j->device, device) == 0 &&
-            job_staying(j) < j->target)
-            sum += j->target - job_staying(j);
+            plan_kept(j) < j->target)
+            sum += j->target - plan_kept(j);
     return sum;
 }
 
@@ -130,8 +130,8 @@ void place_grow(struct core *c, struct jobrec *j)
 {
     if (c->now.mono_ms < j->replace_at || epoch_near_end(j))
         return;
-    uint32_t want = c->queue ? j->target : j->spec.max_workers;
-    uint32_t have = job_staying(j);
+    uint32_t want = c->queue ? j->target : plan_most(j);
+    uint32_t have = plan_kept(j);
     if (have >= want)
         return;
     bool placed = j->device[0] || choose_device(c, j, false);

@@ -59,6 +59,8 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->n_holders = saved->n_holders;
     if (saved->n_holders)
         memcpy(j->holders, saved->holders, saved->n_holders * sizeof(*j->holders));
+    if (e->state == EPOCH_FORMING || e->state == EPOCH_REVOKED)
+        plan_mark_leavers(j);
     j->proven = e->state == EPOCH_RUNNING;
     j->finishing = e->state == EPOCH_ENDED && j->state != JOB_CANCELLING;
     if (e->state == EPOCH_FORMING)

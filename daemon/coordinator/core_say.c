@@ -131,6 +131,18 @@ void say_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint3
                         : NULL);
 }
 
+void say_job_wish(struct core *c, struct jobrec *j, const char *message)
+{
+    struct change *change = batch_change(c->out, CHANGE_JOB_WISH);
+    change->job.id = j->id;
+    change->job.wish = j->wish;
+    set_event(c, change, j,
+              (struct say){.type = "resize.requested",
+                           .message = message,
+                           .detail = batch_printf(c->out, "{\"request\":%u,\"min\":%u,\"max\":%u}", j->wish.number,
+                                                  plan_least(j), plan_most(j))});
+}
+
 void say_job_update(struct core *c, struct jobrec *j)
 {
     set_status(c, batch_change(c->out, CHANGE_JOB_UPDATE), j);

@@ -27,6 +27,23 @@ void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint6
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START, m);
 }
 
+/* In the order of the ranks they had. */
+static void add_leavers(struct core *c, const struct jobrec *j, Titan__Internal__FormEpoch *m)
+{
+    m->leavers = batch_alloc(c->out, (j->n_holders + 1) * sizeof(*m->leavers));
+    for (size_t i = 0; i < j->n_holders; i++) {
+        const struct workrec *w = job_worker(j, j->holders[i]);
+        if (!w || !w->leaver)
+            continue;
+        Titan__Internal__Member *leaver = batch_alloc(c->out, sizeof(*leaver));
+        titan__internal__member__init(leaver);
+        leaver->worker_id = w->id;
+        leaver->node = batch_strdup(c->out, w->node->name);
+        leaver->address = batch_strdup(c->out, w->address);
+        m->leavers[m->n_leavers++] = leaver;
+    }
+}
+
 void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
 {
     if (!n->session)
@@ -56,6 +73,7 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
         m->state_holders = batch_alloc(c->out, j->n_holders * sizeof(*m->state_holders));
         memcpy(m->state_holders, j->holders, j->n_holders * sizeof(*m->state_holders));
     }
+    add_leavers(c, j, m);
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
 }
 
@@ -97,13 +115,19 @@ void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
     batch_message(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP, m);
 }
 
+/* The node of a worker that has to do with the current epoch. */
+static struct noderec *concerned(struct jobrec *j, const struct workrec *w)
+{
+    return job_seat(j, w) || w->leaver ? w->node : NULL;
+}
+
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {
-    for (uint32_t i = 0; i < j->n_seats; i++) {
-        struct noderec *n = j->seats[i].worker ? j->seats[i].worker->node : NULL;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct noderec *n = concerned(j, j->workers[i]);
         bool told = false;
-        for (uint32_t k = 0; n && k < i && !told; k++)
-            told = j->seats[k].worker && j->seats[k].worker->node == n;
+        for (size_t k = 0; n && k < i && !told; k++)
+            told = concerned(j, j->workers[k]) == n;
         if (n && !told)
             tell(c, j, n);
     }

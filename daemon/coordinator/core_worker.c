@@ -67,12 +67,13 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (seat)
         seat->worker = NULL;
+    j->leaver_lost |= w->leaver;
     forget_worker(c, w);
     if (permanent)
         job_fail(c, j, words);
     if (!counted)
         return;
-    if (seat)
+    if (seat || j->leaver_lost)
         job_begin_recovery(c, j);
     budget_charge(c, j, cause, node, words);
 }
@@ -93,9 +94,11 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, uint64_t step)
 {
     struct seat *seat = job_seat(j, w);
     w->last_step = step;
-    if (!seat || w->state != WORKER_READY)
+    if ((!seat && !w->leaver) || w->state != WORKER_READY)
         return;
     w->quiesced = true;
+    if (!seat)
+        return; /* a leaver has handed over */
     bool asked = j->epoch_state == EPOCH_REVOKED || (j->state == JOB_RESIZING && j->epoch_state == EPOCH_RUNNING);
     if (!asked && (j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING) && !seat->finished)
         j->broken = true;
@@ -120,8 +123,9 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     w->epoch = live->epoch;
     if (live->address[0] && (w->state == WORKER_STARTING))
         worker_ready(c, w, live->address);
-    if (live->epoch == j->status.epoch && job_seat(j, w)) {
-        j->status.step = MAX(j->status.step, live->step);
+    if (live->epoch == j->status.epoch && (job_seat(j, w) || w->leaver)) {
+        if (!w->leaver)
+            j->status.step = MAX(j->status.step, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
             worker_quiesced(j, w, live->step);
         else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)

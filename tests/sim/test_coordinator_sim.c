@@ -398,6 +398,8 @@ static void image_apply(const struct change *c)
     case CHANGE_JOB_UPDATE:
         image_status(image_job(c->job.id), c);
         break;
+    case CHANGE_JOB_WISH: /* nobody asks for anything here */
+        break;
     case CHANGE_JOB_REASON: {
         struct image_job *j = image_job(c->job.id);
         snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);

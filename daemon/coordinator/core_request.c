@@ -1,0 +1,95 @@
+/* What people ask of jobs that are there, but for cancel. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+static titan_status find_open(struct core *c, uint64_t job_id, struct jobrec **ret, struct titan_error *err)
+{
+    struct jobrec *j = core_find_job(c, job_id);
+    if (!j)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
+    if (job_final(j) || j->state == JOB_CANCELLING || j->finishing)
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu has %s: %s", (unsigned long long)job_id,
+                          job_final(j) ? "already ended" : "nothing to train any more",
+                          sm_name(&job_sm, (int)j->state));
+    *ret = j;
+    return TITAN_OK;
+}
+
+/* --- resize ---------------------------------------------------------------------------------------------------- */
+
+/* "2 and 4", the legal numbers next to n. */
+static void nearest(const struct job_spec *spec, uint32_t n, char *text, size_t size)
+{
+    uint32_t below = MIN(n, spec->max_workers), above = MAX(n, spec->min_workers);
+    while (below > 0 && !world_set_has(&spec->worlds, below))
+        below--;
+    while (above <= spec->max_workers && !world_set_has(&spec->worlds, above))
+        above++;
+    if (below == 0)
+        (void)snprintf(text, size, "%u", above);
+    else if (above > spec->max_workers)
+        (void)snprintf(text, size, "%u", below);
+    else
+        (void)snprintf(text, size, "%u and %u", below, above);
+}
+
+static titan_status check_number(const struct jobrec *j, uint32_t n, struct titan_error *err)
+{
+    char near[32];
+    if (n >= j->spec.min_workers && n <= j->spec.max_workers && world_set_has(&j->spec.worlds, n))
+        return TITAN_OK;
+    nearest(&j->spec, n, near, sizeof(near));
+    titan_status status =
+        titan_fail(err, TITAN_EINVAL, "job %llu cannot run on %u workers%s%s; nearest: %s", (unsigned long long)j->id,
+                   n, *j->spec.mesh ? " with the mesh " : "", j->spec.mesh, near);
+    if (err)
+        titan_error_hint(err, "its recipe allows %u to %u", j->spec.min_workers, j->spec.max_workers);
+    return status;
+}
+
+static titan_status check_wish(const struct jobrec *j, const struct core_resize *r, struct titan_error *err)
+{
+    if (r->workers && (r->min || r->max))
+        return titan_fail(err, TITAN_EINVAL, "resize: either a number of workers or a range");
+    if (r->workers)
+        return check_number(j, r->workers, err);
+    if (!r->min && !r->max)
+        return TITAN_OK;
+    if (r->min < 1 || r->min > r->max)
+        return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is no range of workers", r->min, r->max);
+    TRY(check_number(j, r->min, err));
+    return check_number(j, r->max, err);
+}
+
+titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
+                         struct batch *out, struct titan_error *err)
+{
+    struct jobrec *j = NULL;
+    TRY(find_open(c, job_id, &j, err));
+    TRY(check_wish(j, r, err));
+    core_begin(c, now, out);
+    j->wish.min = r->min;
+    j->wish.max = r->workers ? r->workers : r->max;
+    j->wish.number++;
+    j->squeeze = 0;
+    /* What is asked for is the job's before the queue's. */
+    if (j->state != JOB_PENDING)
+        j->target = j->wish.max ? j->wish.max : MIN(j->target, plan_most(j));
+    r->wish = j->wish;
+    r->least = plan_least(j);
+    r->most = plan_most(j);
+    r->state = j->state;
+    r->world_size = j->status.world_size;
+    say_job_wish(c, j,
+                 r->least == r->most || r->workers
+                     ? batch_printf(out, "asked to run on %u workers", r->most)
+                     : batch_printf(out, "asked to run on %u to %u workers", r->least, r->most));
+    c->slots_changed = true;
+    job_advance(c, j);
+    core_finish(c);
+    return TITAN_OK;
+}

@@ -1,0 +1,184 @@
+/* What people ask of jobs and nodes, against the core by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "support/core_bench.h"
+
+static titan_status resize(struct bench *b, uint64_t job, uint32_t workers, uint32_t min, uint32_t max,
+                           struct titan_error *err)
+{
+    struct core_resize r = {.workers = workers, .min = min, .max = max};
+    batch_free(&b->out);
+    return core_resize(b->core, job, &r, at(b), &b->out, err);
+}
+
+static void all_quiesced(struct bench *b, uint64_t epoch, uint64_t step, size_t n, ...)
+{
+    va_list ap;
+    va_start(ap, n);
+    for (size_t i = 0; i < n; i++)
+        quiesced(b, 1, 1, (uint64_t)va_arg(ap, int), epoch, step);
+    va_end(ap);
+}
+
+static void assert_leavers(const Titan__Internal__FormEpoch *f, size_t want, ...)
+{
+    va_list ap;
+    assert_int_equal(f->n_leavers, want);
+    va_start(ap, want);
+    for (size_t i = 0; i < want; i++)
+        assert_int_equal(f->leavers[i]->worker_id, va_arg(ap, int));
+    va_end(ap);
+}
+
+/* Four shrink to three, from memory: the fourth hands over and is stopped when the three have made a step. */
+static void test_shrink(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
+    const struct event *e = event(&b, "resize.requested");
+    assert_non_null(e);
+    assert_string_equal(e->detail, "{\"request\":1,\"min\":2,\"max\":3}");
+    assert_non_null(moved(&b, JOB_RESIZING));
+    assert_non_null(told(&b, PAUSE, 1));
+    all_quiesced(&b, 1, 9, 3, 1, 2, 3);
+    assert_null(told(&b, FORM, 0));
+    quiesced(&b, 1, 1, 4, 1, 9);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
+    assert_members(f, 3, 1, 2, 3);
+    assert_leavers(f, 1, 4);
+    assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+    assert_ids(f->state_holders, f->n_state_holders, 4, 1, 2, 3, 4);
+    assert_int_equal(f->resume_step, 9);
+    assert_null(told(&b, STOP, 0)); /* it still has to hand over */
+    quiesced(&b, 1, 1, 4, 2, 9);
+    assert_null(told(&b, REVOKE, 0)); /* a leaver that is out breaks nothing */
+    progress(&b, 1, 1, 1, 2, 10);
+    e = event(&b, "resize.finished");
+    assert_non_null(e);
+    assert_string_equal(e->detail, "{\"resize_ms\":0,\"resume_step\":9,\"world\":3}");
+    const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
+    assert_ids(m->stop->worker_ids, m->stop->n_worker_ids, 1, 4);
+    exited(&b, 1, 1, 4, -1, "");
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    assert_int_equal(status.world_size, 3);
+    assert_null(told(&b, START, 0)); /* nobody wants the slot back */
+    close_bench(&b);
+}
+
+/* Back to what the recipe says: workers start first, then the members pause. */
+static void test_grow(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
+    all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
+    assert_leavers(told(&b, FORM, 1)->form, 2, 3, 4);
+    progress(&b, 1, 1, 1, 2, 10);
+    exited(&b, 1, 1, 3, 0, "");
+    exited(&b, 1, 1, 4, 0, "");
+    assert_int_equal(resize(&b, 1, 0, 0, 0, NULL), TITAN_OK);
+    assert_null(told(&b, PAUSE, 0));
+    const Titan__Internal__CoordinatorMessage *m = told(&b, START, 1);
+    assert_ids(m->start->worker_ids, m->start->n_worker_ids, 2, 5, 6);
+    ready(&b, 1, 1, 5);
+    assert_null(told(&b, PAUSE, 0)); /* both at once */
+    ready(&b, 1, 1, 6);
+    assert_non_null(told(&b, PAUSE, 1));
+    all_quiesced(&b, 2, 12, 2, 1, 2);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
+    assert_members(f, 4, 1, 2, 5, 6);
+    assert_leavers(f, 0);
+    assert_int_equal(f->resume_step, 12);
+    close_bench(&b);
+}
+
+/* A leaver that dies before it has handed over takes the epoch with it. */
+static void test_leaver_lost(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
+    all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
+    exited(&b, 1, 1, 4, -1, "");
+    assert_non_null(told(&b, REVOKE, 1));
+    assert_int_equal(told(&b, REVOKE, 1)->revoke->epoch, 2);
+    all_quiesced(&b, 2, 9, 3, 1, 2, 3);
+    assert_int_equal(told(&b, FORM, 1)->form->epoch, 3);
+    assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 3);
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 1);
+    close_bench(&b);
+}
+
+static void test_resize_refused(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 2, 8);
+    memset(&job.spec.worlds, 0, sizeof(job.spec.worlds));
+    for (uint32_t w = 2; w <= 8; w += 2)
+        world_set_add(&job.spec.worlds, w);
+    strcpy(job.spec.mesh, "tp=2");
+    submit_job(&b, &job);
+    assert_int_equal(resize(&b, 1, 5, 0, 0, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "job 1 cannot run on 5 workers with the mesh tp=2; nearest: 4 and 6");
+    assert_string_equal(err.hint, "its recipe allows 2 to 8");
+    assert_int_equal(resize(&b, 1, 9, 0, 0, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "job 1 cannot run on 9 workers with the mesh tp=2; nearest: 8");
+    assert_int_equal(resize(&b, 1, 1, 0, 0, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "job 1 cannot run on 1 workers with the mesh tp=2; nearest: 2");
+    assert_int_equal(resize(&b, 1, 0, 6, 4, &err), TITAN_EINVAL);
+    assert_int_equal(resize(&b, 1, 0, 0, 4, &err), TITAN_EINVAL);
+    assert_int_equal(resize(&b, 1, 4, 2, 4, &err), TITAN_EINVAL);
+    assert_int_equal(resize(&b, 1, UINT32_MAX, 0, 0, &err), TITAN_EINVAL);
+    assert_int_equal(resize(&b, 2, 4, 0, 0, &err), TITAN_ENOTFOUND);
+    assert_null(b.out.changes);
+    enum job_state end;
+    assert_int_equal(core_cancel(b.core, 1, "", 0, at(&b), &b.out, &end, NULL), TITAN_OK);
+    assert_int_equal(resize(&b, 1, 4, 0, 0, &err), TITAN_ECONFLICT);
+    close_bench(&b);
+}
+
+/* The wish holds for a job that waits, and after a restart of the coordinator. */
+static void test_wish_is_kept(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    submit(&b, 1, 2, 4);
+    assert_int_equal(resize(&b, 1, 0, 3, 3, NULL), TITAN_OK);
+    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
+    close_bench(&b);
+
+    open_bench(&b);
+    struct core_saved_job saved = {.job = job_of(1, 2, 4)};
+    saved.job.wish = (struct job_wish){.max = 2, .number = 1};
+    core_restore_job(b.core, &saved, at(&b));
+    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shrink),         cmocka_unit_test(test_grow),         cmocka_unit_test(test_leaver_lost),
+        cmocka_unit_test(test_resize_refused), cmocka_unit_test(test_wish_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
