@@ -47,8 +47,8 @@ extern const struct option_spec global_options[];
 const struct command *command_find(const char *name); /* NULL: no such command */
 size_t command_names(const char **names, size_t cap);
 
-extern const struct command command_submit, command_run, command_status, command_list, command_cancel, command_wait,
-    command_logs, command_events, command_metrics, command_nodes, command_checkpoints, command_generate,
+extern const struct command command_submit, command_run, command_status, command_list, command_cancel, command_resize,
+    command_wait, command_logs, command_events, command_metrics, command_nodes, command_checkpoints, command_generate,
     command_convert, command_plan, command_version, command_help, command_completion;
 
 /* The program without its process: parse, run, print the error; returns the exit code. */

@@ -1,4 +1,5 @@
-/* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, jobs.c, watch.c, logs.c. data is the
+/* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c.
+ * data is the
  * coordinator. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
@@ -18,10 +19,12 @@
 void api_submit(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data);
 
+void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_request_closed(struct rpc_call *call, bool cancelled, void *data);
+
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_cancel_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_version(struct rpc_call *call, const ProtobufCMessage *request, void *data);

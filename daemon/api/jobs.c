@@ -1,4 +1,4 @@
-/* Questions about jobs, checkpoints, nodes; cancel. */
+/* Questions about jobs, checkpoints, nodes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +64,10 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->user = batch_strdup(&r->memory, job->user);
     m->min_workers = job->spec.min_workers;
     m->max_workers = job->spec.max_workers;
+    m->wanted_min = job->wish.min;
+    m->wanted_max = job->wish.max;
+    m->priority = job->spec.priority;
+    m->preemptions = s.preemptions;
     m->directory = batch_printf(&r->memory, "%s/%llu", r->c->jobs_dir, (unsigned long long)job->id);
     return m;
 }
@@ -166,74 +170,6 @@ titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, st
     TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
     *ret = sm_final(&job_sm, (int)state);
     return TITAN_OK;
-}
-
-/* --- cancel ---------------------------------------------------------------------------------------------------- */
-
-struct cancel {
-    struct rpc_call *call;
-    enum job_state state;
-};
-
-static void cancel_stored(void *arg, const struct titan_error *err)
-{
-    struct cancel *k = arg;
-    if (k->call) {
-        rpc_call_set_data(k->call, NULL);
-        Titan__V1__CancelJobResponse reply = TITAN__V1__CANCEL_JOB_RESPONSE__INIT;
-        reply.state = (Titan__V1__JobState)k->state;
-        if (err->status == TITAN_OK)
-            rpc_call_reply(k->call, &reply.base);
-        else
-            rpc_call_fail(k->call, err);
-    }
-    free(k);
-}
-
-/* The core has no such job: it has ended, or there never was one. */
-static titan_status cancel_ended(struct coordinator *c, uint64_t job_id, struct titan_error *err)
-{
-    enum job_state state = JOB_NONE;
-    TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
-    return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
-                      sm_name(&job_sm, (int)state));
-}
-
-void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *base, void *data)
-{
-    struct coordinator *c = data;
-    const Titan__V1__CancelJobRequest *request = (const Titan__V1__CancelJobRequest *)base;
-    struct titan_error err = {0};
-    struct cancel *k = calloc(1, sizeof(*k));
-    struct batch batch;
-    batch_init(&batch);
-    titan_status status = k ? shell_accepts(c, &err) : titan_fail(&err, TITAN_ENOMEM, "out of memory");
-    if (status == TITAN_OK)
-        status = api_check_text("reason", request->reason, API_REASON_MAX, &err);
-    if (status == TITAN_OK) {
-        uint32_t grace = request->grace_ms ? MIN(request->grace_ms, 3600000u) : 10000;
-        status = core_cancel(c->core, request->job_id, request->reason, grace, shell_now(), &batch, &k->state, &err);
-        if (status == TITAN_ENOTFOUND)
-            status = cancel_ended(c, request->job_id, &err);
-    }
-    if (status != TITAN_OK) {
-        free(k);
-        batch_free(&batch);
-        rpc_call_fail(call, &err);
-        return;
-    }
-    k->call = call;
-    rpc_call_set_data(call, k);
-    shell_commit(c, &batch, cancel_stored, k);
-}
-
-void api_cancel_closed(struct rpc_call *call, bool cancelled, void *data)
-{
-    struct cancel *k = rpc_call_data(call);
-    (void)cancelled;
-    (void)data;
-    if (k)
-        k->call = NULL;
 }
 
 /* --- checkpoints, nodes, version ------------------------------------------------------------------------------- */

@@ -1,0 +1,141 @@
+/* resize.c - titanctl resize: change the number of workers of a job. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+
+/* "3", "2:4" or "recipe". */
+static titan_status parse_range(const char *text, Titan__V1__ResizeJobRequest *request, struct titan_error *err)
+{
+    unsigned first = 0, second = 0;
+    int end = 0;
+    if (strcmp(text, "recipe") == 0)
+        return TITAN_OK;
+    if (text[0] >= '0' && text[0] <= '9') {
+        if (sscanf(text, "%9u%n", &first, &end) == 1 && first > 0 && text[end] == '\0') {
+            request->workers = first;
+            return TITAN_OK;
+        }
+        if (sscanf(text, "%9u:%9u%n", &first, &second, &end) == 2 && first > 0 && text[end] == '\0') {
+            request->min_workers = first;
+            request->max_workers = second;
+            return TITAN_OK;
+        }
+    }
+    return titan_fail(err, TITAN_EINVAL, "resize: '%.32s' is no number of workers: N, MIN:MAX or recipe", text);
+}
+
+/* --- --wait ------------------------------------------------------------------------------------------------------- */
+
+/* What the job's events say, from its first to the one that has the workers asked for. */
+struct waiting {
+    uint32_t request, least, most; /* what is waited for */
+    bool asked;                    /* the event of the request has been seen */
+    uint32_t world;                /* members of the running epoch; 0 = none */
+    enum { WAIT_MORE, WAIT_THERE, WAIT_ENDED, WAIT_OVERTAKEN } outcome;
+};
+
+static uint32_t detail_number(const char *detail, const char *key)
+{
+    struct json *root = NULL;
+    if (json_parse(detail, strlen(detail), &root, NULL) != TITAN_OK)
+        return 0;
+    uint32_t number = (uint32_t)json_int(root, key, 0);
+    json_free(root);
+    return number;
+}
+
+static bool on_event(const ProtobufCMessage *message, void *data)
+{
+    const Titan__V1__Event *e = (const Titan__V1__Event *)message;
+    struct waiting *w = data;
+    if (strcmp(e->type, "resize.requested") == 0) {
+        uint32_t request = detail_number(e->detail, "request");
+        w->asked |= request == w->request;
+        if (request > w->request)
+            w->outcome = WAIT_OVERTAKEN;
+    } else if (strcmp(e->type, "epoch.formed") == 0) {
+        w->world = detail_number(e->detail, "world");
+    } else if (strcmp(e->type, "epoch.ended") == 0 || strcmp(e->type, "epoch.revoked") == 0) {
+        w->world = 0;
+    }
+    if (w->asked && w->world >= w->least && w->world <= w->most && w->world > 0 && w->outcome == WAIT_MORE)
+        w->outcome = WAIT_THERE;
+    return w->outcome == WAIT_MORE;
+}
+
+static titan_status wait_for(struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r,
+                             struct titan_error *err)
+{
+    struct waiting w = {.request = r->request, .least = r->min_workers, .most = r->max_workers};
+    Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+    request.job_id = job;
+    request.follow = true;
+    TRY(ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, on_event, &w, err));
+    if (w.outcome == WAIT_OVERTAKEN)
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu was asked for another size meanwhile",
+                          (unsigned long long)job);
+    if (w.outcome != WAIT_THERE)
+        return titan_fail(err, TITAN_EJOB, "job %llu ended before it had %u workers", (unsigned long long)job,
+                          r->max_workers);
+    return TITAN_OK;
+}
+
+/* --- the command -------------------------------------------------------------------------------------------------- */
+
+static void print(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (ctl->json) {
+        (void)output_json(&r->base, false);
+        return;
+    }
+    buf_printf(&text, "job %llu %s: %u workers now, asked for ", (unsigned long long)job, job_state_name(r->state),
+               r->world_size);
+    if (r->min_workers == r->max_workers)
+        buf_printf(&text, "%u", r->max_workers);
+    else
+        buf_printf(&text, "%u, at least %u", r->max_workers, r->min_workers);
+    (void)output_line(&text);
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__ResizeJobRequest request = TITAN__V1__RESIZE_JOB_REQUEST__INIT;
+    TRY(args_job(args, 0, &request.job_id, err));
+    TRY(parse_range(args->words[1], &request, err));
+    _cleanup_message_ Titan__V1__ResizeJobResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("ResizeJob"), &request.base, &titan__v1__resize_job_response__descriptor, &reply,
+                 err));
+    print(ctl, request.job_id, reply);
+    if (!args_has(args, "wait"))
+        return TITAN_OK;
+    if (request.workers)
+        reply->min_workers = request.workers;
+    return wait_for(ctl, request.job_id, reply, err);
+}
+
+const struct command command_resize = {
+    .name = "resize",
+    .summary = "change the number of workers of a job, without losing a step",
+    .arguments = "JOB N|MIN:MAX|recipe",
+    .text =
+        "With N the job runs on N workers, and on fewer only after losses; with MIN:MAX on as many as there are slots\n"
+        "for; with recipe on what its run file says. The members stop at a step boundary and go on from memory. N "
+        "must be a\nnumber the job's mesh can have; a wrong one is refused with the nearest that can. The wish is "
+        "kept when the\nserver restarts.",
+    .min_args = 2,
+    .max_args = 2,
+    .word = WORD_JOB,
+    .options =
+        (const struct option_spec[]){{"wait", 'w', NULL, "until the job trains with so many", WORD_NONE}, {NULL}},
+    .examples = (const struct example[]){{"titanctl resize 12 3 --wait", "shrink to three, or grow"},
+                                         {"titanctl resize 12 2:8", "between two and eight"},
+                                         {"titanctl resize 12 recipe", "as it was submitted"},
+                                         {NULL}},
+    .run = run,
+};

@@ -1,0 +1,132 @@
+/* What changes jobs and nodes that are there: answered when it is durable. */
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/api/api.h"
+
+#define GRACE_DEFAULT_MS 10000
+#define GRACE_MAX_MS 3600000
+
+/* A reply that waits for its commit; it lives in memory. */
+struct answer {
+    struct rpc_call *call; /* NULL when the client has gone */
+    struct batch memory;
+    const ProtobufCMessage *reply;
+};
+
+static void answer_free(struct answer *a)
+{
+    batch_free(&a->memory);
+    free(a);
+}
+
+static void answer_stored(void *arg, const struct titan_error *err)
+{
+    struct answer *a = arg;
+    if (a->call) {
+        rpc_call_set_data(a->call, NULL);
+        if (err->status == TITAN_OK)
+            rpc_call_reply(a->call, a->reply);
+        else
+            rpc_call_fail(a->call, err);
+    }
+    answer_free(a);
+}
+
+void api_request_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct answer *a = rpc_call_data(call);
+    (void)cancelled;
+    (void)data;
+    if (a)
+        a->call = NULL;
+}
+
+/* Ask the core: fill out and, in the answer's memory, the reply. */
+typedef titan_status (*ask_core)(struct coordinator *c, const ProtobufCMessage *request, struct answer *a,
+                                 struct batch *out, struct titan_error *err);
+
+static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, ask_core ask)
+{
+    struct titan_error err = {0};
+    struct batch batch;
+    struct answer *a = calloc(1, sizeof(*a));
+    titan_status status = a ? shell_accepts(c, &err) : titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    batch_init(&batch);
+    if (a)
+        batch_init(&a->memory);
+    if (status == TITAN_OK)
+        status = ask(c, request, a, &batch, &err);
+    if (status != TITAN_OK) {
+        if (a)
+            answer_free(a);
+        batch_free(&batch);
+        rpc_call_fail(call, &err);
+        return;
+    }
+    a->call = call;
+    rpc_call_set_data(call, a);
+    shell_commit(c, &batch, answer_stored, a);
+}
+
+static void with_state(const struct job *job, void *data)
+{
+    *(enum job_state *)data = job->state;
+}
+
+/* The core has no such job: it has ended, or there never was one. */
+static titan_status job_is_over(struct coordinator *c, uint64_t job_id, struct titan_error *err)
+{
+    enum job_state state = JOB_NONE;
+    TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
+    return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
+                      sm_name(&job_sm, (int)state));
+}
+
+/* --- jobs ------------------------------------------------------------------------------------------------------ */
+
+static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
+                               struct titan_error *err)
+{
+    const Titan__V1__CancelJobRequest *request = (const Titan__V1__CancelJobRequest *)base;
+    Titan__V1__CancelJobResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    uint32_t grace = request->grace_ms ? MIN(request->grace_ms, GRACE_MAX_MS) : GRACE_DEFAULT_MS;
+    enum job_state state = JOB_NONE;
+    titan__v1__cancel_job_response__init(reply);
+    a->reply = &reply->base;
+    TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
+    titan_status status = core_cancel(c->core, request->job_id, request->reason, grace, shell_now(), out, &state, err);
+    if (status == TITAN_ENOTFOUND)
+        status = job_is_over(c, request->job_id, err);
+    reply->state = (Titan__V1__JobState)state;
+    return status;
+}
+
+void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, ask_cancel);
+}
+
+static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
+                               struct titan_error *err)
+{
+    const Titan__V1__ResizeJobRequest *request = (const Titan__V1__ResizeJobRequest *)base;
+    Titan__V1__ResizeJobResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    struct core_resize r = {.workers = request->workers, .min = request->min_workers, .max = request->max_workers};
+    titan__v1__resize_job_response__init(reply);
+    a->reply = &reply->base;
+    titan_status status = core_resize(c->core, request->job_id, &r, shell_now(), out, err);
+    if (status == TITAN_ENOTFOUND)
+        status = job_is_over(c, request->job_id, err);
+    reply->state = (Titan__V1__JobState)r.state;
+    reply->min_workers = r.least;
+    reply->max_workers = r.most;
+    reply->world_size = r.world_size;
+    reply->request = r.wish.number;
+    return status;
+}
+
+void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, ask_resize);
+}
