@@ -244,12 +244,18 @@ static void on_start(struct agent *a, const Titan__Internal__StartWorkers *m)
         start_worker(a, m, m->worker_ids[i]);
 }
 
-/* The segment all members of this epoch share: an empty memfd, which the communicator sizes. -1: they are not all
+/* Members, then leavers. */
+static const Titan__Internal__Member *form_rank(const Titan__Internal__FormEpoch *m, size_t rank)
+{
+    return rank < m->n_members ? m->members[rank] : m->leavers[rank - m->n_members];
+}
+
+/* The segment all members and leavers of this epoch share: an empty memfd, which the communicator sizes. -1: they are not all
  * here, or there is none to be had (the workers then connect over TCP). */
 static int segment_for(struct agent *a, const Titan__Internal__FormEpoch *m)
 {
-    for (size_t i = 0; i < m->n_members; i++)
-        if (strcmp(m->members[i]->node, a->node) != 0)
+    for (size_t i = 0; i < m->n_members + m->n_leavers; i++)
+        if (strcmp(form_rank(m, i)->node, a->node) != 0)
             return -1;
     if (m->comm_id.len != sizeof((struct segment){0}.comm_id))
         return -1;
@@ -302,10 +308,14 @@ static void on_form(struct agent *a, Titan__Internal__FormEpoch *m)
     message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     message.form = m;
     int fd = segment_for(a, m);
-    for (size_t i = 0; i < m->n_members; i++) {
-        struct worker *w = workers_find(a->workers, m->members[i]->worker_id);
+    for (size_t i = 0; i < m->n_members + m->n_leavers; i++) {
+        struct worker *w = workers_find(a->workers, form_rank(m, i)->worker_id);
         if (!w || w->job_id != m->job_id || w->dying)
             continue;
+        if (i >= m->n_members) {
+            worker_send(w, &message, fd);
+            continue;
+        }
         if (w->rank != i || !w->recorded)
             logs_record(a->logs, w->job_dir, w->id, (int32_t)i);
         w->recorded = true;
