@@ -47,6 +47,7 @@ struct agent_action {
     enum agent_action_kind kind;
     uint64_t job_id, worker_id, term;
     uint32_t rank, grace_ms;
+    bool must_checkpoint; /* STOP_WORKER: within the grace, also when the recipe writes none */
     enum agent_level level;
     const char *text; /* END_SESSION and STOP_WORKER: why; PEER: where to; SAY: the line */
     union {
@@ -116,6 +117,7 @@ struct agent_exit {
     const char *reason; /* its last words, or why it was not started */
     uint64_t last_step;
     bool out_of_memory; /* killed for it; reason says limit and peak */
+    bool not_started;
 };
 /* Once, and nothing of that worker after it. */
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,

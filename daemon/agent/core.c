@@ -1,0 +1,942 @@
+/* core.c - the table of workers, and what they and the coordinator say; see core.h. */
+#include "daemon/agent/core.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/core_internal.h"
+
+#define KEEP_MS 5000  /* how long a sent report may have to be sent again */
+#define KEEP_MAX 4096 /* reports */
+#define BEAT_MS 200   /* of a coordinator that does not say */
+#define AWAY_MS 1000
+#define DEAF_MS 10000         /* beats without an answer, from a coordinator that has answered: another session */
+#define REVOKE_LIMIT_MS 10000 /* to leave an epoch, however much it moves meanwhile */
+#define STRAGGLER_STEPS 20
+#define STRAGGLER_RATIO 1.5
+
+/* --- the tables -----------------------------------------------------------------------------------------------------
+ */
+
+static char *copy_text(const char *text)
+{
+    char *copy = strdup(text ? text : "");
+    titan_assert(copy);
+    return copy;
+}
+
+titan_status agent_core_new(const struct agent_core_options *o, struct agent_core **ret, struct titan_error *err)
+{
+    struct agent_core *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
+    c->options = *o;
+    c->node = copy_text(o->node);
+    c->device = copy_text(o->device);
+    c->address = copy_text(o->address);
+    c->version = copy_text(o->version);
+    c->options.hang_floor_ms = o->hang_floor_ms ? o->hang_floor_ms : 300;
+    c->options.hang_unknown_ms = o->hang_unknown_ms ? o->hang_unknown_ms : 10000;
+    c->options.revoke_ms = o->revoke_ms ? o->revoke_ms : 1000;
+    c->beat_ms = BEAT_MS;
+    c->away_ms = AWAY_MS;
+    *ret = c;
+    return TITAN_OK;
+}
+
+static void worker_free(struct aworker *w)
+{
+    if (w->quiesced)
+        titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
+    free(w);
+}
+
+static void job_free(struct ajob *j)
+{
+    titan__internal__agent_job_record__free_unpacked(j->record, NULL);
+    delegation_free(j->delegation);
+    free(j->checkpoint);
+    free(j);
+}
+
+void agent_core_free(struct agent_core *c)
+{
+    if (!c)
+        return;
+    for (struct aworker *w = c->workers, *next; w; w = next) {
+        next = w->next;
+        worker_free(w);
+    }
+    for (struct ajob *j = c->jobs, *next; j; j = next) {
+        next = j->next;
+        job_free(j);
+    }
+    for (struct report *r = c->reports, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    for (struct probe *p = c->probes, *next; p; p = next) {
+        next = p->next;
+        probe_free(p);
+    }
+    for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
+        titan__internal__agent_message__free_unpacked(c->ended[i].report, NULL);
+    free(c->node);
+    free(c->device);
+    free(c->address);
+    free(c->version);
+    free(c);
+}
+
+struct aworker *worker_of(const struct agent_core *c, uint64_t worker_id)
+{
+    struct aworker *w = c->workers;
+    while (w && w->id != worker_id)
+        w = w->next;
+    return w;
+}
+
+uint32_t workers_alive(const struct agent_core *c)
+{
+    uint32_t n = 0;
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        n++;
+    return n;
+}
+
+struct ajob *job_of(struct agent_core *c, uint64_t job_id, bool make)
+{
+    struct ajob *j = c->jobs;
+    while (j && j->id != job_id)
+        j = j->next;
+    if (j || !make)
+        return j;
+    Titan__Internal__AgentJobRecord empty = TITAN__INTERNAL__AGENT_JOB_RECORD__INIT;
+    empty.job_id = job_id;
+    j = calloc(1, sizeof(*j));
+    titan_assert(j);
+    j->id = job_id;
+    j->record = message_copy(&empty.base);
+    j->next = c->jobs;
+    c->jobs = j;
+    return j;
+}
+
+static struct aworker *worker_add(struct agent_core *c, uint64_t job_id, uint64_t worker_id)
+{
+    struct aworker *w = calloc(1, sizeof(*w));
+    titan_assert(w);
+    w->job_id = job_id;
+    w->id = worker_id;
+    struct aworker **at = &c->workers; /* in the order they came */
+    while (*at)
+        at = &(*at)->next;
+    *at = w;
+    return w;
+}
+
+void agent_core_restore_term(struct agent_core *c, uint64_t term)
+{
+    c->term = MAX(c->term, term);
+}
+
+void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record)
+{
+    struct ajob *j = job_of(c, record->job_id, true);
+    titan__internal__agent_job_record__free_unpacked(j->record, NULL);
+    j->record = message_copy(&record->base);
+}
+
+void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
+                        int64_t now)
+{
+    (void)now;
+    struct aworker *w = worker_add(c, job_id, worker_id);
+    w->sample = *sample;
+    w->told_epoch = sample->epoch;
+}
+
+/* --- to the coordinator ---------------------------------------------------------------------------------------------
+ */
+
+#define MESSAGE(name, KIND, field, value)                                                                              \
+    agent_message name = TITAN__INTERNAL__AGENT_MESSAGE__INIT;                                                         \
+    (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                    \
+    (name).field = (value)
+
+void send_now(struct agent_core *c, agent_message *m, struct agent_actions *out)
+{
+    bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO ||
+                  m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
+    if (!c->up || c->ending || (!c->welcomed && !always))
+        return;
+    m->term = c->welcomed ? c->session_term : c->term;
+    action_add(out, AGENT_SEND)->send = action_copy(out, &m->base);
+}
+
+static void report_drop_first(struct agent_core *c)
+{
+    struct report *r = c->reports;
+    c->reports = r->next;
+    c->reports_last = c->reports ? c->reports_last : NULL;
+    c->n_reports--;
+    free(r);
+}
+
+/* Reports that went out long enough ago have arrived. */
+static void reports_expire(struct agent_core *c, int64_t now)
+{
+    while (c->reports && c->reports->sent && now - c->reports->sent_at > KEEP_MS)
+        report_drop_first(c);
+}
+
+/* All that wait, in order. */
+static void reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    for (struct report *r = c->reports; r && c->welcomed; r = r->next) {
+        if (r->sent)
+            continue;
+        agent_message *m = titan__internal__agent_message__unpack(NULL, r->len, r->bytes);
+        titan_assert(m);
+        send_now(c, m, out);
+        titan__internal__agent_message__free_unpacked(m, NULL);
+        r->sent = true;
+        r->sent_at = now;
+    }
+}
+
+void send_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out)
+{
+    size_t len = titan__internal__agent_message__get_packed_size(m);
+    struct report *r = malloc(sizeof(*r) + len);
+    titan_assert(r);
+    *r = (struct report){.len = len};
+    (void)titan__internal__agent_message__pack(m, r->bytes);
+    if (c->n_reports == KEEP_MAX) {
+        say(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped");
+        report_drop_first(c);
+    }
+    *(c->reports_last ? &c->reports_last->next : &c->reports) = r;
+    c->reports_last = r;
+    c->n_reports++;
+    reports_flush(c, now, out);
+}
+
+static void live_worker(struct aworker *w, Titan__Internal__LiveWorker *out)
+{
+    titan__internal__live_worker__init(out);
+    out->job_id = w->job_id;
+    out->worker_id = w->id;
+    out->epoch = w->sample.epoch;
+    out->rank = w->rank;
+    out->step = w->sample.step;
+    out->state = w->sample.phase;
+    out->address = w->address;
+    out->quiesced = w->quiesced;
+}
+
+static void hello_send(struct agent_core *c, struct agent_actions *out)
+{
+    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    size_t n_delegated = 0;
+    for (const struct ajob *j = c->jobs; j; j = j->next)
+        n_delegated += j->record->n_delegated;
+    _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(workers_alive(c) + 1, sizeof(*workers));
+    _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(workers_alive(c) + 1, sizeof(*list));
+    _cleanup_free_ Titan__Internal__EpochDelegated **delegated = calloc(n_delegated + 1, sizeof(*delegated));
+    titan_assert(workers && list && delegated);
+    for (struct aworker *w = c->workers; w; w = w->next) {
+        live_worker(w, &workers[hello.n_workers]);
+        list[hello.n_workers] = &workers[hello.n_workers];
+        hello.n_workers++;
+    }
+    for (const struct ajob *j = c->jobs; j; j = j->next)
+        for (size_t i = 0; i < j->record->n_delegated; i++)
+            delegated[hello.n_delegated++] = j->record->delegated[i];
+    hello.node = c->node;
+    hello.slots = c->options.slots;
+    hello.device = c->device;
+    hello.address = c->address;
+    hello.version = c->version;
+    hello.memory_bytes = c->options.memory_bytes;
+    hello.workers = list;
+    hello.delegated = delegated;
+    hello.incarnation = c->options.incarnation;
+    hello.seen_term = c->term;
+    hello.peer_port = c->options.peer_port;
+    MESSAGE(m, HELLO, hello, &hello);
+    send_now(c, &m, out);
+}
+
+void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    c->up = true;
+    c->welcomed = c->answered = c->ending = c->fenced_said = false;
+    c->hello_at = now;
+    c->sessions++;
+    hello_send(c, out);
+}
+
+void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    (void)now;
+    (void)out;
+    c->up = c->welcomed = c->ending = false;
+    for (struct report *r = c->reports; r; r = r->next)
+        r->sent = false;
+    for (struct probe *p = c->probes, *next; p; p = next) {
+        next = p->next;
+        probe_free(p);
+    }
+    c->probes = NULL;
+}
+
+/* The coordinator has answered what was sent at that time. */
+static void heard(struct agent_core *c, int64_t at)
+{
+    c->contact_at = c->contact ? MAX(c->contact_at, at) : at;
+    c->contact = true;
+}
+
+static void beat(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__AgentBeat b = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    b.slots_used = workers_alive(c);
+    b.number = ++c->beat;
+    c->beats[b.number % BEATS_KEPT].number = b.number;
+    c->beats[b.number % BEATS_KEPT].at = now;
+    MESSAGE(m, BEAT, beat, &b);
+    send_now(c, &m, out);
+    c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
+}
+
+static void on_beat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m)
+{
+    if (m->number == 0 || c->beats[m->number % BEATS_KEPT].number != m->number)
+        return;
+    c->answered = true;
+    heard(c, c->beats[m->number % BEATS_KEPT].at);
+}
+
+/* --- to workers -----------------------------------------------------------------------------------------------------
+ */
+
+void tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out)
+{
+    order->term = c->term;
+    struct agent_action *a = action_add(out, AGENT_TELL);
+    a->job_id = w->job_id;
+    a->worker_id = w->id;
+    a->tell = action_copy(out, &order->base);
+}
+
+static void tell_job(const struct agent_core *c, uint64_t job_id, worker_order *order, struct agent_actions *out)
+{
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->job_id == job_id)
+            tell(c, w, order, out);
+}
+
+static void tell_one_form(struct agent_core *c, const form_epoch *form, uint64_t worker_id, size_t rank,
+                          struct agent_actions *out)
+{
+    struct aworker *w = worker_of(c, worker_id);
+    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    if (!w || w->job_id != form->job_id)
+        return;
+    w->rank = (uint32_t)rank;
+    w->told_epoch = MAX(w->told_epoch, form->epoch);
+    struct agent_action *a = action_add(out, AGENT_RANK);
+    a->job_id = w->job_id;
+    a->worker_id = w->id;
+    a->rank = w->rank;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    order.form = (form_epoch *)form;
+    tell(c, w, &order, out);
+}
+
+void tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out)
+{
+    for (size_t i = 0; i < form->n_members; i++)
+        tell_one_form(c, form, form->members[i]->worker_id, i, out);
+    for (size_t i = 0; i < form->n_leavers; i++)
+        tell_one_form(c, form, form->leavers[i]->worker_id, form->n_members + i, out);
+}
+
+/* Is it in an epoch up to this one, as far as we know? */
+static bool in_epoch(const struct aworker *w, uint64_t epoch)
+{
+    uint64_t newest = MAX(w->told_epoch, w->sample.epoch);
+    return newest > 0 && newest <= epoch && !(w->quiesced && w->quiesced->epoch >= newest) &&
+           w->sample.phase != TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE;
+}
+
+void tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    revoke.job_id = job_id;
+    revoke.epoch = epoch;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
+    order.revoke = &revoke;
+    tell_job(c, job_id, &order, out);
+    for (struct aworker *w = c->workers; w; w = w->next) {
+        /* One that was told to stop has its grace. */
+        if (w->job_id != job_id || w->end == END_ASKED || !in_epoch(w, epoch) || w->revoked_epoch >= epoch)
+            continue;
+        if (w->revoked_epoch == 0) /* asked before and still in: that time counts */
+            w->revoked_at = now;
+        w->revoked_epoch = epoch;
+    }
+}
+
+static void stop_worker(struct aworker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
+                        enum end_cause cause, struct agent_actions *out)
+{
+    if (w->end == END_BY_ITSELF)
+        w->end = cause;
+    w->killed |= grace_ms == 0;
+    struct agent_action *a = action_add(out, AGENT_STOP_WORKER);
+    a->job_id = w->job_id;
+    a->worker_id = w->id;
+    a->grace_ms = grace_ms;
+    a->must_checkpoint = must_checkpoint;
+    a->text = action_text(out, "%s", reason ? reason : "");
+}
+
+/* --- from the coordinator -------------------------------------------------------------------------------------------
+ */
+
+static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
+{
+    if (!fence_term(c, m->term, out))
+        return;
+    c->welcomed = true;
+    c->session_term = m->term;
+    c->beat_ms = m->beat_ms ? m->beat_ms : BEAT_MS;
+    c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
+    c->delegate_lease_ms = m->delegate_lease_ms;
+    heard(c, c->hello_at);
+    say(out, AGENT_INFO, "session with the coordinator term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
+    reports_flush(c, now, out);
+    c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u);
+}
+
+static const agent_message *ended_report(const struct agent_core *c, uint64_t worker_id)
+{
+    for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
+        if (c->ended[i].worker_id == worker_id)
+            return c->ended[i].report;
+    return NULL;
+}
+
+static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *m, int64_t now,
+                     struct agent_actions *out)
+{
+    for (size_t i = 0; i < m->n_worker_ids && !c->draining; i++) {
+        const agent_message *ended = ended_report(c, m->worker_ids[i]);
+        if (ended) { /* the order was sent again by who did not know yet */
+            send_report(c, (agent_message *)ended, now, out);
+            continue;
+        }
+        if (worker_of(c, m->worker_ids[i]))
+            continue;
+        Titan__Internal__StartWorkers one = *m;
+        uint64_t id = m->worker_ids[i];
+        one.worker_ids = &id;
+        one.n_worker_ids = 1;
+        (void)worker_add(c, m->job_id, id);
+        struct agent_action *a = action_add(out, AGENT_START_WORKER);
+        a->job_id = m->job_id;
+        a->worker_id = id;
+        a->start = action_copy(out, &one.base);
+    }
+}
+
+static void on_form(struct agent_core *c, const form_epoch *m, struct agent_actions *out)
+{
+    struct ajob *j = job_of(c, m->job_id, true);
+    switch (fence_form(j, m)) {
+    case FENCE_OLDER:
+        fenced_epoch(c, "order to form", m->job_id, m->epoch, job_accepted(j), out);
+        refuse_form(c, j, m, out);
+        return;
+    case FENCE_OTHER:
+        c->counters.refused++;
+        say(out, AGENT_WARN, "another epoch of this number is accepted or promised here job=%" PRIu64 " epoch=%" PRIu64,
+            m->job_id, m->epoch);
+        refuse_form(c, j, m, out);
+        return;
+    default:
+        job_accept(c, j, m, NULL, out);
+        tell_form(c, m, out);
+    }
+}
+
+static void on_revoke(struct agent_core *c, const Titan__Internal__RevokeEpoch *m, int64_t now,
+                      struct agent_actions *out)
+{
+    const struct ajob *j = job_of(c, m->job_id, false);
+    if (j && m->epoch < job_accepted(j))
+        fenced_epoch(c, "revoke", m->job_id, m->epoch, job_accepted(j), out);
+    else
+        tell_revoke(c, m->job_id, m->epoch, now, out);
+}
+
+static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct agent_actions *out)
+{
+    const struct ajob *j = job_of(c, m->job_id, false);
+    if (j && m->epoch < job_accepted(j)) {
+        fenced_epoch(c, "pause", m->job_id, m->epoch, job_accepted(j), out);
+        return;
+    }
+    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    order.pause = m;
+    tell_job(c, m->job_id, &order, out);
+}
+
+static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
+{
+    for (struct aworker *w = c->workers; w; w = w->next) {
+        bool named = m->n_worker_ids == 0;
+        for (size_t i = 0; i < m->n_worker_ids && !named; i++)
+            named = m->worker_ids[i] == w->id;
+        if (w->job_id == m->job_id && named)
+            stop_worker(w, m->grace_ms, m->must_checkpoint, m->reason, END_ASKED, out);
+    }
+}
+
+static void on_committed(struct agent_core *c, const Titan__Internal__CheckpointCommitted *m, struct agent_actions *out)
+{
+    Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
+    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    committed.job_id = m->job_id;
+    committed.step = m->step;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
+    order.checkpoint_committed = &committed;
+    tell_job(c, m->job_id, &order, out);
+}
+
+void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)
+{
+    if (!c->up || c->ending)
+        return;
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
+        on_welcome(c, m->welcome, now, out);
+        return;
+    }
+    /* Unsaid, it is that of the session's welcome. */
+    if (!c->welcomed || !fence_term(c, m->term ? m->term : c->session_term, out))
+        return;
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
+        on_start(c, m->start, now, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
+        on_form(c, m->form, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
+        on_revoke(c, m->revoke, now, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
+        on_pause(c, m->pause, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
+        on_stop(c, m->stop, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER:
+        on_beat_answer(c, m->beat_answer);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE:
+        probe_start(c, m->probe, now, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
+        on_committed(c, m->checkpoint_committed, out);
+        if (m->checkpoint_committed->n_expired_paths)
+            action_add(out, AGENT_ORDER)->order = action_copy(out, &m->base);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
+        action_add(out, AGENT_ORDER)->order = action_copy(out, &m->base);
+        break;
+    default: /* of a newer coordinator */
+        break;
+    }
+}
+
+/* --- from workers ---------------------------------------------------------------------------------------------------
+ */
+
+void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, int64_t now, struct agent_actions *out)
+{
+    struct aworker *w = worker_of(c, worker_id);
+    if (!w)
+        return;
+    Titan__Internal__WorkerStarted started = TITAN__INTERNAL__WORKER_STARTED__INIT;
+    started.job_id = w->job_id;
+    started.worker_id = worker_id;
+    started.pid = pid;
+    MESSAGE(m, WORKER_STARTED, worker_started, &started);
+    send_report(c, &m, now, out);
+}
+
+void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
+                          struct agent_actions *out)
+{
+    (void)now;
+    (void)out;
+    struct aworker *w = worker_of(c, hello->worker_id);
+    if (!w)
+        return;
+    w->rank = hello->rank;
+    w->told_epoch = MAX(w->told_epoch, hello->epoch);
+    (void)snprintf(w->address, sizeof(w->address), "%s", hello->address);
+}
+
+static void on_quiesced(struct agent_core *c, struct aworker *w, const Titan__Internal__WorkerQuiesced *m, int64_t now,
+                        struct agent_actions *out)
+{
+    if (w->quiesced)
+        titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
+    w->quiesced = message_copy(&m->base);
+    if (m->epoch >= w->revoked_epoch)
+        w->revoked_epoch = 0;
+    delegate_quiesced(c, m, now, out);
+}
+
+static void on_checkpoint(struct agent_core *c, const Titan__Internal__CheckpointWritten *m)
+{
+    struct ajob *j = job_of(c, m->job_id, true);
+    if (j->checkpoint && m->step <= j->checkpoint_step)
+        return;
+    free(j->checkpoint);
+    j->checkpoint = copy_text(m->path);
+    j->checkpoint_step = m->step;
+}
+
+/* A worker speaks for itself only. */
+#define OWN(w, part) ((part)->job_id == (w)->job_id && (part)->worker_id == (w)->id)
+
+#define PASS(KIND, field, part)                                                                                        \
+    own = OWN(w, part);                                                                                                \
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                         \
+    m.field = (part)
+
+/* What a worker says to the coordinator, as it is passed on. false: it is not its own to say. */
+static bool pass_on(const struct aworker *w, const Titan__Internal__WorkerToAgent *in, agent_message *out_message)
+{
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    bool own = true;
+    switch (in->kind_case) {
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_READY:
+        PASS(WORKER_READY, worker_ready, in->ready);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED:
+        PASS(WORKER_QUIESCED, worker_quiesced, in->quiesced);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
+        PASS(PROGRESS, progress, in->progress);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
+        PASS(CHECKPOINT, checkpoint, in->checkpoint);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:
+        PASS(FINISHED, finished, in->finished);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_STATE_READY:
+        PASS(STATE_READY, state_ready, in->state_ready);
+        break;
+    default:
+        break;
+    }
+    *out_message = m;
+    return own;
+}
+
+void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *in, int64_t now,
+                       struct agent_actions *out)
+{
+    struct aworker *w = worker_of(c, worker_id);
+    agent_message m;
+    if (!w)
+        return;
+    if (!pass_on(w, in, &m)) {
+        c->counters.imposters++;
+        say(out, AGENT_WARN, "worker spoke for another one, not passed on worker=%" PRIu64, w->id);
+        return;
+    }
+    switch (in->kind_case) {
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_READY:
+        (void)snprintf(w->address, sizeof(w->address), "%s", in->ready->address);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED:
+        on_quiesced(c, w, in->quiesced, now, out);
+        if (c->draining && c->quiet)
+            return; /* no change of membership: the coordinator hears of the last checkpoint and nothing else */
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
+        in->progress->busy_ms = w->pace.busy_ms;
+        send_now(c, &m, out);
+        return;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
+        on_checkpoint(c, in->checkpoint);
+        break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* its page says it again when it has exited */
+        say(out, AGENT_WARN, "worker fails job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
+            in->failing->reason);
+        return;
+    default:
+        break;
+    }
+    if (m.kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND__NOT_SET)
+        send_report(c, &m, now, out);
+}
+
+static Titan__Internal__ExitCause exit_cause(const struct aworker *w, const struct agent_exit *how, bool started)
+{
+    if (!started)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED;
+    if (how->out_of_memory)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY;
+    if (w->end == END_HUNG)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG;
+    if (w->end == END_ASKED)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_STOPPED;
+    if (how->code == 0)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE;
+    return how->code > 0 ? TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT : TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL;
+}
+
+/* For an order to start it that is on its way again. */
+static void ended_add(struct agent_core *c, const struct aworker *w, const agent_message *report)
+{
+    size_t at = c->n_ended++ % ENDED_KEPT;
+    if (c->n_ended > ENDED_KEPT)
+        titan__internal__agent_message__free_unpacked(c->ended[at].report, NULL);
+    c->ended[at].job_id = w->job_id;
+    c->ended[at].worker_id = w->id;
+    c->ended[at].report = message_copy(&report->base);
+}
+
+void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
+                       struct agent_actions *out)
+{
+    struct aworker **at = &c->workers;
+    while (*at && (*at)->id != worker_id)
+        at = &(*at)->next;
+    struct aworker *w = *at;
+    if (!w)
+        return;
+    *at = w->next;
+    Titan__Internal__WorkerExited exited = TITAN__INTERNAL__WORKER_EXITED__INIT;
+    const char *reason = how->reason ? how->reason : "";
+    bool hung = w->end == END_HUNG && !*reason;
+    exited.job_id = w->job_id;
+    exited.worker_id = worker_id;
+    exited.exit_code = how->signal ? -1 : how->code;
+    exited.signal = how->signal;
+    exited.reason =
+        hung ? action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch) : (char *)reason;
+    exited.last_step = how->last_step;
+    exited.cause = exit_cause(w, how, !how->not_started);
+    exited.oom = how->out_of_memory;
+    MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
+    ended_add(c, w, &m);
+    if (!c->draining || !c->quiet)
+        send_report(c, &m, now, out);
+    worker_free(w);
+}
+
+/* --- the watch ------------------------------------------------------------------------------------------------------
+ */
+
+bool agent_core_watches(const struct agent_core *c)
+{
+    return c->workers != NULL;
+}
+
+static void stalled(struct agent_core *c, const struct aworker *w, bool stopped, uint32_t ms, struct agent_actions *out)
+{
+    Titan__Internal__WorkerStalled s = TITAN__INTERNAL__WORKER_STALLED__INIT;
+    s.job_id = w->job_id;
+    s.worker_id = w->id;
+    s.epoch = w->sample.epoch;
+    s.step = w->sample.step;
+    s.actions = w->sample.actions;
+    s.for_ms = ms;
+    s.stopped = stopped;
+    c->counters.stalls++;
+    say(out, AGENT_WARN, "worker %s job=%" PRIu64 " worker=%" PRIu64 " step=%" PRIu64 " for_ms=%u",
+        stopped ? "is stopped" : "hangs", w->job_id, w->id, s.step, ms);
+    MESSAGE(m, STALLED, stalled, &s);
+    send_now(c, &m, out);
+}
+
+/* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
+static double pace_median(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
+{
+    size_t n = 0, all = workers_alive(c);
+    _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
+    titan_assert(values);
+    for (const struct aworker *w = c->workers; w; w = w->next) {
+        if (w->job_id != job_id || w->pace.epoch != epoch || w->pace.busy_ms <= 0)
+            continue;
+        size_t i = n++;
+        for (; i > 0 && values[i - 1] > w->pace.busy_ms; i--)
+            values[i] = values[i - 1];
+        values[i] = w->pace.busy_ms;
+    }
+    return n < 2 ? 0 : values[(n - 1) / 2];
+}
+
+/* Own time per step over windows of some steps, and whether the others of its job here need much less. */
+static void follow_pace(struct agent_core *c, struct aworker *w, struct agent_actions *out)
+{
+    const struct agent_sample *s = &w->sample;
+    if (s->epoch != w->pace.epoch || s->step < w->pace.step || s->busy_ns < w->pace.busy_ns) {
+        w->pace.epoch = s->epoch;
+        w->pace.step = s->step;
+        w->pace.busy_ns = s->busy_ns;
+        w->pace.busy_ms = 0;
+        return;
+    }
+    uint64_t steps = s->step - w->pace.step;
+    if (steps < STRAGGLER_STEPS)
+        return;
+    w->pace.busy_ms = (double)(s->busy_ns - w->pace.busy_ns) / 1e6 / (double)steps;
+    w->pace.step = s->step;
+    w->pace.busy_ns = s->busy_ns;
+    double median = pace_median(c, w->job_id, s->epoch);
+    if (median <= 0 || w->pace.busy_ms <= STRAGGLER_RATIO * median)
+        return;
+    Titan__Internal__WorkerStraggles m = TITAN__INTERNAL__WORKER_STRAGGLES__INIT;
+    m.job_id = w->job_id;
+    m.worker_id = w->id;
+    m.epoch = s->epoch;
+    m.busy_ms = w->pace.busy_ms;
+    m.median_ms = median;
+    m.steps = (uint32_t)steps;
+    MESSAGE(message, STRAGGLES, straggles, &m);
+    send_now(c, &message, out);
+}
+
+void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
+                       struct agent_actions *out)
+{
+    struct aworker *w = worker_of(c, worker_id);
+    if (!w)
+        return;
+    const struct watch_limits limits = {c->options.hang_floor_ms, c->options.hang_unknown_ms};
+    uint32_t ms = 0;
+    w->sample = *sample;
+    bool out_of_it = sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE ||
+                     sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED;
+    if (w->quiesced && !out_of_it && sample->epoch > w->quiesced->epoch) {
+        titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
+        w->quiesced = NULL;
+    }
+    if (sample->epoch > w->revoked_epoch)
+        w->revoked_epoch = 0;
+    enum watch_verdict verdict = watch_sample(&w->watch, sample, &limits, now, &ms);
+    if (verdict != WATCH_WELL && !w->killed)
+        stalled(c, w, verdict == WATCH_STOPPED, ms, out);
+    follow_pace(c, w, out);
+}
+
+/* When a revoked worker's time is up: a second, or as long as one of its actions may take; one that moves gets more,
+ * but not without end. */
+static int64_t revoke_due(const struct agent_core *c, const struct aworker *w)
+{
+    const struct watch_limits limits = {c->options.hang_floor_ms, c->options.hang_unknown_ms};
+    uint64_t patience = w->watch.steps.total >= TAIL_TRUSTED ? watch_patience(&w->watch, &limits) : 0;
+    int64_t wait = (int64_t)MAX(patience, (uint64_t)c->options.revoke_ms);
+    int64_t from = w->watch.seen ? MAX(w->revoked_at, w->watch.moved_at) : w->revoked_at;
+    return MIN(from + wait, w->revoked_at + REVOKE_LIMIT_MS);
+}
+
+static void kill_overdue(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    for (struct aworker *w = c->workers; w; w = w->next) {
+        if (!w->revoked_epoch || w->killed || now < revoke_due(c, w))
+            continue;
+        say(out, AGENT_WARN,
+            "worker does not leave its epoch, killing it job=%" PRIu64 " worker=%" PRIu64 " epoch=%" PRIu64
+            " after_ms=%" PRId64,
+            w->job_id, w->id, w->revoked_epoch, now - w->revoked_at);
+        c->counters.kills++;
+        w->end = END_HUNG;
+        stop_worker(w, 0, false, "does not leave a revoked epoch", END_HUNG, out);
+    }
+}
+
+/* --- time -----------------------------------------------------------------------------------------------------------
+ */
+
+/* Beats go out and nothing comes back: whatever holds this session, a new one may do better. */
+static void end_deaf_session(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    if (!c->answered || c->ending || now - c->contact_at < DEAF_MS)
+        return;
+    c->ending = true;
+    action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer beats";
+}
+
+void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    if (c->welcomed && !c->ending && now >= c->next_beat_at) {
+        reports_expire(c, now);
+        beat(c, now, out);
+        end_deaf_session(c, now, out);
+    }
+    kill_overdue(c, now, out);
+    probes_tick(c, now, out);
+    delegate_tick(c, now, out);
+}
+
+int64_t agent_core_deadline(const struct agent_core *c)
+{
+    int64_t due = probes_deadline(c);
+    if (c->welcomed && !c->ending)
+        due = MIN(due, c->next_beat_at);
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->revoked_epoch && !w->killed)
+            due = MIN(due, revoke_due(c, w));
+    return MIN(due, delegate_deadline(c));
+}
+
+void agent_core_drain(struct agent_core *c, bool quiet)
+{
+    c->draining = true;
+    c->quiet = quiet;
+    for (struct aworker *w = c->workers; w; w = w->next)
+        if (w->end == END_BY_ITSELF)
+            w->end = END_ASKED;
+}
+
+/* --- what can be asked ----------------------------------------------------------------------------------------------
+ */
+
+uint64_t agent_core_term(const struct agent_core *c)
+{
+    return c->term;
+}
+
+bool agent_core_welcome(const struct agent_core *c)
+{
+    return c->welcomed;
+}
+
+uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id)
+{
+    const struct ajob *j = job_of((struct agent_core *)c, job_id, false);
+    return j ? job_accepted(j) : 0;
+}
+
+const struct agent_counters *agent_core_counters(const struct agent_core *c)
+{
+    return &c->counters;
+}

@@ -1,0 +1,154 @@
+/* core_internal.h - what the files of the agent's core share; see core.h.
+ *
+ *   core.c       the table of workers; what they and the coordinator say
+ *   core_fence.c terms, epochs, promises: what is accepted, and the records of it
+ *   core_peer.c  datagrams of other agents, probes
+ *   delegate.c   epochs without a coordinator
+ *   actions.c    the list of what is to be done */
+#ifndef TITAN_DAEMON_AGENT_CORE_INTERNAL_H
+#define TITAN_DAEMON_AGENT_CORE_INTERNAL_H
+
+#include "daemon/agent/core.h"
+#include "daemon/agent/watch.h"
+
+typedef Titan__Internal__AgentMessage agent_message;
+typedef Titan__Internal__CoordinatorMessage coordinator_message;
+typedef Titan__Internal__AgentToWorker worker_order;
+typedef Titan__Internal__FormEpoch form_epoch;
+typedef Titan__Internal__AgentJobRecord job_record;
+typedef Titan__Internal__PeerMessage peer_message;
+
+#define BEATS_KEPT 64
+#define ENDED_KEPT 64
+
+/* A report that must arrive, packed. */
+struct report {
+    struct report *next;
+    bool sent; /* in this session */
+    int64_t sent_at;
+    size_t len;
+    uint8_t bytes[];
+};
+
+enum end_cause { END_BY_ITSELF, END_ASKED, END_HUNG }; /* why it will end, if it is our doing */
+
+struct aworker {
+    struct aworker *next;
+    uint64_t job_id, id;
+    uint32_t rank;
+    char address[256];
+    enum end_cause end;
+    bool killed;
+    struct agent_sample sample;
+    struct watch watch;
+    uint64_t told_epoch;                       /* newest it was told to form */
+    Titan__Internal__WorkerQuiesced *quiesced; /* what it said last when it left an epoch; owned */
+    uint64_t revoked_epoch;                    /* must be out of it; 0 = of none */
+    int64_t revoked_at;
+    struct {
+        uint64_t epoch, step, busy_ns;
+        double busy_ms; /* per step, of the last whole window; 0 = none */
+    } pace;
+};
+
+struct delegation; /* delegate.c */
+
+struct ajob {
+    struct ajob *next;
+    uint64_t id;
+    job_record *record; /* owned; what is or will be on disk */
+    char *checkpoint;   /* newest that a worker here has written */
+    uint64_t checkpoint_step;
+    struct delegation *delegation; /* NULL while it needs none */
+    bool lease_paused, lease_revoked;
+};
+
+struct probe {
+    struct probe *next;
+    uint64_t probe_id, id;
+    char *node, *address;
+    int sent;
+    int64_t next_at, until;
+};
+
+struct agent_core {
+    char *node, *device, *address, *version;
+    struct agent_core_options options;
+    struct agent_counters counters;
+    uint64_t term, session_term;
+    bool up, welcomed, answered, ending; /* answered: a beat of this session was */
+    bool fenced_said;                    /* of this session */
+    bool draining, quiet;
+    uint32_t beat_ms, away_ms, delegate_lease_ms;
+    uint64_t beat, ids, sessions;
+    struct {
+        uint64_t number;
+        int64_t at;
+    } beats[BEATS_KEPT];
+    int64_t hello_at, next_beat_at;
+    int64_t contact_at; /* when what the coordinator answered last was sent */
+    bool contact;       /* ... since this start, at all */
+    struct aworker *workers;
+    struct ajob *jobs;
+    struct probe *probes;
+    struct report *reports, *reports_last;
+    size_t n_reports;
+    struct {
+        uint64_t job_id, worker_id;
+        agent_message *report; /* WorkerExited; owned */
+    } ended[ENDED_KEPT];
+    size_t n_ended;
+};
+
+/* --- actions.c --- */
+struct agent_action *action_add(struct agent_actions *out, enum agent_action_kind kind);
+void *action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
+char *action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void say(struct agent_actions *out, enum agent_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void *message_copy(const ProtobufCMessage *m); /* deep, on the heap */
+
+/* --- core.c --- */
+struct aworker *worker_of(const struct agent_core *c, uint64_t worker_id);
+struct ajob *job_of(struct agent_core *c, uint64_t job_id, bool make);
+void send_now(struct agent_core *c, agent_message *m, struct agent_actions *out);
+void send_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out);
+void tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out);
+/* To all of the job here that the order to form names, and their ranks. */
+void tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
+void tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out);
+uint32_t workers_alive(const struct agent_core *c);
+
+/* --- core_fence.c --- */
+enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
+enum fence fence_form(const struct ajob *j, const form_epoch *form);
+bool fence_term(struct agent_core *c, uint64_t term, struct agent_actions *out); /* false: of an older coordinator */
+void fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
+                  struct agent_actions *out);
+/* The coordinator's, or with a delegate's node a delegated one: recorded as accepted. */
+void job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, const char *delegate,
+                struct agent_actions *out);
+void job_promise(struct agent_core *c, struct ajob *j, const form_epoch *form, struct agent_actions *out);
+void refuse_form(struct agent_core *c, const struct ajob *j, const form_epoch *form, struct agent_actions *out);
+uint64_t job_accepted(const struct ajob *j); /* 0 = none */
+
+/* --- core_peer.c --- */
+void probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now, struct agent_actions *out);
+void probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t probes_deadline(const struct agent_core *c);
+void probe_free(struct probe *p);
+/* term, from and, when 0, a fresh id are filled in. */
+/* Drawn from the core's seed: the index-th of that name. */
+uint64_t rng_number(const struct agent_core *c, const char *name, uint64_t index);
+uint64_t peer_send(struct agent_core *c, const char *to, peer_message *m, struct agent_actions *out);
+
+/* --- delegate.c --- */
+bool coordinator_away(const struct agent_core *c, int64_t now);
+void delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
+                   struct agent_actions *out);
+void delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
+                       struct agent_actions *out);
+void delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t delegate_deadline(const struct agent_core *c);
+void delegation_free(struct delegation *d);
+
+#endif
