@@ -103,7 +103,8 @@ $(eval $(call library,$(lib_worker),$(call obj,$(src_worker))))
 $(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
 
 libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv
-libs_daemon := -lsqlite3 $(libs_rpc) -lpthread -lm
+libs_state  := -lsqlite3 -lcrypto
+libs_daemon := $(libs_state) $(libs_rpc) -lpthread -lm
 libs_worker := $(if $(BARE),,-lprotobuf-c) -ldl -lrt -lpthread -lm
 libs_ctl    := $(libs_rpc) -lpthread -lm
 
@@ -128,7 +129,7 @@ test_scripts := $(wildcard tests/*/test_*.sh tests/*/test_*.py)
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
-		-lcmocka -lsqlite3 $(libs_rpc) $(libs_worker)
+		-lcmocka $(libs_state) $(libs_rpc) $(libs_worker)
 .PHONY: tests
 tests: all $(test_bins) ## build the tests without running them
 test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/base for some)

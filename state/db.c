@@ -1,8 +1,10 @@
 #include "state/db.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,8 @@
 
 struct db {
     sqlite3 *handle;
+    bool sync_failed;
+    int wal_pages;
     struct {
         const char *sql;
         sqlite3_stmt *stmt;
@@ -18,7 +22,10 @@ struct db {
 
 titan_status db_fail(struct db *db, const char *what, struct titan_error *err)
 {
-    int code = sqlite3_errcode(db->handle) & 0xff, sys = sqlite3_system_errno(db->handle);
+    int extended = sqlite3_extended_errcode(db->handle), code = extended & 0xff;
+    int sys = sqlite3_system_errno(db->handle);
+    if (extended == SQLITE_IOERR_FSYNC || extended == SQLITE_IOERR_DIR_FSYNC)
+        db->sync_failed = true;
     titan_status status = TITAN_EIO;
     switch (code) {
     case SQLITE_FULL:
@@ -65,6 +72,98 @@ titan_status db_fail(struct db *db, const char *what, struct titan_error *err)
     return status;
 }
 
+titan_status db_sync_failed(const struct db *db, struct titan_error *err)
+{
+    if (!db->sync_failed)
+        return TITAN_OK;
+    titan_fail(err, TITAN_EIO, "job store: an fsync has failed; what was written last may not be on the disk");
+    if (err)
+        titan_error_hint(err, "look for the disk's errors in the kernel's log; a new start reads what is on it");
+    return TITAN_EIO;
+}
+
+/* --- the WAL ----------------------------------------------------------------------------------------------------- */
+
+static int on_wal(void *data, sqlite3 *handle, const char *name, int pages)
+{
+    struct db *db = data;
+    (void)handle;
+    (void)name;
+    db->wal_pages = pages;
+    return SQLITE_OK;
+}
+
+int db_wal_pages(const struct db *db)
+{
+    return db->wal_pages;
+}
+
+void db_checkpoint(struct db *db)
+{
+    int left = 0, moved = 0;
+    int rc = sqlite3_wal_checkpoint_v2(db->handle, NULL, SQLITE_CHECKPOINT_PASSIVE, &left, &moved);
+    db->wal_pages = 0; /* look again when as much has been written anew */
+    if (rc != SQLITE_OK)
+        (void)db_fail(db, "checkpoint", NULL);
+}
+
+/* Read the file and write the same into its place. */
+static int rewrite_file(sqlite3_file *file)
+{
+    enum { CHUNK = 1 << 16 };
+    static const sqlite3_int64 step = CHUNK;
+    sqlite3_int64 size = 0;
+    char *chunk = sqlite3_malloc(CHUNK);
+    int rc = chunk ? file->pMethods->xFileSize(file, &size) : SQLITE_NOMEM;
+    for (sqlite3_int64 at = 0; at < size && rc == SQLITE_OK; at += step) {
+        int n = size - at < step ? (int)(size - at) : CHUNK;
+        rc = file->pMethods->xRead(file, chunk, n, at);
+        if (rc == SQLITE_OK)
+            rc = file->pMethods->xWrite(file, chunk, n, at);
+    }
+    sqlite3_free(chunk);
+    return rc == SQLITE_OK ? file->pMethods->xSync(file, SQLITE_SYNC_FULL) : rc;
+}
+
+titan_status db_rewrite_wal(const char *path, struct titan_error *err)
+{
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    char wal[PATH_MAX + 8];
+    int there = 0, flags = 0;
+    if (snprintf(wal, sizeof(wal), "%s-wal", path) >= (int)sizeof(wal))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
+    if (vfs->xAccess(vfs, wal, SQLITE_ACCESS_EXISTS, &there) != SQLITE_OK || !there)
+        return TITAN_OK;
+    sqlite3_file *file = calloc(1, (size_t)vfs->szOsFile);
+    if (!file)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    int rc = vfs->xOpen(vfs, wal, file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_WAL, &flags);
+    if (rc == SQLITE_OK)
+        rc = rewrite_file(file);
+    if (file->pMethods)
+        (void)file->pMethods->xClose(file);
+    free(file);
+    if (rc == SQLITE_FULL)
+        return titan_fail(err, TITAN_ENOSPC, "'%s': %s", wal, sqlite3_errstr(rc));
+    return rc == SQLITE_OK ? TITAN_OK
+                           : titan_fail(err, TITAN_EIO, "'%s' cannot be written: %s", wal, sqlite3_errstr(rc));
+}
+
+/* --- open and close ---------------------------------------------------------------------------------------------- */
+
+/* SQLite answers with the mode it has got, which is another one when the WAL cannot be made. */
+static titan_status use_wal(struct db *db, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false, wal = false;
+    TRY(db_query(db, &stmt, err, "PRAGMA journal_mode=WAL", ""));
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK)
+        wal = row && (strcmp(col_text(stmt, 0), "wal") == 0 || strcmp(col_text(stmt, 0), "memory") == 0);
+    db_done(stmt);
+    return status != TITAN_OK || wal ? status : titan_fail(err, TITAN_EIO, "job store: the WAL cannot be opened");
+}
+
 static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struct titan_error *err)
 {
     sqlite3_busy_timeout(db->handle, 2000);
@@ -77,8 +176,9 @@ static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struc
                 err));
     if (mode == DB_READER)
         return db_exec(db, "PRAGMA wal_autocheckpoint=0; PRAGMA query_only=1", err);
-    TRY(db_exec(db, "PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=1000; PRAGMA journal_size_limit=67108864",
-                err));
+    TRY(use_wal(db, err));
+    TRY(db_exec(db, "PRAGMA wal_autocheckpoint=0; PRAGMA journal_size_limit=67108864", err));
+    sqlite3_wal_hook(db->handle, on_wal, db);
     return db_exec(db, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", err);
 }
 

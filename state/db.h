@@ -26,6 +26,18 @@ titan_status db_open(const char *path, enum db_mode mode, bool durable, struct d
 void db_close(struct db *db); /* NULL is fine */
 sqlite3 *db_handle(struct db *db);
 
+/* TITAN_EIO for good once an fsync of this connection has failed: what it had written since the last good one may or
+ * may not be on the disk, now or after the next. */
+titan_status db_sync_failed(const struct db *db, struct titan_error *err);
+/* Pages in the WAL after this connection's last commit. */
+int db_wal_pages(const struct db *db);
+/* Writer: as much of the WAL as no reader still needs goes into the database file. */
+void db_checkpoint(struct db *db);
+/* Before a file is opened for the first time: a WAL that was left behind is written once more, byte by byte, and
+ * synced. After a failed fsync the kernel may hold pages that read well and are not on the disk; SQLite would take
+ * commits in them for durable and put others behind them. */
+titan_status db_rewrite_wal(const char *path, struct titan_error *err) TITAN_MUST_USE;
+
 /* The last error of the connection as a status, with its text: FULL -> ENOSPC, CORRUPT/NOTADB -> ECORRUPT,
  * CONSTRAINT -> ECONFLICT, BUSY -> EAGAIN, NOMEM -> ENOMEM, otherwise EIO. */
 titan_status db_fail(struct db *db, const char *what, struct titan_error *err);

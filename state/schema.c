@@ -1,9 +1,7 @@
 #include "state/schema.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* State columns hold the numbers of the enums in job.h, run.h, epoch.h, member.h, checkpoint.h and node.h. */
 static const char store_v1[] =
@@ -92,7 +90,8 @@ static const char store_v3[] =
     "  cause INTEGER NOT NULL CHECK (cause BETWEEN 1 AND 6), node TEXT NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
     "CREATE INDEX losses_job ON losses(job_id, at_ms);"
     "CREATE INDEX losses_at ON losses(at_ms);"
-    /* What an operator, a maintenance window or a crash loop has decided about a node; apart from what its agent says. */
+    /* What an operator, a maintenance window or a crash loop has decided about a node; apart from what its agent says.
+     */
     "CREATE TABLE node_policies ("
     "  name TEXT PRIMARY KEY, draining INTEGER NOT NULL, reason TEXT NOT NULL, deadline_ms INTEGER NOT NULL,"
     "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, quarantined_until_ms INTEGER NOT NULL,"
@@ -109,10 +108,11 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
 {
     if (ret_unclean)
         *ret_unclean = false;
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "%s '%s'", schema->what, path);
-    if (st.st_size == 0)
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    int there = 0;
+    if (vfs->xAccess(vfs, path, SQLITE_ACCESS_EXISTS, &there) != SQLITE_OK)
+        return titan_fail(err, TITAN_EIO, "%s '%s' cannot be looked up", schema->what, path);
+    if (!there)
         return TITAN_OK;
     struct db *db = NULL;
     TRY(db_open(path, DB_PROBE, true, &db, err));

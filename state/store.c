@@ -12,24 +12,20 @@
 #include "base/log.h"
 #include "state/schema.h"
 
-#define GROUP_MAX 1024 /* writes of one transaction */
 #define DELIVER_SLICE_NS 300000
 #define WRITER_NICE 10
 
 static const struct log store_log = {.subsystem = "store"};
 
 struct store_item {
-    struct store_item *next;
-    store_fn fn;
-    void *arg;
+    struct group_write write; /* first: lists of these are lists of items */
     store_done done;
-    struct titan_error err;
     int64_t queued_ns;
     bool metrics;
 };
 
 struct list {
-    struct store_item *head, **tail;
+    struct group_write *head, **tail;
 };
 
 struct store {
@@ -44,11 +40,14 @@ struct store {
     pthread_cond_t more;
     struct list queued, finished;
     bool stopping;
+    struct titan_error failed; /* the file is not to be trusted any more */
     struct store_stats stats;
 
     int64_t oldest_ns;    /* loop thread: queueing time of the oldest write not back yet */
     uint64_t outstanding; /* loop thread */
     struct list back;     /* loop thread: written, not called back yet */
+    void (*on_failure)(void *data, const struct titan_error *err);
+    void *on_failure_data;
     void (*closed)(void *);
     void *closed_data;
 };
@@ -59,11 +58,11 @@ static void list_init(struct list *l)
     l->tail = &l->head;
 }
 
-static void list_push(struct list *l, struct store_item *item)
+static void list_push(struct list *l, struct group_write *w)
 {
-    item->next = NULL;
-    *l->tail = item;
-    l->tail = &item->next;
+    w->next = NULL;
+    *l->tail = w;
+    l->tail = &w->next;
 }
 
 /* Move everything of from behind to. */
@@ -78,90 +77,24 @@ static void list_move(struct list *to, struct list *from)
 
 /* --- the writer thread ----------------------------------------------------------------------------------------- */
 
-static titan_status run_one(struct db *db, struct store_item *item)
-{
-    memset(&item->err, 0, sizeof(item->err));
-    titan_status status = db_run(db, &item->err, "SAVEPOINT w", "");
-    if (status != TITAN_OK)
-        return status;
-    status = item->fn(db, item->arg, &item->err);
-    if (status == TITAN_OK)
-        return db_run(db, &item->err, "RELEASE w", "");
-    if (item->err.status == TITAN_OK)
-        titan_fail(&item->err, status, "job store: write failed");
-    /* A full disk or an I/O error may have undone the whole transaction already; then there is no savepoint left. */
-    if (!sqlite3_get_autocommit(db_handle(db))) {
-        (void)!db_run(db, NULL, "ROLLBACK TO w", "");
-        (void)!db_run(db, NULL, "RELEASE w", "");
-    }
-    return status;
-}
-
-static void fail_all(struct store_item *group, size_t n, const struct titan_error *err)
-{
-    for (size_t i = 0; i < n; i++, group = group->next) {
-        if (group->err.status == TITAN_OK)
-            group->err = *err;
-    }
-}
-
-/* One transaction over the first n of group. TITAN_OK: what has no error of its own is durable. Otherwise nothing is.
- */
-static titan_status commit_group(struct db *db, struct store_item *group, size_t n, struct titan_error *err)
-{
-    TRY(db_run(db, err, "BEGIN IMMEDIATE", ""));
-    struct store_item *item = group;
-    for (size_t i = 0; i < n; i++, item = item->next) {
-        (void)run_one(db, item);
-        if (sqlite3_get_autocommit(db_handle(db))) {
-            *err = item->err;
-            return err->status;
-        }
-    }
-    titan_status status = db_run(db, err, "COMMIT", "");
-    if (status != TITAN_OK && !sqlite3_get_autocommit(db_handle(db)))
-        (void)!db_run(db, NULL, "ROLLBACK", "");
-    return status;
-}
-
-static void write_group(struct store *s, struct db *db, struct store_item *group, size_t n)
-{
-    struct titan_error err = {0};
-    uint64_t commits = 1, failures = 0;
-    if (commit_group(db, group, n, &err) != TITAN_OK) {
-        if (n == 1) {
-            fail_all(group, 1, &err);
-        } else {
-            /* The transaction is gone as a whole: find out who can still be written. */
-            struct store_item *item = group;
-            for (size_t i = 0; i < n; i++) {
-                struct store_item *next = item->next;
-                memset(&err, 0, sizeof(err));
-                if (commit_group(db, item, 1, &err) != TITAN_OK)
-                    fail_all(item, 1, &err);
-                item = next;
-                commits++;
-            }
-        }
-    }
-    for (struct store_item *item = group; n > 0; item = item->next, n--)
-        failures += item->err.status != TITAN_OK;
-    pthread_mutex_lock(&s->lock);
-    s->stats.commits += commits;
-    s->stats.failures += failures;
-    pthread_mutex_unlock(&s->lock);
-}
-
+/* Write the list and hand it back to the loop. */
 static void write_list(struct store *s, struct db *db, struct list *todo)
 {
-    for (struct store_item *item = todo->head; item;) {
-        struct store_item *end = item;
-        size_t n = 0;
-        for (; end && n < GROUP_MAX; n++)
-            end = end->next;
-        write_group(s, db, item, n);
-        item = end;
-    }
+    struct group_stats stats = {0};
+    struct titan_error err = {0};
+    if (!todo->head)
+        return;
+    group_commit(db, todo->head, &stats);
+    bool failed = db == s->writer && db_sync_failed(db, &err) != TITAN_OK;
+    pthread_mutex_lock(&s->lock);
+    list_move(&s->finished, todo);
+    s->stats.commits += stats.commits;
+    s->stats.failures += stats.failures;
+    if (failed)
+        s->failed = err;
+    pthread_mutex_unlock(&s->lock);
+    uv_async_send(&s->wake);
+    group_checkpoint(db);
 }
 
 static void *writer_main(void *data)
@@ -178,27 +111,17 @@ static void *writer_main(void *data)
         while (!s->queued.head && !s->stopping)
             pthread_cond_wait(&s->more, &s->lock);
         bool stop = s->stopping && !s->queued.head;
-        struct store_item *item = s->queued.head;
+        struct group_write *w = s->queued.head;
         list_init(&s->queued);
         pthread_mutex_unlock(&s->lock);
         if (stop)
             return NULL;
-        for (struct store_item *next; item; item = next) {
-            next = item->next;
-            list_push(item->metrics ? &metrics : &todo, item);
+        for (struct group_write *next; w; w = next) {
+            next = w->next;
+            list_push(((struct store_item *)w)->metrics ? &metrics : &todo, w);
         }
         write_list(s, s->writer, &todo);
-        pthread_mutex_lock(&s->lock);
-        list_move(&s->finished, &todo);
-        pthread_mutex_unlock(&s->lock);
-        uv_async_send(&s->wake);
-        if (!metrics.head)
-            continue;
         write_list(s, s->metrics_writer, &metrics);
-        pthread_mutex_lock(&s->lock);
-        list_move(&s->finished, &metrics);
-        pthread_mutex_unlock(&s->lock);
-        uv_async_send(&s->wake);
     }
 }
 
@@ -211,16 +134,19 @@ static bool deliver(struct store *s, int64_t slice_ns)
     int64_t start_ns = clock_mono_ns();
     pthread_mutex_lock(&s->lock);
     list_move(&s->back, &s->finished);
+    struct titan_error failed = s->failed;
     pthread_mutex_unlock(&s->lock);
+    if (failed.status != TITAN_OK && s->on_failure)
+        s->on_failure(s->on_failure_data, &failed);
     while (s->back.head) {
-        struct store_item *item = s->back.head;
-        s->back.head = item->next;
+        struct store_item *item = (struct store_item *)s->back.head;
+        s->back.head = item->write.next;
         if (!s->back.head)
             list_init(&s->back);
         s->oldest_ns = item->queued_ns; /* what is left was queued later */
         s->outstanding--;
         if (item->done)
-            item->done(item->arg, &item->err);
+            item->done(item->write.arg, &item->write.err);
         free(item);
         if (s->back.head && clock_mono_ns() - start_ns > slice_ns)
             return true;
@@ -245,8 +171,8 @@ static void queue_write(struct store *s, bool metrics, store_fn fn, void *arg, s
             done(arg, &err);
         return;
     }
-    item->fn = fn;
-    item->arg = arg;
+    item->write.fn = fn;
+    item->write.arg = arg;
     item->done = done;
     item->metrics = metrics;
     item->queued_ns = clock_mono_ns();
@@ -254,7 +180,7 @@ static void queue_write(struct store *s, bool metrics, store_fn fn, void *arg, s
         s->oldest_ns = item->queued_ns;
     pthread_mutex_lock(&s->lock);
     bool idle = !s->queued.head;
-    list_push(&s->queued, item);
+    list_push(&s->queued, &item->write);
     s->stats.writes++;
     pthread_mutex_unlock(&s->lock);
     if (idle)
@@ -281,6 +207,12 @@ titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct tit
     if (!sqlite3_get_autocommit(db_handle(s->writer)))
         (void)!db_run(s->writer, NULL, "ROLLBACK", "");
     return status;
+}
+
+void store_on_failure(struct store *s, void (*failed)(void *data, const struct titan_error *err), void *data)
+{
+    s->on_failure = failed;
+    s->on_failure_data = data;
 }
 
 struct db *store_reader(struct store *s)
@@ -331,6 +263,8 @@ static titan_status open_files(struct store *s, const char *dir, struct titan_er
         snprintf(metrics, sizeof(metrics), "%s/metrics.db", dir) >= (int)sizeof(metrics))
         return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
     bool unclean = false;
+    TRY(db_rewrite_wal(path, err));
+    TRY(db_rewrite_wal(metrics, err));
     TRY(schema_probe(&schema_store, path, &unclean, err));
     TRY(schema_probe(&schema_metrics, metrics, NULL, err));
     if (unclean)

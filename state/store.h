@@ -10,13 +10,10 @@
 
 #include <uv.h>
 
-#include "state/db.h"
+#include "state/group.h"
 
 struct store;
 
-/* Runs on the writer thread inside a transaction, possibly twice (when the whole transaction had to be undone by a full
- * disk, each write is tried again alone): it must only touch db and arg. */
-typedef titan_status (*store_fn)(struct db *db, void *arg, struct titan_error *err);
 /* Runs on the loop thread after the write is durable, or has failed: err->status. Results come in queueing order. */
 typedef void (*store_done)(void *arg, const struct titan_error *err);
 
@@ -32,6 +29,11 @@ void store_write(struct store *s, store_fn fn, void *arg, store_done done);
 void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done);
 /* For start-up: runs fn at once, on this thread, as a transaction of its own. Only before the first store_write. */
 titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err) TITAN_MUST_USE;
+/* What to do when an fsync of titan.db has failed: called on the loop instead of any further result. Nobody can say
+ * what of the last transaction is on the disk, and the kernel may take for written what is not; only a new process,
+ * which opens the store afresh, knows again (docs/coordinator.md, "When the disk fails"). failed() should end this one.
+ */
+void store_on_failure(struct store *s, void (*failed)(void *data, const struct titan_error *err), void *data);
 struct db *store_reader(struct store *s);
 struct db *store_metrics_reader(struct store *s);
 

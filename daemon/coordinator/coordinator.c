@@ -306,6 +306,16 @@ static void set_timer(struct coordinator *c)
 
 /* --- open and close -------------------------------------------------------------------------------------------- */
 
+/* Nothing may be said any more: not that a write is durable, nor that it is not. Clients see their call broken off and
+ * ask again with their key; agents and workers go on without a coordinator until the next one is there. */
+static void on_store_failure(void *data, const struct titan_error *err)
+{
+    struct coordinator *c = data;
+    tlog_error(&c->log, "the store cannot be trusted any more; ending, to start from what is on the disk",
+               "reason=\"%s\" hint=\"%s\"", err->msg, err->hint);
+    _exit(COORDINATOR_EXIT_STORE);
+}
+
 static titan_status init_turn(struct db *db, void *arg, struct titan_error *err)
 {
     (void)arg;
@@ -365,6 +375,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         status = dir_make(c->jobs_dir, err);
     if (status == TITAN_OK)
         status = store_open(loop, c->state_dir, &c->store, err);
+    if (status == TITAN_OK)
+        store_on_failure(c->store, on_store_failure, c);
     if (status == TITAN_OK && (status = store_write_now(c->store, init_turn, NULL, err)) == TITAN_OK)
         status = open_core(c, err);
     if (status != TITAN_OK) {

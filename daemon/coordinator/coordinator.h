@@ -14,6 +14,10 @@
 
 struct coordinator;
 
+/* Exit code of the process when an fsync of the store has failed: only a new process knows again what is on the disk.
+ */
+#define COORDINATOR_EXIT_STORE 74 /* EX_IOERR of sysexits.h */
+
 struct coordinator_options {
     const char *state_dir;     /* titan.db and jobs/ live here; the caller holds its lock */
     uint32_t beat_ms;          /* agents beat at least this often; 0 = 200 */

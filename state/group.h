@@ -1,0 +1,31 @@
+/* group.h - group commit: several writes in one transaction, one fsync, and none spoils another.
+ *
+ * The whole of writing to a store, without threads: store.c runs it on its writer thread, tests step by step. */
+#ifndef TITAN_STATE_GROUP_H
+#define TITAN_STATE_GROUP_H
+
+#include "state/db.h"
+
+/* Runs inside a transaction, possibly twice (when the whole transaction had to be undone by a full disk, each write is
+ * tried again alone): it must only touch db and arg. */
+typedef titan_status (*store_fn)(struct db *db, void *arg, struct titan_error *err);
+
+struct group_write {
+    struct group_write *next;
+    store_fn fn;
+    void *arg;
+    struct titan_error err; /* out: TITAN_OK = durable */
+};
+
+struct group_stats {
+    uint64_t writes, commits, failures;
+};
+
+/* Write the list in order. Every write is a savepoint of its own; what has no error is durable on return. After a
+ * failed fsync (db_sync_failed) nothing is written any more: every write fails. */
+void group_commit(struct db *db, struct group_write *list, struct group_stats *stats);
+/* Move what is in the WAL into the database file, when there is enough of it. Apart from group_commit, so that nobody
+ * waits for it. Failing is harmless (it is done again next time) unless db_sync_failed() says otherwise. */
+void group_checkpoint(struct db *db);
+
+#endif
