@@ -34,6 +34,10 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
         return checkpoint_expire(db, c->checkpoint.job_id, c->checkpoint.step, &c->event, err);
     case CHANGE_NODE_PUT:
         return node_put(db, &c->node, event, err);
+    case CHANGE_NODE_POLICY:
+        return node_policy_put(db, &c->policy, event, err);
+    case CHANGE_LOSS_ADD:
+        return loss_add(db, &c->loss, err);
     }
     return titan_fail(err, TITAN_EBUG, "unknown change %d", (int)c->kind);
 }

@@ -6,8 +6,10 @@
 #include "state/checkpoint.h"
 #include "state/epoch.h"
 #include "state/job.h"
+#include "state/loss.h"
 #include "state/member.h"
 #include "state/node.h"
+#include "state/policy.h"
 #include "state/run.h"
 
 enum change_kind {
@@ -26,6 +28,8 @@ enum change_kind {
     CHANGE_CHECKPOINT_COMMIT,
     CHANGE_CHECKPOINT_EXPIRE, /* checkpoint.job_id, .step */
     CHANGE_NODE_PUT,
+    CHANGE_NODE_POLICY,
+    CHANGE_LOSS_ADD,
 };
 
 struct change {
@@ -45,6 +49,8 @@ struct change {
         struct worker worker;
         struct checkpoint checkpoint;
         struct node node;
+        struct node_policy policy;
+        struct loss loss;
     };
 };
 

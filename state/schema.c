@@ -90,12 +90,11 @@ static const char store_v3[] =
     "  cause INTEGER NOT NULL CHECK (cause BETWEEN 1 AND 6), node TEXT NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
     "CREATE INDEX losses_job ON losses(job_id, at_ms);"
     "CREATE INDEX losses_at ON losses(at_ms);"
-    /* What an operator, a maintenance window or a crash loop has decided about a node; apart from what its agent says.
-     */
+    /* What an operator, a maintenance window or a crash loop has decided about a node. */
     "CREATE TABLE node_policies ("
     "  name TEXT PRIMARY KEY, draining INTEGER NOT NULL, reason TEXT NOT NULL, deadline_ms INTEGER NOT NULL,"
-    "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, quarantined_until_ms INTEGER NOT NULL,"
-    "  quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+    "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, window_lead_ms INTEGER NOT NULL,"
+    "  quarantined_until_ms INTEGER NOT NULL, quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};

@@ -10,17 +10,6 @@
 
 struct jobrec;
 
-/* Why a worker, or an epoch, was lost: budgets are kept per cause. */
-enum loss_cause {
-    LOSS_NONE,    /* no loss: it was asked to end, had finished, or was never started */
-    LOSS_CRASH,   /* it ended by itself */
-    LOSS_HANG,    /* it made no progress, or did not obey in time, and was killed */
-    LOSS_NODE,    /* its node is lost, or its agent cannot say how it ended */
-    LOSS_OOM,     /* killed for the memory it took */
-    LOSS_PREEMPT, /* its slot went to another job */
-    LOSS_EPOCH,   /* nobody was lost, yet the members could not go on together */
-};
-
 struct noderec {
     struct noderec *next;
     char *name, *device, *address, *version;
