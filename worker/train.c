@@ -4,11 +4,13 @@
  *     run_epoch      world, plan, groups, state, steps
  *       plan         recipe -> mesh -> layout -> programs of all kinds -> check
  *       open_groups  a communicator for every channel the programs use
- *       load_state   init | checkpoint | the memory of the previous epoch
+ *       recover      who holds what; a step that somebody has committed is finished by all
+ *       load_state   memory of the members | checkpoint | init; a barrier seals it
  *       run_steps    batch, program, commit, report, checkpoint
  *
- * A step is committed when its update has been issued: everything that can fail because of a peer comes before. An
- * epoch that is revoked in the middle of a step leaves the state of the last committed one. */
+ * A step is committed when any rank has the sum of AGREE: everything that can fail because of a peer comes before. An
+ * epoch that is revoked in the middle of a step leaves the state of the last committed one, and, where that step was
+ * prepared, what it takes to finish it (docs/membership.md, "What a worker holds"). */
 #include "worker/train.h"
 
 #include <math.h>
@@ -24,7 +26,7 @@
 #include "worker/comm/comm.h"
 #include "worker/data/batch.h"
 #include "worker/data/dataset.h"
-#include "worker/elastic/transfer.h"
+#include "worker/elastic/restore.h"
 #include "worker/exec/exec.h"
 #include "worker/metrics/metrics.h"
 #include "worker/optim/adamw.h"
@@ -43,7 +45,10 @@ struct trainer {
     struct model *model;
     struct dataset *data;
     struct metrics metrics;
-    struct train_state *state; /* NULL until the first epoch has one */
+    struct parts sealed;       /* nothing until the first epoch has passed its barrier */
+    struct parts unsealed;     /* of a later epoch whose barrier failed; nothing: there is none */
+    struct epoch *last;        /* of `sealed`, over: what finishing its last step takes; NULL: it has run none */
+    struct step_report untold; /* a committed step that the world may not know of; step 0: none */
     enum dtype dt;
     struct buf recipe_text;
     uint64_t recipe_hash;
@@ -55,8 +60,11 @@ struct epoch {
     struct trainer *t;
     struct epoch_view view;
     const struct comm_ops *comm_ops; /* NULL when alone */
-    _Atomic(struct comm *) comm;     /* of all ranks; the control thread revokes it, and so its parts */
+    _Atomic(struct comm *) comm;     /* members and leavers; the control thread revokes it, and so its parts */
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
+    struct restore restore;
+    struct parts parts; /* of this epoch; the trainer's when they are sealed */
+    bool sealed;
     struct plan *plan;
     struct program *program; /* this rank's */
     uint32_t channels;       /* bits: those that any rank's program uses */
@@ -71,10 +79,11 @@ struct epoch {
     struct update update;                       /* of the step under way */
     struct step_outcome outcome;                /* of the step under way */
     double learning_rate;
+    int64_t step_began_ns;
     uint64_t skipped_in_a_row;
 };
 
-enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED };
+enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED, VERDICT_LEFT };
 
 /* --- process set-up
  * ----------------------------------------------------------------------------------------------------- */
@@ -137,9 +146,13 @@ static titan_status open_trainer(struct trainer *t, const struct train_options *
     return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);
 }
 
+static void free_epoch(struct epoch *e);
+
 static void close_trainer(struct trainer *t)
 {
-    state_close(t->state);
+    free_epoch(TAKE(t->last));
+    parts_close(&t->sealed);
+    parts_close(&t->unsealed);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (t->streams[s])
             t->device.ops->stream_close(t->streams[s]);
@@ -166,20 +179,25 @@ static void revoke_epoch(void *arg)
         checkpoint_writer_cancel(writer);
 }
 
+static int ranks_of(const struct epoch_view *view)
+{
+    return view->world + view->leavers;
+}
+
 static titan_status open_comm(struct epoch *e, struct titan_error *err)
 {
     struct membership *m = e->t->members;
     const struct device_plugin *plugin = e->t->device.plugin;
     struct comm_config config = {.epoch = e->view.epoch,
                                  .rank = e->view.rank,
-                                 .world = e->view.world,
+                                 .world = ranks_of(&e->view),
                                  .addresses = e->view.addresses,
                                  .listener = m->listener,
                                  .memfd = e->view.memfd,
                                  .device = &e->t->device};
     struct comm *comm = NULL;
 
-    if (e->view.world == 1)
+    if (ranks_of(&e->view) == 1)
         return TITAN_OK;
     memcpy(config.id, e->view.comm_id, sizeof config.id);
     e->comm_ops = plugin->comm ? plugin->comm : e->view.memfd >= 0 ? &comm_shm : &comm_tcp;
@@ -249,9 +267,9 @@ static titan_status split(struct epoch *e, enum channel channel, const int *memb
                           struct titan_error *err)
 {
     struct membership *m = e->t->members;
-    struct comm *const world = atomic_load(&e->comm);
+    struct comm *const parent = channel == CHANNEL_WORLD ? atomic_load(&e->comm) : e->comms[CHANNEL_WORLD];
 
-    if (e->comm_ops->split(world, members, n, m->ops->revoked(m), ret, err) == TITAN_OK)
+    if (e->comm_ops->split(parent, members, n, m->ops->revoked(m), ret, err) == TITAN_OK)
         return TITAN_OK;
     return titan_error_wrap(err, "communicator %s", channel_name(channel));
 }
@@ -274,6 +292,24 @@ static titan_status open_edges(struct epoch *e, enum channel channel, struct tit
     return TITAN_OK;
 }
 
+/* The members without the leavers, who split off alone. */
+static titan_status open_world(struct epoch *e, struct titan_error *err)
+{
+    const bool leaves = e->view.rank >= e->view.world;
+    _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
+
+    if (e->view.leavers == 0 || e->view.world == 1) {
+        e->comms[CHANNEL_WORLD] = atomic_load(&e->comm);
+        return TITAN_OK;
+    }
+    if (!members)
+        return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
+    for (int r = 0; r < e->view.world; r++)
+        members[r] = r;
+    return split(e, CHANNEL_WORLD, leaves ? &e->view.rank : members, leaves ? 1 : e->view.world,
+                 &e->comms[CHANNEL_WORLD], err);
+}
+
 /* All ranks split in the same order, also for channels that their own program does not use. */
 static titan_status open_groups(struct epoch *e, struct titan_error *err)
 {
@@ -282,7 +318,6 @@ static titan_status open_groups(struct epoch *e, struct titan_error *err)
 
     if (!members)
         return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
-    e->comms[CHANNEL_WORLD] = atomic_load(&e->comm);
     for (int c = 0; c < CHANNEL_COUNT; c++) {
         const enum group group = channel_group((enum channel)c);
         const int n = mesh_group_size(mesh, group);
@@ -305,56 +340,156 @@ static void close_comms(struct epoch *e)
             if (c != CHANNEL_WORLD && child)
                 e->comm_ops->close(child);
         }
+    if (e->comms[CHANNEL_WORLD] != atomic_load(&e->comm))
+        e->comm_ops->close(e->comms[CHANNEL_WORLD]);
     e->comm_ops->close(atomic_load(&e->comm));
+    memset(e->comms, 0, sizeof e->comms);
+    memset(e->inbound, 0, sizeof e->inbound);
+    atomic_store(&e->comm, NULL);
 }
 
 /* --- an epoch: state
  * ------------------------------------------------------------------------------------------------------- */
 
-static titan_status fill_state(struct epoch *e, struct train_state *fresh, struct titan_error *err)
-{
-    struct trainer *t = e->t;
-    struct stream *const s = t->streams[STREAM_COMPUTE];
-    titan_status status;
+static titan_status finish_step(void *arg, const double *report, struct titan_error *err);
+static struct step_report describe_step(const struct epoch *e);
 
-    switch (e->view.source) {
-    case STATE_FROM_INIT:
-        return state_init(fresh, (uint64_t)t->recipe->training.seed, s, err);
-    case STATE_FROM_CHECKPOINT:
-        return state_load(fresh, e->view.checkpoint_path, t->recipe_hash, s, err);
-    case STATE_FROM_MEMORY:
-        status = state_transfer(&e->view, t->recipe, t->state, fresh, e->comm_ops, atomic_load(&e->comm), s, err);
-        if (status != TITAN_ECONFLICT || !e->view.checkpoint_path[0])
-            return status;
-        tlog_warn(&t->log, "state not in memory, taking the checkpoint", "reason=\"%s\"", err ? err->msg : "");
-        return state_load(fresh, e->view.checkpoint_path, t->recipe_hash, s, err);
-    }
-    return titan_fail(err, TITAN_EBUG, "unknown source of state %d", (int)e->view.source);
+/* Everything older goes. parts: the trainer's own, or an epoch's. */
+static void seal(struct trainer *t, struct parts *parts)
+{
+    const struct parts fresh = *parts;
+
+    *parts = (struct parts){0};
+    free_epoch(TAKE(t->last));
+    parts_close(&t->sealed);
+    parts_close(&t->unsealed);
+    t->sealed = fresh;
 }
 
-/* The old state stays until the new one is complete. */
-static titan_status load_state(struct epoch *e, struct titan_error *err)
+/* What this worker has, and what it takes to finish a step of it. */
+static struct brought bring(struct trainer *t)
+{
+    const struct exec *exec = t->last ? t->last->exec : NULL;
+    const double *report = exec ? exec_report(exec) : NULL;
+
+    return (struct brought){.parts = t->sealed,
+                            .prepared = exec && exec_prepared(exec),
+                            .report = report,
+                            .report_size = report ? t->last->program->report.size : 0,
+                            .told = t->last && t->last->view.rank == 0};
+}
+
+/* Some member has the source epoch sealed, so what this one has of it is good, whether it passed the barrier or not. */
+static struct brought bring_source(struct epoch *e)
 {
     struct trainer *t = e->t;
-    struct train_state *fresh = NULL;
+    const uint64_t source = e->view.source_epoch;
+
+    if (t->unsealed.own && t->unsealed.own->epoch == source)
+        seal(t, &t->unsealed);
+    if (t->sealed.own && (source == 0 || t->sealed.own->epoch == source))
+        return bring(t);
+    return (struct brought){0};
+}
+
+/* Before room for the new state is asked for: what the unfinished step has is given back then. */
+static titan_status recover(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+
+    e->restore = (struct restore){.view = &e->view,
+                                  .recipe = t->recipe,
+                                  .recipe_hash = t->recipe_hash,
+                                  .model = t->model,
+                                  .device = &t->device,
+                                  .ops = e->comm_ops,
+                                  .comm = atomic_load(&e->comm),
+                                  .s = t->streams[STREAM_COMPUTE],
+                                  .log = &t->log,
+                                  .brought = bring_source(e),
+                                  .finish = finish_step,
+                                  .arg = t};
+    TRY(restore_agree(&e->restore, err));
+    if (e->restore.covered && !e->restore.holdings.told && e->view.rank == 0 && t->last && exec_report(t->last->exec))
+        t->untold = describe_step(t->last);
+    return TITAN_OK;
+}
+
+static titan_status open_part(struct epoch *e, int rank, struct train_state **ret, struct titan_error *err)
+{
+    struct trainer *t = e->t;
     struct layout *layout = NULL; /* the state outlives the plan */
 
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan->mesh, &layout, err));
-    const titan_status opened =
-        state_open(&t->device, layout, e->view.rank, t->dt, t->recipe->training.enable_cpu_offload, &fresh, err);
-    if (opened != TITAN_OK) {
+    const titan_status status =
+        state_open(&t->device, layout, rank, t->dt, t->recipe->training.enable_cpu_offload, ret, err);
+    if (status != TITAN_OK)
         layout_close(layout);
-        return opened;
-    }
-    const titan_status status = fill_state(e, fresh, err);
-    if (status != TITAN_OK) {
-        state_close(fresh);
+    else
+        (*ret)->epoch = e->view.epoch;
+    return status;
+}
+
+/* The room of a step that nobody here has committed is the first that can be spared. */
+static titan_status open_parts(struct epoch *e, struct titan_error *err)
+{
+    const titan_status status = open_part(e, e->view.rank, &e->parts.own, err);
+
+    if (status != TITAN_ENOMEM || !e->t->last)
         return status;
+    free_epoch(TAKE(e->t->last));
+    return open_part(e, e->view.rank, &e->parts.own, err);
+}
+
+/* All members have come here with their parts, or nobody passes. */
+static titan_status pass_barrier(struct epoch *e, struct titan_error *err)
+{
+    struct stream *const s = e->t->streams[STREAM_COMPUTE];
+
+    if (ranks_of(&e->view) == 1)
+        return TITAN_OK;
+    TRY(e->comm_ops->barrier(atomic_load(&e->comm), s));
+    return e->t->device.ops->stream_sync(s, err);
+}
+
+/* The old state stays until every member has its new one. */
+static titan_status load_state(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+
+    TRY(open_parts(e, err));
+    TRY(restore_fill(&e->restore, e->plan->layout, e->parts.own, err));
+    const titan_status status = pass_barrier(e, err);
+    if (status == TITAN_OK) {
+        seal(t, &e->parts);
+        e->parts = t->sealed;
+        e->sealed = true;
+        return TITAN_OK;
     }
-    fresh->epoch = e->view.epoch;
-    state_close(t->state);
-    t->state = fresh;
-    return TITAN_OK;
+    parts_close(&t->unsealed);
+    t->unsealed = e->parts;
+    e->parts = (struct parts){0};
+    return status;
+}
+
+/* A leaver gives what it has, and is out. */
+static titan_status hand_over(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct layout *cut = NULL;
+    struct mesh mesh;
+
+    TRY(open_world(e, err));
+    TRY(recover(e, err));
+    TRY(mesh_build(t->recipe, e->view.world, &mesh, err));
+    TRY(layout_of_recipe(t->recipe, t->model, &mesh, &cut, err));
+    titan_status status = restore_fill(&e->restore, cut, NULL, err);
+    layout_close(cut);
+    if (status == TITAN_OK)
+        status = pass_barrier(e, err);
+    if (status == TITAN_OK)
+        seal(t, &(struct parts){0});
+    return status;
 }
 
 /* --- a step
@@ -383,7 +518,7 @@ static titan_status decide(void *arg, const double *report, bool *ret_skip, stru
 {
     struct epoch *e = arg;
     const struct recipe *r = e->t->recipe;
-    const struct train_state *st = e->t->state;
+    const struct train_state *st = e->parts.own;
     const uint64_t step = st->step + 1;
 
     TRY(outcome_read(e->program, e->plan->layout, report, &e->outcome, err));
@@ -399,35 +534,48 @@ static titan_status optimise(void *arg, int unit, float *staged, void *shard, co
                              struct stream *s)
 {
     const struct epoch *e = arg;
-    return state_update(e->t->state, &e->update, unit, staged, shard, grad, n, s);
+    return state_update(e->parts.own, &e->update, unit, staged, shard, grad, n, s);
 }
 
 static void *bind_state(void *arg, const struct buffer *buffer)
 {
     const struct epoch *e = arg;
-    return state_bind(e->t->state, buffer);
+    return state_bind(e->parts.own, buffer);
 }
 
 /* A step without an update: fine now and then, a sign of a sick run when they come in a row. */
 static titan_status note_skip(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
+    const unsigned long step = e->parts.own->step;
     const char *where = e->outcome.bad_unit >= 0 ? t->model->units[e->outcome.bad_unit].name : "loss";
 
     if (e->outcome.finite) {
         e->skipped_in_a_row = 0;
         return TITAN_OK;
     }
-    t->state->skipped++;
     e->skipped_in_a_row++;
-    tlog_warn(&t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s",
-              (unsigned long)t->state->step, e->outcome.loss, e->outcome.grad_norm, where);
+    tlog_warn(&t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s", step, e->outcome.loss,
+              e->outcome.grad_norm, where);
     if (e->skipped_in_a_row > (uint64_t)t->recipe->fault_tolerance.max_skipped_steps)
         return titan_fail(err, TITAN_EJOB,
                           "step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped",
-                          (unsigned long)t->state->step, e->outcome.loss, e->outcome.grad_norm, where,
-                          (unsigned long)e->skipped_in_a_row);
+                          step, e->outcome.loss, e->outcome.grad_norm, where, (unsigned long)e->skipped_in_a_row);
     return TITAN_OK;
+}
+
+/* The step is decided and its update issued. */
+static titan_status commit_step(struct epoch *e, struct titan_error *err)
+{
+    struct train_state *const parts[] = {e->parts.own, e->parts.ward};
+
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        if (parts[i]) {
+            parts[i]->step++;
+            parts[i]->tokens += (uint64_t)e->outcome.tokens;
+            parts[i]->skipped += !e->outcome.finite;
+        }
+    return note_skip(e, err);
 }
 
 static double mfu_of(const struct trainer *t, double tokens_per_second, int world)
@@ -436,23 +584,31 @@ static double mfu_of(const struct trainer *t, double tokens_per_second, int worl
     return peak > 0 ? recipe_flops_per_token(t->recipe) * tokens_per_second / (peak * world) : 0;
 }
 
-static void report_step(struct epoch *e, int64_t started_ns)
+static struct step_report describe_step(const struct epoch *e)
+{
+    const struct train_state *st = e->parts.own;
+    const double seconds = (double)(clock_mono_ns() - e->step_began_ns) * 1e-9;
+    const double tps = e->outcome.tokens / seconds;
+
+    return (struct step_report){.step = st->step,
+                                .tokens = st->tokens,
+                                .epoch = e->view.epoch,
+                                .loss = e->outcome.loss,
+                                .grad_norm = e->outcome.grad_norm,
+                                .learning_rate = e->learning_rate,
+                                .tokens_per_second = tps,
+                                .mfu = mfu_of(e->t, tps, e->view.world),
+                                .step_ms = seconds * 1e3,
+                                .world = e->view.world,
+                                .memory_bytes = e->memory_bytes,
+                                .skipped_steps = (uint32_t)st->skipped};
+}
+
+static void report_step(struct epoch *e)
 {
     struct trainer *t = e->t;
-    const double seconds = (double)(clock_mono_ns() - started_ns) * 1e-9;
-    const double tps = e->outcome.tokens / seconds;
-    const struct step_report report = {.step = t->state->step,
-                                       .tokens = t->state->tokens,
-                                       .epoch = e->view.epoch,
-                                       .loss = e->outcome.loss,
-                                       .grad_norm = e->outcome.grad_norm,
-                                       .learning_rate = e->learning_rate,
-                                       .tokens_per_second = tps,
-                                       .mfu = mfu_of(t, tps, e->view.world),
-                                       .step_ms = seconds * 1e3,
-                                       .world = e->view.world,
-                                       .memory_bytes = e->memory_bytes,
-                                       .skipped_steps = (uint32_t)t->state->skipped};
+    const struct step_report report = describe_step(e);
+
     metrics_step(&t->metrics, &t->log, &report);
     t->members->ops->progress(t->members, &report);
 }
@@ -460,20 +616,44 @@ static void report_step(struct epoch *e, int64_t started_ns)
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    const int64_t started = clock_mono_ns();
     const struct exec_step step = {.tokens = e->tokens,
                                    .counts = e->counts,
                                    .orders = t->members->ops->orders(t->members),
                                    .decide = decide,
                                    .arg = e};
 
-    load_batch(e, t->state->step + 1);
+    e->step_began_ns = clock_mono_ns();
+    load_batch(e, e->parts.own->step + 1);
     TRY(exec_run(e->exec, &step, err));
-    t->state->step++;
-    t->state->tokens += (uint64_t)e->outcome.tokens;
-    const titan_status status = note_skip(e, err);
-    report_step(e, started);
+    const titan_status status = commit_step(e, err);
+    report_step(e);
     return status;
+}
+
+/* In a later epoch, with the report that another rank has got. */
+static titan_status finish_step(void *arg, const double *report, struct titan_error *err)
+{
+    struct trainer *t = arg;
+    struct epoch *e = t->last;
+    const struct exec_step step = {.decide = decide, .arg = e};
+
+    TRY(exec_finish(e->exec, &step, report, err));
+    TRY(t->device.ops->stream_sync(t->streams[STREAM_COMPUTE], err));
+    return commit_step(e, err);
+}
+
+/* What the rank that died may have kept to itself. The world counts it to the epoch that is now. */
+static void tell_untold(struct epoch *e)
+{
+    struct trainer *t = e->t;
+
+    if (t->untold.step == 0)
+        return;
+    if (t->untold.step > t->metrics.written)
+        metrics_step(&t->metrics, &t->log, &t->untold);
+    t->untold.epoch = e->view.epoch;
+    t->members->ops->progress(t->members, &t->untold);
+    t->untold = (struct step_report){0};
 }
 
 /* --- checkpoints
@@ -505,7 +685,7 @@ static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_
 static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    const struct train_state *st = t->state;
+    const struct train_state *st = e->parts.own;
     const struct checkpoint_info info = {.step = st->step,
                                          .epoch = e->view.epoch,
                                          .tokens = st->tokens,
@@ -527,7 +707,7 @@ static titan_status checkpoint_if_due(struct epoch *e, bool last, struct titan_e
 {
     const struct recipe *r = e->t->recipe;
     const bool ordered = e->outcome.orders & ORDER_CHECKPOINT;
-    const bool due = e->t->state->step % (uint64_t)r->checkpoint.interval == 0;
+    const bool due = e->parts.own->step % (uint64_t)r->checkpoint.interval == 0;
     const bool wait = last || ordered || strcmp(r->checkpoint.async_mode, "disabled") == 0;
 
     if (!r->checkpoint.enable)
@@ -576,7 +756,7 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
                                           .keep = t->members->solo_world > 0 /* otherwise the coordinator knows */
                                                       ? (int)t->recipe->checkpoint.keep_latest_k
                                                       : 0,
-                                          .layout = t->state->layout};
+                                          .layout = e->parts.own->layout};
 
     memcpy(exec.streams, t->streams, sizeof exec.streams);
     memcpy(exec.comms, e->comms, sizeof exec.comms);
@@ -599,9 +779,9 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     struct trainer *t = e->t;
     const uint64_t steps = (uint64_t)t->recipe->training.steps;
 
-    while (t->state->step < steps) {
+    while (e->parts.own->step < steps) {
         TRY(run_step(e, err));
-        const bool last = t->state->step == steps;
+        const bool last = e->parts.own->step == steps;
         TRY(checkpoint_if_due(e, last, err));
         if (last)
             break;
@@ -618,12 +798,7 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
  * still there to go on. */
 static titan_status leave_together(struct epoch *e, struct titan_error *err)
 {
-    struct stream *const s = e->t->streams[STREAM_COMPUTE];
-
-    if (e->view.world == 1)
-        return TITAN_OK;
-    TRY(e->comm_ops->barrier(atomic_load(&e->comm), s));
-    return e->t->device.ops->stream_sync(s, err);
+    return pass_barrier(e, err);
 }
 
 /* "pp=2 dp_shard=2": the axes with more than one rank. */
@@ -645,36 +820,66 @@ static double ms(int64_t from_ns, int64_t to_ns)
     return (double)(to_ns - from_ns) * 1e-6;
 }
 
-static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
+/* When each phase of the opening ended. */
+enum opening { OPENING_BEGAN, OPENING_CONNECTED, OPENING_PLANNED, OPENING_GROUPED, OPENING_FILLED, OPENING_PREPARED };
+
+static void tell_ready(struct epoch *e, const int64_t at[])
 {
     struct trainer *t = e->t;
-    int64_t at[6] = {clock_mono_ns()};
+    const struct restore *r = &e->restore;
+    const struct state_ready ready = {.epoch = e->view.epoch,
+                                      .step = e->parts.own->step,
+                                      .rung = r->rung,
+                                      .bytes_moved = r->bytes_sent,
+                                      .rolled_forward = r->rolled_forward,
+                                      .connect_ms = ms(at[OPENING_BEGAN], at[OPENING_CONNECTED]),
+                                      .plan_ms = ms(at[OPENING_CONNECTED], at[OPENING_PLANNED]),
+                                      .state_ms = ms(at[OPENING_GROUPED], at[OPENING_FILLED]),
+                                      .prepare_ms = ms(at[OPENING_FILLED], at[OPENING_PREPARED]),
+                                      .damaged_checkpoint = r->damaged};
 
-    TRY(open_comm(e, err));
-    at[1] = clock_mono_ns();
-    TRY(plan(e, err));
-    TRY(open_streams(e, err));
-    at[2] = clock_mono_ns();
-    if (e->view.world > 1)
-        TRY(open_groups(e, err));
-    at[3] = clock_mono_ns();
-    TRY(load_state(e, err));
-    at[4] = clock_mono_ns();
-    TRY(prepare_steps(e, err));
-    at[5] = clock_mono_ns();
     tlog_info(&t->log, "epoch begins",
-              "epoch=%lu workers=%d mesh=\"%s\" step=%lu device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f "
+              "epoch=%lu workers=%d mesh=\"%s\" step=%lu state=%s device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f "
               "groups_ms=%.1f state_ms=%.1f memory_ms=%.1f",
               (unsigned long)e->view.epoch, e->view.world, mesh_text(&e->plan->mesh, (char[MESH_TEXT]){0}),
-              (unsigned long)t->state->step, t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32",
-              ms(at[0], at[1]), ms(at[1], at[2]), ms(at[2], at[3]), ms(at[3], at[4]), ms(at[4], at[5]));
+              (unsigned long)ready.step, state_rung_name(ready.rung), t->device.info.name,
+              t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
+              ms(at[OPENING_PLANNED], at[OPENING_GROUPED]), ready.state_ms, ready.prepare_ms);
+    if (e->view.rank == 0)
+        t->members->ops->state_ready(t->members, &ready);
+}
+
+static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
+{
+    int64_t at[OPENING_PREPARED + 1] = {clock_mono_ns()};
+
+    TRY(open_comm(e, err));
+    at[OPENING_CONNECTED] = clock_mono_ns();
+    if (e->view.rank >= e->view.world) {
+        *ret = VERDICT_LEFT;
+        return hand_over(e, err);
+    }
+    TRY(plan(e, err));
+    TRY(open_streams(e, err));
+    at[OPENING_PLANNED] = clock_mono_ns();
+    TRY(open_world(e, err));
+    if (e->view.world > 1)
+        TRY(open_groups(e, err));
+    at[OPENING_GROUPED] = clock_mono_ns();
+    TRY(recover(e, err));
+    TRY(load_state(e, err));
+    at[OPENING_FILLED] = clock_mono_ns();
+    TRY(prepare_steps(e, err));
+    at[OPENING_PREPARED] = clock_mono_ns();
+    tell_ready(e, at);
+    tell_untold(e);
     TRY(run_steps(e, ret, err));
     return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
 }
 
-/* Leave no operation behind that touches what is freed here. After a failure never wait for a peer; after an agreed end
+/* Leave no operation behind that touches what is freed. After a failure never wait for a peer; after an agreed end
  * revoke nothing: a peer may still be inside the last collective. */
-static void close_epoch(struct epoch *e, bool failed)
+static void leave_epoch(struct epoch *e, bool failed)
 {
     struct trainer *t = e->t;
     struct membership *m = t->members;
@@ -690,29 +895,47 @@ static void close_epoch(struct epoch *e, bool failed)
         if (comm)
             close_comms(e);
     }
-    exec_close(e->exec);
     checkpoint_writer_close(atomic_load(&e->writer));
+    atomic_store(&e->writer, NULL);
+    restore_clear(&e->restore);
+}
+
+static void free_epoch(struct epoch *e)
+{
+    if (!e)
+        return;
+    exec_close(e->exec);
     program_close(e->program);
     plan_close(e->plan);
+    if (!e->sealed)
+        parts_close(&e->parts);
     free(e->tokens);
     free(e->inputs);
     free(e->starts);
     free(e->targets);
     free(e->counts);
+    free(e);
 }
 
 static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, enum verdict *ret,
                               struct titan_error *err)
 {
-    struct epoch e = {.t = t, .view = *view};
+    struct epoch *e = calloc(1, sizeof *e);
 
-    const titan_status status = open_and_run(&e, ret, err);
-    struct checkpoint_writer *const writer = atomic_load(&e.writer);
+    if (!e)
+        return titan_fail(err, TITAN_ENOMEM, "epoch: out of memory");
+    e->t = t;
+    e->view = *view;
+    const titan_status status = open_and_run(e, ret, err);
+    struct checkpoint_writer *const writer = atomic_load(&e->writer);
     if (writer && status != TITAN_OK) /* a part that is not written yet may never come */
         checkpoint_writer_cancel(writer);
     if (writer) /* what is complete is told of, also at a bad end */
-        (void)!collect_checkpoint(&e, true, NULL);
-    close_epoch(&e, status != TITAN_OK);
+        (void)!collect_checkpoint(e, true, NULL);
+    leave_epoch(e, status != TITAN_OK);
+    if (e->sealed && e->exec)
+        t->last = TAKE(e);
+    free_epoch(e);
     return status;
 }
 
@@ -753,19 +976,22 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
             find_checkpoint(t, &view);
         log_init(&t->log, "worker", "rank=%d", view.rank);
         status = run_epoch(t, &view, &verdict, err);
-        const uint64_t held = t->state ? t->state->step : 0;
+        const struct brought held = bring(t);
+        const uint64_t step = held.parts.own ? held.parts.own->step : 0;
         const struct quiesced quiesced = {.epoch = view.epoch,
-                                          .last_step = held,
+                                          .last_step = step,
                                           .paused = status == TITAN_OK,
-                                          .sealed_epoch = t->state ? t->state->epoch : 0};
+                                          .prepared = held.prepared,
+                                          .sealed_epoch = held.parts.own ? held.parts.own->epoch : 0,
+                                          .unsealed_epoch = t->unsealed.own ? t->unsealed.own->epoch : 0};
         if (epoch_is_over(status)) {
             tlog_info(&t->log, "epoch is over", "epoch=%lu step=%lu reason=\"%s\"", (unsigned long)view.epoch,
-                      (unsigned long)held, err->msg);
+                      (unsigned long)step, err->msg);
             m->ops->quiesced(m, &quiesced);
         } else if (status != TITAN_OK) {
             return status;
         } else if (verdict == VERDICT_FINISHED) {
-            m->ops->finished(m, held);
+            m->ops->finished(m, step);
             return TITAN_OK;
         } else {
             m->ops->quiesced(m, &quiesced);

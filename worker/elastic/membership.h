@@ -17,6 +17,7 @@ enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4 }; /* the last: wri
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
 /* Where the state of an epoch came from (StateRung of agent.proto): the first that covered every part. */
 enum state_rung { STATE_RUNG_INIT, STATE_RUNG_CHECKPOINT, STATE_RUNG_MEMORY, STATE_RUNG_REPLICA, STATE_RUNG_BUDDY };
+const char *state_rung_name(enum state_rung rung); /* "buddy" */
 
 /* One epoch as seen by one member. Valid until the next membership_next. */
 struct epoch_view {

@@ -8,11 +8,6 @@
 
 #define MESSAGE_MAX (INT64_C(4) << 20) /* elements */
 
-/* What a rank says about the part it has. Doubles carry it: exact up to 2^53. */
-struct holding {
-    double present, rank, world, total, step, tokens, skipped;
-};
-
 /* A box between a tensor's piece and the message. */
 struct parcel {
     float *data; /* in the piece */
@@ -20,17 +15,17 @@ struct parcel {
 };
 
 struct transfer {
-    const struct epoch_view *view;
-    const struct layout *from; /* the old cut */
-    const struct train_state *old;
-    struct train_state *to;
+    const struct holdings *holdings;
+    const struct layout *from, *cut; /* the old one and the new one */
+    const struct parts *mine;
+    struct train_state *to; /* NULL: this rank is in no epoch after this */
+    int rank;
     const struct comm_ops *ops;
     struct comm *comm;
     struct stream *s;
     const struct device_ops *dev;
-    int *holder;     /* of each old rank; -1: it is gone */
-    int *old_of;     /* new rank: the old one whose part it has; -1: none */
     int *candidates; /* (old world) scratch */
+    uint64_t sent;   /* bytes */
     /* One message is under way at a time. */
     float *message;
     int64_t room, used;
@@ -38,86 +33,6 @@ struct transfer {
     struct parcel *parcels; /* to unpack */
     int n_parcels, cap_parcels;
 };
-
-/* --- agreement ---------------------------------------------------------------------------------------------------- */
-
-static titan_status gather_holdings(const struct transfer *t, struct holding *all, struct titan_error *err)
-{
-    const struct train_state *o = t->old;
-    struct holding mine = {0};
-    void *memory = NULL;
-
-    if (o)
-        mine = (struct holding){1,
-                                o->rank,
-                                o->layout->mesh.world,
-                                (double)o->total,
-                                (double)o->step,
-                                (double)o->tokens,
-                                (double)o->skipped};
-    if (t->view->world == 1) {
-        all[0] = mine;
-        return TITAN_OK;
-    }
-    const size_t each = sizeof mine / sizeof(double), bytes = sizeof mine * (size_t)t->view->world;
-    TRY(t->dev->alloc(t->to->device->dev, bytes + sizeof mine, &memory, err));
-    char *const send = (char *)memory + bytes;
-    titan_status status = t->dev->copy(t->s, send, &mine, sizeof mine);
-    if (status == TITAN_OK)
-        status = t->ops->all_gather(t->comm, memory, send, each, DTYPE_F64, t->s);
-    if (status == TITAN_OK)
-        status = t->dev->copy(t->s, all, memory, bytes);
-    const titan_status sync = t->dev->stream_sync(t->s, err);
-    t->dev->release(t->to->device->dev, memory);
-    return status != TITAN_OK ? status : sync;
-}
-
-/* Who holds what, as far as it is true. */
-static void find_holders(const struct transfer *t, const struct holding *all)
-{
-    const struct epoch_view *v = t->view;
-
-    for (int b = 0; b < v->world; b++)
-        t->old_of[b] = -1;
-    for (int a = 0; a < v->holders; a++) {
-        const int holder = v->holder_ranks[a];
-        t->holder[a] = -1;
-        if (holder < 0 || holder >= v->world || all[holder].present == 0 || all[holder].rank != a ||
-            all[holder].world != v->holders || all[holder].total != (double)layout_total(t->from, a))
-            continue;
-        t->holder[a] = holder;
-        t->old_of[holder] = a;
-    }
-}
-
-/* Every old rank's part is somewhere, with itself or a replica, and all are of one step. All ranks have the same tables
- * and come to the same verdict. */
-static titan_status check_holders(const struct transfer *t, const struct holding *all, const struct holding **ret,
-                                  struct titan_error *err)
-{
-    const struct mesh *mesh = &t->from->mesh;
-    const int replicas = mesh_group_size(mesh, GROUP_REPLICATE);
-
-    *ret = NULL;
-    for (int a = 0; a < t->view->holders; a++) {
-        bool found = false;
-        mesh_group_members(mesh, GROUP_REPLICATE, a, t->candidates);
-        for (int i = 0; i < replicas; i++)
-            found = found || t->holder[t->candidates[i]] >= 0;
-        if (!found)
-            return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds the part of rank %d of %d", a,
-                              t->view->holders);
-        if (t->holder[a] < 0)
-            continue;
-        const struct holding *h = &all[t->holder[a]];
-        if (!*ret)
-            *ret = h;
-        if (h->step != (*ret)->step || h->tokens != (*ret)->tokens || h->skipped != (*ret)->skipped)
-            return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d has step %.0f, others step %.0f", a,
-                              h->step, (*ret)->step);
-    }
-    return *ret ? TITAN_OK : titan_fail(err, TITAN_ECONFLICT, "state in memory: no holders named");
-}
 
 /* --- who gives ---------------------------------------------------------------------------------------------------- */
 
@@ -157,14 +72,15 @@ static bool gives(void *arg, int unit, enum share share)
     int present = 0;
 
     for (int i = 0; i < n; i++) {
-        if (t->candidates[i] == t->old_of[p->b])
+        const int holder = t->holdings->holder[t->candidates[i]];
+        if (holder == p->b)
             return t->candidates[i] == p->a;
-        present += t->holder[t->candidates[i]] >= 0;
+        present += holder >= 0;
     }
-    titan_assert(present > 0); /* check_holders */
+    titan_assert(present > 0); /* holdings_gather */
     int turn = p->b % present;
     for (int i = 0; i < n; i++)
-        if (t->holder[t->candidates[i]] >= 0 && turn-- == 0)
+        if (t->holdings->holder[t->candidates[i]] >= 0 && turn-- == 0)
             return t->candidates[i] == p->a;
     return false;
 }
@@ -188,8 +104,10 @@ static titan_status flush(struct transfer *t)
     t->used = 0;
     if (bytes == 0)
         return TITAN_OK;
-    if (t->view->rank == t->sender)
+    if (t->rank == t->sender) {
+        t->sent += bytes;
         return t->ops->send(t->comm, t->message, bytes, t->receiver, t->s);
+    }
     TRY(t->ops->recv(t->comm, t->message, bytes, t->sender, t->s));
     for (int i = 0; i < t->n_parcels; i++) {
         const struct parcel *p = &t->parcels[i];
@@ -223,7 +141,7 @@ static titan_status carry(struct transfer *t, const struct piece *x, const struc
     if (t->used + n > t->room)
         TRY(flush(t));
     t->used += n;
-    if (t->view->rank == t->receiver)
+    if (t->rank == t->receiver)
         return note_parcel(t, (struct parcel){y->data + piece_place(y, box), y->cols, box->rows, box->cols}, err);
     return copy_box(t, t->message + t->used - n, box->cols, x->data + piece_place(x, box), x->cols, box->rows,
                     box->cols);
@@ -257,13 +175,14 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     _cleanup_free_ struct piece *give = NULL, *take = NULL;
     int n_give, n_take, first = 0;
 
-    t->sender = t->holder[a];
+    t->sender = t->holdings->holder[a];
     t->receiver = b;
-    const bool here = t->sender == t->view->rank, there = b == t->view->rank;
-    TRY(layout_pieces(t->from, a, here ? t->old->values : NULL, here ? t->old->biases : NULL, gives, &pair, &give,
-                      &n_give, err));
-    TRY(layout_pieces(t->to->layout, b, there ? t->to->values : NULL, there ? t->to->biases : NULL, NULL, NULL, &take,
-                      &n_take, err));
+    const bool here = t->sender == t->rank, there = b == t->rank;
+    const struct train_state *const old = t->holdings->copied[a] ? t->mine->ward : t->mine->own;
+    TRY(layout_pieces(t->from, a, here ? old->values : NULL, here ? old->biases : NULL, gives, &pair, &give, &n_give,
+                      err));
+    TRY(layout_pieces(t->cut, b, there ? t->to->values : NULL, there ? t->to->biases : NULL, NULL, NULL, &take, &n_take,
+                      err));
     for (int i = 0; i < n_give; i++) {
         while (first < n_take && take[first].tensor < give[i].tensor)
             first++;
@@ -275,10 +194,14 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
 
 static titan_status move_all(struct transfer *t, struct titan_error *err)
 {
-    for (int a = 0; a < t->view->holders; a++)
-        for (int b = 0; b < t->view->world; b++)
-            if (t->holder[a] >= 0 && (t->holder[a] == t->view->rank || b == t->view->rank))
+    const struct epoch_view *view = t->holdings->view;
+
+    for (int a = 0; a < view->holders; a++)
+        for (int b = 0; b < view->world; b++) {
+            const int holder = t->holdings->holder[a];
+            if (holder >= 0 && (holder == t->rank || b == t->rank))
                 TRY(move(t, a, b, err));
+        }
     return TITAN_OK;
 }
 
@@ -294,68 +217,45 @@ static int64_t message_room(const struct transfer *t)
     return MIN(largest / 64 + 1, MESSAGE_MAX);
 }
 
-static titan_status agree_and_move(struct transfer *t, struct titan_error *err)
+static titan_status move_and_settle(struct transfer *t, const struct device_handle *device, struct titan_error *err)
 {
-    const struct holding *h;
-    _cleanup_free_ struct holding *all = calloc((size_t)t->view->world, sizeof *all);
-
-    if (!all || !t->holder || !t->old_of || !t->candidates)
+    if (!t->candidates)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    TRY(gather_holdings(t, all, err));
-    find_holders(t, all);
-    TRY(check_holders(t, all, &h, err));
     t->room = message_room(t);
-    TRY(t->dev->alloc(t->to->device->dev, (size_t)t->room * sizeof(float), (void **)&t->message, err));
+    TRY(t->dev->alloc(device->dev, (size_t)t->room * sizeof(float), (void **)&t->message, err));
     titan_status status = move_all(t, err);
-    if (status == TITAN_OK)
+    if (status == TITAN_OK && t->to)
         status = state_refresh_shadow(t->to, t->s);
     const titan_status sync = t->dev->stream_sync(t->s, err);
-    t->dev->release(t->to->device->dev, t->message);
-    t->to->step = (uint64_t)h->step;
-    t->to->tokens = (uint64_t)h->tokens;
-    t->to->skipped = (uint64_t)h->skipped;
+    t->dev->release(device->dev, t->message);
     return sync != TITAN_OK ? sync : status;
 }
 
-titan_status state_transfer_from(const struct epoch_view *view, const struct layout *from,
-                                 const struct train_state *old, struct train_state *to, const struct comm_ops *ops,
-                                 struct comm *comm, struct stream *s, struct titan_error *err)
+titan_status state_transfer(const struct holdings *holdings, const struct parts *mine, const struct layout *cut,
+                            struct train_state *to, const struct device_handle *device, const struct comm_ops *ops,
+                            struct comm *comm, struct stream *s, uint64_t *ret_sent, struct titan_error *err)
 {
-    struct transfer t = {.view = view,
-                         .from = from,
-                         .old = old,
+    struct transfer t = {.holdings = holdings,
+                         .from = holdings->from,
+                         .cut = cut,
+                         .mine = mine,
                          .to = to,
+                         .rank = holdings->view->rank,
                          .ops = ops,
                          .comm = comm,
                          .s = s,
-                         .dev = to->device->ops,
-                         .holder = calloc((size_t)view->holders + 1, sizeof(int)),
-                         .old_of = calloc((size_t)view->world + 1, sizeof(int)),
-                         .candidates = calloc((size_t)view->holders + 1, sizeof(int))};
+                         .dev = device->ops,
+                         .candidates = calloc((size_t)holdings->view->holders + 1, sizeof(int))};
 
-    const titan_status status = agree_and_move(&t, err);
-    free(t.holder);
-    free(t.old_of);
+    const titan_status status = move_and_settle(&t, device, err);
     free(t.candidates);
     free(t.parcels);
-    return status;
-}
-
-titan_status state_transfer(const struct epoch_view *view, const struct recipe *recipe, const struct train_state *old,
-                            struct train_state *to, const struct comm_ops *ops, struct comm *comm, struct stream *s,
-                            struct titan_error *err)
-{
-    struct layout *from = NULL;
-    struct mesh mesh;
-
-    titan_status status = mesh_build(recipe, view->holders, &mesh, err);
-    if (status == TITAN_OK)
-        status = layout_of_recipe(recipe, to->layout->model, &mesh, &from, err);
-    if (status == TITAN_EINVAL) /* the recipe never ran on so many */
-        return titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", view->holders);
-    if (status != TITAN_OK)
-        return status;
-    status = state_transfer_from(view, from, old, to, ops, comm, s, err);
-    layout_close(from);
-    return status;
+    TRY(status);
+    if (to) {
+        to->step = holdings->step;
+        to->tokens = holdings->tokens;
+        to->skipped = holdings->skipped;
+    }
+    *ret_sent = t.sent;
+    return TITAN_OK;
 }

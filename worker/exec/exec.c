@@ -24,8 +24,18 @@ struct exec {
     int64_t *norms;      /* per unit: where its sums stand in the report */
     double *scratch;     /* device: partial sums of one operation of the compute stream */
     double *host_header; /* counts and orders, out */
-    double *host_report; /* in */
-    float *host_loads;   /* of the experts, from the report */
+    double *reports[2];  /* in: the last step's, and room for the next one's, which may fail on its way */
+    int newest;
+    bool decided, prepared;
+    float *host_loads; /* of the experts, from the report */
+    int agree;         /* index of AGREE */
+    struct final *finals;
+    int n_finals, next_final;
+};
+
+/* A gradient shard: the action that is the last to write to it, and the NORM that reads it. */
+struct final {
+    int writer, norm;
 };
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -141,13 +151,78 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
     TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS) * sizeof(double), (void **)&e->host_header,
                            err));
-    TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->host_report, err));
+    for (int i = 0; i < 2; i++)
+        TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->reports[i], err));
     const size_t loads = (size_t)(r->size - r->loads);
     return loads > 0 ? d->ops->alloc_host(d->dev, loads * sizeof(float), (void **)&e->host_loads, err) : TITAN_OK;
 }
 
+/* What follows AGREE needs no peer: that is what makes a prepared step one that can be finished. */
+static titan_status find_agree(struct exec *e, struct titan_error *err)
+{
+    e->agree = e->p->n_actions;
+    for (int i = 0; i < e->p->n_actions; i++) {
+        if (e->p->actions[i].op == OP_AGREE)
+            e->agree = i;
+        else if (i > e->agree && op_is_transfer((enum op)e->p->actions[i].op))
+            return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the agreement", i,
+                              op_name((enum op)e->p->actions[i].op));
+    }
+    return TITAN_OK;
+}
+
+static int by_writer(const void *a, const void *b)
+{
+    const struct final *x = a, *y = b;
+    return x->writer != y->writer ? (x->writer > y->writer) - (x->writer < y->writer)
+                                  : (x->norm > y->norm) - (x->norm < y->norm);
+}
+
+/* In the order in which they become final. */
+static titan_status find_finals(const struct program *p, struct final **ret, int *ret_n, struct titan_error *err)
+{
+    struct final *const finals = calloc((size_t)p->layout->model->n_units + 1, sizeof *finals);
+    _cleanup_free_ int *writer = calloc((size_t)p->n_buffers + 1, sizeof *writer);
+    int n = 0;
+
+    if (!finals || !writer) {
+        free(finals);
+        return no_memory(err);
+    }
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const struct operand *o = action_operands(p, a);
+        if (a->op == OP_NORM)
+            finals[n++] = (struct final){.writer = writer[o[1].buffer], .norm = i};
+        for (int k = 0; k < a->n_operands; k++)
+            if (o[k].access & ACCESS_WRITE)
+                writer[o[k].buffer] = i;
+    }
+    qsort(finals, (size_t)n, sizeof *finals, by_writer);
+    *ret = finals;
+    *ret_n = n;
+    return TITAN_OK;
+}
+
+titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, struct titan_error *err)
+{
+    _cleanup_free_ struct final *finals = NULL;
+    int n;
+
+    TRY(find_finals(program, &finals, &n, err));
+    *ret = calloc((size_t)n + 1, sizeof **ret);
+    if (!*ret)
+        return no_memory(err);
+    for (int i = 0; i < n; i++)
+        (*ret)[i] = program->actions[finals[i].norm].unit;
+    *ret_n = n;
+    return TITAN_OK;
+}
+
 static titan_status open_parts(struct exec *e, struct titan_error *err)
 {
+    TRY(find_agree(e, err));
+    TRY(find_finals(e->p, &e->finals, &e->n_finals, err));
     TRY(bind_buffers(e, err));
     TRY(open_events(e, err));
     return open_report(e, err);
@@ -198,11 +273,13 @@ void exec_close(struct exec *e)
             e->ops->event_close(e->joined[s]);
     if (e->host_header)
         e->ops->release_host(dev, e->host_header);
-    if (e->host_report)
-        e->ops->release_host(dev, e->host_report);
+    for (int i = 0; i < 2; i++)
+        if (e->reports[i])
+            e->ops->release_host(dev, e->reports[i]);
     if (e->host_loads)
         e->ops->release_host(dev, e->host_loads);
     free(e->norms);
+    free(e->finals);
     free(e->address);
     free(e->events);
     free(e);
@@ -454,7 +531,7 @@ static titan_status run_expert_load(const struct call *c)
 static titan_status run_balance(const struct call *c)
 {
     const struct exec *e = c->e;
-    const double *from = e->host_report + loads_place(c);
+    const double *from = e->reports[e->newest] + loads_place(c);
     float *const to = e->host_loads + (loads_place(c) - e->p->report.loads);
 
     if (*c->skip)
@@ -548,14 +625,23 @@ static titan_status run_agree(const struct call *c)
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);
 }
 
-/* The one place where the host waits for the device. */
+/* The report that has come into the spare room is this step's. */
+static titan_status take_report(struct exec *e, const struct exec_step *step, bool *ret_skip, struct titan_error *err)
+{
+    e->newest = 1 - e->newest;
+    e->decided = true;
+    e->prepared = false;
+    return step->decide(step->arg, e->reports[e->newest], ret_skip, err);
+}
+
+/* The second of the two places where the host waits for the device. */
 static titan_status run_decide(const struct call *c)
 {
-    const struct exec *e = c->e;
+    struct exec *e = c->e;
 
-    TRY(c->ops->copy(c->s, e->host_report, at(c, 0), (size_t)e->p->report.size * sizeof(double)));
+    TRY(c->ops->copy(c->s, e->reports[1 - e->newest], at(c, 0), (size_t)e->p->report.size * sizeof(double)));
     TRY(c->ops->stream_sync(c->s, c->err));
-    return c->step->decide(c->step->arg, e->host_report, c->skip, c->err);
+    return take_report(e, c->step, c->skip, c->err);
 }
 
 static titan_status run_optimise(const struct call *c)
@@ -720,12 +806,16 @@ static const run_fn run[OP_COUNT] = {
 /* --- the walk -------------------------------------------------------------------------------------------------------
  */
 
-static titan_status issue(const struct call *c, int index)
+/* done: actions up to here have run, whatever their events say. */
+static titan_status issue(const struct call *c, int index, int done)
 {
     const struct exec *e = c->e;
 
-    for (int i = 0; i < c->a->n_waits; i++)
-        TRY(c->ops->event_wait(e->events[e->p->waits[c->a->wait + i]], c->s, c->err));
+    for (int i = 0; i < c->a->n_waits; i++) {
+        const int other = e->p->waits[c->a->wait + i];
+        if (other > done)
+            TRY(c->ops->event_wait(e->events[other], c->s, c->err));
+    }
     if (!run[c->a->op])
         return titan_fail(c->err, TITAN_EBUG, "the executor has no operation %s", op_name((enum op)c->a->op));
     TRY(run[c->a->op](c));
@@ -750,30 +840,93 @@ static titan_status join_streams(const struct exec *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err)
+/* The host knows that all before AGREE has succeeded. */
+static titan_status prepare(struct exec *e, struct titan_error *err)
+{
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (e->joined[s])
+            TRY(e->ops->stream_sync(e->opt.streams[s], err));
+    if (e->opt.settle)
+        TRY(e->opt.settle(e->opt.arg, err));
+    e->prepared = true;
+    return TITAN_OK;
+}
+
+/* The gradient shards that this action was the last to write to. */
+static titan_status tell_reduced(struct exec *e, int index, struct titan_error *err)
+{
+    struct stream *const s = e->opt.streams[e->p->actions[index].stream];
+
+    for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index; e->next_final++) {
+        const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
+        const struct operand *o = &action_operands(e->p, norm)[1];
+        const float *grad = (const float *)((char *)e->address[o->buffer] + o->offset);
+        if (e->opt.reduced)
+            TRY(e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->n[0], s, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status run_action(struct exec *e, int index, int done, const struct exec_step *step, bool *skip,
+                               struct titan_error *err)
 {
     struct titan_error fault = {0};
+    const struct action *a = &e->p->actions[index];
+    const struct call c = {.e = e,
+                           .a = a,
+                           .o = action_operands(e->p, a),
+                           .p = action_params(e->p, a),
+                           .ops = e->ops,
+                           .s = e->opt.streams[a->stream],
+                           .step = step,
+                           .skip = skip,
+                           .err = &fault};
+
+    titan_status status = a->op == OP_AGREE ? prepare(e, &fault) : TITAN_OK;
+    if (status == TITAN_OK)
+        status = issue(&c, index, done);
+    if (status == TITAN_OK)
+        status = tell_reduced(e, index, &fault);
+    if (status == TITAN_OK)
+        return TITAN_OK;
+    if (err && fault.status == status)
+        *err = fault;
+    else
+        (void)titan_fail(err, status, "%s", titan_status_text(status));
+    return titan_error_wrap(err, "action %d (%s)", index, op_name((enum op)a->op));
+}
+
+titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err)
+{
     bool skip = true;
 
-    for (int i = 0; i < e->p->n_actions; i++) {
-        const struct action *a = &e->p->actions[i];
-        const struct call c = {.e = e,
-                               .a = a,
-                               .o = action_operands(e->p, a),
-                               .p = action_params(e->p, a),
-                               .ops = e->ops,
-                               .s = e->opt.streams[a->stream],
-                               .step = step,
-                               .skip = &skip,
-                               .err = &fault};
-        const titan_status status = issue(&c, i);
-        if (status == TITAN_OK)
-            continue;
-        if (err && fault.status == status)
-            *err = fault;
-        else
-            (void)titan_fail(err, status, "%s", titan_status_text(status));
-        return titan_error_wrap(err, "action %d (%s)", i, op_name((enum op)a->op));
-    }
+    e->prepared = false;
+    e->next_final = 0;
+    for (int i = 0; i < e->p->n_actions; i++)
+        TRY(run_action(e, i, -1, step, &skip, err));
     return join_streams(e, err);
+}
+
+bool exec_prepared(const struct exec *e)
+{
+    return e->prepared;
+}
+
+titan_status exec_finish(struct exec *e, const struct exec_step *step, const double *report, struct titan_error *err)
+{
+    bool skip = true;
+
+    if (!e->prepared)
+        return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
+    memcpy(e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof *report);
+    TRY(take_report(e, step, &skip, err));
+    for (int i = e->agree + 1; i < e->p->n_actions; i++)
+        if (e->p->actions[i].op != OP_DECIDE)
+            TRY(run_action(e, i, e->agree + 1, step, &skip, err));
+    return join_streams(e, err);
+}
+
+const double *exec_report(const struct exec *e)
+{
+    return e->decided ? e->reports[e->newest] : NULL;
 }

@@ -5,8 +5,10 @@
  * another stream waits. What differs between ranks of one kind it takes from the rank: samples, first row of the
  * vocabulary, place in the report.
  *
- * One thread. After a failure (TITAN_EREVOKED, TITAN_EPEER, ...) the step is void: parameters and moments are as
- * before, because the update begins only when the host has learned of a successful reduction of everything else. */
+ * One thread. After a failure (TITAN_EREVOKED, TITAN_EPEER, ...) parameters and moments are as before the step, because
+ * the update begins only when the host has learned of a successful reduction of everything else. AGREE is the last
+ * action that needs a peer, and the host lets it begin only when all before it has succeeded here: from then on the
+ * step is *prepared*, and whoever brings the report can finish it (exec_finish), with the communicators gone. */
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
 
@@ -32,6 +34,12 @@ struct exec_options {
      * (offload), otherwise NULL: the caller knows where it keeps them. shard: the compute type's copy. */
     titan_status (*optimise)(void *arg, int unit, float *state, void *shard, const float *grad, int64_t n,
                              struct stream *s);
+    /* Both or neither. reduced: a unit's gradient shard (n) is final when s has come here; nothing writes to it before
+     * the next step. settle: wait until all that was started with them has succeeded; called when everything else
+     * before AGREE has. */
+    titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
+                            struct titan_error *err);
+    titan_status (*settle)(void *arg, struct titan_error *err);
     void *arg;
 };
 
@@ -49,6 +57,18 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
 void exec_close(struct exec *e);
 /* One step. Its update may still be running on the compute stream on return. */
 titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err) TITAN_MUST_USE;
+/* The step that failed is prepared. False after a step that was decided. */
+bool exec_prepared(const struct exec *e);
+/* Decide and update with the report that AGREE would have given; of step only decide and arg are looked at. The streams
+ * must be idle and without failures; neither communicators nor the batch are needed any more. */
+titan_status exec_finish(struct exec *e, const struct exec_step *step, const double *report,
+                         struct titan_error *err) TITAN_MUST_USE;
+/* The report (program->report.size) of the last step that was decided; NULL: none was. */
+const double *exec_report(const struct exec *e);
+/* The units whose gradient shards this rank's program makes, in the order in which they become final and `reduced` is
+ * called. Owned (free). */
+titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n,
+                                struct titan_error *err) TITAN_MUST_USE;
 /* Address of a buffer while the program has it (tests, generation). */
 void *exec_address(const struct exec *e, int buffer);
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -10,6 +11,26 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+
+/* Of the last whole line; 0 where there is none. */
+static uint64_t last_step(int fd)
+{
+    char text[4096];
+    const off_t size = lseek(fd, 0, SEEK_END), from = MAX(size - (off_t)sizeof text, 0);
+    const ssize_t n = pread(fd, text, sizeof text, from);
+    struct json *j = NULL;
+
+    const char *end = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
+    if (!end)
+        return 0;
+    const char *before = memrchr(text, '\n', (size_t)(end - text));
+    const char *line = before ? before + 1 : text;
+    if (json_parse(line, (size_t)(end - line), &j, NULL) != TITAN_OK)
+        return 0;
+    const int64_t step = json_int(j, "step", 0);
+    json_free(j);
+    return step > 0 ? (uint64_t)step : 0;
+}
 
 titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
                           struct titan_error *err)
@@ -24,9 +45,10 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
     TRY(dir_make(job_dir, err));
     if (snprintf(path, sizeof path, "%s/metrics.jsonl", job_dir) >= (int)sizeof path)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", job_dir);
-    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    m->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
+    m->written = last_step(m->fd);
     return TITAN_OK;
 }
 
@@ -66,6 +88,7 @@ void metrics_step(struct metrics *m, const struct log *log, const struct step_re
     if (m->fd < 0)
         return;
     append_json(m, r);
+    m->written = r->step;
     if (r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps)
         tlog_info(log, "step",
                   "step=%lu loss=%.6f grad_norm=%.4f lr=%.3e tokens_per_second=%.0f mfu=%.2f%% memory_gib=%.2f "

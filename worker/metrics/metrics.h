@@ -9,7 +9,8 @@
 struct metrics {
     int fd; /* metrics.jsonl, -1: closed */
     int64_t log_freq;
-    int64_t steps; /* of the run */
+    int64_t steps;    /* of the run */
+    uint64_t written; /* newest step in the file; rank 0 only */
 };
 
 /* Opens for appending; nothing is written by ranks other than 0. */

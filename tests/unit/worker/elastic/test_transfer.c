@@ -1,6 +1,7 @@
-/* transfer.h: from any mesh to any other, with replicas gone or not, bit for bit; what is in place stays there; what is
- * no whole state is refused by all alike. Ranks are threads over a communicator whose sends wait to be received, so an
- * order that could block does. TITAN_TEST_SEED repeats a run. */
+/* holdings.h and transfer.h: from any mesh to any other, with replicas gone or not, with parts that only a keeper has,
+ * with leavers, bit for bit; what is in place stays there; what is no whole state is refused by all alike. Ranks are
+ * threads over a communicator whose sends wait to be received, so an order that could block does. TITAN_TEST_SEED
+ * repeats a run. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@
 
 #define OLD_MAX 24
 #define NEW_MAX 12
+#define RANKS_MAX (NEW_MAX + 4) /* with leavers */
 #define ROUNDS 60
 #define WAIT_S 30
 
@@ -30,11 +32,11 @@ struct hub {
     pthread_cond_t changed;
     int world, arrived;
     unsigned turn;
-    char gathered[NEW_MAX * 256];
+    char gathered[RANKS_MAX * 256];
     struct {
         const void *data; /* NULL: nothing is offered */
         size_t bytes;
-    } offers[NEW_MAX][NEW_MAX];
+    } offers[RANKS_MAX][RANKS_MAX];
     uint64_t sent; /* bytes */
 };
 
@@ -59,7 +61,7 @@ static titan_status hub_gather(struct comm *c, void *recv, const void *send, siz
     const size_t bytes = count * dtype_bytes(dt);
     titan_status status = TITAN_OK;
     (void)s;
-    titan_assert(bytes * NEW_MAX <= sizeof h->gathered);
+    titan_assert(bytes * RANKS_MAX <= sizeof h->gathered);
     (void)pthread_mutex_lock(&h->lock);
     const unsigned turn = h->turn;
     memcpy(h->gathered + (size_t)c->rank * bytes, send, bytes);
@@ -117,11 +119,13 @@ struct change {
     struct model *model;
     struct layout *from, *to;
     int holder[OLD_MAX];
-    struct train_state *old[NEW_MAX], *fresh[NEW_MAX];
+    struct train_state *old[RANKS_MAX], *wards[RANKS_MAX], *fresh[RANKS_MAX];
+    enum state_rung rung[RANKS_MAX];
+    int leavers;
     struct hub hub;
-    struct comm comms[NEW_MAX];
-    titan_status status[NEW_MAX];
-    struct titan_error errors[NEW_MAX];
+    struct comm comms[RANKS_MAX];
+    titan_status status[RANKS_MAX];
+    struct titan_error errors[RANKS_MAX];
 };
 
 static float trained(const struct piece *p, int64_t i)
@@ -187,18 +191,31 @@ static void *member_main(void *arg)
 {
     const struct member *m = arg;
     struct change *c = m->c;
-    const struct epoch_view view = {
-        .rank = m->rank, .world = c->to->mesh.world, .holders = c->from->mesh.world, .holder_ranks = c->holder};
-    c->status[m->rank] = state_transfer_from(&view, c->from, c->old[m->rank], c->fresh[m->rank], &hub_ops,
-                                             &c->comms[m->rank], NULL, &c->errors[m->rank]);
+    const struct epoch_view view = {.rank = m->rank,
+                                    .world = c->to->mesh.world,
+                                    .leavers = c->hub.world - c->to->mesh.world,
+                                    .holders = c->from->mesh.world,
+                                    .holder_ranks = c->holder};
+    const struct brought mine = {.parts = {c->old[m->rank], c->wards[m->rank]}};
+    struct titan_error *const err = &c->errors[m->rank];
+    struct comm *const comm = &c->comms[m->rank];
+    struct holdings h;
+    uint64_t sent;
+    c->status[m->rank] = holdings_gather(&view, c->from, &mine, &memory_device, &hub_ops, comm, NULL, &h, err);
+    if (c->status[m->rank] != TITAN_OK)
+        return NULL;
+    c->rung[m->rank] = h.rung;
+    c->status[m->rank] =
+        state_transfer(&h, &mine.parts, c->to, c->fresh[m->rank], &memory_device, &hub_ops, comm, NULL, &sent, err);
+    holdings_clear(&h);
     return NULL;
 }
 
 static void run_change(struct change *c)
 {
-    pthread_t threads[NEW_MAX];
-    struct member members[NEW_MAX];
-    c->hub.world = c->to->mesh.world;
+    pthread_t threads[RANKS_MAX];
+    struct member members[RANKS_MAX];
+    c->hub.world = c->to->mesh.world + c->leavers;
     (void)pthread_mutex_init(&c->hub.lock, NULL);
     (void)pthread_cond_init(&c->hub.changed, NULL);
     for (int r = 0; r < c->hub.world; r++) {
@@ -214,7 +231,7 @@ static void run_change(struct change *c)
 
 static void close_states(struct train_state **states)
 {
-    for (int r = 0; r < NEW_MAX; r++) {
+    for (int r = 0; r < RANKS_MAX; r++) {
         if (states[r])
             states[r]->layout = NULL; /* belongs to the change */
         state_close(states[r]);
@@ -225,6 +242,7 @@ static void close_states(struct train_state **states)
 static void close_change(struct change *c)
 {
     close_states(c->old);
+    close_states(c->wards);
     close_states(c->fresh);
     layout_close(c->from);
     layout_close(c->to);
@@ -242,6 +260,7 @@ static void open_change(struct change *c, unsigned *seed)
     } while (c->from->mesh.world / c->from->mesh.size[AXIS_DP_REPLICATE] > c->to->mesh.world);
     for (int a = 0; a < c->from->mesh.world; a++)
         c->holder[a] = -1;
+    c->leavers = random_below(seed, RANKS_MAX - NEW_MAX + 1);
     for (int r = 0; r < c->to->mesh.world; r++)
         c->fresh[r] = open_state(c->to, r, random_below(seed, 2));
 }
@@ -249,9 +268,9 @@ static void open_change(struct change *c, unsigned *seed)
 /* Old rank a is with a new rank that has none yet; false: all have. */
 static bool place(struct change *c, int a, unsigned *seed)
 {
-    const int world = c->to->mesh.world, first = random_below(seed, world);
-    for (int i = 0; i < world; i++) {
-        const int r = (first + i) % world;
+    const int ranks = c->to->mesh.world + c->leavers, first = random_below(seed, ranks);
+    for (int i = 0; i < ranks; i++) {
+        const int r = (first + i) % ranks;
         if (c->old[r])
             continue;
         c->old[r] = trained_state(c->from, a, random_below(seed, 2));
@@ -261,20 +280,60 @@ static bool place(struct change *c, int a, unsigned *seed)
     return false;
 }
 
-/* One replica of each part, then others as it comes. */
+/* A copy of the part with some rank that has a part of its own and no copy yet; false: there is none. */
+static bool place_copy(struct change *c, int a, unsigned *seed)
+{
+    const int ranks = c->to->mesh.world + c->leavers, first = random_below(seed, ranks);
+    for (int i = 0; i < ranks; i++) {
+        const int r = (first + i) % ranks;
+        if (!c->old[r] || c->wards[r])
+            continue;
+        c->wards[r] = trained_state(c->from, a, random_below(seed, 2));
+        return true;
+    }
+    return false;
+}
+
+/* One replica of each part, or a copy of it, then others as it comes. */
 static void place_some(struct change *c, unsigned *seed)
 {
     const struct mesh *m = &c->from->mesh;
-    int replicas[OLD_MAX];
+    int replicas[OLD_MAX], orphans[OLD_MAX], n = 0;
     for (int a = 0; a < m->world; a++) {
         if (mesh_group_rank(m, GROUP_REPLICATE, a) != 0)
             continue;
         mesh_group_members(m, GROUP_REPLICATE, a, replicas);
-        assert_true(place(c, replicas[random_below(seed, m->size[AXIS_DP_REPLICATE])], seed));
+        const int one = replicas[random_below(seed, m->size[AXIS_DP_REPLICATE])];
+        if (random_below(seed, 3) == 0)
+            orphans[n++] = one;
+        else
+            assert_true(place(c, one, seed));
     }
+    for (int i = 0; i < n; i++)
+        if (!place_copy(c, orphans[i], seed))
+            assert_true(place(c, orphans[i], seed));
     for (int a = 0; a < m->world; a++)
         if (c->holder[a] < 0 && random_below(seed, 3))
             (void)place(c, a, seed);
+}
+
+/* Worked out from where things were put. */
+static enum state_rung expected_rung(const struct change *c)
+{
+    const struct mesh *m = &c->from->mesh;
+    enum state_rung rung = STATE_RUNG_MEMORY;
+    int replicas[OLD_MAX];
+    for (int a = 0; a < m->world; a++) {
+        bool replica = false;
+        mesh_group_members(m, GROUP_REPLICATE, a, replicas);
+        for (int i = 0; i < m->size[AXIS_DP_REPLICATE]; i++)
+            replica = replica || c->holder[replicas[i]] >= 0;
+        if (!replica)
+            return STATE_RUNG_BUDDY;
+        if (c->holder[a] < 0)
+            rung = STATE_RUNG_REPLICA;
+    }
+    return rung;
 }
 
 static void test_any_mesh_to_any_mesh(void **state)
@@ -283,6 +342,7 @@ static void test_any_mesh_to_any_mesh(void **state)
     unsigned seed = random_seed();
     static struct change c;
     uint64_t sent = 0;
+    int rungs[STATE_RUNG_BUDDY + 1] = {0};
     for (int round = 0; round < ROUNDS; round++) {
         open_change(&c, &seed);
         place_some(&c, &seed);
@@ -292,10 +352,13 @@ static void test_any_mesh_to_any_mesh(void **state)
                 fail_msg("from %s: rank %d: %s %s", layout_text(c.from), r, titan_status_name(c.status[r]),
                          c.errors[r].msg);
             check_fresh(&c, r);
+            assert_int_equal(c.rung[r], expected_rung(&c));
         }
+        rungs[expected_rung(&c)]++;
         sent += c.hub.sent;
         close_change(&c);
     }
+    assert_true(rungs[STATE_RUNG_REPLICA] > 0 && rungs[STATE_RUNG_BUDDY] > 0);
     assert_true(sent > 0);
 }
 
@@ -328,7 +391,7 @@ static void expect_conflict(struct change *c, const char *says)
 {
     c->hub = (struct hub){0};
     run_change(c);
-    for (int r = 0; r < c->to->mesh.world; r++) {
+    for (int r = 0; r < c->to->mesh.world + c->leavers; r++) {
         assert_int_equal(c->status[r], TITAN_ECONFLICT);
         if (!strstr(c->errors[r].msg, says))
             fail_msg("'%s' is not in: %s", says, c->errors[r].msg);
@@ -345,7 +408,7 @@ static void test_no_whole_state(void **state)
         open_change(&c, &seed);
         place_some(&c, &seed);
         const struct mesh *m = &c.from->mesh;
-        for (int r = 0; r < c.to->mesh.world; r++)
+        for (int r = 0; r < RANKS_MAX; r++)
             used += c.old[r] != NULL;
         if (used > 1) { /* two that hold something differ */
             struct train_state *odd = NULL;
@@ -357,6 +420,9 @@ static void test_no_whole_state(void **state)
         }
         const int victim = random_below(&seed, m->world);
         mesh_group_members(m, GROUP_REPLICATE, victim, replicas);
+        for (int r = 0; r < RANKS_MAX; r++)
+            if (c.wards[r])
+                c.wards[r]->total++;                         /* no rank's part */
         for (int i = 0; i < m->size[AXIS_DP_REPLICATE]; i++) /* named, but it has another's, or nothing */
             if (c.holder[replicas[i]] >= 0) {
                 struct train_state *gone = c.old[c.holder[replicas[i]]];
@@ -368,7 +434,7 @@ static void test_no_whole_state(void **state)
                     c.old[c.holder[replicas[i]]] = NULL;
                 }
             }
-        expect_conflict(&c, "nobody holds the part of rank");
+        expect_conflict(&c, "state in memory: nobody holds");
         close_change(&c);
     }
 }

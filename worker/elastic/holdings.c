@@ -1,0 +1,194 @@
+/* holdings.c - what the members of an epoch have in memory, and the verdict on it. */
+#include "worker/elastic/holdings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+void parts_close(struct parts *parts)
+{
+    state_close(parts->own);
+    state_close(parts->ward);
+    *parts = (struct parts){0};
+}
+
+titan_status gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                            int world, const double *mine, size_t count, double *ret_all, struct stream *s,
+                            struct titan_error *err)
+{
+    const size_t bytes = count * sizeof *mine;
+    char *memory = NULL;
+
+    if (world == 1) {
+        memcpy(ret_all, mine, bytes);
+        return TITAN_OK;
+    }
+    TRY(device->ops->alloc(device->dev, bytes * (size_t)(world + 1), (void **)&memory, err));
+    char *const send = memory + bytes * (size_t)world;
+    titan_status status = device->ops->copy(s, send, mine, bytes);
+    if (status == TITAN_OK)
+        status = ops->all_gather(comm, memory, send, count, DTYPE_F64, s);
+    if (status == TITAN_OK)
+        status = device->ops->copy(s, ret_all, memory, bytes * (size_t)world);
+    const titan_status sync = device->ops->stream_sync(s, err);
+    device->ops->release(device->dev, memory);
+    return status != TITAN_OK ? status : sync;
+}
+
+static struct holding describe(const struct brought *b)
+{
+    const struct train_state *own = b->parts.own, *ward = b->parts.ward;
+
+    if (!own)
+        return (struct holding){.ward = -1};
+    return (struct holding){.present = 1,
+                            .rank = own->rank,
+                            .world = own->layout->mesh.world,
+                            .total = (double)own->total,
+                            .step = (double)own->step,
+                            .tokens = (double)own->tokens,
+                            .skipped = (double)own->skipped,
+                            .ward = ward ? ward->rank : -1,
+                            .ward_total = ward ? (double)ward->total : 0,
+                            .prepared = b->prepared,
+                            .report_size = (double)b->report_size,
+                            .told = b->told};
+}
+
+static bool is_part(const struct holdings *h, const struct holding *x, int a)
+{
+    return x->present != 0 && x->rank == a && x->world == h->view->holders &&
+           x->total == (double)layout_total(h->from, a);
+}
+
+/* Who holds what, as far as it is true. */
+static void find_holders(struct holdings *h)
+{
+    for (int a = 0; a < h->view->holders; a++) {
+        const int rank = h->view->holder_ranks[a];
+        h->holder[a] = rank >= 0 && rank < h->ranks && is_part(h, &h->all[rank], a) ? rank : -1;
+    }
+}
+
+/* Where a part is gone, and all that hold the like of it, its keeper has a copy. */
+static void find_copies(struct holdings *h, int a)
+{
+    for (int keeper = 0; keeper < h->view->holders && h->holder[a] < 0; keeper++) {
+        const int rank = h->holder[keeper];
+        if (rank < 0 || h->copied[keeper])
+            continue;
+        const struct holding *x = &h->all[rank];
+        if (x->ward == a && x->ward_total == (double)layout_total(h->from, a)) {
+            h->holder[a] = rank;
+            h->copied[a] = true;
+        }
+    }
+}
+
+/* Somebody gives the part, or what is the same. own: itself, not a copy. */
+static bool is_given(const struct holdings *h, int a, bool own)
+{
+    const struct mesh *mesh = &h->from->mesh;
+    bool found = false;
+
+    mesh_group_members(mesh, GROUP_REPLICATE, a, h->candidates);
+    for (int i = 0; i < mesh_group_size(mesh, GROUP_REPLICATE); i++) {
+        const int replica = h->candidates[i];
+        found = found || (h->holder[replica] >= 0 && !(own && h->copied[replica]));
+    }
+    return found;
+}
+
+/* The furthest step, who has its report, who is a step behind. */
+static titan_status compare_steps(struct holdings *h, struct titan_error *err)
+{
+    const struct holding *furthest = NULL;
+
+    for (int a = 0; a < h->view->holders; a++)
+        if (h->holder[a] >= 0 && (!furthest || h->all[h->holder[a]].step > furthest->step))
+            furthest = &h->all[h->holder[a]];
+    if (!furthest)
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds any part");
+    h->report_from = -1;
+    h->step = (uint64_t)furthest->step;
+    h->tokens = (uint64_t)furthest->tokens;
+    h->skipped = (uint64_t)furthest->skipped;
+    for (int a = 0; a < h->view->holders; a++) {
+        const struct holding *x = h->holder[a] >= 0 ? &h->all[h->holder[a]] : NULL;
+        if (!x)
+            continue;
+        const bool there = x->step == furthest->step;
+        if (there ? x->tokens != furthest->tokens || x->skipped != furthest->skipped
+                  : x->step + 1 != furthest->step || x->prepared == 0)
+            return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d has step %.0f, others step %.0f", a,
+                              x->step, furthest->step);
+        h->behind += !there;
+        h->told = h->told || (there && x->told != 0);
+        if (there && x->report_size > 0 && h->report_from < 0) {
+            h->report_from = h->holder[a];
+            h->report_size = (int64_t)x->report_size;
+        }
+    }
+    if (h->behind > 0 && h->report_from < 0)
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody has the report of step %lu any more",
+                          (unsigned long)h->step);
+    return TITAN_OK;
+}
+
+static titan_status judge(struct holdings *h, struct titan_error *err)
+{
+    find_holders(h);
+    TRY(compare_steps(h, err));
+    h->rung = STATE_RUNG_MEMORY;
+    for (int a = 0; a < h->view->holders; a++)
+        if (h->holder[a] < 0)
+            h->rung = MAX(h->rung, is_given(h, a, true) ? STATE_RUNG_REPLICA : STATE_RUNG_BUDDY);
+    for (int a = 0; a < h->view->holders && h->rung == STATE_RUNG_BUDDY; a++)
+        if (!is_given(h, a, true))
+            find_copies(h, a);
+    for (int a = 0; a < h->view->holders; a++)
+        if (!is_given(h, a, false))
+            return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds the part of rank %d of %d", a,
+                              h->view->holders);
+    return TITAN_OK;
+}
+
+titan_status holdings_gather(const struct epoch_view *view, const struct layout *from, const struct brought *mine,
+                             const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                             struct stream *s, struct holdings *ret, struct titan_error *err)
+{
+    const struct holding me = describe(mine);
+    const size_t parts = (size_t)view->holders + 1;
+    struct holdings h = {.view = view,
+                         .from = from,
+                         .ranks = view->world + view->leavers,
+                         .holder = calloc(parts, sizeof *h.holder),
+                         .copied = calloc(parts, sizeof *h.copied),
+                         .candidates = calloc(parts, sizeof *h.candidates)};
+
+    h.all = calloc((size_t)h.ranks, sizeof *h.all);
+    titan_status status = TITAN_OK;
+    if (!h.all || !h.holder || !h.copied || !h.candidates)
+        status = titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    if (status == TITAN_OK)
+        status = gather_doubles(device, ops, comm, h.ranks, &me.present, sizeof me / sizeof(double), &h.all[0].present,
+                                s, err);
+    if (status == TITAN_OK)
+        status = judge(&h, err);
+    if (status != TITAN_OK) {
+        holdings_clear(&h);
+        return status;
+    }
+    *ret = h;
+    return TITAN_OK;
+}
+
+void holdings_clear(struct holdings *h)
+{
+    free(h->all);
+    free(h->holder);
+    free(h->copied);
+    free(h->candidates);
+    *h = (struct holdings){0};
+}

@@ -1,0 +1,64 @@
+/* holdings.h - who holds which part of a state, and is it whole?
+ *
+ * When the state of an epoch comes from the memory of its members (and leavers: all ranks of the communicator the state
+ * moves over), each says what it holds of the source epoch: its own part and, as a keeper, the copy of its ward's. All
+ * have the same table then and come to the same verdict: what every part is taken from, which rung of the ladder that
+ * is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
+#ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
+#define TITAN_WORKER_ELASTIC_HOLDINGS_H
+
+#include "worker/comm/comm.h"
+#include "worker/elastic/membership.h"
+#include "worker/state.h"
+
+/* What a worker has of one epoch. */
+struct parts {
+    struct train_state *own;  /* NULL: nothing */
+    struct train_state *ward; /* copy of the part of the rank whose keeper it is; NULL: none */
+};
+
+void parts_close(struct parts *parts); /* leaves nothing */
+
+/* What it brings into the next one. */
+struct brought {
+    struct parts parts;
+    bool prepared;        /* the step after own's */
+    const double *report; /* of own's step, for others to finish it with; NULL: it is not there */
+    int64_t report_size;  /* doubles */
+    bool told;            /* this worker has told the world of own's step, as rank 0 */
+};
+
+/* Doubles carry it: exact up to 2^53. */
+struct holding {
+    double present, rank, world, total, step, tokens, skipped, ward, ward_total, prepared, report_size, told;
+};
+
+struct holdings {
+    const struct epoch_view *view;
+    const struct layout *from; /* the source epoch's cut */
+    int ranks;                 /* members and leavers */
+    struct holding *all;       /* (ranks) */
+    int *holder;               /* (parts) rank that gives it; -1: nobody, a replica of it has to */
+    bool *copied;              /* (parts) what that rank gives is the copy of a ward's */
+    int *candidates;           /* (parts) scratch */
+    enum state_rung rung;
+    uint64_t step, tokens, skipped; /* of the furthest */
+    int behind;                     /* ranks that have it prepared only */
+    int report_from;                /* a rank that has the report of that step */
+    int64_t report_size;
+    bool told; /* by one who is here */
+};
+
+/* Collective over comm (NULL: alone). from is borrowed. TITAN_ECONFLICT, on every rank alike, when what is in memory is
+ * no whole state of one step; the ranks may go on with another rung then. */
+titan_status holdings_gather(const struct epoch_view *view, const struct layout *from, const struct brought *mine,
+                             const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                             struct stream *s, struct holdings *ret, struct titan_error *err) TITAN_MUST_USE;
+void holdings_clear(struct holdings *h);
+
+/* Doubles of all ranks of comm (world: how many), each `count`. Host memory on both sides; waits for the stream. */
+titan_status gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                            int world, const double *mine, size_t count, double *ret_all, struct stream *s,
+                            struct titan_error *err) TITAN_MUST_USE;
+
+#endif

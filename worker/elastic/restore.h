@@ -1,0 +1,46 @@
+/* restore.h - the ladder (docs/membership.md): an epoch's state from the memory of its members, where that covers every
+ * part; otherwise from the newest checkpoint that loads; otherwise from the beginning.
+ *
+ * In two calls, because the room for the new state is only wanted when an unfinished step is finished:
+ * restore_agree, then restore_fill. Both are collective and come to the same rung on all ranks. */
+#ifndef TITAN_WORKER_ELASTIC_RESTORE_H
+#define TITAN_WORKER_ELASTIC_RESTORE_H
+
+#include "base/log.h"
+#include "base/recipe.h"
+#include "worker/elastic/holdings.h"
+
+struct restore {
+    /* --- given */
+    const struct epoch_view *view;
+    const struct recipe *recipe;
+    uint64_t recipe_hash;
+    const struct model *model;
+    const struct device_handle *device;
+    const struct comm_ops *ops;
+    struct comm *comm; /* members and leavers; NULL: alone */
+    struct stream *s;
+    struct log *log;
+    struct brought brought;
+    /* Finish the prepared step with its report, in all parts this worker has; only called where it is prepared. */
+    titan_status (*finish)(void *arg, const double *report, struct titan_error *err);
+    void *arg;
+    /* --- found */
+    struct layout *from; /* the source epoch's cut */
+    struct holdings holdings;
+    bool covered; /* the members' memory covers every part */
+    enum state_rung rung;
+    bool rolled_forward;    /* by anyone */
+    uint64_t bytes_sent;    /* by this rank */
+    char damaged[PATH_MAX]; /* checkpoint that was refused; "" = none */
+};
+
+/* Who holds what; a prepared step that any rank has committed is finished on all that hold a part. */
+titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUST_USE;
+/* to: empty, of the new cut; NULL: this rank is a leaver. TITAN_ECORRUPT or TITAN_ENOTFOUND: there are checkpoints, and
+ * none loads. */
+titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
+                          struct titan_error *err) TITAN_MUST_USE;
+void restore_clear(struct restore *r);
+
+#endif
