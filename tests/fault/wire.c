@@ -2,17 +2,18 @@
  *
  *   wire CONTROL NAMESPACE...
  *
- * Makes a tap device "eth0" with MAC 02:00:00:00:00:NN (NN counts the namespaces from 1) in each network namespace (a path, as
- * /run/netns/x) and passes frames between them. Each direction between two ports is a link of its own:
+ * Makes a tap device "eth0" with MAC 02:00:00:00:00:NN (NN counts the namespaces from 1) in each network namespace (a
+ * path, as /run/netns/x) and passes frames between them. Each direction between two ports is a link of its own:
  *
  *   set FROM TO [cut=0|1] [loss=P] [delay_us=N] [jitter_us=N] [rate_kbit=N]     FROM, TO: number of a port or *
  *   count FROM TO                                                               -> "PASSED DROPPED"
  *   seed N
  *
  * Commands are datagrams to the Unix socket CONTROL, each answered by one ("ok", or what is wrong). A frame is dropped
- * with probability P; otherwise it is late by delay_us plus an even draw of 0..jitter_us (so frames may overtake), behind the
- * frames before it where there is a rate. A link holds at most QUEUE_MS of its rate. Says "up" on stdout when devices
- * are there; ends on EOF of stdin. The kernel's netem does the same where a kernel has it; this needs CAP_NET_ADMIN and /dev/net/tun. */
+ * with probability P; otherwise it is late by delay_us plus an even draw of 0..jitter_us (so frames may overtake),
+ * behind the frames before it where there is a rate. A link holds at most QUEUE_MS of its rate. Says "up" on stdout
+ * when devices are there; ends on EOF of stdin. The kernel's netem does the same where a kernel has it; this needs
+ * CAP_NET_ADMIN and /dev/net/tun. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -87,7 +88,8 @@ static void die(const char *what, const char *name)
     exit(1);
 }
 
-/* --- frames on their way: a binary heap by due time -------------------------------------------------------------------------- */
+/* --- frames on their way: a binary heap by due time
+ * -------------------------------------------------------------------------- */
 
 static bool earlier(const struct late *a, const struct late *b)
 {
@@ -125,7 +127,8 @@ static struct late *heap_take(struct wire *w)
     return first;
 }
 
-/* --- passing ----------------------------------------------------------------------------------------------------------- */
+/* --- passing
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void deliver(struct wire *w, uint32_t to, const uint8_t *frame, size_t len)
 {
@@ -190,7 +193,8 @@ static void deliver_due(struct wire *w)
     }
 }
 
-/* --- control ----------------------------------------------------------------------------------------------------------- */
+/* --- control
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool set_word(struct link *l, const char *word)
 {
@@ -273,7 +277,8 @@ static void read_control(struct wire *w)
     (void)sendto(w->control, answer, strlen(answer), 0, (struct sockaddr *)&from, size);
 }
 
-/* --- start ------------------------------------------------------------------------------------------------------------- */
+/* --- start
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static int tap_in(const char *path, uint32_t number)
 {

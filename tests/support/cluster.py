@@ -3,11 +3,13 @@
 import contextlib
 import errno
 import json
+import mmap
 import os
 import shutil
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import tempfile
 import threading
@@ -17,6 +19,7 @@ from pathlib import Path
 from titan import BIN, BUILD, SOURCE, alive, command, overrides, until, worker_pids
 
 WIRE = BUILD / "tests/fault/wire"
+SHIM = BUILD / "tests/fault/shim.so"
 NET = "10.213.78."
 PORT = 7070
 CGROUPS = {"v2": Path("/sys/fs/cgroup/unified"), "cpu": Path("/sys/fs/cgroup/cpu"), "memory": Path("/sys/fs/cgroup/memory")}
@@ -99,6 +102,37 @@ class Wire:
         self.socket.close()
 
 
+class Shim:
+    """What tests/fault/shim.c does in a daemon started with env(): an offset of the wall clock, the n-th write that fails."""
+
+    LAYOUT = struct.Struct("=qQQQii64s64s")
+
+    def __init__(self, path):
+        self.path = path
+        path.write_bytes(bytes(4096))
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 4096)
+
+    def env(self):
+        return {"LD_PRELOAD": str(SHIM), "TITAN_SHIM": str(self.path)}
+
+    def get(self):
+        names = ("clock_ns", "calls", "fail_at", "failed", "error", "stay", "marker", "last")
+        values = dict(zip(names, self.LAYOUT.unpack_from(self.map)))
+        return {k: v.rstrip(b"\0").decode() if isinstance(v, bytes) else v for k, v in values.items()}
+
+    def set(self, **changes):
+        v = {**self.get(), **changes}
+        # The number that arms it last, by itself.
+        self.LAYOUT.pack_into(self.map, 0, v["clock_ns"], v["calls"], 0, v["failed"], v["error"], v["stay"], v["marker"].encode(),
+                              v["last"].encode())
+        struct.pack_into("=Q", self.map, 16, v["fail_at"])
+
+    def fail(self, call, error, marker="titan.db", stay=0):
+        """The call of that number from now on, among those that write the store."""
+        self.set(calls=0, failed=0, last="", error=error, marker=marker, stay=stay, fail_at=call)
+
+
 class Cgroup:
     """One cgroup in each hierarchy there is, by need. What runs in it inherits it."""
 
@@ -146,7 +180,7 @@ class Host:
         self.address = f"{NET}{number}"
         self.state = cluster.dir / name
         self.cgroup = Cgroup(f"{cluster.tag}-{name}")
-        self.process, self.env, self.spawned_ms = None, {}, 0
+        self.process, self.env, self.args, self.spawned_ms = None, {}, (), 0
 
     def prepare(self):
         ip("netns", "add", self.space)
@@ -230,7 +264,9 @@ class Host:
 class Cluster:
     """A coordinator on host "c" (or on one of the nodes: coordinator="n1") and agents n1..nN. A context manager."""
 
-    def __init__(self, nodes=2, slots=2, coordinator="c", lease_ms=30000, coordinator_args=(), agent_args=(), env=None):
+    def __init__(self, nodes=2, slots=2, coordinator="c", lease_ms=30000, coordinator_args=(), agent_args=(), env=None, absent=(),
+                 prepare=None):
+        """absent: nodes that are not started yet. prepare(cluster) is called before anything is started."""
         self.dir = Path(tempfile.mkdtemp(prefix="titan-fault-"))
         self.tag = f"tf{os.getpid() % 100000}"
         self.slots = slots if isinstance(slots, dict) else {f"n{i + 1}": slots for i in range(nodes)}
@@ -243,8 +279,8 @@ class Cluster:
         self.c = self.hosts["c"]
         if coordinator != "c":
             self.c.space, self.c.address, self.c.cgroup = self.seat.space, self.seat.address, self.seat.cgroup
-        self.wire = None
-        self.jobs = []
+        self.wire, self.absent, self.prepared = None, absent, prepare
+        self.jobs, self.mounts = [], []
 
     def nodes(self):
         return [h for h in self.hosts.values() if h.name != "c"]
@@ -258,11 +294,13 @@ class Cluster:
             for host in own:
                 host.configure()
             self.server = f"unix:{self.c.state}/titan.sock"
+            if self.prepared:
+                self.prepared(self)
             self.start_coordinator()
-            for host in self.nodes():
+            there = [h for h in self.nodes() if h.name not in self.absent]
+            for host in there:
                 self.start_agent(host)
-            until("all nodes are ready", lambda: set(self.node_states().values()) == {"ready"}
-                  and len(self.node_states()) == len(self.slots), 20)
+            until("all nodes are ready", lambda: self.node_states() == {h.name: "ready" for h in there}, 20)
         except BaseException:
             self.__exit__(True)
             raise
@@ -288,7 +326,7 @@ class Cluster:
 
     def start_agent(self, host, env=None):
         host.spawn("agent", "--coordinator", f"{self.c.address}:{PORT}", "--node", host.name, "--address", host.address,
-                   "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *self.agent_args,
+                   "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *self.agent_args, *host.args,
                    env={**self.env, **(env or {})})
 
     def ctl(self, *args, timeout=60):
@@ -309,6 +347,13 @@ class Cluster:
         run = Run(self, int(self.ok("submit", SOURCE / f"recipes/{recipe}.toml", *overrides(keys)).strip()))
         self.jobs.append(run)
         return run
+
+    def small_disk(self, path, mib):
+        """A file system of its own, of that size."""
+        path.mkdir(parents=True, exist_ok=True)
+        done = command("mount", "-t", "tmpfs", "-o", f"size={mib}m", "titan-fault", path)
+        assert done.code == 0, done.err
+        self.mounts.append(path)
 
     def store(self):
         """The coordinator's store, for reading, while it is used."""
@@ -343,6 +388,8 @@ class Cluster:
                 host.process.wait()
         if self.wire:
             self.wire.close()
+        for path in self.mounts:
+            command("umount", path)
         if not (kind and os.environ.get("KEEP")):
             shutil.rmtree(self.dir, ignore_errors=True)
         else:

@@ -1,0 +1,126 @@
+"""Faults of nodes and of the network between them."""
+import os
+import time
+
+from kit import (Cluster, epochs_since, evictions, finish, keys, kill, node_lost_at, now_ms, pause, scenario, steady, until,
+                 worker_pids, zero_lost)
+
+
+@scenario(9, "a node loses its power: nothing passes, everything on it ends", "I1-I4", detected_ms=100, resumed_ms=1500,
+          steps_lost=0)
+def node_off(rounds, rng, r):
+    k = keys(**{"elastic.max_workers": 3})
+    with Cluster(nodes=3, slots=1, lease_ms=5000) as c:
+        run = c.submit(k)
+        for _ in range(rounds):
+            since, epoch = steady(run, 3, rng)
+            host = rng.choice(c.nodes())
+            at = host.power_off()
+            lost = node_lost_at(c, host, since)
+            back = run.await_step_after(at, epoch=epoch)
+            r.round(detected_ms=lost - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
+                    epochs=back["epoch"] - epoch)
+            host.power_on()
+            c.start_agent(host)
+            run.await_training(3, run.step())
+        finish(r, run, k)
+
+
+@scenario(10, "a partition: coordinator and two of five workers here, three there", "I1, I2", minority_stops_ms=1000,
+          majority_resumed_ms=5000, steps_lost=0)
+def partition(rounds, rng, r):
+    k = keys(**{"elastic.max_workers": 5, "training.global_batch_size": 10})
+    with Cluster(nodes=5, slots=1, lease_ms=60000) as c:
+        run = c.submit(k)
+        for _ in range(rounds):
+            since, epoch = steady(run, 5, rng)
+            names = rng.sample([h.name for h in c.nodes()], 5)
+            here, there = ["c", *names[:2]], names[2:]
+            at = now_ms()
+            for a in here:
+                for b in there:
+                    c.wire.both_ways(a, b, cut=1)
+            back = run.await_step_after(at, epoch=epoch, seconds=20)
+            assert back["world_size"] in (2, 3), back
+            last = max(m["time_ms"] for m in run.lines() if m["epoch"] == epoch)
+            time.sleep(0.5)
+            c.wire.heal()
+            run.await_training(5, run.step())
+            r.round(minority_stops_ms=max(0, last - at), majority_resumed_ms=back["time_ms"] - at, went_on_with=back["world_size"],
+                    steps_lost=zero_lost(run, epoch, back), epochs=run.epoch() - epoch)
+        finish(r, run, k)
+
+
+@scenario(11, "one direction of one link is lost: to the coordinator, from it, between two nodes", "I1, I9", epochs_in_10_s=1)
+def one_way(rounds, rng, r):
+    k = keys(**{"elastic.max_workers": 3})
+    with Cluster(nodes=3, slots=1, lease_ms=60000) as c:
+        run = c.submit(k)
+        for n in range(rounds):
+            since, epoch = steady(run, 3, rng)
+            a, b = rng.sample([h.name for h in c.nodes()], 2)
+            source, target = ((a, "c"), ("c", a), (a, b))[n % 3]
+            c.wire.one_way(source, target, cut=1)
+            time.sleep(10)
+            changes = epochs_since(run, since)
+            c.wire.heal()
+            healed = now_ms()
+            run.await_training(3, run.step())
+            r.round(epochs_in_10_s=changes, whole_again_ms=now_ms() - healed)
+        finish(r, run, k, repeats=0)
+
+
+@scenario(12, "30 % loss and up to 200 ms of jitter between coordinator and nodes, 10 s at a time", "I9", evictions=0, epochs=0)
+def lossy_control(rounds, rng, r):
+    k = keys(**{"elastic.max_workers": 3})
+    with Cluster(nodes=3, slots=1, lease_ms=60000) as c:
+        run = c.submit(k)
+        c.wire.tell(f"seed {rng.randrange(1 << 62)}")
+        since, epoch = steady(run, 3, rng)
+        c.wire.both_ways("c", None, loss=0.3, jitter_us=200000)
+        for _ in range(rounds):
+            step, begin = run.step(), now_ms()
+            time.sleep(10)
+            run.lines()
+            r.round(evictions=evictions(c, since), epochs=run.epoch() - epoch, steps=run.step() - step,
+                    pause_ms=pause(run, begin, now_ms()))
+            since, epoch = run.last_event(), run.epoch()
+        c.wire.heal()
+        finish(r, run, k)
+
+
+@scenario(20, "a node joins in mid step; another round it leaves before its worker has its state", "I1, I3, I4", stall_steps=1)
+def join_and_leave(rounds, rng, r):
+    # Steps long enough to tell a stall of less than one.
+    k = keys(**{"elastic.max_workers": 4, "training.global_batch_size": 48, "training.seq_len": 128})
+    with Cluster(nodes=4, slots=1, lease_ms=2000, absent=("n4",)) as c:
+        run, joiner = c.submit(k), c.hosts["n4"]
+        run.await_training(3, 5)
+        for n in range(rounds):
+            aborted = n % 2 == 1
+            since, epoch = steady(run, 3, rng)
+            times = [m["step_ms"] for m in run.lines()[-5:]]
+            begin = now_ms()
+            c.start_agent(joiner)
+            if aborted:
+                run.await_event(since, "epoch.forming")
+                kill_host_workers(joiner)
+            else:
+                run.await_training(4, run.step())
+            stalled = now_ms()
+            lines = [m for m in run.lines() if m["epoch"] > epoch]
+            joiner.power_off()
+            joiner.power_on()
+            back = run.await_training(3, run.step() if aborted else lines[0]["step"])
+            gaps = [b["time_ms"] - a["time_ms"] for a, b in zip(run.lines(), run.lines()[1:]) if begin <= b["time_ms"] <= stalled + 1]
+            usual = sorted(times)[len(times) // 2]
+            stall = max(gaps, default=0) - usual
+            until("the node is known to be gone", lambda: c.node_states().get("n4") != "ready", 20)
+            values = {"left_after_ms": stalled - begin} if aborted else {"stall_ms": max(0, stall), "stall_steps": max(0, stall) / usual}
+            r.round(**values, epochs=back["epoch"] - epoch)
+        finish(r, run, k)
+
+
+def kill_host_workers(host):
+    for pid in host.workers():
+        kill(pid)

@@ -1,0 +1,187 @@
+"""What fault scenarios are made of: how one is declared, what it records, and what must hold after every run of one."""
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from cluster import Cluster, kill, now_ms  # noqa: E402
+from titan import BIN, BUILD, SOURCE, alive, headers_text, overrides, until, worker_pids  # noqa: E402
+
+HOME = BUILD / "fault"
+KEYS = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": 4, "checkpoint.interval": 100,
+        "checkpoint.keep_latest_k": 3, "numerics.canonical": "true", "training.mixed_precision_param": "float32",
+        "training.global_batch_size": 8, "training.local_batch_size": 1, "fault_tolerance.backoff_ms": 300,
+        "fault_tolerance.max_restarts": 1000000, "device.threads": 1}
+SCENARIOS = {}
+
+
+def keys(**more):
+    return {**KEYS, "training.dataset_path": headers_text(HOME / "text", 1 << 19), **more}
+
+
+class Record:
+    """What a scenario measures: name -> one value a round."""
+
+    def __init__(self, seed):
+        self.seed, self.values, self.notes = seed, {}, {}
+
+    def round(self, **values):
+        for name, value in values.items():
+            self.values.setdefault(name, []).append(value)
+        print("#   " + "  ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items()), flush=True)
+
+    def note(self, **notes):
+        self.notes.update(notes)
+
+
+class Scenario:
+    def __init__(self, number, title, invariants, targets, fast, work):
+        self.number, self.title, self.invariants, self.targets = number, title, invariants, targets
+        self.fast, self.work = fast, work
+
+
+def scenario(number, title, invariants, fast=False, **targets):
+    """targets: name of a measure -> the most that any round may show."""
+    def add(work):
+        SCENARIOS[number] = Scenario(number, title, invariants, targets, fast, work)
+        return work
+    return add
+
+
+# --- what must hold after every run --------------------------------------------------------------------------------------
+
+def undisturbed(recipe_keys, steps):
+    """Losses of the first steps of the run that nobody disturbs, by step. Kept: it is the same for all scenarios."""
+    name = hashlib.sha256(json.dumps({k: str(v) for k, v in recipe_keys.items()}, sort_keys=True).encode()).hexdigest()[:16]
+    folder = HOME / "undisturbed" / name
+    path = folder / "metrics.jsonl"
+
+    def there():
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {m["step"]: m["loss"] for m in map(json.loads, lines[:-1])}
+
+    losses = there()
+    if len(losses) < steps:
+        shutil.rmtree(folder, ignore_errors=True)
+        words = {**recipe_keys, "checkpoint.enable": "false", "elastic.min_workers": 1}
+        with open(HOME / "undisturbed.log", "w") as log:
+            p = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir",
+                                                   folder, *overrides(words))], stdout=log, stderr=log)
+            try:
+                until("the undisturbed run is far enough", lambda: p.poll() is not None or len(there()) >= steps + 500, 600, 0.5)
+                assert p.poll() is None, f"the undisturbed run ended: {(HOME / 'undisturbed.log').read_text()[-2000:]}"
+            finally:
+                p.terminate()
+                p.wait()
+        losses = there()
+    return losses
+
+
+def check_losses(run, recipe_keys):
+    """Canonical mode: each step's loss is that of the undisturbed run, bit for bit, whoever trained it and however often."""
+    lines = run.lines()
+    calm = undisturbed(recipe_keys, max(m["step"] for m in lines))
+    wrong = [m for m in lines if m["loss"] != calm[m["step"]]]
+    assert not wrong, f"{len(wrong)} of {len(lines)} losses differ, the first at step {wrong[0]['step']}, epoch {wrong[0]['epoch']}"
+    return len(lines)
+
+
+def check_membership(run):
+    """I1, I2, I3, I10 from the store and the steps: one membership per epoch, its number only grows, no epoch trains after a later
+    one, a checkpoint is of a step that was trained, each counted end is in the number of restarts."""
+    c = run.cluster
+    forming = run.events(0, "epoch.forming", "epoch.delegated")
+    numbers = [e["epoch"] for e in forming]
+    assert all(n == 1 for n in Counter(numbers).values()), f"an epoch was decided twice: {numbers}"
+    assert numbers == sorted(numbers), f"epochs out of order: {numbers}"
+    seats = c.rows("SELECT epoch, rank, worker_id FROM members WHERE job_id = ?", run.job)
+    assert len({(s["epoch"], s["worker_id"]) for s in seats}) == len(seats), "a worker has two ranks of one epoch"
+    trained = [m["epoch"] for m in run.lines()]
+    assert trained == sorted(trained), "an epoch trained after a later one"
+    for e in set(trained):
+        world = {m["world_size"] for m in run.lines() if m["epoch"] == e}
+        assert world == {sum(s["epoch"] == e for s in seats)}, f"epoch {e}: members and steps disagree: {world}"
+    counted = c.rows("SELECT count(*) AS n FROM workers WHERE job_id = ? AND counted = 1", run.job)[0]["n"]
+    restarts = c.rows("SELECT restarts FROM jobs WHERE id = ?", run.job)[0]["restarts"]
+    failed = len(run.events(0, "epoch.failed"))
+    assert counted <= restarts <= counted + failed, f"{restarts} restarts, {counted} counted ends, {failed} failed epochs"
+
+
+def repeated_steps(run, since_line=0):
+    """Committed steps that were trained again."""
+    lines, again = run.lines(), 0
+    highest = max((m["step"] for m in lines[:since_line]), default=0)
+    for m in lines[since_line:]:
+        again += m["step"] <= highest
+        highest = max(highest, m["step"])
+    return again
+
+
+def check_nothing_left(c):
+    """I7: no worker, memfd or port of the job outlives it."""
+    until("no worker is left", lambda: not worker_pids(c.dir), 10, 0.02)
+    for host in c.nodes():
+        if host.running():
+            left = [p for p in host.cgroup.pids() if p not in (host.pid, c.c.pid if c.c.process else 0)]
+            assert not left, f"{host.name}: processes {left} are left"
+            memfds = [os.readlink(f) for f in Path(f"/proc/{host.pid}/fd").iterdir() if "memfd" in os.readlink(f)]
+            assert not memfds, f"{host.name}: {memfds}"
+            assert not [p for p in host.listening() if p != 7070], f"{host.name}: listens at {host.listening()}"
+            pages = list((host.state / "run").glob("*.page"))
+            assert not pages, f"{host.name}: {pages}"
+
+
+def finish(r, run, recipe_keys, repeats=0):
+    """Ends the run and checks all of it. repeats: committed steps that may have been trained again; None = any."""
+    run.cancel()
+    check_membership(run)
+    again = repeated_steps(run)
+    r.note(steps=run.lines()[-1]["step"], epochs=run.epoch(), trained_again=again, losses_compared=check_losses(run, recipe_keys))
+    check_nothing_left(run.cluster)
+    assert repeats is None or again <= repeats, f"{again} committed steps were trained again"
+
+
+def zero_lost(run, epoch, back):
+    """Committed steps of epochs up to that one which the first step of a later one does not build on."""
+    before = max(m["step"] for m in run.lines() if m["epoch"] <= epoch)
+    return max(0, before - (back["step"] - 1))
+
+
+def pause(run, begin_ms, end_ms):
+    """How much longer the longest time between two finished steps was in a window than in one of that length before it."""
+    times = [m["time_ms"] for m in run.lines()]
+    gaps = [(b - a, a, b) for a, b in zip(times, times[1:])]
+    inside = [g for g, a, b in gaps if b >= begin_ms and a <= end_ms]
+    before = [g for g, a, b in gaps if a >= begin_ms - (end_ms - begin_ms) and b < begin_ms]
+    return max(0, max(inside, default=0) - max(before, default=0))
+
+
+def steady(run, world, rng, beyond=None):
+    """Trains as it should, and is somewhere inside a step."""
+    run.await_training(world, run.step() + 5 if beyond is None else beyond)
+    time.sleep(rng.uniform(0, 0.03))
+    return run.last_event(), run.epoch()
+
+
+def evictions(c, since):
+    """Nodes and workers that were given up, and epochs that were broken for no loss."""
+    return c.rows("SELECT count(*) AS n FROM events WHERE type IN ('node.lost', 'worker.lost', 'worker.exited', 'epoch.revoked', "
+                  "'epoch.failed') AND id > ?", since)[0]["n"]
+
+
+def epochs_since(run, since):
+    return len(run.events(since, "epoch.forming", "epoch.delegated"))
+
+
+def node_lost_at(c, host, since):
+    def lost():
+        rows = c.rows("SELECT at_ms FROM events WHERE type = 'node.lost' AND node = ? AND id > ?", host.name, since)
+        return rows and rows[0]["at_ms"]
+    return until(f"{host.name} is lost", lost, 20, 0.005)
