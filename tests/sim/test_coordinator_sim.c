@@ -8,9 +8,10 @@
  * Checked at every step, or at the end:
  *  I1  an epoch of a job has one membership, one communicator id, one source, whoever sends it and how often
  *  I2  a worker is never told to form an epoch lower than one it has seen
- *  I3  within an epoch the stored step never falls; a checkpoint is stored only under the job's newest epoch; state
- *      comes from memory only when all its holders are alive with the same step, from a checkpoint that is on disk, or
- *      from nowhere only when there is no checkpoint
+ *  I3  the stored step falls once in an epoch, when its state comes from a checkpoint or nowhere, and never when it
+ *      comes from memory; a checkpoint is stored only under the job's newest epoch; state comes from memory when every
+ *      part is with its holder or a keeper, else from a checkpoint that is on disk, or from nowhere only when there is
+ *      none
  *  I5  acknowledged submits and cancels survive
  *  I6  states move by the tables only; final ones are final
  *  I7  no worker outlives its job
@@ -57,7 +58,8 @@ struct image_job {
     uint32_t run;
     enum run_state run_state;
     struct epoch epochs[EPOCHS];
-    uint64_t members[EPOCHS][8];
+    uint64_t members[EPOCHS][16];
+    bool fell[EPOCHS];
     uint32_t counted, failed_epochs;
     bool permanent;
 };
@@ -168,10 +170,11 @@ struct sim {
     struct job specs[JOBS + 1];
     struct {
         bool seen;
-        uint64_t members[8], holders[8];
-        size_t n, n_holders;
-        uint32_t source;
-        uint64_t resume;
+        uint64_t members[16], holders[8]; /* members: and leavers */
+        size_t n, n_leavers, n_holders;
+        uint32_t source, rung;
+        uint64_t resume, source_epoch;
+        uint64_t step; /* committed by all */
         char path[64];
         unsigned char comm[16];
         bool formed;
@@ -183,8 +186,8 @@ struct sim {
 
 /* What the schedules went through, all together: a simulator that no longer gets anywhere shows here. */
 static struct {
-    uint64_t inputs, completed, failed, cancelled, from_init, from_checkpoint, from_memory, recoveries, resizes,
-        crashes, waits;
+    uint64_t inputs, completed, failed, cancelled, from_init, from_checkpoint, from_memory, from_buddy, leavers,
+        recoveries, resizes, crashes, waits;
 } totals;
 
 static struct sim *S;
@@ -279,17 +282,19 @@ static struct image_job *image_job(uint64_t id)
     return &S->jobs[id];
 }
 
-static int64_t event_step(const struct change *c)
-{
-    return (int64_t)c->job.status.step;
-}
-
 static void image_status(struct image_job *j, const struct change *c)
 {
     const struct job_status *s = &c->job.status;
-    if (s->epoch == j->job.status.epoch && s->world_size)
-        CHECK(event_step(c) >= (int64_t)j->job.status.step, "I3: job %llu step falls from %llu to %llu in epoch %llu",
-              LL(j->job.id), LL(j->job.status.step), LL(s->step), LL(s->epoch));
+    if (s->step < j->job.status.step) {
+        typeof(&S->forms[0][0]) f = &S->forms[j->job.id][s->epoch];
+        bool memory = j->epochs[s->epoch].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+        CHECK(memory ? f->formed && f->rung <= TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT : s->world_size > 0,
+              "I3: job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
+              LL(j->job.status.step), LL(s->step), LL(s->epoch));
+        CHECK(!j->fell[s->epoch], "I3: job %llu step falls from %llu to %llu in epoch %llu", LL(j->job.id),
+              LL(j->job.status.step), LL(s->step), LL(s->epoch));
+        j->fell[s->epoch] = true;
+    }
     CHECK(s->epoch >= j->job.status.epoch, "I1: job %llu epoch falls", LL(j->job.id));
     j->job.status = *s;
     snprintf(j->checkpoint, sizeof(j->checkpoint), "%s", s->checkpoint);
@@ -308,7 +313,8 @@ static void image_epoch_add(struct image_job *j, const struct change *c)
     struct epoch *copy = &j->epochs[e->number];
     *copy = *e;
     copy->workers = j->members[e->number];
-    memcpy(j->members[e->number], e->workers, e->world_size * sizeof(uint64_t));
+    memcpy(j->members[e->number], e->workers, (e->world_size + e->leavers) * sizeof(uint64_t));
+    copy->delegate = "";
     copy->checkpoint = "";
     for (int i = 0; i < S->n_ckpts; i++)
         if (strcmp(S->ckpts[i].path, e->checkpoint) == 0)
@@ -430,6 +436,12 @@ static void image_apply(const struct change *c)
         CHECK(sm_allowed(&epoch_sm, (int)e->state, (int)c->epoch.state), "I6: epoch %s -> %s",
               sm_name(&epoch_sm, (int)e->state), sm_name(&epoch_sm, (int)c->epoch.state));
         e->state = c->epoch.state;
+        break;
+    }
+    case CHANGE_EPOCH_ORIGIN: {
+        typeof(&S->forms[0][0]) f = &S->forms[c->epoch_origin.job_id][c->epoch_origin.number];
+        CHECK(f->formed && (uint32_t)c->epoch_origin.is.rung == f->rung, "the origin of epoch %llu",
+              LL(c->epoch_origin.number));
         break;
     }
     case CHANGE_WORKER_ADD:
@@ -707,6 +719,18 @@ static void send_up(int n, const agent_message *m, bool keep)
     (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE;                                                    \
     (name).member = &(body)
 
+static Titan__Internal__WorkerQuiesced what_it_holds(const struct fworker *w, bool paused)
+{
+    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    q.job_id = w->job;
+    q.worker_id = w->id;
+    q.epoch = w->epoch;
+    q.last_step = w->step;
+    q.paused = paused;
+    q.sealed_epoch = w->held_epoch;
+    return q;
+}
+
 static void agent_connect(int n)
 {
     struct agent *a = &S->agents[n];
@@ -720,6 +744,7 @@ static void agent_connect(int n)
     a->session = S->next_session++;
     a->up.last = a->down.last = S->now;
     Titan__Internal__LiveWorker live[WORKERS], *list[WORKERS];
+    Titan__Internal__WorkerQuiesced quiet[WORKERS];
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
     hello.node = S->node_names[n];
     hello.slots = 3;
@@ -736,6 +761,10 @@ static void agent_connect(int n)
         live[hello.n_workers].step = w->step;
         live[hello.n_workers].state = w->phase;
         live[hello.n_workers].address = (char *)(S->now >= w->ready_at ? "host:1" : "");
+        if (w->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED) {
+            quiet[hello.n_workers] = what_it_holds(w, false);
+            live[hello.n_workers].quiesced = &quiet[hello.n_workers];
+        }
         list[hello.n_workers] = &live[hello.n_workers];
         hello.n_workers++;
     }
@@ -765,7 +794,7 @@ static void worker_ends(struct fworker *w, int code, const char *why)
         struct fworker *o = &S->fworkers[i];
         if (o->alive && o->job == w->job && o->epoch == w->epoch && o->held_epoch == o->epoch &&
             o->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && o->step < S->specs[o->job].spec.steps &&
-            chance(20))
+            o->step == S->forms[o->job][o->epoch].step && chance(20))
             o->step++;
     }
     if (!S->agents[w->node].alive)
@@ -819,41 +848,42 @@ static void on_agent_up(int n)
 
 static void report_quiet(struct fworker *w, bool paused)
 {
-    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
-    q.job_id = w->job;
-    q.worker_id = w->id;
-    q.epoch = w->epoch;
-    q.last_step = w->step;
-    q.paused = paused;
+    Titan__Internal__WorkerQuiesced q = what_it_holds(w, paused);
     MESSAGE(m, WORKER_QUIESCED, worker_quiesced, q);
     send_up(w->node, &m, true);
 }
 
 static void on_form(int n, const Titan__Internal__FormEpoch *f)
 {
-    CHECK(f->epoch < EPOCHS && f->n_members <= 8, "size of epoch");
+    CHECK(f->epoch < EPOCHS && f->n_members <= 8 && f->n_leavers <= 8, "size of epoch");
     typeof(&S->forms[0][0]) seen = &S->forms[f->job_id][f->epoch];
     struct image_job *j = image_job(f->job_id);
     CHECK(j->epochs[f->epoch].state != EPOCH_NONE, "epoch %llu was told before it was stored", LL(f->epoch));
     if (!seen->seen) {
         seen->seen = true;
         seen->n = f->n_members;
+        seen->n_leavers = f->n_leavers;
         seen->n_holders = f->n_state_holders;
+        seen->source_epoch = f->source_epoch;
         seen->source = f->source;
         seen->resume = f->resume_step;
         snprintf(seen->path, sizeof(seen->path), "%s", f->checkpoint_path);
         memcpy(seen->comm, f->comm_id.data, 16);
         for (size_t i = 0; i < f->n_members; i++)
             seen->members[i] = f->members[i]->worker_id;
+        for (size_t i = 0; i < f->n_leavers; i++)
+            seen->members[f->n_members + i] = f->leavers[i]->worker_id;
         for (size_t i = 0; i < f->n_state_holders; i++)
             seen->holders[i] = f->state_holders[i];
     }
     CHECK(seen->n == f->n_members && memcmp(seen->comm, f->comm_id.data, 16) == 0 && seen->source == f->source &&
-              seen->resume == f->resume_step && seen->n_holders == f->n_state_holders,
+              seen->resume == f->resume_step && seen->n_holders == f->n_state_holders &&
+              seen->n_leavers == f->n_leavers && strcmp(seen->path, f->checkpoint_path) == 0,
           "I1: job %llu epoch %llu was told in two ways", LL(f->job_id), LL(f->epoch));
-    for (size_t i = 0; i < f->n_members; i++) {
-        CHECK(seen->members[i] == f->members[i]->worker_id, "I1: members of epoch %llu", LL(f->epoch));
-        struct fworker *w = &S->fworkers[f->members[i]->worker_id];
+    for (size_t i = 0; i < f->n_members + f->n_leavers; i++) {
+        uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+        CHECK(seen->members[i] == id, "I1: members of epoch %llu", LL(f->epoch));
+        struct fworker *w = &S->fworkers[id];
         if (!w->alive || w->node != n || w->hung || f->epoch == w->epoch)
             continue;
         CHECK(f->epoch > w->epoch, "I2: worker %llu saw epoch %llu and is told %llu", LL(w->id), LL(w->epoch),
@@ -870,44 +900,97 @@ static struct fworker *member(uint64_t job, uint64_t epoch, size_t i)
     return &S->fworkers[S->forms[job][epoch].members[i]];
 }
 
-/* Are all members in it? Then the state is loaded and steps begin. */
+static bool on_disk(const char *path)
+{
+    for (int i = 0; i < S->n_disk; i++)
+        if (*path && strcmp(S->disk[i], path) == 0)
+            return true;
+    return false;
+}
+
+/* Has the holder of that rank its part, and can it give it? */
+static bool present(typeof(&S->forms[0][0]) f, uint64_t epoch, size_t rank)
+{
+    const struct fworker *w = &S->fworkers[f->holders[rank]];
+    return w->alive && w->epoch == epoch && w->held_epoch == f->source_epoch;
+}
+
+/* The rung the members find, and its step. Every other job keeps a copy of each part with the next rank. */
+static uint64_t find_rung(int job, uint64_t epoch)
+{
+    typeof(&S->forms[0][0]) f = &S->forms[job][epoch];
+    uint64_t furthest = 0, last = UINT64_MAX;
+    bool whole = f->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY, missing = false;
+    for (size_t i = 0; i < f->n_holders; i++) {
+        const struct fworker *w = &S->fworkers[f->holders[i]];
+        bool here = present(f, epoch, i), kept = job % 2 && present(f, epoch, (i + 1) % f->n_holders);
+        missing |= !here;
+        whole &= here || kept;
+        furthest = here && w->step > furthest ? w->step : furthest;
+        last = here && w->step < last ? w->step : last;
+    }
+    if (whole) {
+        CHECK(furthest <= last + 1 && furthest <= f->resume, "I3: steps %llu to %llu in memory, %llu told", LL(last),
+              LL(furthest), LL(f->resume));
+        CHECK(missing || furthest == f->resume, "I3: everybody is there at step %llu, not %llu", LL(furthest),
+              LL(f->resume));
+        f->rung = missing ? TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY : TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY;
+        return furthest;
+    }
+    f->rung = *f->path ? TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT : TITAN__INTERNAL__STATE_RUNG__RUNG_INIT;
+    CHECK(!*f->path || on_disk(f->path), "I3: checkpoint '%s' of job %d epoch %llu is not on disk", f->path, job,
+          LL(epoch));
+    unsigned long long step = 0;
+    CHECK(!*f->path || sscanf(f->path, "job%*d-step%llu", &step) == 1, "path '%s'", f->path);
+    if (f->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
+        CHECK(f->resume == step, "resumes at %llu, not %llu", LL(f->resume), step);
+    return step;
+}
+
+static void say_state_ready(const struct fworker *w, typeof(&S->forms[0][0]) f, uint64_t step)
+{
+    Titan__Internal__StateReady r = TITAN__INTERNAL__STATE_READY__INIT;
+    r.job_id = w->job;
+    r.worker_id = w->id;
+    r.epoch = w->epoch;
+    r.rung = (Titan__Internal__StateRung)f->rung;
+    r.step = step;
+    MESSAGE(m, STATE_READY, state_ready, r);
+    send_up(w->node, &m, true);
+}
+
+/* Are all members and leavers in it? Then the state is found and steps begin. */
 static void on_formed(int job, uint64_t epoch)
 {
     typeof(&S->forms[0][0]) f = &S->forms[job][epoch];
     if (f->formed)
         return;
-    for (size_t i = 0; i < f->n; i++) {
+    for (size_t i = 0; i < f->n + f->n_leavers; i++) {
         struct fworker *w = member((uint64_t)job, epoch, i);
         if (!w->alive || w->hung || w->epoch != epoch || w->phase != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING)
             return;
     }
     f->formed = true;
-    totals.from_init += f->source == TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
-    totals.from_checkpoint += f->source == TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT;
-    totals.from_memory += f->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    if (f->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY) {
-        for (size_t i = 0; i < f->n_holders; i++) {
-            struct fworker *w = &S->fworkers[f->holders[i]];
-            CHECK(w->alive && w->step == f->resume && w->held_epoch > 0 && w->epoch == epoch &&
-                      w->held_epoch == S->fworkers[f->holders[0]].held_epoch,
-                  "I3: holder %llu of job %d epoch %llu has step %llu of epoch %llu, wanted %llu", LL(w->id), job,
-                  LL(epoch), LL(w->step), LL(w->held_epoch), LL(f->resume));
-        }
-    } else if (f->source == TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT) {
-        bool there = false;
-        for (int i = 0; i < S->n_disk; i++)
-            there |= strcmp(S->disk[i], f->path) == 0;
-        CHECK(there, "I3: checkpoint '%s' of job %d epoch %llu is not on disk", f->path, job, LL(epoch));
-    } else {
-        CHECK(f->resume == 0, "init at step %llu", LL(f->resume));
-    }
+    f->step = find_rung(job, epoch);
+    totals.from_init += f->rung == TITAN__INTERNAL__STATE_RUNG__RUNG_INIT;
+    totals.from_checkpoint += f->rung == TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT;
+    totals.from_memory += f->rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY;
+    totals.from_buddy += f->rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+    totals.leavers += f->n_leavers;
     for (size_t i = 0; i < f->n; i++) {
         struct fworker *w = member((uint64_t)job, epoch, i);
         w->phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
-        w->step = f->resume;
+        w->step = f->step;
         w->held_epoch = epoch;
     }
-    TRACE("job %d epoch %llu trains with %zu from step %llu", job, LL(epoch), f->n, LL(f->resume));
+    for (size_t i = f->n; i < f->n + f->n_leavers; i++) {
+        struct fworker *w = member((uint64_t)job, epoch, i);
+        w->phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED;
+        w->held_epoch = 0;
+        report_quiet(w, false);
+    }
+    TRACE("job %d epoch %llu trains with %zu from step %llu, rung %u", job, LL(epoch), f->n, LL(f->step), f->rung);
+    say_state_ready(member((uint64_t)job, epoch, 0), f, f->step);
     at(S->now + between(20, 150), EV_STEP, job, epoch);
 }
 
@@ -941,6 +1024,7 @@ static void on_step(int job, uint64_t epoch)
         step = w->step > step ? w->step : step;
     }
     step = step < steps ? step + 1 : steps;
+    f->step = step;
     for (size_t i = 0; i < f->n; i++) {
         struct fworker *w = member((uint64_t)job, epoch, i);
         w->step = step;
@@ -1176,7 +1260,7 @@ static void break_epoch(uint64_t job, uint64_t epoch)
              w->phase != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING))
             continue;
         if (w->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && w->step < S->specs[job].spec.steps &&
-            chance(20))
+            w->step == S->forms[job][epoch].step && chance(20))
             w->step++;
         at(S->now + between(0, 60), EV_QUIET, 0, w->id)->id2 = w->epoch;
     }
@@ -1469,11 +1553,12 @@ static void test_schedules(void **state)
     for (uint64_t i = 1; i <= n; i++)
         run_schedule(i);
     printf("# %llu schedules, %llu inputs; jobs: %llu completed, %llu failed, %llu cancelled; epochs: %llu from init, "
-           "%llu from checkpoint, %llu from memory; %llu recoveries, %llu resizes, %llu waits, %llu coordinator "
+           "%llu from checkpoint, %llu from memory, %llu from buddies, with %llu leavers; %llu recoveries, %llu "
+           "resizes, %llu waits, %llu coordinator "
            "crashes\n",
            LL(n), LL(totals.inputs), LL(totals.completed), LL(totals.failed), LL(totals.cancelled),
-           LL(totals.from_init), LL(totals.from_checkpoint), LL(totals.from_memory), LL(totals.recoveries),
-           LL(totals.resizes), LL(totals.waits), LL(totals.crashes));
+           LL(totals.from_init), LL(totals.from_checkpoint), LL(totals.from_memory), LL(totals.from_buddy),
+           LL(totals.leavers), LL(totals.recoveries), LL(totals.resizes), LL(totals.waits), LL(totals.crashes));
     assert_true(totals.completed > n && totals.failed > 0 && totals.cancelled > 0 && totals.from_memory > n / 4 &&
                 totals.from_checkpoint > n / 4 && totals.recoveries > n / 4 && totals.waits > n / 4 &&
                 totals.crashes > 2 * n);
