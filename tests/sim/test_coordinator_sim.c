@@ -404,6 +404,8 @@ static void image_apply(const struct change *c)
     case CHANGE_JOB_UPDATE:
         image_status(image_job(c->job.id), c);
         break;
+    case CHANGE_NODE_POLICY:
+    case CHANGE_LOSS_ADD:
     case CHANGE_JOB_WISH: /* nobody asks for anything here */
         break;
     case CHANGE_JOB_REASON: {
