@@ -128,7 +128,7 @@ test_bins    := $(test_c:%.c=$(BUILD)/%)
 test_scripts := $(wildcard tests/*/test_*.sh tests/*/test_*.py)
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
-	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
+	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(test_libs) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
 		-lcmocka $(libs_state) $(libs_rpc) $(libs_worker)
 .PHONY: tests
 tests: all $(test_bins) ## build the tests without running them

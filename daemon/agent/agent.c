@@ -134,11 +134,6 @@ static void on_worker_message(struct worker *w, const Titan__Internal__WorkerToA
         out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED;
         out.finished = m->finished;
         break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_STATE_READY:
-        own = OWN(w, m->state_ready);
-        out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_STATE_READY;
-        out.state_ready = m->state_ready;
-        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING:
         tlog_warn(&a->log, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
                   m->failing->reason);

@@ -26,16 +26,10 @@ struct workrec *job_worker(const struct jobrec *j, uint64_t id)
 
 struct seat *job_seat(struct jobrec *j, const struct workrec *w)
 {
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
+    for (uint32_t i = 0; i < j->n_seats; i++)
         if (j->seats[i].worker == w)
             return &j->seats[i];
     return NULL;
-}
-
-bool job_member(struct jobrec *j, const struct workrec *w)
-{
-    const struct seat *seat = job_seat(j, w);
-    return seat && seat < j->seats + j->n_seats;
 }
 
 void job_add_worker(struct jobrec *j, struct workrec *w)
@@ -120,11 +114,10 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
 
 void job_begin_recovery(struct core *c, struct jobrec *j)
 {
-    if (j->recovery.lost || !j->status.started_at_ms)
+    if (j->lost_mono || !j->status.started_at_ms)
         return;
-    memset(&j->recovery, 0, sizeof(j->recovery));
-    j->recovery.lost = c->now.mono_ms;
-    j->recovery.from_step = j->status.step;
+    j->lost_mono = c->now.mono_ms;
+    j->lost_step = j->status.step;
 }
 
 /* --- the end of the work --------------------------------------------------------------------------------------- */
@@ -141,11 +134,12 @@ static bool all_done(const struct jobrec *j)
 
 static bool any_lost(const struct jobrec *j)
 {
-    const uint32_t n = j->n_seats + j->n_leavers;
-    for (uint32_t i = 0; i < n; i++)
+    if (j->leaver_lost)
+        return true;
+    for (uint32_t i = 0; i < j->n_seats; i++)
         if (!j->seats[i].worker && !j->seats[i].finished)
             return true;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < j->n_seats; i++)
         if (j->seats[i].worker && j->seats[i].worker->state == WORKER_STOPPING && !j->seats[i].finished)
             return true;
     return false;
@@ -252,17 +246,17 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->state == WORKER_STOPPING) {
             bool grace = (j->state == JOB_CANCELLING || j->finishing) && w->deadline > c->now.mono_ms;
             tell_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
-        } else if (job_seat(j, w)) {
+        } else if (job_seat(j, w) || w->leaver) {
             here = true;
-            form_again |= !w->missing && w->epoch < j->status.epoch;
+            form_again |= w->epoch < j->status.epoch;
         }
     }
     if (!here || job_final(j) || j->state == JOB_CANCELLING || j->finishing)
         return;
-    if (j->epoch_state == EPOCH_FORMING && form_again) {
+    if (epoch_live(j) && form_again) {
         tell_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
-            if (j->workers[i]->node == n && job_seat(j, j->workers[i]))
+            if (j->workers[i]->node == n && (job_seat(j, j->workers[i]) || j->workers[i]->leaver))
                 j->workers[i]->epoch = j->status.epoch;
     }
     if (j->epoch_state == EPOCH_REVOKED)
@@ -280,7 +274,7 @@ void job_tick(struct core *c, struct jobrec *j)
         if (epoch_leaving(j))
             epoch_exclude_laggards(c, j);
         else if (epoch_live(j))
-            j->broken = j->patient = true;
+            j->broken = true;
     }
     if (!job_final(j) && now >= j->starve_at) {
         j->starve_at = INT64_MAX;
@@ -288,7 +282,6 @@ void job_tick(struct core *c, struct jobrec *j)
     }
     if (j->state == JOB_RUNNING && j->unsaved && now - j->saved_mono >= SAVE_MS)
         say_job_update(c, j);
-    epoch_say_recovered(c, j);
     job_advance(c, j);
 }
 

@@ -1,0 +1,14 @@
+# The cluster in one thread, tests/sim. `make test` has 2,000 schedules of it (tests/sim/test_simulation.c).
+
+sim_src := $(filter-out tests/sim/test_% tests/sim/main.c,$(wildcard tests/sim/*.c))
+lib_sim := $(BUILD)/obj/libsim.a
+$(eval $(call library,$(lib_sim),$(call obj,$(sim_src))))
+$(filter $(BUILD)/tests/sim/%,$(test_bins)): test_libs := $(lib_sim)
+$(filter $(BUILD)/tests/sim/%,$(test_bins)): $(lib_sim)
+sim_bin := $(BUILD)/tests/sim/sim
+$(sim_bin): $(call obj,tests/sim/main.c) $(lib_sim) $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) $(call obj,tests/sim/main.c) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
+
+.PHONY: sim
+sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n)
+	@SEED=$(SEED) ROUNDS=$(ROUNDS) FIRST=$(FIRST) KEEP=$(KEEP) TRACE=$(TRACE) $(sim_bin)

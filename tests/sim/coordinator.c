@@ -1,0 +1,277 @@
+/* The coordinator: its real core, and around it what the shell does (daemon/coordinator/coordinator.c): batches are
+ * committed in their order, messages leave when their batch is durable. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define BEAT_MS 400
+#define RETRY (250 * MS)
+
+struct core_time coord_now(void)
+{
+    return (struct core_time){.mono_ms = clock_mono_of(&S->coord_clocks), .wall_ms = clock_wall_of(&S->coord_clocks)};
+}
+
+static void take(struct batch *b, int submit, int cancel);
+
+static void on_tick(const struct ev *e)
+{
+    if (e->b != S->coord.life || !S->coord.core || S->now < S->coord.tick_at)
+        return;
+    struct batch b;
+    batch_init(&b);
+    S->coord.tick_at = 0;
+    core_tick(S->coord.core, coord_now(), &b);
+    take(&b, 0, 0);
+}
+static const struct handler tick = {"tick", on_tick, TARGET_COORD};
+
+static void set_timer(void)
+{
+    struct coord *c = &S->coord;
+    int64_t due = core_deadline(c->core);
+    usec when = S->now + BEAT_MS * MS;
+    if (due != INT64_MAX) {
+        usec reached = clock_reaches(&S->coord_clocks, due);
+        when = reached < when ? reached : when;
+    }
+    when = when > S->now ? when : S->now + MS;
+    if (c->tick_at > S->now && c->tick_at <= when)
+        return;
+    c->tick_at = when;
+    (void)at(when, &tick, SIM_COORD, c->life);
+}
+
+/* --- commits --------------------------------------------------------------------------------------------------------
+ */
+
+static void on_request(const struct ev *e)
+{
+    coord_request((int)e->a);
+}
+static const struct handler again = {"request again", on_request, TARGET_WORLD};
+
+/* Whoever asked has no answer and asks again. */
+static void forget_pending(struct pending *p)
+{
+    struct coord *c = &S->coord;
+    if (p->submit || p->cancel)
+        (void)at(S->now + 100 * MS, &again, (uint64_t)(p->submit + p->cancel), 0);
+    if (p->submit && !S->image.jobs[p->submit].there)
+        c->submitted[p->submit] = false;
+    batch_free(&p->batch);
+    free(p);
+}
+
+static void release_messages(const struct pending *p)
+{
+    for (const struct batch_message *m = p->batch.messages; m; m = m->next) {
+        must_told(m->message);
+        net_down(m->session, &m->message->base);
+    }
+    for (const struct batch_drop *d = p->batch.drops; d; d = d->next)
+        net_drop(d->session);
+}
+
+static void on_commit(const struct ev *e)
+{
+    struct coord *c = &S->coord;
+    struct pending *p = c->pending;
+    if (e->b != c->life || !p || !c->core)
+        return;
+    static const struct handler commit = {"commit", on_commit, TARGET_COORD};
+    if (!disk_accepts()) {
+        c->stalled = true;
+        totals->store_refused++;
+        (void)at(S->now + RETRY, &commit, SIM_COORD, c->life);
+        return;
+    }
+    c->pending = p->next;
+    c->stalled &= c->pending != NULL;
+    if (!c->pending)
+        c->pending_tail = &c->pending;
+    disk_apply(p->submit, p->batch.changes);
+    if (c->kill_at_commit) { /* durable, but nobody was told */
+        c->kill_at_commit = false;
+        if (p->submit)
+            c->job_acked[p->submit] = true; /* asked again, it would be found there */
+        p->submit = 0;
+        forget_pending(p);
+        coord_kill(between(CHANCE_HOST, 20 * MS, 4 * SEC));
+        return;
+    }
+    release_messages(p);
+    if (p->cancel)
+        c->cancel_acked[p->cancel] = true;
+    int submitted = p->submit;
+    batch_free(&p->batch);
+    free(p);
+    if (submitted) {
+        c->job_acked[submitted] = true;
+        struct batch b;
+        batch_init(&b);
+        core_submitted(c->core, &S->image.jobs[submitted].job, coord_now(), &b);
+        take(&b, 0, 0);
+    }
+    if (c->pending) {
+        usec when = S->now + disk_commit_takes();
+        c->commit_last = when;
+        (void)at(when, &commit, SIM_COORD, c->life);
+    }
+}
+static const struct handler commit_first = {"commit", on_commit, TARGET_COORD};
+
+/* What the core wants goes to the disk; messages follow when it is there. */
+static void take(struct batch *b, int submit, int cancel)
+{
+    struct coord *c = &S->coord;
+    totals->inputs++;
+    set_timer();
+    if (!b->changes && !b->messages && !b->drops && !submit && !cancel) {
+        batch_free(b);
+        return;
+    }
+    struct pending *p = calloc(1, sizeof(*p));
+    titan_assert(p);
+    p->batch = *b;
+    p->submit = submit;
+    p->cancel = cancel;
+    bool idle = !c->pending;
+    *c->pending_tail = p;
+    c->pending_tail = &p->next;
+    if (idle)
+        (void)at(S->now + disk_commit_takes(), &commit_first, SIM_COORD, c->life);
+}
+
+/* --- its life -------------------------------------------------------------------------------------------------------
+ */
+
+static void on_restart(const struct ev *e)
+{
+    (void)e;
+    if (!S->coord.core)
+        coord_start();
+}
+static const struct handler restart = {"coordinator starts", on_restart, TARGET_WORLD};
+
+void coord_start(void)
+{
+    struct coord *c = &S->coord;
+    if (!disk_accepts()) { /* the term cannot be written */
+        (void)at(S->now + RETRY, &restart, SIM_COORD, 0);
+        return;
+    }
+    struct core_options options = {.term = ++c->term,
+                                   .seed = S->plan->seed * 1000 + c->term,
+                                   .next_worker_id = S->image.last_worker + 1,
+                                   .jobs_dir = "/jobs",
+                                   .beat_ms = BEAT_MS,
+                                   .node_timeout_ms = 2000,
+                                   .start_ms = 4000,
+                                   .quiesce_ms = 1500,
+                                   .pause_ms = 3000,
+                                   .form_ms = 5000,
+                                   .stall_ms = 3000,
+                                   .stop_ms = 1000,
+                                   .starve_ms = 4000};
+    c->life++;
+    totals->coordinator_lives++;
+    c->pending = NULL;
+    c->pending_tail = &c->pending;
+    titan_assert(core_new(&options, &c->core, NULL) == TITAN_OK);
+    disk_restore(c->core, coord_now());
+    TRACE("coordinator up, term %llu", LL(c->term));
+    c->tick_at = S->now;
+    (void)at(S->now, &tick, SIM_COORD, c->life);
+}
+
+void coord_kill(usec restart_after)
+{
+    struct coord *c = &S->coord;
+    if (!c->core)
+        return;
+    TRACE("coordinator is killed");
+    core_free(c->core);
+    c->core = NULL;
+    c->stopped = c->stalled = false;
+    for (struct pending *p = c->pending, *next; p; p = next) {
+        next = p->next;
+        forget_pending(p);
+    }
+    c->pending = NULL;
+    if (restart_after < 0)
+        return;
+    cluster_continue(TARGET_COORD, SIM_COORD); /* what waited for it finds another life */
+    net_coord_gone();
+    (void)at(S->now + restart_after, &restart, SIM_COORD, 0);
+}
+
+static void on_continue(const struct ev *e)
+{
+    if (e->b != S->coord.life || !S->coord.stopped)
+        return;
+    TRACE("coordinator goes on");
+    S->coord.stopped = false;
+    cluster_continue(TARGET_COORD, SIM_COORD);
+}
+
+void coord_stop(usec lasts)
+{
+    static const struct handler go_on = {"coordinator continues", on_continue, TARGET_WORLD};
+    if (!S->coord.core || S->coord.stopped)
+        return;
+    TRACE("coordinator is stopped");
+    S->coord.stopped = true;
+    (void)at(S->now + lasts, &go_on, SIM_COORD, S->coord.life);
+}
+
+/* --- inputs ---------------------------------------------------------------------------------------------------------
+ */
+
+void coord_hears(uint64_t session, const void *bytes, uint32_t len)
+{
+    agent_message *m = titan__internal__agent_message__unpack(&event_memory, len, bytes);
+    titan_assert(m);
+    struct batch b;
+    struct titan_error err = {0};
+    batch_init(&b);
+    titan_status status = core_agent(S->coord.core, session, m, coord_now(), &b, &err);
+    if (status != TITAN_OK) {
+        TRACE("session %llu is refused: %s", LL(session), err.msg);
+        net_drop(session);
+    }
+    take(&b, 0, 0);
+}
+
+void coord_session_closed(uint64_t session)
+{
+    struct batch b;
+    batch_init(&b);
+    core_session_closed(S->coord.core, session, coord_now(), &b);
+    take(&b, 0, 0);
+}
+
+void coord_request(int job)
+{
+    struct coord *c = &S->coord;
+    if (!c->core || c->stopped || c->stalled) {
+        (void)at(S->now + 100 * MS, &again, (uint64_t)job, 0);
+        return;
+    }
+    struct batch b;
+    batch_init(&b);
+    if (!c->submitted[job]) {
+        c->submitted[job] = true;
+        take(&b, job, 0);
+        return;
+    }
+    enum job_state state = JOB_NONE;
+    struct titan_error err = {0};
+    titan_status status = core_cancel(c->core, (uint64_t)job, "changed my mind", 500, coord_now(), &b, &state, &err);
+    TRACE("cancel of job %d: %s", job, titan_status_name(status));
+    CHECK("I5", status == TITAN_OK || status == TITAN_ECONFLICT || status == TITAN_ENOTFOUND, "cancel: %s", err.msg);
+    take(&b, 0, status == TITAN_OK ? job : 0);
+}

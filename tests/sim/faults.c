@@ -1,0 +1,243 @@
+/* How each fault strikes, and how it ends. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int pick_host(uint32_t pick)
+{
+    return (int)(pick % (uint32_t)S->plan->nodes);
+}
+
+/* --- links ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Which directed links a cut takes; the same when it heals. */
+static void cut_links(const struct fault *f, void (*each)(int from, int to))
+{
+    int n = pick_host(f->pick), other = pick_host(f->pick2);
+    switch (f->kind) {
+    case FAULT_CUT_COORD:
+        each(n, SIM_COORD);
+        each(SIM_COORD, n);
+        break;
+    case FAULT_CUT_ONE_WAY:
+        if (f->pick2 % 3 == 0 || n == other)
+            each(f->pick2 & 1 ? n : SIM_COORD, f->pick2 & 1 ? SIM_COORD : n);
+        else
+            each(n, other);
+        break;
+    default: /* all links between those with a bit and those without */
+        for (int a = 0; a <= SIM_COORD; a++)
+            for (int b = 0; b <= SIM_COORD; b++) {
+                uint32_t side = f->kind == FAULT_CUT_NODE ? 1u << n : f->pick;
+                if (a != b && (side >> a & 1) != (side >> b & 1))
+                    each(a, b);
+            }
+        break;
+    }
+}
+
+static void on_heal(const struct ev *e)
+{
+    TRACE("%s is over", fault_names[S->plan->faults[e->a].kind]);
+    cut_links(&S->plan->faults[e->a], net_heal);
+    training_network_changed();
+}
+
+static void cut(const struct fault *f)
+{
+    static const struct handler heal = {"heals", on_heal, TARGET_WORLD};
+    cut_links(f, net_cut);
+    (void)at(S->now + f->lasts, &heal, (uint64_t)(f - S->plan->faults), 0);
+}
+
+static void trouble_link(const struct fault *f)
+{
+    int n = pick_host(f->pick);
+    for (int o = 0; o <= SIM_COORD; o++) {
+        for (int way = 0; way < 2; way++) {
+            struct link *l = way ? &S->links[n][o] : &S->links[o][n];
+            if (f->kind == FAULT_LINK_SLOW) {
+                l->slow_until = S->now + f->lasts;
+                l->extra = (5 + f->pick2 % 400) * MS;
+            } else if (f->kind == FAULT_LINK_LOSSY) {
+                l->lossy_until = S->now + f->lasts;
+                l->loss = 5 + (int)(f->pick2 % 60);
+            } else {
+                l->doubles_until = S->now + f->lasts;
+            }
+        }
+    }
+}
+
+/* --- processes ------------------------------------------------------------------------------------------------------
+ */
+
+static void on_continue(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    if (!p->alive || !p->stopped)
+        return;
+    TRACE("worker %llu goes on", LL(p->id));
+    p->stopped = false;
+    cluster_continue(TARGET_WORKER, p->id);
+}
+
+static void on_second_kill(const struct ev *e)
+{
+    const struct proc *p = proc_pick((uint32_t)e->a);
+    if (p)
+        proc_end(p->id, -1, 9, "fault");
+}
+
+static void trouble_worker(const struct fault *f)
+{
+    static const struct handler go_on = {"worker continues", on_continue, TARGET_WORLD};
+    static const struct handler second = {"second kill", on_second_kill, TARGET_WORLD};
+    struct proc *p = proc_pick(f->pick);
+    if (!p)
+        return;
+    switch (f->kind) {
+    case FAULT_WORKER_HANG:
+        TRACE("worker %llu hangs", LL(p->id));
+        p->hung = true;
+        break;
+    case FAULT_WORKER_STOP:
+        TRACE("worker %llu is stopped", LL(p->id));
+        p->stopped = true;
+        (void)at(S->now + f->lasts, &go_on, p->id, 0);
+        break;
+    case FAULT_WORKERS_KILL:
+        (void)at(S->now + f->lasts, &second, f->pick2, 0);
+        proc_end(p->id, -1, 9, "fault");
+        break;
+    case FAULT_WORKER_EXIT:
+        proc_end(p->id, 1, 0, "fault");
+        break;
+    default:
+        proc_end(p->id, -1, 9, "fault");
+        break;
+    }
+}
+
+/* --- a stranger -----------------------------------------------------------------------------------------------------
+ */
+
+/* It has a session as anybody who reaches the port, and claims to be a node that is there, or says nonsense. */
+static void false_name(const struct fault *f)
+{
+    if (!S->coord.core || S->coord.stopped)
+        return;
+    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    m.hello = &hello;
+    hello.node = f->pick2 % 4 == 0 ? (char *)"no/name" : S->hosts[pick_host(f->pick)].name;
+    hello.slots = f->pick2 % 4 == 1 ? 0 : 2;
+    hello.device = (char *)(f->pick2 % 4 == 2 ? "abacus" : "cpu");
+    if (f->pick2 % 4 == 3)
+        return; /* see below: refused by token, which is the shell's */
+    uint32_t len;
+    uint64_t session = S->next_session++;
+    S->streams[session] = (struct stream){.host = 0, .coord_life = S->coord.life, .coord_open = true};
+    void *bytes = packed(&m.base, &len);
+    coord_hears(session, bytes, len);
+    free(bytes);
+}
+
+/* --- strikes --------------------------------------------------------------------------------------------------------
+ */
+
+static void strike(const struct fault *f)
+{
+    int n = pick_host(f->pick);
+    switch (f->kind) {
+    case FAULT_WORKER_KILL:
+    case FAULT_WORKER_EXIT:
+    case FAULT_WORKER_HANG:
+    case FAULT_WORKER_STOP:
+    case FAULT_WORKERS_KILL:
+        trouble_worker(f);
+        break;
+    case FAULT_COMM_BREAK:
+        training_break(f->pick);
+        break;
+    case FAULT_STARTS_FAIL:
+        S->hosts[n].starts_fail_until = S->now + f->lasts;
+        break;
+    case FAULT_AGENT_KILL:
+        host_agent_kill(n, f->lasts);
+        break;
+    case FAULT_AGENT_STOP:
+        host_agent_stop(n, f->lasts);
+        break;
+    case FAULT_NODE_POWER:
+        host_power_off(n, f->lasts);
+        break;
+    case FAULT_COORD_KILL:
+        coord_kill(f->lasts);
+        break;
+    case FAULT_COORD_KILL_AT_COMMIT:
+        S->coord.kill_at_commit = true;
+        break;
+    case FAULT_COORD_STOP:
+        coord_stop(f->lasts);
+        break;
+    case FAULT_STREAM_BREAK:
+        net_break(n);
+        break;
+    case FAULT_CUT_COORD:
+    case FAULT_CUT_NODE:
+    case FAULT_CUT_ONE_WAY:
+    case FAULT_CUT_SPLIT:
+        cut(f);
+        break;
+    case FAULT_LINK_SLOW:
+    case FAULT_LINK_LOSSY:
+    case FAULT_LINK_DOUBLES:
+        trouble_link(f);
+        break;
+    case FAULT_REPLAY_UP:
+    case FAULT_REPLAY_DOWN:
+        net_replay(f->kind == FAULT_REPLAY_UP, f->pick);
+        break;
+    case FAULT_FALSE_NAME:
+        false_name(f);
+        break;
+    case FAULT_DISK_SLOW:
+        S->disk.slow_until = S->now + f->lasts;
+        break;
+    case FAULT_DISK_FULL:
+        S->disk.full_until = S->now + f->lasts;
+        break;
+    case FAULT_DISK_ERROR:
+        S->disk.error_until = S->now + f->lasts;
+        break;
+    case FAULT_WALL_STEP:
+        (f->pick % 2 ? &S->coord_clocks : &S->hosts[pick_host(f->pick2)].clocks)->wall_offset_ms +=
+            f->pick2 % 2 ? 3600000 : -3600000;
+        break;
+    case REQUEST_CANCEL:
+        if (S->coord.submitted[1 + f->pick % (uint32_t)S->plan->jobs])
+            coord_request(1 + (int)(f->pick % (uint32_t)S->plan->jobs));
+        break;
+    case FAULT_KINDS:
+        break;
+    }
+}
+
+static void on_strike(const struct ev *e)
+{
+    const struct fault *f = &S->plan->faults[e->a];
+    TRACE("*** %s", fault_names[f->kind]);
+    totals->struck[f->kind]++;
+    strike(f);
+}
+
+void faults_begin(void)
+{
+    static const struct handler strikes = {"strikes", on_strike, TARGET_WORLD};
+    for (int i = 0; i < S->plan->n_faults; i++)
+        (void)at(S->plan->faults[i].at, &strikes, (uint64_t)i, 0);
+}

@@ -1,0 +1,267 @@
+/* What is committed, as plain rows: faster than a store, and the judge of every change: states move by their tables
+ * (I6), epochs are made once and one after the other (I1), steps and checkpoints belong to their epoch (I3), epochs
+ * are of legal sizes and reasons are true (I11). */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+static struct image_job *job_of(uint64_t id)
+{
+    CHECK("I5", id >= 1 && id <= SIM_JOBS && S->image.jobs[id].there, "change of job %llu, which is not stored",
+          LL(id));
+    return &S->image.jobs[id];
+}
+
+void image_submit(int job)
+{
+    struct image_job *j = &S->image.jobs[job];
+    j->there = true;
+    j->job = S->plan->specs[job];
+    j->job.state = JOB_PENDING;
+}
+
+static void take_status(struct image_job *j, const struct change *c)
+{
+    const struct job_status *s = &c->job.status;
+    if (s->epoch == j->job.status.epoch && s->world_size)
+        CHECK("I3", s->step >= j->job.status.step, "job %llu step falls from %llu to %llu in epoch %llu", LL(j->job.id),
+              LL(j->job.status.step), LL(s->step), LL(s->epoch));
+    CHECK("I1", s->epoch >= j->job.status.epoch, "job %llu epoch falls", LL(j->job.id));
+    j->job.status = *s;
+    (void)snprintf(j->checkpoint, sizeof(j->checkpoint), "%s", s->checkpoint ? s->checkpoint : "");
+    j->job.status.checkpoint = j->checkpoint;
+}
+
+static void add_epoch(struct image_job *j, const struct change *c)
+{
+    const struct epoch *e = &c->epoch;
+    CHECK("sim", e->number < SIM_EPOCHS && e->world_size <= SIM_WORLD, "more epochs than the simulator keeps");
+    CHECK("I1", j->epochs[e->number].state == EPOCH_NONE, "epoch %llu of job %llu is made twice", LL(e->number),
+          LL(j->job.id));
+    for (uint64_t n = e->number - 1; n > 0; n--)
+        CHECK("I1", j->epochs[n].state == EPOCH_REVOKED || j->epochs[n].state == EPOCH_ENDED,
+              "epoch %llu of job %llu is made while %llu lives", LL(e->number), LL(j->job.id), LL(n));
+    struct epoch *copy = &j->epochs[e->number];
+    *copy = *e;
+    copy->state = EPOCH_FORMING;
+    copy->workers = j->members[e->number];
+    memcpy(j->members[e->number], e->workers, e->world_size * sizeof(uint64_t));
+    (void)snprintf(j->paths[e->number], sizeof(j->paths[0]), "%s", e->checkpoint ? e->checkpoint : "");
+    copy->checkpoint = j->paths[e->number];
+    j->newest = e->number;
+    totals->epochs++;
+    CHECK("I11", world_set_has(&j->job.spec.worlds, e->world_size), "epoch of a forbidden size %u", e->world_size);
+}
+
+static void take_worker(const struct change *c)
+{
+    CHECK("sim", c->worker.id < SIM_WORKERS, "more workers than the simulator keeps");
+    struct image_worker *w = &S->image.workers[c->worker.id];
+    if (c->kind == CHANGE_WORKER_PID) {
+        w->w.pid = c->worker.pid;
+        return;
+    }
+    bool add = c->kind == CHANGE_WORKER_ADD;
+    int from = add ? WORKER_NONE : (int)w->w.state, to = add ? WORKER_STARTING : (int)c->worker.state;
+    CHECK("I6", sm_allowed(&worker_sm, from, to), "worker %llu %s -> %s", LL(c->worker.id), sm_name(&worker_sm, from),
+          sm_name(&worker_sm, to));
+    CHECK("I1", !add || w->w.id == 0, "worker id %llu is used twice", LL(c->worker.id));
+    int64_t pid = w->w.pid;
+    w->w = c->worker;
+    w->w.pid = pid;
+    w->w.state = (enum worker_state)to;
+    (void)snprintf(w->node, sizeof(w->node), "%s", c->worker.node);
+    (void)snprintf(w->address, sizeof(w->address), "%s", c->worker.address ? c->worker.address : "");
+    w->w.node = w->node;
+    w->w.address = w->address;
+    w->w.reason = "";
+    S->image.last_worker = MAX(S->image.last_worker, w->w.id);
+    struct image_job *j = job_of(c->worker.job_id);
+    j->counted += c->worker.counted;
+    if (to == WORKER_EXITED && c->worker.exit_code == 2)
+        j->permanent = true;
+}
+
+static void take_checkpoint(const struct change *c)
+{
+    struct image_job *j = job_of(c->checkpoint.job_id);
+    struct image_ckpt *k = NULL;
+    for (int i = 0; i < S->image.n_ckpts; i++)
+        if (S->image.ckpts[i].c.job_id == c->checkpoint.job_id && S->image.ckpts[i].c.step == c->checkpoint.step)
+            k = &S->image.ckpts[i];
+    if (c->kind == CHANGE_CHECKPOINT_EXPIRE) {
+        CHECK("I8", k && k->state == CHECKPOINT_COMMITTED, "expiry of a checkpoint that is not there");
+        k->state = CHECKPOINT_EXPIRED;
+        return;
+    }
+    CHECK("I3", c->checkpoint.epoch == j->job.status.epoch, "checkpoint of epoch %llu stored under epoch %llu",
+          LL(c->checkpoint.epoch), LL(j->job.status.epoch));
+    CHECK("I8", disk_has_checkpoint(c->checkpoint.path), "checkpoint '%s' is listed and not durable",
+          c->checkpoint.path);
+    if (!k) {
+        CHECK("sim", S->image.n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
+        k = &S->image.ckpts[S->image.n_ckpts++];
+    }
+    k->c = c->checkpoint;
+    k->state = CHECKPOINT_COMMITTED;
+    (void)snprintf(k->path, sizeof(k->path), "%s", c->checkpoint.path);
+    k->c.path = k->path;
+}
+
+static void take_node(const struct change *c)
+{
+    for (int i = 0; i < S->plan->nodes; i++) {
+        if (strcmp(S->hosts[i].name, c->node.name) != 0)
+            continue;
+        struct node *n = &S->image.nodes[i];
+        CHECK("I6", n->state == c->node.state || sm_allowed(&node_sm, (int)n->state, (int)c->node.state),
+              "node moves %d -> %d", (int)n->state, (int)c->node.state);
+        *n = c->node;
+        n->name = S->hosts[i].name;
+        n->device = "cpu";
+        n->address = S->hosts[i].name;
+        n->version = "1";
+    }
+}
+
+static void take_reason(struct image_job *j, const struct change *c)
+{
+    (void)snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);
+    if (!*j->reason)
+        return;
+    totals->waits++;
+    enum epoch_state epoch = j->epochs[j->job.status.epoch].state;
+    CHECK("I11", epoch != EPOCH_FORMING && epoch != EPOCH_RUNNING, "job %llu waits while it trains: %s", LL(c->job.id),
+          j->reason);
+}
+
+static void move_job(struct image_job *j, const struct change *c)
+{
+    CHECK("I6", sm_allowed(&job_sm, (int)j->job.state, (int)c->job.state), "job %llu %s -> %s", LL(c->job.id),
+          sm_name(&job_sm, (int)j->job.state), sm_name(&job_sm, (int)c->job.state));
+    j->job.state = c->job.state;
+    (void)snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);
+    CHECK("I11", j->job.state != JOB_RUNNING || strncmp(j->reason, "waiting", 7) != 0, "job %llu runs and waits",
+          LL(c->job.id));
+    take_status(j, c);
+}
+
+static void move_run(struct image_job *j, const struct change *c)
+{
+    bool add = c->kind == CHANGE_RUN_ADD;
+    int from = add ? RUN_NONE : (int)j->run_state, to = add ? RUN_ACTIVE : (int)c->run.state;
+    CHECK("I6", c->run.number == j->run + add, "run %u follows %u", c->run.number, j->run);
+    CHECK("I6", sm_allowed(&run_sm, from, to), "run %s -> %s", sm_name(&run_sm, from), sm_name(&run_sm, to));
+    j->run = c->run.number;
+    j->run_state = (enum run_state)to;
+}
+
+static void move_epoch(struct image_job *j, const struct change *c)
+{
+    CHECK("I1", c->epoch.number < SIM_EPOCHS, "epoch %llu", LL(c->epoch.number));
+    struct epoch *e = &j->epochs[c->epoch.number];
+    CHECK("I6", sm_allowed(&epoch_sm, (int)e->state, (int)c->epoch.state), "epoch %s -> %s",
+          sm_name(&epoch_sm, (int)e->state), sm_name(&epoch_sm, (int)c->epoch.state));
+    e->state = c->epoch.state;
+}
+
+static void take_event(const struct change *c)
+{
+    if (strcmp(c->event.type, "epoch.failed") == 0)
+        job_of(c->event.job_id)->failed_epochs++;
+    totals->recoveries += strcmp(c->event.type, "recovery.finished") == 0;
+    totals->resizes += strcmp(c->event.type, "resize.finished") == 0;
+}
+
+void image_apply(const struct change *c)
+{
+    TRACE("    stored %-18s job %llu epoch %llu step %llu: %s", c->has_event ? c->event.type : "(status)",
+          LL(c->event.job_id), LL(c->event.epoch), LL(c->event.step), c->has_event ? c->event.message : "");
+    switch (c->kind) {
+    case CHANGE_JOB_MOVE:
+        move_job(job_of(c->job.id), c);
+        break;
+    case CHANGE_JOB_UPDATE:
+        take_status(job_of(c->job.id), c);
+        break;
+    case CHANGE_JOB_REASON:
+        take_reason(job_of(c->job.id), c);
+        break;
+    case CHANGE_RUN_ADD:
+    case CHANGE_RUN_MOVE:
+        move_run(job_of(c->run.job_id), c);
+        break;
+    case CHANGE_EPOCH_ADD:
+        add_epoch(job_of(c->epoch.job_id), c);
+        break;
+    case CHANGE_EPOCH_MOVE:
+        move_epoch(job_of(c->epoch.job_id), c);
+        break;
+    case CHANGE_WORKER_ADD:
+    case CHANGE_WORKER_MOVE:
+    case CHANGE_WORKER_PID:
+        take_worker(c);
+        break;
+    case CHANGE_CHECKPOINT_COMMIT:
+    case CHANGE_CHECKPOINT_EXPIRE:
+        take_checkpoint(c);
+        break;
+    case CHANGE_NODE_PUT:
+        take_node(c);
+        break;
+    case CHANGE_EVENT:
+        take_event(c);
+        break;
+    default:
+        CHECK("sim", S->disk.db, "change %d is not known to the simulator", (int)c->kind);
+        break;
+    }
+}
+
+/* --- back into a core -----------------------------------------------------------------------------------------------
+ */
+
+static int newer(const void *a, const void *b)
+{
+    const struct checkpoint *x = a, *y = b;
+    return x->step < y->step ? 1 : -1;
+}
+
+static void restore_job(struct core *core, int id, struct core_time now)
+{
+    static struct worker live[SIM_WORKERS];
+    static struct checkpoint ckpts[SIM_CKPTS];
+    struct image_job *j = &S->image.jobs[id];
+    struct core_saved_job saved = {.job = j->job, .run = j->run, .run_active = j->run_state == RUN_ACTIVE};
+    for (uint64_t w = 1; w <= S->image.last_worker; w++)
+        if (S->image.workers[w].w.job_id == (uint64_t)id && !sm_final(&worker_sm, (int)S->image.workers[w].w.state))
+            live[saved.n_workers++] = S->image.workers[w].w;
+    for (int k = 0; k < S->image.n_ckpts; k++)
+        if (S->image.ckpts[k].c.job_id == (uint64_t)id && S->image.ckpts[k].state == CHECKPOINT_COMMITTED)
+            ckpts[saved.n_checkpoints++] = S->image.ckpts[k].c;
+    qsort(ckpts, saved.n_checkpoints, sizeof(*ckpts), newer);
+    const struct epoch *e = j->job.status.epoch ? &j->epochs[j->job.status.epoch] : NULL;
+    saved.job.reason = j->reason;
+    saved.workers = live;
+    saved.checkpoints = ckpts;
+    saved.epoch = e;
+    if (e && e->source_epoch) {
+        saved.holders = j->members[e->source_epoch];
+        saved.n_holders = j->epochs[e->source_epoch].world_size;
+    }
+    core_restore_job(core, &saved, now);
+}
+
+void image_restore(struct core *core, struct core_time now)
+{
+    for (int i = 0; i < S->plan->nodes; i++)
+        if (S->image.nodes[i].state != NODE_NONE)
+            core_restore_node(core, &S->image.nodes[i], now);
+    for (int id = 1; id <= SIM_JOBS; id++)
+        if (S->image.jobs[id].there && !sm_final(&job_sm, (int)S->image.jobs[id].job.state))
+            restore_job(core, id, now);
+}

@@ -1,0 +1,235 @@
+/* What must hold, checked where it could stop holding; image.c has those about what is stored.
+ *
+ *  I1  an epoch of a job has one membership, one communicator id, one source, whoever sends it and how often
+ *  I2  nobody acts on an epoch lower than one it has seen; no step is agreed on in an epoch after a later one has begun
+ *  I3  a committed step has one content, follows the one before it, and is not lost while a whole set of its parts is
+ *      with the members of the next epoch
+ *  I4  the steps of a job, each with its samples, are made once and in order
+ *  I5  acknowledged submits and cancels survive
+ *  I7  no worker outlives its job
+ *  I8  a checkpoint that is listed or named in an order is whole on disk
+ *  I9  once faults have stopped, every job ends
+ *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job */
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* --- orders ---------------------------------------------------------------------------------------------------------
+ */
+
+static struct told *told_of(uint64_t job, uint64_t epoch)
+{
+    CHECK("sim", job >= 1 && job <= SIM_JOBS && epoch < SIM_EPOCHS, "job %llu, epoch %llu", LL(job), LL(epoch));
+    return &S->told[job][epoch];
+}
+
+static void first_told(struct told *t, const Titan__Internal__FormEpoch *f)
+{
+    t->seen = true;
+    t->n = f->n_members;
+    t->n_holders = f->n_state_holders;
+    t->n_leavers = f->n_leavers;
+    t->source = f->source;
+    t->resume = f->resume_step;
+    memcpy(t->comm, f->comm_id.data, sizeof(t->comm));
+    for (size_t i = 0; i < f->n_members; i++)
+        t->members[i] = f->members[i]->worker_id;
+    for (size_t i = 0; i < f->n_state_holders; i++)
+        t->holders[i] = f->state_holders[i];
+    for (size_t i = 0; i < f->n_leavers; i++)
+        t->leavers[i] = f->leavers[i]->worker_id;
+}
+
+void must_told(const coord_message *m)
+{
+    if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)
+        return;
+    const Titan__Internal__FormEpoch *f = m->form;
+    struct told *t = told_of(f->job_id, f->epoch);
+    const struct image_job *j = &S->image.jobs[f->job_id];
+    CHECK("sim", f->n_members <= SIM_WORLD && f->n_leavers <= SIM_WORLD && f->n_state_holders <= SIM_WORLD,
+          "size of an epoch");
+    CHECK("I1", j->epochs[f->epoch].state != EPOCH_NONE, "epoch %llu of job %llu is told before it is stored",
+          LL(f->epoch), LL(f->job_id));
+    CHECK("I1", f->comm_id.len == 16, "communicator id of %zu bytes", f->comm_id.len);
+    if (!t->seen)
+        first_told(t, f);
+    bool same = t->n == f->n_members && memcmp(t->comm, f->comm_id.data, 16) == 0 && t->source == f->source &&
+                t->resume == f->resume_step && t->n_holders == f->n_state_holders && t->n_leavers == f->n_leavers;
+    for (size_t i = 0; same && i < f->n_members; i++)
+        same &= t->members[i] == f->members[i]->worker_id;
+    for (size_t i = 0; same && i < f->n_leavers; i++)
+        same &= t->leavers[i] == f->leavers[i]->worker_id;
+    CHECK("I1", same, "job %llu epoch %llu is told in two ways", LL(f->job_id), LL(f->epoch));
+}
+
+void must_enter(const struct proc *p, const struct comm *c)
+{
+    CHECK("I2", c->epoch > p->entered, "worker %llu has been in epoch %llu and enters %llu", LL(p->id), LL(p->entered),
+          LL(c->epoch));
+    for (int i = 0; i < S->n_comms; i++) {
+        const struct comm *o = &S->comms[i];
+        CHECK("I1", o->job != c->job || o->epoch != c->epoch || memcmp(o->id, c->id, sizeof(c->id)) == 0,
+              "job %llu has two epochs %llu", LL(c->job), LL(c->epoch));
+    }
+}
+
+/* --- state ----------------------------------------------------------------------------------------------------------
+ */
+
+/* What p holds of that epoch; NULL = nothing. */
+static const struct holding *held(const struct proc *p, uint64_t epoch)
+{
+    if (epoch && p->sealed.epoch == epoch)
+        return &p->sealed;
+    return epoch && p->unsealed.epoch == epoch ? &p->unsealed : NULL;
+}
+
+bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *ret, bool *ret_replica,
+                bool *ret_rolled)
+{
+    bool own[SIM_RANKS] = {false}, any[SIM_RANKS] = {false};
+    const struct holding *furthest = NULL;
+    *ret_rolled = false;
+    for (int i = 0; i < n; i++) {
+        const struct holding *h = held(&S->procs[workers[i]], epoch);
+        if (h && (!furthest || h->step > furthest->step))
+            furthest = h;
+    }
+    if (!furthest)
+        return false;
+    for (int i = 0; i < n; i++) {
+        const struct proc *p = &S->procs[workers[i]];
+        const struct holding *h = held(p, epoch);
+        if (!h)
+            continue;
+        bool behind = h->step + 1 == furthest->step && h == &p->sealed && p->prepared;
+        if (h->step != furthest->step && !behind)
+            continue;
+        *ret_rolled |= behind;
+        own[h->rank % h->parts] = any[h->rank % h->parts] = true;
+        if (h->ward >= 0)
+            any[h->ward % h->parts] = true;
+    }
+    bool all = true;
+    *ret_replica = true;
+    for (int part = 0; part < furthest->parts; part++) {
+        all &= any[part];
+        *ret_replica &= own[part];
+    }
+    *ret = *furthest;
+    return all;
+}
+
+static void forget_steps_above(const struct comm *c, struct ledger *l)
+{
+    struct holding found;
+    bool replica, rolled;
+    for (uint64_t epoch = 1; epoch < c->epoch && (c->source == STATE_FROM_MEMORY || S->strict_source); epoch++)
+        CHECK("I3",
+              !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step < l->top ||
+                  found.content != l->content[l->top],
+              "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
+              LL(c->epoch), LL(c->target.step), LL(l->top));
+    TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));
+    totals->rolled_back += l->top - c->target.step;
+    l->top = c->target.step;
+}
+
+void must_start(const struct comm *c)
+{
+    struct ledger *l = &S->ledgers[c->job];
+    CHECK("I2", c->epoch > l->newest, "job %llu starts epoch %llu after %llu", LL(c->job), LL(c->epoch), LL(l->newest));
+    l->newest = c->epoch;
+    l->content[0] = chance_mix(c->job, 1);
+    CHECK("I3", c->target.step <= l->top, "job %llu epoch %llu starts from step %llu, and %llu is the newest",
+          LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->top));
+    CHECK("I3", c->target.content == l->content[c->target.step],
+          "job %llu epoch %llu starts from another step %llu than was committed", LL(c->job), LL(c->epoch),
+          LL(c->target.step));
+    if (c->target.step < l->top)
+        forget_steps_above(c, l);
+}
+
+uint64_t must_commit(const struct proc *p, const struct comm *c)
+{
+    struct ledger *l = &S->ledgers[c->job];
+    uint64_t step = p->sealed.step + 1, nonce = 0;
+    memcpy(&nonce, c->id, sizeof(nonce));
+    uint64_t content = chance_mix(p->sealed.content, step ^ nonce);
+    CHECK("sim", step <= SIM_STEPS, "step %llu", LL(step));
+    if (c->epoch < l->newest)
+        return content; /* it stood still behind the barrier and nobody hears of it */
+    CHECK("I3", p->sealed.content == l->content[step - 1], "worker %llu goes on from another step %llu", LL(p->id),
+          LL(step - 1));
+    CHECK("I4", step <= l->top + 1, "worker %llu makes step %llu after %llu", LL(p->id), LL(step), LL(l->top));
+    CHECK("I3", step > l->top || (l->content[step] == content && l->epoch[step] == c->epoch),
+          "job %llu commits step %llu in epoch %llu and in %llu", LL(c->job), LL(step), LL(l->epoch[step]),
+          LL(c->epoch));
+    if (step > l->top) {
+        l->top = step;
+        l->content[step] = content;
+        l->epoch[step] = c->epoch;
+    }
+    return content;
+}
+
+void must_agree(const struct comm *c)
+{
+    CHECK("I2", c->epoch >= S->ledgers[c->job].newest, "job %llu makes a step in epoch %llu, and %llu has begun",
+          LL(c->job), LL(c->epoch), LL(S->ledgers[c->job].newest));
+}
+
+/* --- the end --------------------------------------------------------------------------------------------------------
+ */
+
+bool must_be_over(void)
+{
+    for (int id = 1; id <= S->plan->jobs; id++)
+        if (!S->image.jobs[id].there || !sm_final(&job_sm, (int)S->image.jobs[id].job.state))
+            return false;
+    for (uint64_t i = 1; i <= S->last_proc; i++)
+        if (S->procs[i].alive)
+            return false;
+    return S->coord.core && !S->coord.pending;
+}
+
+static void check_budget(const struct image_job *j)
+{
+    const struct job_status *s = &j->job.status;
+    CHECK("I10", s->restarts == j->counted + j->failed_epochs, "job %llu: %u restarts, %u counted, %u failed",
+          LL(j->job.id), s->restarts, j->counted, j->failed_epochs);
+    if (j->job.state == JOB_FAILED)
+        CHECK("I10", s->restarts > j->job.spec.max_restarts || j->permanent, "job %llu failed with %u of %u: %s",
+              LL(j->job.id), s->restarts, j->job.spec.max_restarts, j->reason);
+    else if (j->job.state == JOB_COMPLETED)
+        CHECK("I10", s->restarts <= j->job.spec.max_restarts, "job %llu went on with %u of %u", LL(j->job.id),
+              s->restarts, j->job.spec.max_restarts);
+}
+
+static void check_job(int id)
+{
+    const struct image_job *j = &S->image.jobs[id];
+    const char *state = sm_name(&job_sm, (int)j->job.state);
+    CHECK("I5", !S->coord.job_acked[id] || j->there, "job %d was acknowledged and is gone", id);
+    CHECK("I9", j->there && sm_final(&job_sm, (int)j->job.state), "job %d is still %s (%s), step %llu", id, state,
+          j->reason, LL(j->job.status.step));
+    CHECK("I5", !S->coord.cancel_acked[id] || j->job.state == JOB_CANCELLED, "cancelled job %d is %s", id, state);
+    CHECK("I4", j->job.state != JOB_COMPLETED || S->ledgers[id].top == j->job.spec.steps,
+          "job %d is complete with step %llu of %llu", id, LL(S->ledgers[id].top), LL(j->job.spec.steps));
+    check_budget(j);
+    totals->completed += j->job.state == JOB_COMPLETED;
+    totals->failed += j->job.state == JOB_FAILED;
+    totals->cancelled += j->job.state == JOB_CANCELLED;
+}
+
+void must_at_end(void)
+{
+    for (int id = 1; id <= S->plan->jobs; id++)
+        check_job(id);
+    for (uint64_t i = 1; i <= S->last_proc; i++)
+        CHECK("I7", !S->procs[i].alive, "worker %llu of job %llu is left%s%s", LL(i), LL(S->procs[i].job),
+              S->procs[i].stopped ? ", stopped" : "", S->procs[i].connected ? ", connected" : "");
+}

@@ -1,0 +1,179 @@
+/* A schedule: everything that is decided before it starts. Most are short; one in fifty is long and crowded. */
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+const char *const fault_names[FAULT_KINDS] = {
+    [FAULT_WORKER_KILL] = "worker killed",
+    [FAULT_WORKER_EXIT] = "worker exits",
+    [FAULT_WORKER_HANG] = "worker hangs",
+    [FAULT_WORKER_STOP] = "worker stopped",
+    [FAULT_WORKERS_KILL] = "two workers killed",
+    [FAULT_COMM_BREAK] = "communicator breaks",
+    [FAULT_STARTS_FAIL] = "starts fail",
+    [FAULT_AGENT_KILL] = "agent killed",
+    [FAULT_AGENT_STOP] = "agent stopped",
+    [FAULT_NODE_POWER] = "node loses power",
+    [FAULT_COORD_KILL] = "coordinator killed",
+    [FAULT_COORD_KILL_AT_COMMIT] = "coordinator killed between commit and broadcast",
+    [FAULT_COORD_STOP] = "coordinator stopped",
+    [FAULT_STREAM_BREAK] = "stream breaks",
+    [FAULT_CUT_COORD] = "node cut off from the coordinator",
+    [FAULT_CUT_NODE] = "node cut off from all",
+    [FAULT_CUT_ONE_WAY] = "link cut one way",
+    [FAULT_CUT_SPLIT] = "cluster split",
+    [FAULT_LINK_SLOW] = "link slow",
+    [FAULT_LINK_LOSSY] = "link lossy",
+    [FAULT_LINK_DOUBLES] = "link doubles datagrams",
+    [FAULT_REPLAY_UP] = "old report heard again",
+    [FAULT_REPLAY_DOWN] = "old command heard again",
+    [FAULT_FALSE_NAME] = "false hello",
+    [FAULT_DISK_SLOW] = "disk slow",
+    [FAULT_DISK_FULL] = "disk full",
+    [FAULT_DISK_ERROR] = "disk fails",
+    [FAULT_WALL_STEP] = "wall clock steps",
+    [REQUEST_CANCEL] = "cancel",
+};
+
+/* How often each is drawn, and how long it lasts in ms. */
+static const struct {
+    int weight, lo, hi;
+} kinds[FAULT_KINDS] = {
+    [FAULT_WORKER_KILL] = {20, 0, 0},      [FAULT_WORKER_EXIT] = {6, 0, 0},
+    [FAULT_WORKER_HANG] = {5, 0, 0},       [FAULT_WORKER_STOP] = {5, 50, 4000},
+    [FAULT_WORKERS_KILL] = {8, 0, 100},    [FAULT_COMM_BREAK] = {6, 0, 0},
+    [FAULT_STARTS_FAIL] = {3, 100, 2000},  [FAULT_AGENT_KILL] = {7, 50, 12000},
+    [FAULT_AGENT_STOP] = {4, 50, 5000},    [FAULT_NODE_POWER] = {6, 200, 9000},
+    [FAULT_COORD_KILL] = {8, 20, 4000},    [FAULT_COORD_KILL_AT_COMMIT] = {10, 20, 4000},
+    [FAULT_COORD_STOP] = {3, 50, 5000},    [FAULT_STREAM_BREAK] = {6, 0, 0},
+    [FAULT_CUT_COORD] = {8, 50, 6000},     [FAULT_CUT_NODE] = {6, 50, 6000},
+    [FAULT_CUT_ONE_WAY] = {5, 50, 6000},   [FAULT_CUT_SPLIT] = {5, 50, 6000},
+    [FAULT_LINK_SLOW] = {4, 100, 4000},    [FAULT_LINK_LOSSY] = {4, 100, 4000},
+    [FAULT_LINK_DOUBLES] = {3, 100, 4000}, [FAULT_REPLAY_UP] = {6, 0, 0},
+    [FAULT_REPLAY_DOWN] = {6, 0, 0},       [FAULT_FALSE_NAME] = {4, 0, 0},
+    [FAULT_DISK_SLOW] = {3, 100, 3000},    [FAULT_DISK_FULL] = {3, 100, 3000},
+    [FAULT_DISK_ERROR] = {2, 50, 1000},    [FAULT_WALL_STEP] = {3, 0, 0},
+    [REQUEST_CANCEL] = {4, 0, 0},
+};
+
+struct dice {
+    uint64_t state;
+};
+static int64_t roll(struct dice *d, int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(chance_mix(d->state++, 7) % (uint64_t)(hi - lo + 1));
+}
+
+static void make_spec(struct dice *d, struct plan *p, int id)
+{
+    struct job *j = &p->specs[id];
+    j->id = (uint64_t)id;
+    j->name = j->user = j->reason = "";
+    j->status.checkpoint = "";
+    strcpy(j->spec.device, "auto");
+    j->spec.steps = (uint64_t)roll(d, roll(d, 0, 9) ? 8 : 1, 30);
+    j->spec.min_workers = (uint32_t)roll(d, 1, 4);
+    j->spec.max_workers = j->spec.min_workers + (uint32_t)roll(d, 0, 4);
+    /* Half of them have a mesh: only whole multiples of it are legal. */
+    uint32_t unit = roll(d, 0, 1) ? 1 : (uint32_t)roll(d, 2, 4);
+    if (unit > 1) {
+        j->spec.min_workers = unit;
+        j->spec.max_workers = unit * (uint32_t)roll(d, 1, SIM_WORLD / unit);
+        (void)snprintf(j->spec.mesh, sizeof(j->spec.mesh), "tp=%u", unit);
+    }
+    for (uint32_t w = j->spec.min_workers; w <= j->spec.max_workers; w += unit)
+        if (w == j->spec.min_workers || w == j->spec.max_workers || roll(d, 0, 4))
+            world_set_add(&j->spec.worlds, w);
+    j->spec.max_restarts = (uint32_t)roll(d, 0, 25);
+    j->spec.backoff_ms = (uint32_t)roll(d, 10, 300);
+    j->spec.backoff_max_ms = j->spec.backoff_ms * 8;
+    j->spec.keep_latest = (uint32_t)roll(d, 0, 2);
+    p->redundancy[id] = (enum redundancy)roll(d, 0, 2);
+}
+
+/* Every job fits when all nodes are there. */
+static void make_room(struct plan *p)
+{
+    uint32_t slots = 0, most = 0;
+    for (int id = 1; id <= p->jobs; id++)
+        most = p->specs[id].spec.min_workers > most ? p->specs[id].spec.min_workers : most;
+    for (int h = 0; h < p->nodes; h++)
+        slots += p->slots[h];
+    for (int h = 0; slots < most; h = (h + 1) % p->nodes, slots++)
+        p->slots[h]++;
+}
+
+static enum fault_kind draw_kind(struct dice *d)
+{
+    int sum = 0;
+    for (int k = 0; k < FAULT_KINDS; k++)
+        sum += kinds[k].weight;
+    int64_t r = roll(d, 0, sum - 1);
+    int k = 0;
+    for (; r >= kinds[k].weight; k++)
+        r -= kinds[k].weight;
+    return (enum fault_kind)k;
+}
+
+static void make_faults(struct dice *d, struct plan *p, int n, usec until)
+{
+    p->quiet_at = until;
+    for (int i = 0; i < n; i++) {
+        struct fault *f = &p->faults[p->n_faults++];
+        f->kind = draw_kind(d);
+        f->at = roll(d, 50 * MS, until);
+        /* Trouble comes together: a third strikes soon after the one before it. */
+        if (i > 0 && roll(d, 0, 2) == 0)
+            f->at = f[-1].at + roll(d, 0, 300 * MS);
+        /* Half of what lasts is short. */
+        int64_t hi =
+            roll(d, 0, 1) ? kinds[f->kind].hi : kinds[f->kind].lo + (kinds[f->kind].hi - kinds[f->kind].lo) / 8;
+        f->lasts = roll(d, kinds[f->kind].lo, hi) * MS;
+        f->pick = (uint32_t)roll(d, 0, INT32_MAX);
+        f->pick2 = (uint32_t)roll(d, 0, INT32_MAX);
+        if (f->at + f->lasts > p->quiet_at)
+            p->quiet_at = f->at + f->lasts;
+    }
+}
+
+void plan_make(struct plan *p, uint64_t seed)
+{
+    struct dice d = {chance_mix(seed, 1)};
+    memset(p, 0, sizeof(*p));
+    p->seed = seed;
+    bool large = roll(&d, 0, 49) == 0;
+    p->store = roll(&d, 0, 39) == 0;
+    p->nodes = (int)roll(&d, 2, large ? SIM_NODES : 4);
+    p->jobs = large ? (int)roll(&d, 2, SIM_JOBS) : (int)roll(&d, 0, 2) == 0 ? 2 : 1;
+    for (int h = 0; h < p->nodes; h++)
+        p->slots[h] = (uint32_t)roll(&d, 1, 3);
+    for (int h = 0; h <= SIM_COORD; h++) {
+        p->mono_offset_ms[h] = roll(&d, 1, 1000000000);
+        p->wall_offset_ms[h] = INT64_C(1700000000000) + roll(&d, -4, 4) * 3600000;
+        p->drift_ppm[h] = (int32_t)roll(&d, -100, 100);
+    }
+    usec until = (large ? 12 : roll(&d, 1, 4)) * SEC;
+    for (int id = 1; id <= p->jobs; id++) {
+        make_spec(&d, p, id);
+        p->submit_at[id] = id == 1 ? roll(&d, 0, 300 * MS) : roll(&d, 0, until / 2);
+    }
+    make_room(p);
+    make_faults(&d, p, (int)roll(&d, large ? 10 : 1, large ? 24 : 8), until);
+}
+
+void plan_keep(struct plan *p, uint64_t keep)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_faults; i++)
+        if (keep >> i & 1)
+            p->faults[n++] = p->faults[i];
+    p->n_faults = n;
+}
+
+void plan_print_fault(FILE *out, int number, const struct fault *f)
+{
+    fprintf(out, "#   %2d  at %6lld ms  %s", number, (long long)(f->at / MS), fault_names[f->kind]);
+    if (f->lasts)
+        fprintf(out, " for %lld ms", (long long)(f->lasts / MS));
+    fprintf(out, " (pick %u)\n", f->pick);
+}

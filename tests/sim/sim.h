@@ -1,0 +1,488 @@
+/* sim.h - a cluster in one thread, as seen by its files.
+ *
+ *   plan.c         a schedule: how large, which jobs, which faults when; all drawn from the seed before it starts
+ *   cluster.c      the clock, the queue of events, one run from start to end
+ *   network.c      streams, datagrams and local sockets: delays, losses, cuts
+ *   coordinator.c  the real core with what the shell does around it; disk.c what it stores on
+ *   image.c        what is committed, with the state tables checked at every change
+ *   host.c         machines: clocks, the agent's process, processes of workers
+ *   agent.c        what an agent does (behind the functions of "agent" below)
+ *   worker.c       a worker's control thread: its real core (worker/elastic/member.h)
+ *   training.c     a worker's training thread: a model of docs/membership.md, parts with contents
+ *   faults.c       how each fault strikes, and how it ends
+ *   invariants.c   what must hold
+ *   shrink.c       the fewest faults that still show a violation
+ *
+ * A run is a function of its plan alone: no address, no real time, no order of a hash enters. Time is in microseconds
+ * of a clock nobody in the cluster can read; each host has clocks of its own made from it. */
+#ifndef TITAN_TESTS_SIM_SIM_H
+#define TITAN_TESTS_SIM_SIM_H
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "daemon/coordinator/core.h"
+#include "titan/internal/worker.pb-c.h"
+#include "worker/elastic/member.h"
+
+#define SIM_NODES 6
+#define SIM_JOBS 4
+#define SIM_WORLD 8     /* members of an epoch */
+#define SIM_WORKERS 512 /* of one schedule */
+#define SIM_EPOCHS 256  /* of one job */
+#define SIM_STEPS 32    /* of one job */
+#define SIM_CKPTS 512
+#define SIM_COMMS 512
+#define SIM_SESSIONS 2048
+#define SIM_FAULTS 64
+#define SIM_COORD SIM_NODES /* the coordinator's end of a link */
+
+#define MS INT64_C(1000)
+#define SEC INT64_C(1000000)
+#define LL(x) ((unsigned long long)(x))
+
+typedef int64_t usec;
+typedef Titan__Internal__AgentMessage agent_message;
+typedef Titan__Internal__CoordinatorMessage coord_message;
+typedef Titan__Internal__WorkerToAgent worker_message;
+typedef Titan__Internal__AgentToWorker order_message;
+
+/* --- plan.c ---------------------------------------------------------------------------------------------------------
+ */
+enum fault_kind {
+    FAULT_WORKER_KILL,
+    FAULT_WORKER_EXIT,
+    FAULT_WORKER_HANG,  /* its training thread stands still, its control thread answers */
+    FAULT_WORKER_STOP,  /* SIGSTOP, and SIGCONT later */
+    FAULT_WORKERS_KILL, /* two, some milliseconds apart */
+    FAULT_COMM_BREAK,   /* an epoch's communicator fails though all its members live */
+    FAULT_STARTS_FAIL,  /* workers started meanwhile end at once */
+    FAULT_AGENT_KILL,
+    FAULT_AGENT_STOP,
+    FAULT_NODE_POWER,
+    FAULT_COORD_KILL,
+    FAULT_COORD_KILL_AT_COMMIT, /* durable, but nobody was told */
+    FAULT_COORD_STOP,
+    FAULT_STREAM_BREAK,
+    FAULT_CUT_COORD, /* a node and the coordinator do not reach each other */
+    FAULT_CUT_NODE,  /* a node reaches nobody */
+    FAULT_CUT_ONE_WAY,
+    FAULT_CUT_SPLIT, /* the nodes fall into two halves, the coordinator in one of them */
+    FAULT_LINK_SLOW,
+    FAULT_LINK_LOSSY,
+    FAULT_LINK_DOUBLES,
+    FAULT_REPLAY_UP, /* an old message is heard again */
+    FAULT_REPLAY_DOWN,
+    FAULT_FALSE_NAME, /* a stranger says hello in a node's name, or with nonsense */
+    FAULT_DISK_SLOW,
+    FAULT_DISK_FULL,
+    FAULT_DISK_ERROR,
+    FAULT_WALL_STEP,
+    REQUEST_CANCEL,
+    FAULT_KINDS,
+};
+extern const char *const fault_names[FAULT_KINDS];
+
+struct fault {
+    enum fault_kind kind;
+    usec at, lasts;
+    uint32_t pick, pick2; /* whom; taken modulo whoever is there */
+};
+
+enum redundancy { REDUNDANCY_CHECKPOINT, REDUNDANCY_BUDDY, REDUNDANCY_REPLICA };
+
+struct plan {
+    uint64_t seed;
+    int nodes, jobs;
+    uint32_t slots[SIM_NODES];
+    int64_t mono_offset_ms[SIM_NODES + 1], wall_offset_ms[SIM_NODES + 1];
+    int32_t drift_ppm[SIM_NODES + 1];
+    struct job specs[SIM_JOBS + 1];
+    enum redundancy redundancy[SIM_JOBS + 1];
+    usec submit_at[SIM_JOBS + 1];
+    bool store;    /* on SQLite, not only on the image of what is committed */
+    usec quiet_at; /* every fault is over */
+    struct fault faults[SIM_FAULTS];
+    int n_faults;
+};
+void plan_make(struct plan *p, uint64_t seed);
+/* Only those of its faults whose bit is set. */
+void plan_keep(struct plan *p, uint64_t keep);
+void plan_print_fault(FILE *out, int number, const struct fault *f);
+
+/* --- cluster.c ------------------------------------------------------------------------------------------------------
+ */
+struct ev;
+enum target { TARGET_WORLD, TARGET_COORD, TARGET_AGENT, TARGET_WORKER, TARGET_TRAINING };
+/* What an event does. Those for a process that is stopped wait for it; a: number of the host or worker. */
+struct handler {
+    const char *name;
+    void (*run)(const struct ev *e);
+    enum target target;
+};
+struct ev {
+    usec at;
+    uint64_t seq;
+    const struct handler *handler;
+    uint64_t a, b;
+    void *bytes; /* owned by the event */
+    uint32_t len;
+};
+/* The returned event is valid until the next call. */
+struct ev *at(usec when, const struct handler *h, uint64_t a, uint64_t b);
+/* Events that waited for this process go on. */
+void cluster_continue(enum target target, uint64_t a);
+
+enum stream_of_chance { CHANCE_NET, CHANCE_WORK, CHANCE_HOST, CHANCE_DISK, CHANCE_STREAMS };
+uint64_t chance_mix(uint64_t a, uint64_t b);
+uint64_t draw(enum stream_of_chance s);
+int64_t between(enum stream_of_chance s, int64_t lo, int64_t hi);
+bool chance(enum stream_of_chance s, int percent);
+
+/* For unpacked messages: what is taken from it lasts until the event is over; nothing is given back. */
+extern ProtobufCAllocator event_memory;
+/* Packed, to be owned by an event. */
+void *packed(const ProtobufCMessage *m, uint32_t *ret_len);
+
+void trace_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+#define TRACE(...)                                                                                                     \
+    do {                                                                                                               \
+        if (S->trace)                                                                                                  \
+            trace_line(__VA_ARGS__);                                                                                   \
+    } while (0)
+void violated(const char *invariant, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+#define CHECK(invariant, cond, ...)                                                                                    \
+    do {                                                                                                               \
+        if (!(cond))                                                                                                   \
+            violated(invariant, __VA_ARGS__);                                                                          \
+    } while (0)
+
+enum trace_mode { TRACE_OFF, TRACE_KEEP /* the last lines */, TRACE_PRINT };
+struct outcome {
+    bool violated;
+    char invariant[8], text[600];
+    usec when;
+    uint64_t hash, events;
+    char *last_lines; /* TRACE_KEEP; malloc */
+};
+void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret);
+
+/* What the schedules went through, all together: a simulator that no longer gets anywhere shows here. */
+#define TOTALS(X)                                                                                                      \
+    X(inputs)                                                                                                          \
+    X(events) X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory)        \
+        X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes)       \
+            X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back)                 \
+                X(sealed_in_part) X(committed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn)             \
+                    X(store_refused) X(fenced_orders) X(datagrams) X(leases_over)
+struct totals {
+#define FIELD(name) uint64_t name;
+    TOTALS(FIELD)
+#undef FIELD
+    uint64_t struck[FAULT_KINDS];
+};
+extern struct totals *totals;
+
+/* --- network.c ------------------------------------------------------------------------------------------------------
+ */
+struct link {
+    int cuts; /* how many faults hold it cut */
+    usec slow_until, lossy_until, doubles_until;
+    usec extra;
+    int loss; /* percent */
+};
+struct held {
+    struct held *next;
+    void *bytes;
+    uint32_t len;
+};
+struct stream {
+    int host;
+    uint32_t agent_life, coord_life;
+    bool agent_open, coord_open, dropped;
+    usec up_last, down_last;
+    struct held *up, **up_tail, *down, **down_tail; /* stuck in a cut */
+};
+bool net_reaches(int from, int to);
+void net_cut(int from, int to);
+void net_heal(int from, int to);
+/* Open a session for this host's agent: agent_session follows. */
+void net_connect(int host);
+void net_up(int host, const ProtobufCMessage *m);
+void net_down(uint64_t session, const ProtobufCMessage *m);
+/* The coordinator ends it; the stream breaks; the agent's process is gone, or its whole host. */
+void net_drop(uint64_t session);
+void net_break(int host);
+void net_agent_gone(int host, bool power);
+void net_coord_gone(void);
+void net_peer(int from, int to, const ProtobufCMessage *m);
+void net_local_up(uint64_t worker, const ProtobufCMessage *m);
+void net_local_down(uint64_t worker, const ProtobufCMessage *m);
+void net_replay(bool up, uint32_t pick);
+void net_reset(void);
+
+/* --- coordinator.c, disk.c, image.c ---------------------------------------------------------------------------------
+ */
+struct image_job {
+    bool there;
+    struct job job;
+    char checkpoint[64], reason[512];
+    uint32_t run;
+    enum run_state run_state;
+    struct epoch epochs[SIM_EPOCHS];
+    uint64_t members[SIM_EPOCHS][SIM_WORLD];
+    char paths[SIM_EPOCHS][64];
+    uint64_t newest; /* epoch */
+    uint32_t counted, failed_epochs;
+    bool permanent;
+};
+struct image_worker {
+    struct worker w;
+    char node[8], address[32];
+};
+struct image_ckpt {
+    struct checkpoint c;
+    char path[64];
+    enum checkpoint_state state;
+};
+struct image {
+    struct image_job jobs[SIM_JOBS + 1];
+    struct image_worker workers[SIM_WORKERS];
+    uint64_t last_worker;
+    struct image_ckpt ckpts[SIM_CKPTS];
+    int n_ckpts;
+    struct node nodes[SIM_NODES];
+};
+void image_submit(int job);
+void image_apply(const struct change *c);
+void image_restore(struct core *core, struct core_time now);
+
+struct pending {
+    struct pending *next;
+    struct batch batch;
+    int submit, cancel; /* job; 0 = none */
+};
+struct coord {
+    struct core *core; /* NULL while it is down */
+    uint32_t life;
+    bool stopped;
+    uint64_t term;
+    struct pending *pending, **pending_tail;
+    usec commit_last, tick_at;
+    bool kill_at_commit, stalled;
+    bool job_acked[SIM_JOBS + 1], cancel_acked[SIM_JOBS + 1], submitted[SIM_JOBS + 1];
+};
+void coord_start(void);
+void coord_kill(usec restart_after);
+void coord_stop(usec lasts);
+void coord_hears(uint64_t session, const void *bytes, uint32_t len);
+void coord_session_closed(uint64_t session);
+void coord_request(int job); /* submit, or cancel when it is there */
+struct core_time coord_now(void);
+
+struct disk {
+    usec slow_until, full_until, error_until;
+    struct db *db; /* twin of the image; may be NULL */
+};
+void disk_open(bool store);
+void disk_close(void);
+usec disk_commit_takes(void);
+/* Whether a commit goes through now. */
+bool disk_accepts(void);
+void disk_apply(int submit, const struct change *list);
+void disk_restore(struct core *core, struct core_time now);
+
+/* --- host.c ---------------------------------------------------------------------------------------------------------
+ */
+struct clocks {
+    int64_t mono_offset_ms, wall_offset_ms;
+    int32_t drift_ppm;
+};
+int64_t clock_mono_of(const struct clocks *c); /* in ms */
+int64_t clock_wall_of(const struct clocks *c);
+/* When that monotonic clock will show at_ms. */
+usec clock_reaches(const struct clocks *c, int64_t at_ms);
+
+struct agent; /* agent.c */
+struct host {
+    char name[8];
+    struct clocks clocks;
+    bool up;    /* power */
+    bool alive; /* the agent's process */
+    bool stopped;
+    uint32_t life;    /* of the agent */
+    uint64_t session; /* 0 = none */
+    bool connecting;
+    usec starts_fail_until;
+    struct agent *agent;
+};
+void host_agent_kill(int h, usec restart_after);
+void host_agent_stop(int h, usec lasts);
+void host_power_off(int h, usec lasts);
+/* The agent starts a process. */
+void host_spawn(int h, uint64_t job, uint64_t worker);
+void host_signal(uint64_t worker, int signal); /* what the agent does: SIGKILL */
+
+/* --- agent.c --------------------------------------------------------------------------------------------------------
+ */
+void agent_begin(int h);
+void agent_end(int h); /* its process is no more */
+/* The session it asked for is there, or was lost or refused. */
+void agent_session(int h, bool open);
+void agent_hears(int h, const coord_message *m);
+void agent_hears_worker(int h, uint64_t worker, const worker_message *m);
+void agent_hears_peer(int h, int from, const void *bytes, uint32_t len);
+void agent_worker_ended(int h, uint64_t worker, int code, int signal, const char *words);
+
+/* --- a worker's process: worker.c, training.c -----------------------------------------------------------------------
+ */
+/* What it holds of one epoch: its own part and its ward's. content: of the whole state at step. */
+struct holding {
+    uint64_t epoch, step, content; /* epoch 0 = nothing */
+    int rank, world, parts, ward;
+};
+enum rung { RUNG_NONE, RUNG_INIT, RUNG_CHECKPOINT, RUNG_MEMORY, RUNG_REPLICA, RUNG_BUDDY };
+#define SIM_RANKS (2 * SIM_WORLD) /* members and leavers */
+/* One epoch's communicator. Its members pass barriers: all must have arrived, then each goes on at a time of its own,
+ * or not, when it is ended or revoked before. */
+struct comm {
+    uint64_t job, epoch, source_epoch, resume;
+    unsigned char id[16];
+    enum state_source source;
+    int world, ranks;            /* leavers behind the members */
+    uint64_t workers[SIM_RANKS]; /* who entered; 0 = not yet */
+    bool out[SIM_RANKS];
+    int arrived[SIM_RANKS];  /* barriers it stands at or is past */
+    int opened;              /* barriers that have opened */
+    unsigned orders, agreed; /* ORDER_* */
+    bool over;               /* a member is out: no barrier opens any more */
+    char checkpoints[4][64]; /* newest first */
+    enum rung rung;
+    struct holding target; /* what everybody will hold when the state is there */
+    bool rolled_forward, sealed;
+    int ckpt_parts; /* on disk, of ckpt_step */
+    uint64_t ckpt_step, ckpt_content, ckpt_number;
+};
+struct proc {
+    uint64_t id, job;
+    int host;
+    bool there, alive, hung, stopped, connected, fails_at_start, permanent, begun, exiting, pausing, waiting;
+    struct member *member; /* its control thread; from its start to the end of the schedule */
+    usec tick_at;
+    uint64_t actions, busy_ns;
+    int comm, rank;   /* index + 1; 0 = in none */
+    uint64_t entered; /* newest epoch */
+    struct holding sealed, unsealed;
+    bool prepared;           /* the step after sealed.step */
+    usec up_last, down_last; /* its socket keeps the order */
+    int exit_code, exit_signal;
+    const char *last_words; /* literal */
+};
+void proc_end(uint64_t worker, int code, int signal, const char *why);
+struct proc *proc_pick(uint32_t pick); /* one that lives; NULL = none */
+
+void worker_begin(struct proc *p);
+void worker_hears(struct proc *p, const order_message *m);
+void worker_connected(struct proc *p, bool connected); /* the agent's socket */
+void worker_timer(struct proc *p);                     /* after every input of its member */
+
+void training_poke(struct proc *p); /* the control thread has news */
+void training_revoked(struct proc *p);
+void training_ended(struct proc *p); /* the process is no more: its peers notice */
+void training_break(uint32_t pick);
+void training_network_changed(void); /* barriers that waited for a cut */
+bool disk_has_checkpoint(const char *path);
+void disk_remove_checkpoint(const char *path);
+
+/* --- faults.c -------------------------------------------------------------------------------------------------------
+ */
+void faults_begin(void);
+
+/* --- invariants.c ---------------------------------------------------------------------------------------------------
+ */
+/* A job's committed steps. */
+struct ledger {
+    uint64_t top;
+    uint64_t content[SIM_STEPS + 1], epoch[SIM_STEPS + 1];
+    uint64_t newest; /* epoch that has started from some state */
+};
+void must_told(const coord_message *m); /* before it goes out */
+void must_enter(const struct proc *p, const struct comm *c);
+/* Everybody of c starts from c->target, found on c->rung. */
+void must_start(const struct comm *c);
+void must_agree(const struct comm *c); /* a step of it */
+/* The content of the step that p commits. */
+uint64_t must_commit(const struct proc *p, const struct comm *c);
+/* Do these workers hold all parts of that epoch at their furthest step? */
+bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *ret, bool *ret_replica,
+                bool *ret_rolled);
+bool must_be_over(void);
+void must_at_end(void);
+
+/* --- the whole ------------------------------------------------------------------------------------------------------
+ */
+struct disk_ckpt {
+    char path[64];
+    uint64_t step, content;
+};
+struct told {
+    bool seen;
+    uint64_t members[SIM_WORLD], holders[SIM_WORLD], leavers[SIM_WORLD];
+    size_t n, n_holders, n_leavers;
+    uint32_t source;
+    uint64_t resume;
+    unsigned char comm[16];
+};
+struct sim {
+    const struct plan *plan;
+    enum trace_mode trace;
+    char *lines; /* ring of TRACE_KEEP */
+    size_t n_lines;
+    uint64_t rng[CHANCE_STREAMS];
+    usec now;
+    struct ev *heap;
+    size_t n_heap, cap_heap;
+    struct ev *waiting; /* for stopped processes */
+    size_t n_waiting, cap_waiting;
+    uint64_t seq, hash, events;
+    jmp_buf out;
+    struct outcome *outcome;
+
+    struct clocks coord_clocks;
+    struct coord coord;
+    struct disk disk;
+    struct image image;
+    struct host hosts[SIM_NODES];
+    struct link links[SIM_NODES + 1][SIM_NODES + 1];
+    struct stream streams[SIM_SESSIONS];
+    uint64_t next_session;
+    struct {
+        int host; /* sender or receiver */
+        void *bytes;
+        uint32_t len;
+    } old[2][16]; /* messages that went down, up */
+    uint32_t n_old[2];
+
+    struct proc procs[SIM_WORKERS];
+    uint64_t last_proc;
+    struct comm comms[SIM_COMMS];
+    int n_comms;
+    uint64_t ckpt_numbers;
+    bool strict_source; /* what the coordinator names as source is judged too */
+    struct told told[SIM_JOBS + 1][SIM_EPOCHS];
+    struct ledger ledgers[SIM_JOBS + 1];
+    struct disk_ckpt ckpts[SIM_CKPTS];
+    int n_ckpts;
+};
+extern struct sim *S;
+
+/* --- shrink.c -------------------------------------------------------------------------------------------------------
+ */
+/* Prints what was violated, how to see it again, the fewest faults that show it and the last events. */
+void shrink_and_print(FILE *out, uint64_t seed, const struct outcome *first);
+/* A run in a process of its own, so that an assertion of the code under test is an outcome too. */
+void run_apart(const struct plan *p, enum trace_mode trace, struct outcome *ret);
+
+#endif

@@ -1,0 +1,71 @@
+/* A slice of `make sim`: 2,000 schedules of the whole cluster (sim.h), and that they go where they should.
+ *   SEED=n SCHEDULES=n: other ones */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/rounds.h"
+
+static struct rounds_result result;
+
+static void test_schedules_hold(void **state)
+{
+    (void)state;
+    const char *seed = getenv("SEED"), *count = getenv("SCHEDULES");
+    struct rounds r = {.first = seed ? strtoull(seed, NULL, 10) : 1,
+                       .count = count ? strtoull(count, NULL, 10) : 2000,
+                       .processes = 2};
+    rounds_run(&r, stdout, &result);
+    rounds_print(stdout, &r, &result);
+    assert_int_equal(result.failed, 0);
+    assert_int_equal(result.passed, r.count);
+}
+
+/* A simulator that no longer gets anywhere would find nothing. */
+static void test_schedules_get_around(void **state)
+{
+    (void)state;
+    const struct totals *t = &result.totals;
+    uint64_t n = result.passed;
+    if (n < 1000)
+        skip();
+    assert_true(t->completed > n * 3 / 4 && t->failed > n / 100 && t->cancelled > n / 100);
+    assert_true(t->from_memory > n / 8 && t->from_checkpoint > n / 8 && t->from_init > n);
+    assert_true(t->recoveries > n / 4 && t->resizes > n / 20 && t->waits > n / 4);
+    assert_true(t->coordinator_lives > n * 5 / 4 && t->agent_lives > n / 8 && t->sessions > 3 * n);
+    assert_true(t->steps > 30 * n && t->checkpoints > 2 * n && t->checkpoints_torn > n / 50);
+    assert_true(t->store_refused > n / 50 && t->quiet_unasked > n / 4);
+    for (int k = 0; k < FAULT_KINDS; k++)
+        assert_true(t->struck[k] > n / 50);
+}
+
+/* Long and short, with and without a store: the same trace twice, and another one for another seed. */
+static void test_run_is_a_function_of_its_seed(void **state)
+{
+    (void)state;
+    static struct plan p;
+    struct outcome a, b;
+    uint64_t last = 0;
+    for (uint64_t seed = 1; seed <= 120; seed++) {
+        plan_make(&p, seed);
+        cluster_run(&p, TRACE_OFF, &a);
+        plan_make(&p, seed);
+        cluster_run(&p, TRACE_KEEP, &b);
+        free(b.last_lines);
+        assert_true(a.hash == b.hash && a.events == b.events && a.hash != last);
+        last = a.hash;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules_hold),
+                                       cmocka_unit_test(test_schedules_get_around),
+                                       cmocka_unit_test(test_run_is_a_function_of_its_seed)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

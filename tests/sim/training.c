@@ -1,0 +1,548 @@
+/* A worker's training thread: docs/membership.md as a model. Members of an epoch pass barriers together: connect, agree
+ * on where the state comes from, seal it, then for each step "prepared" and "agreed". Every member passes a barrier by
+ * itself, so one that is killed or revoked between may have passed it or not. Parts have contents, as one number for
+ * the whole state. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+enum { CONNECT, PLAN, SEAL, FIRST_STEP };
+#define CKPT_EVERY 4
+
+static struct comm *comm_of(const struct proc *p)
+{
+    return p->comm ? &S->comms[p->comm - 1] : NULL;
+}
+
+static bool agrees(int barrier) /* or is it the one before, "prepared" */
+{
+    return barrier >= FIRST_STEP && (barrier - FIRST_STEP) % 2 == 1;
+}
+
+static uint64_t steps_of(uint64_t job)
+{
+    return S->plan->specs[job].spec.steps;
+}
+
+/* --- leaving an epoch -----------------------------------------------------------------------------------------------
+ */
+
+static void on_failed(const struct ev *e);
+static const struct handler failed = {"peers are gone", on_failed, TARGET_TRAINING};
+static void on_poke(const struct ev *e);
+static const struct handler poke = {"training looks", on_poke, TARGET_TRAINING};
+
+/* This member is out of it: who is connected to it notices, mostly. */
+static void peers_notice(struct comm *c, int rank, usec within)
+{
+    c->over |= rank < c->world || !c->sealed;
+    if (!c->over)
+        return;
+    for (int r = 0; r < c->ranks; r++) {
+        struct proc *o = &S->procs[c->workers[r]];
+        if (r == rank || !c->workers[r] || c->out[r] || !o->alive || chance(CHANCE_WORK, 25))
+            continue;
+        if (net_reaches(S->procs[c->workers[rank]].host, o->host))
+            (void)at(S->now + between(CHANCE_WORK, 0, within), &failed, o->id, (uint64_t)o->comm);
+    }
+}
+
+static void leave(struct proc *p, bool paused)
+{
+    struct comm *c = comm_of(p);
+    int rank = p->rank;
+    TRACE("worker %llu leaves epoch %llu, %s, at step %llu of %llu%s", LL(p->id), LL(c->epoch),
+          paused ? "paused" : "revoked", LL(p->sealed.step), LL(p->sealed.epoch), p->prepared ? ", prepared" : "");
+    totals->quiet_unasked += !paused && !member_state(p->member)->in_revoked;
+    p->comm = 0;
+    p->pausing = p->waiting = false;
+    c->out[rank] = true;
+    struct quiesced q = {.epoch = c->epoch,
+                         .last_step = p->sealed.epoch ? p->sealed.step : 0,
+                         .paused = paused,
+                         .prepared = p->prepared,
+                         .sealed_epoch = p->sealed.epoch,
+                         .unsealed_epoch = p->unsealed.epoch};
+    member_quiesced(p->member, &q);
+    if (!paused)
+        peers_notice(c, rank, 50 * MS);
+    (void)at(S->now + between(CHANCE_WORK, 10, 2 * MS), &poke, p->id, 0);
+}
+
+static void on_failed(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    if (p->alive && p->comm && (uint64_t)p->comm == e->b)
+        leave(p, false);
+}
+
+static void on_revoked(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    if (p->alive && p->comm && (uint64_t)p->comm == e->b)
+        leave(p, false);
+}
+
+void training_revoked(struct proc *p)
+{
+    static const struct handler revoked = {"training is revoked", on_revoked, TARGET_TRAINING};
+    if (p->comm)
+        (void)at(S->now + between(CHANCE_WORK, 50, chance(CHANCE_WORK, 80) ? 5 * MS : 60 * MS), &revoked, p->id,
+                 (uint64_t)p->comm);
+}
+
+void training_ended(struct proc *p)
+{
+    struct comm *c = comm_of(p);
+    if (!c)
+        return;
+    c->out[p->rank] = true;
+    if (S->hosts[p->host].up)
+        peers_notice(c, p->rank, 60 * MS);
+    else
+        c->over |= p->rank < c->world || !c->sealed;
+    p->comm = 0;
+}
+
+/* A communicator breaks though all its members live: they leave the epoch by themselves. */
+void training_break(uint32_t pick)
+{
+    const struct proc *p = proc_pick(pick);
+    struct comm *c = p ? comm_of(p) : NULL;
+    if (!c)
+        return;
+    TRACE("epoch %llu of job %llu breaks", LL(c->epoch), LL(c->job));
+    c->over = true;
+    for (int r = 0; r < c->ranks; r++)
+        if (c->workers[r] && !c->out[r])
+            (void)at(S->now + between(CHANCE_WORK, 0, 60 * MS), &failed, c->workers[r],
+                     (uint64_t)S->procs[c->workers[r]].comm);
+}
+
+/* --- where the state comes from -------------------------------------------------------------------------------------
+ */
+
+static int parts_of(enum redundancy how, int world)
+{
+    return how == REDUNDANCY_REPLICA && world % 2 == 0 ? world / 2 : world;
+}
+
+/* The rank whose part this one keeps a copy of: the keeper is the next one on another node. */
+static int ward_of(const struct comm *c, int rank)
+{
+    if (S->plan->redundancy[c->job] != REDUNDANCY_BUDDY)
+        return -1;
+    for (int d = 1; d < c->world; d++) {
+        int ward = (rank + c->world - d) % c->world;
+        if (S->procs[c->workers[ward]].host != S->procs[c->workers[rank]].host)
+            return ward;
+    }
+    return -1;
+}
+
+static bool from_memory(struct comm *c)
+{
+    struct holding found = {0};
+    bool replica = false, rolled = false;
+    if (c->source != STATE_FROM_MEMORY)
+        return false;
+    uint64_t epoch = c->source_epoch;
+    for (int r = 0; r < c->ranks && !c->source_epoch; r++)
+        epoch = MAX(epoch, S->procs[c->workers[r]].sealed.epoch);
+    if (!must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled))
+        return false;
+    int there = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        const struct proc *p = &S->procs[c->workers[r]];
+        there += p->sealed.epoch == epoch || p->unsealed.epoch == epoch;
+    }
+    c->rung = there == found.world ? RUNG_MEMORY : replica ? RUNG_REPLICA : RUNG_BUDDY;
+    c->rolled_forward = rolled;
+    c->target = found;
+    return true;
+}
+
+static const struct disk_ckpt *find_checkpoint(const char *path)
+{
+    for (int i = S->n_ckpts - 1; i >= 0 && *path; i--)
+        if (strcmp(S->ckpts[i].path, path) == 0)
+            return &S->ckpts[i];
+    return NULL;
+}
+
+static bool from_checkpoint(struct comm *c)
+{
+    for (int i = 0; i < 4 && c->source != STATE_FROM_INIT; i++) {
+        const struct disk_ckpt *k = find_checkpoint(c->checkpoints[i]);
+        CHECK("I8", k || i > 0 || c->source != STATE_FROM_CHECKPOINT,
+              "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoints[i], LL(c->job), LL(c->epoch));
+        if (!k)
+            continue;
+        c->rung = RUNG_CHECKPOINT;
+        c->target = (struct holding){.step = k->step, .content = k->content};
+        return true;
+    }
+    return false;
+}
+
+/* The ladder: all members come to the same answer, so it is found once. */
+static void decide(struct comm *c)
+{
+    if (!from_memory(c) && !from_checkpoint(c)) {
+        c->rung = RUNG_INIT;
+        c->target = (struct holding){.step = 0, .content = chance_mix(c->job, 1)};
+    }
+    c->target.epoch = c->epoch;
+    c->target.world = c->world;
+    c->target.parts = parts_of(S->plan->redundancy[c->job], c->world);
+    TRACE("job %llu epoch %llu: rung %d, step %llu%s", LL(c->job), LL(c->epoch), (int)c->rung, LL(c->target.step),
+          c->rolled_forward ? ", rolled forward" : "");
+    must_start(c);
+    totals->from_init += c->source == STATE_FROM_INIT;
+    totals->from_checkpoint += c->source == STATE_FROM_CHECKPOINT;
+    totals->from_memory += c->source == STATE_FROM_MEMORY;
+    totals->rung_init += c->rung == RUNG_INIT;
+    totals->rung_checkpoint += c->rung == RUNG_CHECKPOINT;
+    totals->rung_memory += c->rung == RUNG_MEMORY;
+    totals->rung_replica += c->rung == RUNG_REPLICA;
+    totals->rung_buddy += c->rung == RUNG_BUDDY;
+    totals->rolled_forward += c->rolled_forward;
+}
+
+/* --- barriers -------------------------------------------------------------------------------------------------------
+ */
+
+static void on_arrive(const struct ev *e);
+static const struct handler arrive = {"arrives", on_arrive, TARGET_TRAINING};
+static void on_pass(const struct ev *e);
+static const struct handler pass = {"passes", on_pass, TARGET_TRAINING};
+
+static uint64_t about(const struct proc *p, int barrier)
+{
+    return (uint64_t)p->comm << 32 | (uint32_t)barrier;
+}
+
+static int barrier_ranks(const struct comm *c, int barrier)
+{
+    return barrier <= SEAL ? c->ranks : c->world;
+}
+
+static void try_open(struct comm *c)
+{
+    int barrier = c->opened, n = barrier_ranks(c, barrier);
+    if (c->over)
+        return;
+    for (int r = 0; r < n; r++) {
+        if (c->arrived[r] <= barrier || c->out[r])
+            return;
+        for (int o = 0; o < n; o++)
+            if (!net_reaches(S->procs[c->workers[r]].host, S->procs[c->workers[o]].host))
+                return; /* training_network_changed() */
+    }
+    c->opened++;
+    if (barrier == PLAN)
+        decide(c);
+    if (agrees(barrier)) {
+        must_agree(c);
+        c->agreed = c->orders;
+        c->orders = 0;
+    }
+    for (int r = 0; r < n; r++) {
+        struct proc *p = &S->procs[c->workers[r]];
+        usec takes = between(CHANCE_WORK, 20, chance(CHANCE_WORK, 90) ? MS : 20 * MS);
+        (void)at(S->now + takes, &pass, p->id, about(p, barrier));
+    }
+}
+
+static void on_arrive(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    struct comm *c = comm_of(p);
+    int barrier = (int)(uint32_t)e->b;
+    if (!p->alive || !c || e->b >> 32 != (uint64_t)p->comm || member_state(p->member)->in_revoked)
+        return;
+    if (barrier == SEAL && p->rank < c->world) {
+        p->unsealed = c->target;
+        p->unsealed.rank = p->rank;
+        p->unsealed.ward = ward_of(c, p->rank);
+    }
+    if (agrees(barrier))
+        c->orders |= member_orders(p->member);
+    c->arrived[p->rank] = barrier + 1;
+    p->actions++;
+    p->waiting = true;
+    try_open(c);
+}
+
+void training_network_changed(void)
+{
+    for (int i = 0; i < S->n_comms; i++)
+        if (!S->comms[i].over && S->comms[i].opened < S->comms[i].arrived[0])
+            try_open(&S->comms[i]);
+}
+
+static void work_towards(struct proc *p, int barrier)
+{
+    usec takes = 0;
+    switch (barrier) {
+    case CONNECT:
+    case PLAN:
+        takes = between(CHANCE_WORK, 200, 15 * MS);
+        break;
+    case SEAL:
+        takes = chance(CHANCE_WORK, 80) ? between(CHANCE_WORK, MS, 30 * MS) : between(CHANCE_WORK, 20 * MS, 400 * MS);
+        break;
+    default:
+        takes = agrees(barrier) ? between(CHANCE_WORK, 50, 500) : between(CHANCE_WORK, 15 * MS, 60 * MS);
+        break;
+    }
+    p->waiting = false;
+    p->busy_ns += (uint64_t)takes * 1000;
+    (void)at(S->now + takes, &arrive, p->id, about(p, barrier));
+}
+
+/* --- checkpoints ----------------------------------------------------------------------------------------------------
+ */
+
+bool disk_has_checkpoint(const char *path)
+{
+    return find_checkpoint(path) != NULL;
+}
+
+void disk_remove_checkpoint(const char *path)
+{
+    struct disk_ckpt *k = (struct disk_ckpt *)find_checkpoint(path);
+    if (k)
+        k->path[0] = '\0';
+}
+
+static void finish(struct proc *p);
+
+/* Everybody's part is durable: it is a checkpoint, and whoever waited for it goes on. */
+static void publish(struct comm *c)
+{
+    CHECK("sim", S->n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
+    struct disk_ckpt *k = &S->ckpts[S->n_ckpts++];
+    (void)snprintf(k->path, sizeof(k->path), "/jobs/%llu/step-%llu-epoch-%llu", LL(c->job), LL(c->ckpt_step),
+                   LL(c->epoch));
+    k->step = c->ckpt_step;
+    k->content = c->ckpt_content;
+    c->ckpt_parts = 0;
+    totals->checkpoints++;
+    for (int r = 0; r < c->world; r++) {
+        struct proc *p = &S->procs[c->workers[r]];
+        if (c->out[r])
+            continue;
+        if (r == 0)
+            member_checkpoint_written(p->member, k->step, k->path, 1, c->world);
+        if (p->sealed.step >= steps_of(c->job))
+            finish(p);
+        else if (p->pausing)
+            leave(p, true);
+    }
+}
+
+static void on_part(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    struct comm *c = comm_of(p);
+    if (!p->alive || !c || c->ckpt_number != e->b)
+        return;
+    if (++c->ckpt_parts == c->world)
+        publish(c);
+}
+
+/* Returns whether one is being written for this step. */
+static bool write_checkpoint(struct proc *p, struct comm *c)
+{
+    static const struct handler part = {"part is written", on_part, TARGET_TRAINING};
+    uint64_t step = p->sealed.step;
+    bool due = step % CKPT_EVERY == 0 || step == steps_of(c->job) || (c->agreed & ORDER_CHECKPOINT);
+    if (!due)
+        return false;
+    if (c->ckpt_step != step) { /* the first of them to come here */
+        totals->checkpoints_torn += c->ckpt_parts > 0;
+        c->ckpt_step = step;
+        c->ckpt_content = p->sealed.content;
+        c->ckpt_number = ++S->ckpt_numbers;
+        c->ckpt_parts = 0;
+    }
+    (void)at(S->now + between(CHANCE_WORK, 100, chance(CHANCE_WORK, 80) ? 20 * MS : 150 * MS), &part, p->id,
+             c->ckpt_number);
+    return true;
+}
+
+/* --- what a member does when it is through --------------------------------------------------------------------------
+ */
+
+static void on_exit_in_order(const struct ev *e)
+{
+    proc_end(e->a, 0, 0, "");
+}
+static const struct handler exits = {"worker exits", on_exit_in_order, TARGET_TRAINING};
+
+static void on_finish(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    if (!p->alive || !p->comm || (uint64_t)p->comm != e->b || member_state(p->member)->in_revoked)
+        return;
+    S->comms[p->comm - 1].out[p->rank] = true;
+    p->comm = 0;
+    p->exiting = true;
+    member_finished(p->member, p->sealed.step);
+    (void)at(S->now + between(CHANCE_WORK, MS, 200 * MS), &exits, p->id, 0);
+}
+
+static void finish(struct proc *p)
+{
+    static const struct handler finished = {"worker finishes", on_finish, TARGET_TRAINING};
+    (void)at(S->now + between(CHANCE_WORK, 50, 5 * MS), &finished, p->id, (uint64_t)p->comm);
+}
+
+static void report(struct proc *p, const struct comm *c)
+{
+    struct step_report r = {.step = p->sealed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
+    member_progress(p->member, &r, clock_wall_of(&S->hosts[p->host].clocks));
+}
+
+static void commit(struct proc *p, struct comm *c, int barrier)
+{
+    p->sealed.content = must_commit(p, c);
+    p->sealed.step++;
+    p->prepared = false;
+    totals->steps++;
+    report(p, c);
+    bool writes = write_checkpoint(p, c);
+    if (p->sealed.step >= steps_of(c->job))
+        return; /* on_part() */
+    if (c->agreed & (ORDER_PAUSE | ORDER_STOP)) {
+        p->pausing = writes;
+        if (!writes)
+            leave(p, true);
+        return;
+    }
+    work_towards(p, barrier + 1);
+}
+
+static void seal(struct proc *p, struct comm *c)
+{
+    c->sealed = true;
+    if (p->rank >= c->world) { /* a leaver is out */
+        p->sealed = p->unsealed = (struct holding){0};
+        p->prepared = false;
+        leave(p, true);
+        return;
+    }
+    p->sealed = p->unsealed;
+    p->unsealed = (struct holding){0};
+    p->prepared = false;
+    if (p->rank == 0)
+        member_state_ready(p->member, &(struct state_ready){.epoch = c->epoch,
+                                                            .step = c->target.step,
+                                                            .rung = (enum state_rung)(c->rung - RUNG_INIT),
+                                                            .params_hash = c->target.content,
+                                                            .rolled_forward = c->rolled_forward,
+                                                            .damaged_checkpoint = ""});
+    if (p->sealed.step >= steps_of(c->job)) {
+        report(p, c);
+        if (write_checkpoint(p, c))
+            return;
+    }
+    work_towards(p, FIRST_STEP);
+}
+
+static void on_pass(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    struct comm *c = comm_of(p);
+    int barrier = (int)(uint32_t)e->b;
+    if (!p->alive || !c || e->b >> 32 != (uint64_t)p->comm || member_state(p->member)->in_revoked)
+        return;
+    p->actions++;
+    p->waiting = false;
+    if (barrier == PLAN && c->rolled_forward && p->prepared && p->sealed.step + 1 == c->target.step) {
+        p->sealed.step = c->target.step;
+        p->sealed.content = c->target.content;
+        p->prepared = false;
+    }
+    if (barrier == SEAL) {
+        seal(p, c);
+    } else if (agrees(barrier)) {
+        commit(p, c, barrier);
+    } else {
+        p->prepared |= barrier >= FIRST_STEP;
+        work_towards(p, barrier + 1);
+    }
+}
+
+/* --- entering an epoch ----------------------------------------------------------------------------------------------
+ */
+
+static struct comm *comm_for(const struct proc *p, const struct epoch_view *v)
+{
+    for (int i = S->n_comms - 1; i >= 0; i--) {
+        struct comm *c = &S->comms[i];
+        if (c->job == p->job && c->epoch == v->epoch && memcmp(c->id, v->comm_id, sizeof(c->id)) == 0)
+            return c;
+    }
+    CHECK("sim", S->n_comms < SIM_COMMS && v->world + v->leavers <= SIM_RANKS, "more epochs than the simulator keeps");
+    struct comm *c = &S->comms[S->n_comms++];
+    *c = (struct comm){.job = p->job,
+                       .epoch = v->epoch,
+                       .source_epoch = v->source_epoch,
+                       .resume = v->resume_step,
+                       .source = v->source,
+                       .world = v->world,
+                       .ranks = v->world + v->leavers};
+    memcpy(c->id, v->comm_id, sizeof(c->id));
+    (void)snprintf(c->checkpoints[0], sizeof(c->checkpoints[0]), "%.63s", v->checkpoint_path);
+    for (int i = 0; i < v->n_older && i < 3; i++)
+        (void)snprintf(c->checkpoints[i + 1], sizeof(c->checkpoints[0]), "%.63s", v->older_checkpoints[i]);
+    return c;
+}
+
+static void enter(struct proc *p, const struct epoch_view *v)
+{
+    struct comm *c = comm_for(p, v);
+    TRACE("worker %llu enters epoch %llu as rank %d of %d", LL(p->id), LL(v->epoch), v->rank, v->world);
+    CHECK("I1", !c->workers[v->rank] || c->workers[v->rank] == p->id, "two workers have rank %d of epoch %llu", v->rank,
+          LL(v->epoch));
+    must_enter(p, c);
+    c->workers[v->rank] = p->id;
+    p->comm = (int)(c - S->comms) + 1;
+    p->rank = v->rank;
+    p->entered = v->epoch;
+    if (c->over) /* somebody came and went before */
+        (void)at(S->now + between(CHANCE_WORK, MS, 100 * MS), &failed, p->id, (uint64_t)p->comm);
+    work_towards(p, CONNECT);
+}
+
+static void on_poke(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    struct epoch_view view;
+    if (!p->alive || p->comm || p->exiting)
+        return;
+    switch (member_next(p->member, &view)) {
+    case MEMBER_FORM:
+        enter(p, &view);
+        break;
+    case MEMBER_STOPPED:
+        p->exiting = true;
+        (void)at(S->now + between(CHANCE_WORK, 100, 50 * MS), &exits, p->id, 0);
+        break;
+    case MEMBER_WAIT:
+        break;
+    }
+}
+
+void training_poke(struct proc *p)
+{
+    const struct member_state *m = member_state(p->member);
+    if (!p->comm && !p->exiting && (m->offered || m->stopped))
+        (void)at(S->now + between(CHANCE_WORK, 10, 2 * MS), &poke, p->id, 0);
+}
