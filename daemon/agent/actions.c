@@ -70,18 +70,18 @@ static void *copy_with(const ProtobufCMessage *m, ProtobufCAllocator *allocator)
     return copy;
 }
 
-void *action_copy(struct agent_actions *out, const ProtobufCMessage *m)
+void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m)
 {
     ProtobufCAllocator allocator = {unpack_alloc, unpack_free, out};
     return copy_with(m, &allocator);
 }
 
-void *message_copy(const ProtobufCMessage *m)
+void *agent_message_copy(const ProtobufCMessage *m)
 {
     return copy_with(m, NULL);
 }
 
-struct agent_action *action_add(struct agent_actions *out, enum agent_action_kind kind)
+struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind)
 {
     struct agent_action *a = arena_alloc(out, sizeof(*a));
     a->kind = kind;
@@ -102,7 +102,7 @@ static char *text_va(struct agent_actions *out, const char *fmt, va_list args)
     return text;
 }
 
-char *action_text(struct agent_actions *out, const char *fmt, ...)
+char *agent_action_text(struct agent_actions *out, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -111,12 +111,13 @@ char *action_text(struct agent_actions *out, const char *fmt, ...)
     return text;
 }
 
-void say(struct agent_actions *out, enum agent_level level, const char *fmt, ...)
+void agent_say(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
 {
     va_list args;
-    va_start(args, fmt);
-    struct agent_action *a = action_add(out, AGENT_SAY);
+    va_start(args, pairs_fmt);
+    struct agent_action *a = agent_action_add(out, AGENT_SAY);
     a->level = level;
-    a->text = text_va(out, fmt, args);
+    a->text = sentence;
+    a->pairs = text_va(out, pairs_fmt, args);
     va_end(args);
 }

@@ -1,5 +1,6 @@
-/* agent.c - the node's half; see agent.h. What the coordinator says goes to the workers, what the workers say goes to
- * the coordinator; the parts are session.c (one side), workers.c (the other) and logs.c. */
+/* agent.c - the node's half; see agent.h. Everything is decided by the core (core.h): this is its clock, its sockets,
+ * its files and its processes. What it wants done is carried out in order; where a record has to be on disk first, a
+ * thread of the pool writes it and the rest waits. The parts are session.c (the coordinator), workers.c and logs.c. */
 #include "daemon/agent/agent.h"
 
 #include <ctype.h>
@@ -14,11 +15,14 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/version.h"
+#include "daemon/agent/core.h"
 #include "daemon/agent/logs.h"
+#include "daemon/agent/records.h"
 #include "daemon/agent/session.h"
 #include "daemon/agent/workers.h"
 
@@ -29,6 +33,7 @@
 #define LOG_CHECK_MS 250
 #define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first hello */
 #define CLOSE_POLL_MS 2
+#define RECORD_AGAIN_MS 200
 
 /* The shared-memory segment of a job's newest epoch. */
 struct segment {
@@ -38,18 +43,29 @@ struct segment {
     int fd;
 };
 
+/* What one input has led to. */
+struct turn {
+    struct turn *next;
+    struct agent_actions actions;
+    const struct agent_action *at; /* to be carried out next */
+};
+
 struct agent {
     uv_loop_t *loop;
     struct log log;
     char node[256], address[256], device[16], run_dir[PATH_MAX];
     uint32_t slots, lease_ms;
-    uint64_t log_bytes_max, incarnation;
+    uint64_t log_bytes_max;
     bool quiet_stop;
+    struct agent_core *core;
+    struct turn *turns, **turns_tail;
+    bool carrying_out;       /* a call of carry_out is on the stack */
+    struct writing *writing; /* a record is on its way to the disk */
     struct workers *workers;
     struct session *session;
     struct logs *logs;
     struct segment *segments;
-    uv_timer_t log_timer, close_timer, adoption_timer;
+    uv_timer_t log_timer, close_timer, adoption_timer, tick_timer, sample_timer, record_timer;
     int works;     /* in the thread pool */
     bool bounding; /* one of them bounds logs */
     bool draining, closing;
@@ -58,112 +74,155 @@ struct agent {
     void *done_data;
 };
 
-/* --- to the coordinator ---------------------------------------------------------------------------------------------
- */
+static void carry_out(struct agent *a);
 
-#define AGENT_MESSAGE(name, KIND, field, value)                                                                        \
-    Titan__Internal__AgentMessage name = TITAN__INTERNAL__AGENT_MESSAGE__INIT;                                         \
-    (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                    \
-    (name).field = (value)
-
-static void report_exit(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct worker_exit *how)
+static int64_t now_ms(void)
 {
-    Titan__Internal__WorkerExited exited = TITAN__INTERNAL__WORKER_EXITED__INIT;
-    exited.job_id = job_id;
-    exited.worker_id = worker_id;
-    exited.exit_code = how->signal ? -1 : how->code;
-    exited.signal = how->signal;
-    exited.reason = (char *)how->reason;
-    exited.last_step = how->last_step;
-    AGENT_MESSAGE(message, WORKER_EXITED, worker_exited, &exited);
-    (void)session_send(a->session, &message, SESSION_KEEP);
+    return clock_mono_ns() / 1000000;
 }
+
+/* An input for the core: CORE(a, agent_core_sample, id, &sample). */
+#define CORE(a, input, ...)                                                                                            \
+    do {                                                                                                               \
+        struct turn *turn_ = turn_new();                                                                               \
+        input((a)->core, ##__VA_ARGS__, now_ms(), &turn_->actions);                                                    \
+        turn_end((a), turn_);                                                                                          \
+    } while (0)
+
+static struct turn *turn_new(void)
+{
+    struct turn *t = calloc(1, sizeof(*t));
+    titan_assert(t);
+    agent_actions_init(&t->actions);
+    return t;
+}
+
+static void turn_free(struct turn *t)
+{
+    agent_actions_free(&t->actions);
+    free(t);
+}
+
+static void tick_arm(struct agent *a);
+
+static void turn_end(struct agent *a, struct turn *t)
+{
+    if (t->actions.first && !a->closing) {
+        t->at = t->actions.first;
+        *a->turns_tail = t;
+        a->turns_tail = &t->next;
+        carry_out(a);
+    } else {
+        turn_free(t);
+    }
+    tick_arm(a);
+}
+
+static void on_tick_timer(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+    CORE(a, agent_core_tick);
+}
+
+static void on_sample_timer(uv_timer_t *timer);
+
+static void tick_arm(struct agent *a)
+{
+    int64_t due = agent_core_deadline(a->core);
+    if (a->closing || due == INT64_MAX)
+        (void)uv_timer_stop(&a->tick_timer);
+    else {
+        uv_update_time(a->loop);
+        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - now_ms(), INT64_C(1)), 0);
+    }
+    bool watch = agent_core_watches(a->core) && !a->closing;
+    if (watch != (uv_is_active((uv_handle_t *)&a->sample_timer) != 0)) {
+        if (watch)
+            (void)uv_timer_start(&a->sample_timer, on_sample_timer, AGENT_SAMPLE_MS, AGENT_SAMPLE_MS);
+        else
+            (void)uv_timer_stop(&a->sample_timer);
+    }
+}
+
+/* --- inputs ----------------------------------------------------------------------------------------------------------
+ */
 
 static void segments_sweep(struct agent *a);
 
 static void on_worker_exit(struct worker *w, const struct worker_exit *how, void *data)
 {
     struct agent *a = data;
-    if (!a->draining || !a->quiet_stop)
-        report_exit(a, w->job_id, w->id, how);
+    const struct agent_exit end = {.code = how->code,
+                                   .signal = how->signal,
+                                   .reason = how->reason,
+                                   .last_step = how->last_step,
+                                   .out_of_memory = how->out_of_memory};
+    CORE(a, agent_core_exited, w->id, &end);
     segments_sweep(a);
 }
 
-static void on_worker_connected(struct worker *w, void *data)
+static void on_worker_connected(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data)
 {
     struct agent *a = data;
     (void)w;
+    CORE(a, agent_core_connected, hello);
     if (workers_expected(a->workers) == 0)
         session_start(a->session);
 }
 
-/* A worker speaks for itself only. */
-#define OWN(w, part) ((part)->job_id == (w)->job_id && (part)->worker_id == (w)->id)
-
 static void on_worker_message(struct worker *w, const Titan__Internal__WorkerToAgent *m, void *data)
 {
     struct agent *a = data;
-    Titan__Internal__AgentMessage out = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    enum session_keep keep = SESSION_KEEP;
-    bool own = false;
-    switch (m->kind_case) {
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_READY:
-        own = OWN(w, m->ready);
-        (void)snprintf(w->address, sizeof(w->address), "%s", m->ready->address);
-        out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_READY;
-        out.worker_ready = m->ready;
-        break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED:
-        own = OWN(w, m->quiesced);
-        out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED;
-        out.worker_quiesced = m->quiesced;
-        break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
-        own = OWN(w, m->progress);
-        keep = SESSION_NOW;
-        out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS;
-        out.progress = m->progress;
-        break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
-        own = OWN(w, m->checkpoint);
-        out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT;
-        out.checkpoint = m->checkpoint;
-        break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:
-        own = OWN(w, m->finished);
-        out.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED;
-        out.finished = m->finished;
-        break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING:
-        tlog_warn(&a->log, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
-                  m->failing->reason);
-        return; /* its page says it again when it has exited */
-    default:
-        return;
+    CORE(a, agent_core_worker, w->id, m);
+}
+
+static void sample_all(struct agent *a)
+{
+    for (struct worker *w = workers_first(a->workers), *next; w; w = next) {
+        struct agent_sample sample;
+        next = w->next;
+        if (w->dying)
+            continue;
+        worker_look(w, &sample);
+        CORE(a, agent_core_sample, w->id, &sample);
     }
-    /* A quiet stop is not a change of membership: the coordinator hears of the last checkpoint and nothing else. */
-    bool quiet = a->draining && a->quiet_stop && out.kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED;
-    if (own && !quiet)
-        (void)session_send(a->session, &out, keep);
-    else if (!own)
-        tlog_warn(&a->log, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
+}
+
+static void on_sample_timer(uv_timer_t *timer)
+{
+    sample_all(timer->data);
+}
+
+static void on_session_open(void *data)
+{
+    struct agent *a = data;
+    sample_all(a);
+    CORE(a, agent_core_session_up);
+}
+
+static void on_session_message(const Titan__Internal__CoordinatorMessage *m, void *data)
+{
+    struct agent *a = data;
+    CORE(a, agent_core_coordinator, m);
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME && agent_core_welcome(a->core))
+        session_settled(a->session);
+}
+
+static void on_session_lost(void *data)
+{
+    struct agent *a = data;
+    CORE(a, agent_core_session_down);
+    logs_forget(a->logs);
 }
 
 static bool on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data)
 {
     struct agent *a = data;
-    AGENT_MESSAGE(message, LOG, log, (Titan__Internal__AgentLogChunk *)chunk);
-    return session_send(a->session, &message, SESSION_NOW);
-}
-
-static uint32_t on_slots_used(void *data)
-{
-    return workers_count(((struct agent *)data)->workers);
-}
-
-static void on_session_lost(void *data)
-{
-    logs_forget(((struct agent *)data)->logs);
+    Titan__Internal__AgentMessage message = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    message.term = agent_core_term(a->core);
+    message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG;
+    message.log = (Titan__Internal__AgentLogChunk *)chunk;
+    return agent_core_welcome(a->core) && session_send(a->session, &message);
 }
 
 static uint64_t memory_bytes(void)
@@ -172,76 +231,25 @@ static uint64_t memory_bytes(void)
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
-static void live_worker(const struct worker *w, Titan__Internal__LiveWorker *out)
-{
-    titan__internal__live_worker__init(out);
-    out->job_id = w->job_id;
-    out->worker_id = w->id;
-    out->epoch = atomic_load(&w->page->epoch);
-    out->rank = w->rank;
-    out->step = atomic_load(&w->page->step);
-    out->state = atomic_load(&w->page->phase);
-    out->address = (char *)w->address;
-}
-
-static void on_greet(struct session *session, void *data)
-{
-    struct agent *a = data;
-    uint32_t n = 0, max = workers_count(a->workers);
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
-    _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(max + 1, sizeof(*workers));
-    _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(max + 1, sizeof(*list));
-    for (const struct worker *w = workers_first(a->workers); workers && list && w && n < max; w = w->next) {
-        if (w->reported)
-            continue;
-        live_worker(w, &workers[n]);
-        list[n] = &workers[n];
-        n++;
-    }
-    hello.node = a->node;
-    hello.slots = a->slots;
-    hello.device = a->device;
-    hello.address = a->address;
-    hello.version = (char *)TITAN_VERSION;
-    hello.memory_bytes = memory_bytes();
-    hello.workers = list;
-    hello.n_workers = n;
-    hello.incarnation = a->incarnation;
-    AGENT_MESSAGE(message, HELLO, hello, &hello);
-    (void)session_send(session, &message, SESSION_NOW);
-}
-
-/* --- from the coordinator -------------------------------------------------------------------------------------------
+/* --- what is to be done ---------------------------------------------------------------------------------------------
  */
 
-static void start_worker(struct agent *a, const Titan__Internal__StartWorkers *m, uint64_t worker_id)
+static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__StartWorkers *m)
 {
     struct titan_error err = {0};
-    if (workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, &err) != TITAN_OK) {
-        struct worker_exit how = {.code = titan_status_exit(err.status)};
-        tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", m->job_id,
-                   worker_id, err.msg);
-        (void)snprintf(how.reason, sizeof(how.reason), "%s", err.msg);
-        if (err.status != TITAN_EEXIST)
-            report_exit(a, m->job_id, worker_id, &how);
+    if (!a->draining &&
+        workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, &err) == TITAN_OK) {
+        logs_record(a->logs, m->directory, worker_id, -1);
+        (void)uv_timer_again(&a->log_timer);
+        CORE(a, agent_core_started, worker_id, (int64_t)workers_find(a->workers, worker_id)->process.pid);
         return;
     }
-    Titan__Internal__WorkerStarted started = TITAN__INTERNAL__WORKER_STARTED__INIT;
-    started.job_id = m->job_id;
-    started.worker_id = worker_id;
-    started.pid = workers_find(a->workers, worker_id)->process.pid;
-    AGENT_MESSAGE(message, WORKER_STARTED, worker_started, &started);
-    (void)session_send(a->session, &message, SESSION_KEEP);
-    logs_record(a->logs, m->directory, worker_id, -1);
-    (void)uv_timer_again(&a->log_timer);
-}
-
-static void on_start(struct agent *a, const Titan__Internal__StartWorkers *m)
-{
     if (a->draining)
-        return;
-    for (size_t i = 0; i < m->n_worker_ids; i++)
-        start_worker(a, m, m->worker_ids[i]);
+        (void)titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
+    tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", m->job_id, worker_id,
+               err.msg);
+    const struct agent_exit how = {.code = titan_status_exit(err.status), .reason = err.msg, .not_started = true};
+    CORE(a, agent_core_exited, worker_id, &how);
 }
 
 /* Members, then leavers. */
@@ -250,8 +258,8 @@ static const Titan__Internal__Member *form_rank(const Titan__Internal__FormEpoch
     return rank < m->n_members ? m->members[rank] : m->leavers[rank - m->n_members];
 }
 
-/* The segment all members and leavers of this epoch share: an empty memfd, which the communicator sizes. -1: they are not all
- * here, or there is none to be had (the workers then connect over TCP). */
+/* The segment all members and leavers of this epoch share: an empty memfd, which the communicator sizes. -1: they are
+ * not all here, or there is none to be had (the workers then connect over TCP). */
 static int segment_for(struct agent *a, const Titan__Internal__FormEpoch *m)
 {
     for (size_t i = 0; i < m->n_members + m->n_leavers; i++)
@@ -302,44 +310,22 @@ static void segments_sweep(struct agent *a)
     }
 }
 
-static void on_form(struct agent *a, Titan__Internal__FormEpoch *m)
+static void tell_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
 {
-    Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
-    message.form = m;
-    int fd = segment_for(a, m);
-    for (size_t i = 0; i < m->n_members + m->n_leavers; i++) {
-        struct worker *w = workers_find(a->workers, form_rank(m, i)->worker_id);
-        if (!w || w->job_id != m->job_id || w->dying)
-            continue;
-        if (i >= m->n_members) {
-            worker_send(w, &message, fd);
-            continue;
-        }
-        if (w->rank != i || !w->recorded)
-            logs_record(a->logs, w->job_dir, w->id, (int32_t)i);
-        w->recorded = true;
-        w->rank = (uint32_t)i;
-        worker_send(w, &message, fd);
-    }
+    struct worker *w = workers_find(a->workers, worker_id);
+    bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    if (w && !w->dying)
+        worker_send(w, m, form ? segment_for(a, m->form) : -1);
 }
 
-static void to_job(struct agent *a, uint64_t job_id, const Titan__Internal__AgentToWorker *message)
+static void note_rank(struct agent *a, uint64_t worker_id, uint32_t rank)
 {
-    for (struct worker *w = workers_first(a->workers); w; w = w->next)
-        if (w->job_id == job_id)
-            worker_send(w, message, -1);
-}
-
-static void on_stop(struct agent *a, const Titan__Internal__StopWorkers *m)
-{
-    for (struct worker *w = workers_first(a->workers); w; w = w->next) {
-        bool named = m->n_worker_ids == 0;
-        for (size_t i = 0; i < m->n_worker_ids && !named; i++)
-            named = m->worker_ids[i] == w->id;
-        if (w->job_id == m->job_id && named)
-            workers_stop(w, m->grace_ms, m->grace_ms > 0, m->reason);
-    }
+    struct worker *w = workers_find(a->workers, worker_id);
+    if (!w || (w->rank == rank && w->recorded))
+        return;
+    logs_record(a->logs, w->job_dir, w->id, (int32_t)rank);
+    w->recorded = true;
+    w->rank = rank;
 }
 
 static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
@@ -421,52 +407,162 @@ static void expire(struct agent *a, const Titan__Internal__CheckpointCommitted *
         free(e);
 }
 
-static void on_committed(struct agent *a, Titan__Internal__CheckpointCommitted *m)
+/* Everything but a full queue is the other side's to repeat: when the session breaks, the core sends again. */
+static void send_out(struct agent *a, const Titan__Internal__AgentMessage *m)
 {
-    if (m->n_expired_paths)
-        expire(a, m);
-    Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
-    Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    committed.job_id = m->job_id;
-    committed.step = m->step;
-    message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
-    message.checkpoint_committed = &committed;
-    to_job(a, m->job_id, &message);
+    if (!session_send(a->session, m) && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
+        session_end(a->session, "the coordinator reads too slowly");
 }
 
-static void on_coordinator_message(const Titan__Internal__CoordinatorMessage *m, void *data)
+static void say_line(struct agent *a, const struct agent_action *x)
 {
-    struct agent *a = data;
-    Titan__Internal__AgentToWorker out = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    switch (m->kind_case) {
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
-        on_start(a, m->start);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
-        on_form(a, m->form);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
-        out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
-        out.revoke = m->revoke;
-        to_job(a, m->revoke->job_id, &out);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
-        out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-        out.pause = m->pause;
-        to_job(a, m->pause->job_id, &out);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
-        on_stop(a, m->stop);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
+    static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
+    log_write(&a->log, levels[x->level], x->text, "%s", x->pairs);
+}
+
+static void do_order(struct agent *a, const Titan__Internal__CoordinatorMessage *m)
+{
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         on_log(a, m->log);
+    else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED)
+        expire(a, m->checkpoint_committed);
+}
+
+static void stop_worker(struct agent *a, const struct agent_action *x)
+{
+    struct worker *w = workers_find(a->workers, x->worker_id);
+    if (w)
+        workers_stop(w, x->grace_ms, x->grace_ms > 0, x->must_checkpoint, x->text);
+}
+
+static void write_start(struct agent *a, const struct agent_action *x);
+
+static void do_action(struct agent *a, const struct agent_action *x)
+{
+    switch (x->kind) {
+    case AGENT_RECORD_TERM:
+    case AGENT_RECORD_JOB:
+        write_start(a, x);
         break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
-        on_committed(a, m->checkpoint_committed);
+    case AGENT_FORGET_JOB:
+        record_forget_job(a->run_dir, x->job_id);
         break;
-    default: /* welcome is the session's; the rest is of a newer coordinator */
+    case AGENT_SEND:
+        send_out(a, x->send);
+        break;
+    case AGENT_END_SESSION:
+        session_end(a->session, x->text);
+        break;
+    case AGENT_TELL:
+        tell_worker(a, x->worker_id, x->tell);
+        break;
+    case AGENT_START_WORKER:
+        start_worker(a, x->worker_id, x->start);
+        break;
+    case AGENT_STOP_WORKER:
+        stop_worker(a, x);
+        break;
+    case AGENT_PEER:
+        break;
+    case AGENT_ORDER:
+        do_order(a, x->order);
+        break;
+    case AGENT_RANK:
+        note_rank(a, x->worker_id, x->rank);
+        break;
+    case AGENT_SAY:
+        say_line(a, x);
         break;
     }
+}
+
+/* From where it stopped. Inputs that this leads to append turns, which are seen here. */
+static void carry_out(struct agent *a)
+{
+    if (a->carrying_out)
+        return;
+    a->carrying_out = true;
+    while (a->turns && !a->writing) {
+        struct turn *t = a->turns;
+        const struct agent_action *x = a->closing ? NULL : t->at;
+        if (x) {
+            t->at = x->next;
+            do_action(a, x);
+            continue;
+        }
+        a->turns = t->next;
+        a->turns_tail = a->turns ? a->turns_tail : &a->turns;
+        turn_free(t);
+    }
+    a->carrying_out = false;
+}
+
+/* --- records --------------------------------------------------------------------------------------------------------
+ */
+
+/* One at a time; the action is of the first turn, which stays until it is written. */
+struct writing {
+    uv_work_t work;
+    struct agent *agent;
+    const struct agent_action *action;
+    titan_status status;
+    struct titan_error err;
+    bool failed; /* before: said already */
+};
+
+static void write_run(uv_work_t *work)
+{
+    struct writing *w = work->data;
+    const struct agent_action *x = w->action;
+    w->status = x->kind == AGENT_RECORD_TERM ? record_write_term(w->agent->run_dir, x->term, &w->err)
+                                             : record_write_job(w->agent->run_dir, x->record, &w->err);
+}
+
+static void write_done(uv_work_t *work, int status);
+
+static void write_queue(struct writing *w)
+{
+    if (uv_queue_work(w->agent->loop, &w->work, write_run, write_done) == 0)
+        w->agent->works++;
+    else
+        titan_bug("cannot queue work");
+}
+
+static void on_record_timer(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+    write_queue(a->writing);
+}
+
+static void write_done(uv_work_t *work, int status)
+{
+    struct writing *w = work->data;
+    struct agent *a = w->agent;
+    (void)status;
+    a->works--;
+    if (w->status != TITAN_OK && !a->closing) {
+        if (!w->failed)
+            tlog_error(&a->log, "record not written, nothing goes on without it", "reason=\"%s\"", w->err.msg);
+        w->failed = true;
+        (void)uv_timer_start(&a->record_timer, on_record_timer, RECORD_AGAIN_MS, 0);
+        return;
+    }
+    if (w->failed)
+        tlog_info(&a->log, "record written after all", "%s", "");
+    a->writing = NULL;
+    free(w);
+    carry_out(a);
+}
+
+static void write_start(struct agent *a, const struct agent_action *x)
+{
+    struct writing *w = calloc(1, sizeof(*w));
+    titan_assert(w);
+    w->agent = a;
+    w->action = x;
+    w->work.data = w;
+    a->writing = w;
+    write_queue(w);
 }
 
 /* --- bounding logs --------------------------------------------------------------------------------------------------
@@ -508,6 +604,7 @@ static void on_log_timer(uv_timer_t *timer)
         (void)uv_timer_stop(timer); /* an idle agent does nothing */
         return;
     }
+    workers_look_after(a->workers);
     struct bounding *b = a->bounding ? NULL : calloc(1, sizeof(*b));
     if (!b)
         return;
@@ -570,9 +667,45 @@ static titan_status fill_options(struct agent *a, const struct agent_options *o,
         return titan_fail(err, TITAN_EINVAL, "path of titan-worker is too long");
     if (access(program, X_OK) < 0)
         return titan_fail_errno(err, "cannot run worker program '%s'", program);
-    if (getrandom(&a->incarnation, sizeof(a->incarnation), 0) != (ssize_t)sizeof(a->incarnation))
-        return titan_fail_errno(err, "no random numbers");
     return TITAN_OK;
+}
+
+static void on_job_record(const Titan__Internal__AgentJobRecord *record, void *data)
+{
+    agent_core_restore_job(((struct agent *)data)->core, record);
+}
+
+static titan_status open_core(struct agent *a, const struct agent_options *o, struct titan_error *err)
+{
+    uint64_t random[2], term = 0;
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return titan_fail_errno(err, "no random numbers");
+    const struct agent_core_options options = {.node = a->node,
+                                               .device = a->device,
+                                               .address = a->address,
+                                               .version = TITAN_VERSION,
+                                               .slots = a->slots,
+                                               .memory_bytes = memory_bytes(),
+                                               .incarnation = random[0],
+                                               .seed = random[1],
+                                               .hang_floor_ms = o->hang_floor_ms};
+    TRY(record_read_term(a->run_dir, &term, err));
+    TRY(agent_core_new(&options, &a->core, err));
+    agent_core_restore_term(a->core, term);
+    struct titan_error damaged = {0};
+    if (record_read_jobs(a->run_dir, on_job_record, a, &damaged) != TITAN_OK)
+        tlog_error(&a->log, "record of a job not read, going on without it", "reason=\"%s\"", damaged.msg);
+    return TITAN_OK;
+}
+
+/* What an earlier agent's workers were at, before any of them speaks. */
+static void adopt(struct agent *a)
+{
+    for (struct worker *w = workers_first(a->workers); w; w = w->next) {
+        struct agent_sample sample;
+        worker_look(w, &sample);
+        agent_core_adopted(a->core, w->job_id, w->id, &sample, now_ms());
+    }
 }
 
 static void on_adoption_timer(uv_timer_t *timer)
@@ -583,8 +716,7 @@ static void on_adoption_timer(uv_timer_t *timer)
 static titan_status open_parts(struct agent *a, const struct agent_options *o, const char *program,
                                struct titan_error *err)
 {
-    static const struct session_events session_events = {on_greet, on_coordinator_message, on_session_lost,
-                                                         on_slots_used};
+    static const struct session_events session_events = {on_session_open, on_session_message, on_session_lost};
     static const struct workers_events workers_events = {on_worker_message, on_worker_connected, on_worker_exit};
     struct workers_options options = {.run_dir = a->run_dir,
                                       .program = program,
@@ -595,6 +727,15 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, c
     TRY(session_open(a->loop, o->coordinator, &session_events, a, &a->session, err));
     TRY(logs_open(a->loop, a->node, on_log_chunk, a, &a->logs, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
+}
+
+enum { N_TIMERS = 6 };
+
+static uv_timer_t *timer_of(struct agent *a, size_t i)
+{
+    uv_timer_t *const timers[N_TIMERS] = {&a->log_timer,  &a->close_timer,  &a->adoption_timer,
+                                          &a->tick_timer, &a->sample_timer, &a->record_timer};
+    return timers[i];
 }
 
 static void on_nothing(void *data)
@@ -609,9 +750,13 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     if (!a)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
     a->loop = loop;
+    a->turns_tail = &a->turns;
     titan_status status = fill_options(a, o, program, err);
+    log_init(&a->log, "agent", "node=%s", a->node);
     if (status == TITAN_OK)
         status = dir_make(a->run_dir, err);
+    if (status == TITAN_OK)
+        status = open_core(a, o, err);
     if (status == TITAN_OK)
         status = open_parts(a, o, program, err);
     if (status != TITAN_OK) {
@@ -619,14 +764,16 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
             logs_close(a->logs, NULL, NULL);
         if (a->session)
             session_close(a->session, on_nothing, NULL);
+        agent_core_free(a->core);
         free(a);
         return status;
     }
-    log_init(&a->log, "agent", "node=%s", a->node);
-    (void)uv_timer_init(loop, &a->log_timer);
-    (void)uv_timer_init(loop, &a->close_timer);
-    (void)uv_timer_init(loop, &a->adoption_timer);
-    a->log_timer.data = a->close_timer.data = a->adoption_timer.data = a;
+    for (size_t i = 0; i < N_TIMERS; i++) {
+        uv_timer_t *timer = timer_of(a, i);
+        (void)uv_timer_init(loop, timer);
+        timer->data = a;
+    }
+    adopt(a);
     /* Runs only while there are workers: started here so that uv_timer_again has an interval. */
     (void)uv_timer_start(&a->log_timer, on_log_timer, LOG_CHECK_MS, LOG_CHECK_MS);
     bool wait = workers_expected(a->workers) > 0;
@@ -650,6 +797,7 @@ static void on_part_closed(void *data)
             (void)close(s->fd);
         free(s);
     }
+    agent_core_free(a->core);
     free(a);
     done(done_data);
 }
@@ -662,10 +810,9 @@ static void on_handle_closed(uv_handle_t *handle)
 static void on_session_closed(void *data)
 {
     struct agent *a = data;
-    a->open_parts = 5;
-    uv_close((uv_handle_t *)&a->log_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&a->close_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&a->adoption_timer, on_handle_closed);
+    a->open_parts = N_TIMERS + 2;
+    for (size_t i = 0; i < N_TIMERS; i++)
+        uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
 }
@@ -674,9 +821,11 @@ static void on_session_closed(void *data)
 static void close_parts(struct agent *a)
 {
     a->closing = true;
-    (void)uv_timer_stop(&a->close_timer);
-    (void)uv_timer_stop(&a->log_timer);
-    (void)uv_timer_stop(&a->adoption_timer);
+    for (size_t i = 0; i < N_TIMERS; i++)
+        (void)uv_timer_stop(timer_of(a, i));
+    free(a->writing); /* one that failed and would have been tried again */
+    a->writing = NULL;
+    carry_out(a); /* which lets go of all */
     logs_forget(a->logs);
     session_close(a->session, on_session_closed, a);
 }
@@ -684,7 +833,8 @@ static void close_parts(struct agent *a)
 static void on_close_timer(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
-    if ((a->draining && workers_first(a->workers)) || a->works > 0)
+    bool behind = a->turns && !(a->writing && a->writing->failed); /* the last reports want to go out */
+    if ((a->draining && workers_first(a->workers)) || a->works > 0 || behind)
         return;
     close_parts(a);
 }
@@ -698,8 +848,10 @@ void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*d
     if (a->closing)
         return;
     a->draining = stop_workers;
+    if (stop_workers)
+        agent_core_drain(a->core, a->quiet_stop);
     for (struct worker *w = workers_first(a->workers); w && stop_workers; w = w->next)
-        workers_stop(w, grace_ms, grace_ms > 0, "the node's daemon stops");
+        workers_stop(w, grace_ms, grace_ms > 0, false, "the node's daemon stops");
     (void)uv_timer_start(&a->close_timer, on_close_timer, 0, CLOSE_POLL_MS);
 }
 
@@ -710,5 +862,5 @@ uint32_t agent_workers(const struct agent *a)
 
 bool agent_connected(const struct agent *a)
 {
-    return session_connected(a->session);
+    return agent_core_welcome(a->core);
 }

@@ -25,6 +25,7 @@ struct agent_options {
     uint32_t slots;          /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;       /* 0 = 30000 */
     uint64_t log_bytes_max;  /* per worker, kept as two halves; 0 = 64 MiB */
+    uint32_t hang_floor_ms;  /* 0 = 300 */
     bool quiet_stop;         /* do not report workers that end because agent_close stops them: the coordinator goes down
                                 with us, and its jobs go on from their last checkpoint when it is back */
 };

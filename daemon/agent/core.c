@@ -58,7 +58,7 @@ static void worker_free(struct aworker *w)
 static void job_free(struct ajob *j)
 {
     titan__internal__agent_job_record__free_unpacked(j->record, NULL);
-    delegation_free(j->delegation);
+    agent_delegation_free(j->delegation);
     free(j->checkpoint);
     free(j);
 }
@@ -81,7 +81,7 @@ void agent_core_free(struct agent_core *c)
     }
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
-        probe_free(p);
+        agent_probe_free(p);
     }
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
         titan__internal__agent_message__free_unpacked(c->ended[i].report, NULL);
@@ -92,7 +92,7 @@ void agent_core_free(struct agent_core *c)
     free(c);
 }
 
-struct aworker *worker_of(const struct agent_core *c, uint64_t worker_id)
+struct aworker *agent_worker_of(const struct agent_core *c, uint64_t worker_id)
 {
     struct aworker *w = c->workers;
     while (w && w->id != worker_id)
@@ -100,7 +100,7 @@ struct aworker *worker_of(const struct agent_core *c, uint64_t worker_id)
     return w;
 }
 
-uint32_t workers_alive(const struct agent_core *c)
+uint32_t agent_alive(const struct agent_core *c)
 {
     uint32_t n = 0;
     for (const struct aworker *w = c->workers; w; w = w->next)
@@ -108,7 +108,7 @@ uint32_t workers_alive(const struct agent_core *c)
     return n;
 }
 
-struct ajob *job_of(struct agent_core *c, uint64_t job_id, bool make)
+struct ajob *agent_job_of(struct agent_core *c, uint64_t job_id, bool make)
 {
     struct ajob *j = c->jobs;
     while (j && j->id != job_id)
@@ -120,7 +120,7 @@ struct ajob *job_of(struct agent_core *c, uint64_t job_id, bool make)
     j = calloc(1, sizeof(*j));
     titan_assert(j);
     j->id = job_id;
-    j->record = message_copy(&empty.base);
+    j->record = agent_message_copy(&empty.base);
     j->next = c->jobs;
     c->jobs = j;
     return j;
@@ -146,9 +146,9 @@ void agent_core_restore_term(struct agent_core *c, uint64_t term)
 
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record)
 {
-    struct ajob *j = job_of(c, record->job_id, true);
+    struct ajob *j = agent_job_of(c, record->job_id, true);
     titan__internal__agent_job_record__free_unpacked(j->record, NULL);
-    j->record = message_copy(&record->base);
+    j->record = agent_message_copy(&record->base);
 }
 
 void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
@@ -168,14 +168,14 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
     (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                    \
     (name).field = (value)
 
-void send_now(struct agent_core *c, agent_message *m, struct agent_actions *out)
+void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out)
 {
     bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO ||
                   m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
     if (!c->up || c->ending || (!c->welcomed && !always))
         return;
     m->term = c->welcomed ? c->session_term : c->term;
-    action_add(out, AGENT_SEND)->send = action_copy(out, &m->base);
+    agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m->base);
 }
 
 static void report_drop_first(struct agent_core *c)
@@ -202,14 +202,14 @@ static void reports_flush(struct agent_core *c, int64_t now, struct agent_action
             continue;
         agent_message *m = titan__internal__agent_message__unpack(NULL, r->len, r->bytes);
         titan_assert(m);
-        send_now(c, m, out);
+        agent_send(c, m, out);
         titan__internal__agent_message__free_unpacked(m, NULL);
         r->sent = true;
         r->sent_at = now;
     }
 }
 
-void send_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out)
+void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out)
 {
     size_t len = titan__internal__agent_message__get_packed_size(m);
     struct report *r = malloc(sizeof(*r) + len);
@@ -217,7 +217,7 @@ void send_report(struct agent_core *c, agent_message *m, int64_t now, struct age
     *r = (struct report){.len = len};
     (void)titan__internal__agent_message__pack(m, r->bytes);
     if (c->n_reports == KEEP_MAX) {
-        say(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped");
+        agent_say(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped", "%s", "");
         report_drop_first(c);
     }
     *(c->reports_last ? &c->reports_last->next : &c->reports) = r;
@@ -245,8 +245,8 @@ static void hello_send(struct agent_core *c, struct agent_actions *out)
     size_t n_delegated = 0;
     for (const struct ajob *j = c->jobs; j; j = j->next)
         n_delegated += j->record->n_delegated;
-    _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(workers_alive(c) + 1, sizeof(*workers));
-    _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(workers_alive(c) + 1, sizeof(*list));
+    _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(agent_alive(c) + 1, sizeof(*workers));
+    _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(agent_alive(c) + 1, sizeof(*list));
     _cleanup_free_ Titan__Internal__EpochDelegated **delegated = calloc(n_delegated + 1, sizeof(*delegated));
     titan_assert(workers && list && delegated);
     for (struct aworker *w = c->workers; w; w = w->next) {
@@ -269,7 +269,7 @@ static void hello_send(struct agent_core *c, struct agent_actions *out)
     hello.seen_term = c->term;
     hello.peer_port = c->options.peer_port;
     MESSAGE(m, HELLO, hello, &hello);
-    send_now(c, &m, out);
+    agent_send(c, &m, out);
 }
 
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -290,7 +290,7 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
         r->sent = false;
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
-        probe_free(p);
+        agent_probe_free(p);
     }
     c->probes = NULL;
 }
@@ -305,12 +305,12 @@ static void heard(struct agent_core *c, int64_t at)
 static void beat(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__AgentBeat b = TITAN__INTERNAL__AGENT_BEAT__INIT;
-    b.slots_used = workers_alive(c);
+    b.slots_used = agent_alive(c);
     b.number = ++c->beat;
     c->beats[b.number % BEATS_KEPT].number = b.number;
     c->beats[b.number % BEATS_KEPT].at = now;
     MESSAGE(m, BEAT, beat, &b);
-    send_now(c, &m, out);
+    agent_send(c, &m, out);
     c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
 }
 
@@ -325,46 +325,49 @@ static void on_beat_answer(struct agent_core *c, const Titan__Internal__BeatAnsw
 /* --- to workers -----------------------------------------------------------------------------------------------------
  */
 
-void tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out)
+void agent_tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out)
 {
     order->term = c->term;
-    struct agent_action *a = action_add(out, AGENT_TELL);
+    struct agent_action *a = agent_action_add(out, AGENT_TELL);
     a->job_id = w->job_id;
     a->worker_id = w->id;
-    a->tell = action_copy(out, &order->base);
+    a->tell = agent_action_copy(out, &order->base);
 }
 
 static void tell_job(const struct agent_core *c, uint64_t job_id, worker_order *order, struct agent_actions *out)
 {
     for (const struct aworker *w = c->workers; w; w = w->next)
         if (w->job_id == job_id)
-            tell(c, w, order, out);
+            agent_tell(c, w, order, out);
 }
 
-static void tell_one_form(struct agent_core *c, const form_epoch *form, uint64_t worker_id, size_t rank,
+/* rank below 0: a leaver, which has none in the epoch to come. */
+static void tell_one_form(struct agent_core *c, const form_epoch *form, uint64_t worker_id, int32_t rank,
                           struct agent_actions *out)
 {
-    struct aworker *w = worker_of(c, worker_id);
+    struct aworker *w = agent_worker_of(c, worker_id);
     worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!w || w->job_id != form->job_id)
         return;
-    w->rank = (uint32_t)rank;
     w->told_epoch = MAX(w->told_epoch, form->epoch);
-    struct agent_action *a = action_add(out, AGENT_RANK);
-    a->job_id = w->job_id;
-    a->worker_id = w->id;
-    a->rank = w->rank;
+    if (rank >= 0) {
+        w->rank = (uint32_t)rank;
+        struct agent_action *a = agent_action_add(out, AGENT_RANK);
+        a->job_id = w->job_id;
+        a->worker_id = w->id;
+        a->rank = w->rank;
+    }
     order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     order.form = (form_epoch *)form;
-    tell(c, w, &order, out);
+    agent_tell(c, w, &order, out);
 }
 
-void tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out)
+void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out)
 {
     for (size_t i = 0; i < form->n_members; i++)
-        tell_one_form(c, form, form->members[i]->worker_id, i, out);
+        tell_one_form(c, form, form->members[i]->worker_id, (int32_t)i, out);
     for (size_t i = 0; i < form->n_leavers; i++)
-        tell_one_form(c, form, form->leavers[i]->worker_id, form->n_members + i, out);
+        tell_one_form(c, form, form->leavers[i]->worker_id, -1, out);
 }
 
 /* Is it in an epoch up to this one, as far as we know? */
@@ -375,7 +378,7 @@ static bool in_epoch(const struct aworker *w, uint64_t epoch)
            w->sample.phase != TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE;
 }
 
-void tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
+void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
     worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
@@ -400,12 +403,12 @@ static void stop_worker(struct aworker *w, uint32_t grace_ms, bool must_checkpoi
     if (w->end == END_BY_ITSELF)
         w->end = cause;
     w->killed |= grace_ms == 0;
-    struct agent_action *a = action_add(out, AGENT_STOP_WORKER);
+    struct agent_action *a = agent_action_add(out, AGENT_STOP_WORKER);
     a->job_id = w->job_id;
     a->worker_id = w->id;
     a->grace_ms = grace_ms;
     a->must_checkpoint = must_checkpoint;
-    a->text = action_text(out, "%s", reason ? reason : "");
+    a->text = agent_action_text(out, "%s", reason ? reason : "");
 }
 
 /* --- from the coordinator -------------------------------------------------------------------------------------------
@@ -413,7 +416,7 @@ static void stop_worker(struct aworker *w, uint32_t grace_ms, bool must_checkpoi
 
 static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
 {
-    if (!fence_term(c, m->term, out))
+    if (!agent_fence_term(c, m->term, out))
         return;
     c->welcomed = true;
     c->session_term = m->term;
@@ -421,7 +424,7 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->delegate_lease_ms = m->delegate_lease_ms;
     heard(c, c->hello_at);
-    say(out, AGENT_INFO, "session with the coordinator term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
+    agent_say(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
     reports_flush(c, now, out);
     c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u);
 }
@@ -440,58 +443,58 @@ static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *
     for (size_t i = 0; i < m->n_worker_ids && !c->draining; i++) {
         const agent_message *ended = ended_report(c, m->worker_ids[i]);
         if (ended) { /* the order was sent again by who did not know yet */
-            send_report(c, (agent_message *)ended, now, out);
+            agent_report(c, (agent_message *)ended, now, out);
             continue;
         }
-        if (worker_of(c, m->worker_ids[i]))
+        if (agent_worker_of(c, m->worker_ids[i]))
             continue;
         Titan__Internal__StartWorkers one = *m;
         uint64_t id = m->worker_ids[i];
         one.worker_ids = &id;
         one.n_worker_ids = 1;
         (void)worker_add(c, m->job_id, id);
-        struct agent_action *a = action_add(out, AGENT_START_WORKER);
+        struct agent_action *a = agent_action_add(out, AGENT_START_WORKER);
         a->job_id = m->job_id;
         a->worker_id = id;
-        a->start = action_copy(out, &one.base);
+        a->start = agent_action_copy(out, &one.base);
     }
 }
 
 static void on_form(struct agent_core *c, const form_epoch *m, struct agent_actions *out)
 {
-    struct ajob *j = job_of(c, m->job_id, true);
-    switch (fence_form(j, m)) {
+    struct ajob *j = agent_job_of(c, m->job_id, true);
+    switch (agent_fence_form(j, m)) {
     case FENCE_OLDER:
-        fenced_epoch(c, "order to form", m->job_id, m->epoch, job_accepted(j), out);
-        refuse_form(c, j, m, out);
+        agent_fenced_epoch(c, "order to form", m->job_id, m->epoch, agent_job_accepted(j), out);
+        agent_refuse_form(c, j, m, out);
         return;
     case FENCE_OTHER:
         c->counters.refused++;
-        say(out, AGENT_WARN, "another epoch of this number is accepted or promised here job=%" PRIu64 " epoch=%" PRIu64,
-            m->job_id, m->epoch);
-        refuse_form(c, j, m, out);
+        agent_say(out, AGENT_WARN, "another epoch of this number is accepted or promised here",
+                  "job=%" PRIu64 " epoch=%" PRIu64, m->job_id, m->epoch);
+        agent_refuse_form(c, j, m, out);
         return;
     default:
-        job_accept(c, j, m, NULL, out);
-        tell_form(c, m, out);
+        agent_job_accept(c, j, m, NULL, out);
+        agent_tell_form(c, m, out);
     }
 }
 
 static void on_revoke(struct agent_core *c, const Titan__Internal__RevokeEpoch *m, int64_t now,
                       struct agent_actions *out)
 {
-    const struct ajob *j = job_of(c, m->job_id, false);
-    if (j && m->epoch < job_accepted(j))
-        fenced_epoch(c, "revoke", m->job_id, m->epoch, job_accepted(j), out);
+    const struct ajob *j = agent_job_of(c, m->job_id, false);
+    if (j && m->epoch < agent_job_accepted(j))
+        agent_fenced_epoch(c, "revoke", m->job_id, m->epoch, agent_job_accepted(j), out);
     else
-        tell_revoke(c, m->job_id, m->epoch, now, out);
+        agent_tell_revoke(c, m->job_id, m->epoch, now, out);
 }
 
 static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct agent_actions *out)
 {
-    const struct ajob *j = job_of(c, m->job_id, false);
-    if (j && m->epoch < job_accepted(j)) {
-        fenced_epoch(c, "pause", m->job_id, m->epoch, job_accepted(j), out);
+    const struct ajob *j = agent_job_of(c, m->job_id, false);
+    if (j && m->epoch < agent_job_accepted(j)) {
+        agent_fenced_epoch(c, "pause", m->job_id, m->epoch, agent_job_accepted(j), out);
         return;
     }
     worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
@@ -531,7 +534,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         return;
     }
     /* Unsaid, it is that of the session's welcome. */
-    if (!c->welcomed || !fence_term(c, m->term ? m->term : c->session_term, out))
+    if (!c->welcomed || !agent_fence_term(c, m->term ? m->term : c->session_term, out))
         return;
     switch (m->kind_case) {
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
@@ -553,15 +556,15 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         on_beat_answer(c, m->beat_answer);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE:
-        probe_start(c, m->probe, now, out);
+        agent_probe_start(c, m->probe, now, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
         on_committed(c, m->checkpoint_committed, out);
         if (m->checkpoint_committed->n_expired_paths)
-            action_add(out, AGENT_ORDER)->order = action_copy(out, &m->base);
+            agent_action_add(out, AGENT_ORDER)->order = agent_action_copy(out, &m->base);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
-        action_add(out, AGENT_ORDER)->order = action_copy(out, &m->base);
+        agent_action_add(out, AGENT_ORDER)->order = agent_action_copy(out, &m->base);
         break;
     default: /* of a newer coordinator */
         break;
@@ -573,7 +576,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
 
 void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, int64_t now, struct agent_actions *out)
 {
-    struct aworker *w = worker_of(c, worker_id);
+    struct aworker *w = agent_worker_of(c, worker_id);
     if (!w)
         return;
     Titan__Internal__WorkerStarted started = TITAN__INTERNAL__WORKER_STARTED__INIT;
@@ -581,7 +584,7 @@ void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, i
     started.worker_id = worker_id;
     started.pid = pid;
     MESSAGE(m, WORKER_STARTED, worker_started, &started);
-    send_report(c, &m, now, out);
+    agent_report(c, &m, now, out);
 }
 
 void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
@@ -589,7 +592,7 @@ void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHel
 {
     (void)now;
     (void)out;
-    struct aworker *w = worker_of(c, hello->worker_id);
+    struct aworker *w = agent_worker_of(c, hello->worker_id);
     if (!w)
         return;
     w->rank = hello->rank;
@@ -602,15 +605,15 @@ static void on_quiesced(struct agent_core *c, struct aworker *w, const Titan__In
 {
     if (w->quiesced)
         titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
-    w->quiesced = message_copy(&m->base);
+    w->quiesced = agent_message_copy(&m->base);
     if (m->epoch >= w->revoked_epoch)
         w->revoked_epoch = 0;
-    delegate_quiesced(c, m, now, out);
+    agent_delegate_quiesced(c, m, now, out);
 }
 
 static void on_checkpoint(struct agent_core *c, const Titan__Internal__CheckpointWritten *m)
 {
-    struct ajob *j = job_of(c, m->job_id, true);
+    struct ajob *j = agent_job_of(c, m->job_id, true);
     if (j->checkpoint && m->step <= j->checkpoint_step)
         return;
     free(j->checkpoint);
@@ -660,13 +663,13 @@ static bool pass_on(const struct aworker *w, const Titan__Internal__WorkerToAgen
 void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *in, int64_t now,
                        struct agent_actions *out)
 {
-    struct aworker *w = worker_of(c, worker_id);
+    struct aworker *w = agent_worker_of(c, worker_id);
     agent_message m;
     if (!w)
         return;
     if (!pass_on(w, in, &m)) {
         c->counters.imposters++;
-        say(out, AGENT_WARN, "worker spoke for another one, not passed on worker=%" PRIu64, w->id);
+        agent_say(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
         return;
     }
     switch (in->kind_case) {
@@ -680,20 +683,20 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
         in->progress->busy_ms = w->pace.busy_ms;
-        send_now(c, &m, out);
+        agent_send(c, &m, out);
         return;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
         on_checkpoint(c, in->checkpoint);
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* its page says it again when it has exited */
-        say(out, AGENT_WARN, "worker fails job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
-            in->failing->reason);
+        agent_say(out, AGENT_WARN, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
+                  in->failing->reason);
         return;
     default:
         break;
     }
     if (m.kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND__NOT_SET)
-        send_report(c, &m, now, out);
+        agent_report(c, &m, now, out);
 }
 
 static Titan__Internal__ExitCause exit_cause(const struct aworker *w, const struct agent_exit *how, bool started)
@@ -719,7 +722,7 @@ static void ended_add(struct agent_core *c, const struct aworker *w, const agent
         titan__internal__agent_message__free_unpacked(c->ended[at].report, NULL);
     c->ended[at].job_id = w->job_id;
     c->ended[at].worker_id = w->id;
-    c->ended[at].report = message_copy(&report->base);
+    c->ended[at].report = agent_message_copy(&report->base);
 }
 
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
@@ -740,14 +743,14 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     exited.exit_code = how->signal ? -1 : how->code;
     exited.signal = how->signal;
     exited.reason =
-        hung ? action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch) : (char *)reason;
+        hung ? agent_action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch) : (char *)reason;
     exited.last_step = how->last_step;
     exited.cause = exit_cause(w, how, !how->not_started);
     exited.oom = how->out_of_memory;
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
     ended_add(c, w, &m);
     if (!c->draining || !c->quiet)
-        send_report(c, &m, now, out);
+        agent_report(c, &m, now, out);
     worker_free(w);
 }
 
@@ -770,16 +773,16 @@ static void stalled(struct agent_core *c, const struct aworker *w, bool stopped,
     s.for_ms = ms;
     s.stopped = stopped;
     c->counters.stalls++;
-    say(out, AGENT_WARN, "worker %s job=%" PRIu64 " worker=%" PRIu64 " step=%" PRIu64 " for_ms=%u",
-        stopped ? "is stopped" : "hangs", w->job_id, w->id, s.step, ms);
+    agent_say(out, AGENT_WARN, stopped ? "worker is stopped" : "worker hangs",
+              "job=%" PRIu64 " worker=%" PRIu64 " step=%" PRIu64 " for_ms=%u", w->job_id, w->id, s.step, ms);
     MESSAGE(m, STALLED, stalled, &s);
-    send_now(c, &m, out);
+    agent_send(c, &m, out);
 }
 
 /* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
 static double pace_median(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
 {
-    size_t n = 0, all = workers_alive(c);
+    size_t n = 0, all = agent_alive(c);
     _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
     titan_assert(values);
     for (const struct aworker *w = c->workers; w; w = w->next) {
@@ -821,13 +824,13 @@ static void follow_pace(struct agent_core *c, struct aworker *w, struct agent_ac
     m.median_ms = median;
     m.steps = (uint32_t)steps;
     MESSAGE(message, STRAGGLES, straggles, &m);
-    send_now(c, &message, out);
+    agent_send(c, &message, out);
 }
 
 void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
                        struct agent_actions *out)
 {
-    struct aworker *w = worker_of(c, worker_id);
+    struct aworker *w = agent_worker_of(c, worker_id);
     if (!w)
         return;
     const struct watch_limits limits = {c->options.hang_floor_ms, c->options.hang_unknown_ms};
@@ -863,10 +866,9 @@ static void kill_overdue(struct agent_core *c, int64_t now, struct agent_actions
     for (struct aworker *w = c->workers; w; w = w->next) {
         if (!w->revoked_epoch || w->killed || now < revoke_due(c, w))
             continue;
-        say(out, AGENT_WARN,
-            "worker does not leave its epoch, killing it job=%" PRIu64 " worker=%" PRIu64 " epoch=%" PRIu64
-            " after_ms=%" PRId64,
-            w->job_id, w->id, w->revoked_epoch, now - w->revoked_at);
+        agent_say(out, AGENT_WARN, "worker does not leave its epoch, killing it",
+                  "job=%" PRIu64 " worker=%" PRIu64 " epoch=%" PRIu64 " after_ms=%" PRId64, w->job_id, w->id,
+                  w->revoked_epoch, now - w->revoked_at);
         c->counters.kills++;
         w->end = END_HUNG;
         stop_worker(w, 0, false, "does not leave a revoked epoch", END_HUNG, out);
@@ -882,7 +884,7 @@ static void end_deaf_session(struct agent_core *c, int64_t now, struct agent_act
     if (!c->answered || c->ending || now - c->contact_at < DEAF_MS)
         return;
     c->ending = true;
-    action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer beats";
+    agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer beats";
 }
 
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -893,19 +895,19 @@ void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *ou
         end_deaf_session(c, now, out);
     }
     kill_overdue(c, now, out);
-    probes_tick(c, now, out);
-    delegate_tick(c, now, out);
+    agent_probes_tick(c, now, out);
+    agent_delegate_tick(c, now, out);
 }
 
 int64_t agent_core_deadline(const struct agent_core *c)
 {
-    int64_t due = probes_deadline(c);
+    int64_t due = agent_probes_deadline(c);
     if (c->welcomed && !c->ending)
         due = MIN(due, c->next_beat_at);
     for (const struct aworker *w = c->workers; w; w = w->next)
         if (w->revoked_epoch && !w->killed)
             due = MIN(due, revoke_due(c, w));
-    return MIN(due, delegate_deadline(c));
+    return MIN(due, agent_delegate_deadline(c));
 }
 
 void agent_core_drain(struct agent_core *c, bool quiet)
@@ -932,8 +934,8 @@ bool agent_core_welcome(const struct agent_core *c)
 
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id)
 {
-    const struct ajob *j = job_of((struct agent_core *)c, job_id, false);
-    return j ? job_accepted(j) : 0;
+    const struct ajob *j = agent_job_of((struct agent_core *)c, job_id, false);
+    return j ? agent_job_accepted(j) : 0;
 }
 
 const struct agent_counters *agent_core_counters(const struct agent_core *c)

@@ -49,7 +49,8 @@ struct agent_action {
     uint32_t rank, grace_ms;
     bool must_checkpoint; /* STOP_WORKER: within the grace, also when the recipe writes none */
     enum agent_level level;
-    const char *text; /* END_SESSION and STOP_WORKER: why; PEER: where to; SAY: the line */
+    const char *text;  /* END_SESSION and STOP_WORKER: why; PEER: where to; SAY: a sentence */
+    const char *pairs; /* SAY: key=value pairs behind it */
     union {
         Titan__Internal__AgentMessage *send;
         Titan__Internal__AgentToWorker *tell;

@@ -11,15 +11,15 @@ static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *
     return a->len == b->len && (a->len == 0 || !memcmp(a->data, b->data, a->len));
 }
 
-uint64_t job_accepted(const struct ajob *j)
+uint64_t agent_job_accepted(const struct ajob *j)
 {
     return j->record->accepted ? j->record->accepted->epoch : 0;
 }
 
-enum fence fence_form(const struct ajob *j, const form_epoch *form)
+enum fence agent_fence_form(const struct ajob *j, const form_epoch *form)
 {
     const job_record *r = j->record;
-    if (form->epoch < job_accepted(j))
+    if (form->epoch < agent_job_accepted(j))
         return FENCE_OLDER;
     if (r->accepted && form->epoch == r->accepted->epoch)
         return same_bytes(&form->comm_id, &r->accepted->comm_id) ? FENCE_SAME : FENCE_OTHER;
@@ -28,68 +28,61 @@ enum fence fence_form(const struct ajob *j, const form_epoch *form)
     return FENCE_NEW;
 }
 
-/* Said once for each session, counted always. */
-static void fenced(struct agent_core *c, struct agent_actions *out, const char *line)
-{
-    if (!c->fenced_said)
-        say(out, AGENT_WARN, "%s", line);
-    c->fenced_said = true;
-}
-
-bool fence_term(struct agent_core *c, uint64_t term, struct agent_actions *out)
+bool agent_fence_term(struct agent_core *c, uint64_t term, struct agent_actions *out)
 {
     if (term > c->term) {
         c->term = term;
-        action_add(out, AGENT_RECORD_TERM)->term = term;
+        agent_action_add(out, AGENT_RECORD_TERM)->term = term;
     }
     if (term == c->term)
         return true;
     c->counters.fenced_terms++;
     if (c->ending)
         return false;
-    char *why = action_text(out,
-                            "the coordinator's term %" PRIu64 " is over, this node has seen %" PRIu64
-                            ": another coordinator has taken over, or its store is older than that",
-                            term, c->term);
-    fenced(c, out, why);
+    char *why = agent_action_text(out,
+                                  "the coordinator's term %" PRIu64 " is over, this node has seen %" PRIu64
+                                  ": another coordinator has taken over, or its store is older than that",
+                                  term, c->term);
+    agent_say(out, AGENT_WARN, "fenced", "reason=\"%s\"", why);
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     refused.seen_term = c->term;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
     m.refused = &refused;
-    send_now(c, &m, out);
-    action_add(out, AGENT_END_SESSION)->text = why;
+    agent_send(c, &m, out);
+    agent_action_add(out, AGENT_END_SESSION)->text = why;
     c->ending = true;
     return false;
 }
 
-void fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
-                  struct agent_actions *out)
+void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
+                        struct agent_actions *out)
 {
     c->counters.fenced_epochs++;
-    fenced(c, out,
-           action_text(out, "%s of an older epoch dropped job=%" PRIu64 " epoch=%" PRIu64 " seen=%" PRIu64, what,
-                       job_id, epoch, seen));
+    if (!c->fenced_said) /* once for each session */
+        agent_say(out, AGENT_WARN, "fenced: of an older epoch, dropped",
+                  "what=\"%s\" job=%" PRIu64 " epoch=%" PRIu64 " seen=%" PRIu64, what, job_id, epoch, seen);
+    c->fenced_said = true;
 }
 
-void refuse_form(struct agent_core *c, const struct ajob *j, const form_epoch *form, struct agent_actions *out)
+void agent_refuse_form(struct agent_core *c, const struct ajob *j, const form_epoch *form, struct agent_actions *out)
 {
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     refused.job_id = j->id;
     refused.epoch = form->epoch;
-    refused.seen_epoch = MAX(job_accepted(j), j->record->promised_epoch);
+    refused.seen_epoch = MAX(agent_job_accepted(j), j->record->promised_epoch);
     refused.seen_term = c->term;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
     m.refused = &refused;
-    send_now(c, &m, out);
+    agent_send(c, &m, out);
 }
 
 static void record(const struct ajob *j, struct agent_actions *out)
 {
-    struct agent_action *a = action_add(out, AGENT_RECORD_JOB);
+    struct agent_action *a = agent_action_add(out, AGENT_RECORD_JOB);
     a->job_id = j->id;
-    a->record = action_copy(out, &j->record->base);
+    a->record = agent_action_copy(out, &j->record->base);
 }
 
 static void forget_delegated(job_record *r)
@@ -110,18 +103,18 @@ static void add_delegated(const struct agent_core *c, job_record *r, const char 
     void *grown = realloc(r->delegated, (r->n_delegated + 1) * sizeof(*r->delegated));
     titan_assert(grown);
     r->delegated = grown;
-    r->delegated[r->n_delegated++] = message_copy(&d.base);
+    r->delegated[r->n_delegated++] = agent_message_copy(&d.base);
 }
 
-void job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, const char *delegate,
-                struct agent_actions *out)
+void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, const char *delegate,
+                      struct agent_actions *out)
 {
     job_record *r = j->record;
     const bool again = r->accepted && form->epoch == r->accepted->epoch;
     if (again && (delegate || r->n_delegated == 0) && r->term == c->term)
         return;
     if (!again) {
-        form_epoch *copy = message_copy(&form->base);
+        form_epoch *copy = agent_message_copy(&form->base);
         if (r->accepted)
             titan__internal__form_epoch__free_unpacked(r->accepted, NULL);
         r->accepted = copy;
@@ -135,7 +128,7 @@ void job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, co
     record(j, out);
 }
 
-void job_promise(struct agent_core *c, struct ajob *j, const form_epoch *form, struct agent_actions *out)
+void agent_job_promise(struct agent_core *c, struct ajob *j, const form_epoch *form, struct agent_actions *out)
 {
     job_record *r = j->record;
     if (r->promised_epoch == form->epoch && same_bytes(&r->promised_id, &form->comm_id))

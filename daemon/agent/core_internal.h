@@ -101,54 +101,58 @@ struct agent_core {
 };
 
 /* --- actions.c --- */
-struct agent_action *action_add(struct agent_actions *out, enum agent_action_kind kind);
-void *action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
-char *action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void say(struct agent_actions *out, enum agent_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void *message_copy(const ProtobufCMessage *m); /* deep, on the heap */
+struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind);
+void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
+char *agent_action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* sentence is a literal, as in log.h. */
+void agent_say(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void *agent_message_copy(const ProtobufCMessage *m); /* deep, on the heap */
 
 /* --- core.c --- */
-struct aworker *worker_of(const struct agent_core *c, uint64_t worker_id);
-struct ajob *job_of(struct agent_core *c, uint64_t job_id, bool make);
-void send_now(struct agent_core *c, agent_message *m, struct agent_actions *out);
-void send_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out);
-void tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out);
+struct aworker *agent_worker_of(const struct agent_core *c, uint64_t worker_id);
+struct ajob *agent_job_of(struct agent_core *c, uint64_t job_id, bool make);
+void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out);
+void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out);
+void agent_tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out);
 /* To all of the job here that the order to form names, and their ranks. */
-void tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
-void tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out);
-uint32_t workers_alive(const struct agent_core *c);
+void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
+void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out);
+uint32_t agent_alive(const struct agent_core *c);
 
 /* --- core_fence.c --- */
 enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
-enum fence fence_form(const struct ajob *j, const form_epoch *form);
-bool fence_term(struct agent_core *c, uint64_t term, struct agent_actions *out); /* false: of an older coordinator */
-void fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
-                  struct agent_actions *out);
+enum fence agent_fence_form(const struct ajob *j, const form_epoch *form);
+bool agent_fence_term(struct agent_core *c, uint64_t term,
+                      struct agent_actions *out); /* false: of an older coordinator */
+void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
+                        struct agent_actions *out);
 /* The coordinator's, or with a delegate's node a delegated one: recorded as accepted. */
-void job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, const char *delegate,
-                struct agent_actions *out);
-void job_promise(struct agent_core *c, struct ajob *j, const form_epoch *form, struct agent_actions *out);
-void refuse_form(struct agent_core *c, const struct ajob *j, const form_epoch *form, struct agent_actions *out);
-uint64_t job_accepted(const struct ajob *j); /* 0 = none */
+void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, const char *delegate,
+                      struct agent_actions *out);
+void agent_job_promise(struct agent_core *c, struct ajob *j, const form_epoch *form, struct agent_actions *out);
+void agent_refuse_form(struct agent_core *c, const struct ajob *j, const form_epoch *form, struct agent_actions *out);
+uint64_t agent_job_accepted(const struct ajob *j); /* 0 = none */
 
 /* --- core_peer.c --- */
-void probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now, struct agent_actions *out);
-void probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
-int64_t probes_deadline(const struct agent_core *c);
-void probe_free(struct probe *p);
+void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now,
+                       struct agent_actions *out);
+void agent_probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t agent_probes_deadline(const struct agent_core *c);
+void agent_probe_free(struct probe *p);
 /* term, from and, when 0, a fresh id are filled in. */
 /* Drawn from the core's seed: the index-th of that name. */
-uint64_t rng_number(const struct agent_core *c, const char *name, uint64_t index);
-uint64_t peer_send(struct agent_core *c, const char *to, peer_message *m, struct agent_actions *out);
+uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
+uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, struct agent_actions *out);
 
 /* --- delegate.c --- */
-bool coordinator_away(const struct agent_core *c, int64_t now);
-void delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
-                   struct agent_actions *out);
-void delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
-                       struct agent_actions *out);
-void delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
-int64_t delegate_deadline(const struct agent_core *c);
-void delegation_free(struct delegation *d);
+bool agent_coordinator_away(const struct agent_core *c, int64_t now);
+void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
+                         struct agent_actions *out);
+void agent_delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
+                             struct agent_actions *out);
+void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t agent_delegate_deadline(const struct agent_core *c);
+void agent_delegation_free(struct delegation *d);
 
 #endif

@@ -10,26 +10,26 @@
 #define PING_MS 20
 #define PROBES_MAX 1024
 
-uint64_t rng_number(const struct agent_core *c, const char *name, uint64_t index)
+uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index)
 {
     uint32_t words[4];
     rng_philox(rng_key(c->options.seed, name), index, 0, words);
     return (uint64_t)words[1] << 32 | words[0];
 }
 
-uint64_t peer_send(struct agent_core *c, const char *to, peer_message *m, struct agent_actions *out)
+uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, struct agent_actions *out)
 {
     if (m->id == 0) /* unlike those of an earlier start and of other nodes */
-        m->id = rng_number(c, "datagram", ++c->ids) | 1;
+        m->id = agent_draw(c, "datagram", ++c->ids) | 1;
     m->from = c->node;
     m->term = c->term;
-    struct agent_action *a = action_add(out, AGENT_PEER);
-    a->text = action_text(out, "%s", to);
-    a->peer = action_copy(out, &m->base);
+    struct agent_action *a = agent_action_add(out, AGENT_PEER);
+    a->text = agent_action_text(out, "%s", to);
+    a->peer = agent_action_copy(out, &m->base);
     return m->id;
 }
 
-void probe_free(struct probe *p)
+void agent_probe_free(struct probe *p)
 {
     free(p->node);
     free(p->address);
@@ -45,12 +45,12 @@ static void probe_end(struct agent_core *c, struct probe *p, bool reached, struc
     result.reached = reached;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT;
     m.probe_result = &result;
-    send_now(c, &m, out);
+    agent_send(c, &m, out);
     struct probe **at = &c->probes;
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    probe_free(p);
+    agent_probe_free(p);
 }
 
 static void probe_ping(struct agent_core *c, struct probe *p, int64_t now, struct agent_actions *out)
@@ -59,12 +59,13 @@ static void probe_ping(struct agent_core *c, struct probe *p, int64_t now, struc
     m.id = p->id;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
     m.ping = true;
-    p->id = peer_send(c, p->address, &m, out);
+    p->id = agent_peer_send(c, p->address, &m, out);
     p->sent++;
     p->next_at = now + PING_MS;
 }
 
-void probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now, struct agent_actions *out)
+void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now,
+                       struct agent_actions *out)
 {
     size_t n = 0;
     for (const struct probe *p = c->probes; p; p = p->next) {
@@ -88,7 +89,7 @@ void probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int6
         probe_ping(c, p, now, out);
 }
 
-void probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
+void agent_probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
@@ -99,7 +100,7 @@ void probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
     }
 }
 
-int64_t probes_deadline(const struct agent_core *c)
+int64_t agent_probes_deadline(const struct agent_core *c)
 {
     int64_t due = INT64_MAX;
     for (const struct probe *p = c->probes; p; p = p->next)
@@ -130,8 +131,8 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
         pong.id = m->id;
         pong.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG;
         pong.pong = true;
-        (void)peer_send(c, from, &pong, out);
+        (void)agent_peer_send(c, from, &pong, out);
     } else {
-        delegate_peer(c, m, from, now, out);
+        agent_delegate_peer(c, m, from, now, out);
     }
 }

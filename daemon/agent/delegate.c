@@ -8,13 +8,13 @@ struct delegation {
     int unused;
 };
 
-bool coordinator_away(const struct agent_core *c, int64_t now)
+bool agent_coordinator_away(const struct agent_core *c, int64_t now)
 {
     return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
 }
 
-void delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
-                   struct agent_actions *out)
+void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
+                         struct agent_actions *out)
 {
     (void)c;
     (void)m;
@@ -23,8 +23,8 @@ void delegate_peer(struct agent_core *c, const peer_message *m, const char *from
     (void)out;
 }
 
-void delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
-                       struct agent_actions *out)
+void agent_delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
+                             struct agent_actions *out)
 {
     (void)c;
     (void)m;
@@ -32,20 +32,20 @@ void delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesc
     (void)out;
 }
 
-void delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
+void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     (void)c;
     (void)now;
     (void)out;
 }
 
-int64_t delegate_deadline(const struct agent_core *c)
+int64_t agent_delegate_deadline(const struct agent_core *c)
 {
     (void)c;
     return INT64_MAX;
 }
 
-void delegation_free(struct delegation *d)
+void agent_delegation_free(struct delegation *d)
 {
     free(d);
 }

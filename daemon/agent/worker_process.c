@@ -208,6 +208,31 @@ void worker_process_signal(const struct worker_process *p, int signal)
         (void)pidfd_send_signal(p->pidfd, signal, NULL, 0);
 }
 
+int worker_process_stat(const struct worker_process *p)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)p->pid);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* "PID (NAME) STATE ppid ...", where NAME may hold anything; resident pages are the 24th field (proc(5)). */
+char worker_process_state(int stat_fd, uint64_t *ret_rss)
+{
+    char text[1024];
+    ssize_t n = stat_fd >= 0 ? pread(stat_fd, text, sizeof(text) - 1, 0) : -1;
+    text[n > 0 ? n : 0] = '\0';
+    const char *at = strrchr(text, ')');
+    if (!at || at[1] != ' ')
+        return 0;
+    at += 2;
+    char state = *at;
+    for (int field = 3; field < 24 && at; field++)
+        at = (at = strchr(at, ' ')) ? at + 1 : NULL;
+    long pages = at ? strtol(at, NULL, 10) : 0;
+    *ret_rss = pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    return state;
+}
+
 titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal)
 {
     struct pollfd poll_fd = {.fd = p->pidfd, .events = POLLIN};

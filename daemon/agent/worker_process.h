@@ -42,6 +42,10 @@ titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_i
 void worker_process_kill(const struct worker_process *p);
 /* A signal to the group's leader alone. */
 void worker_process_signal(const struct worker_process *p, int signal);
+/* Its /proc/PID/stat, to look at often; -1: not to be had. */
+int worker_process_stat(const struct worker_process *p);
+/* State letter from it (0 = not known) and resident bytes. */
+char worker_process_state(int stat_fd, uint64_t *ret_rss);
 /* TITAN_OK and how it ended (exit code, or -1 and the signal), or TITAN_EAGAIN while it is not gone yet. What is left
  * of its group is killed first. An adopted one cannot be reaped: TITAN_OK with -1 and 0 once it is gone. */
 titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal);

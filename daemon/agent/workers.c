@@ -30,6 +30,7 @@ struct workers {
     struct worker *first;
     char run_dir[PATH_MAX], program[PATH_MAX], host[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
+    struct oom_watch oom;
     int open_handles;
     bool closing;
     void (*done)(void *);
@@ -57,6 +58,8 @@ static void worker_free(struct worker *w)
     if (w->next)
         w->next->prev = w->prev;
     page_watch_stop(w->watch);
+    if (w->stat_fd >= 0)
+        (void)close(w->stat_fd);
     page_close(w->page);
     worker_process_clear(&w->process);
     frame_writer_clear(&w->pending);
@@ -100,6 +103,8 @@ static void worker_report(struct worker *w)
         how.code = said; /* -1 unless it left in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
+    if (how.signal == SIGKILL && !w->killed)
+        how.out_of_memory = oom_verdict(&w->set->oom, &w->process, w->rss_max, how.reason, sizeof(how.reason));
     (void)uv_timer_stop(&w->report_timer);
     tlog_info(&w->set->log, "worker ended", "job=%" PRIu64 " worker=%" PRIu64 " code=%d signal=%d", w->job_id, w->id,
               how.code, how.signal);
@@ -210,15 +215,14 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
     }
     channel_drop(w->link);
     w->link = link;
-    w->rank = hello->rank;
-    (void)snprintf(w->address, sizeof(w->address), "%s", hello->address);
+    w->greeted = true;
     worker_watch(w);
     send_lease(w);
     if (w->link)
         channel_send_queue(w->link, &w->pending);
     tlog_debug(&set->log, "worker connected", "job=%" PRIu64 " worker=%" PRIu64 " adopted=%d", w->job_id, w->id,
                w->adopted);
-    set->events.on_connected(w, set->data);
+    set->events.on_connected(w, hello, set->data);
     return w;
 }
 
@@ -245,26 +249,33 @@ void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message
         tlog_error(&w->set->log, "message to worker lost", "worker=%" PRIu64 " reason=\"%s\"", w->id, err.msg);
 }
 
+static void worker_kill(struct worker *w)
+{
+    w->killed = true;
+    worker_process_kill(&w->process);
+}
+
 static void on_kill_timer(uv_timer_t *timer)
 {
     struct worker *w = timer->data;
     tlog_warn(&w->set->log, "worker did not stop in time, killing it", "job=%" PRIu64 " worker=%" PRIu64, w->job_id,
               w->id);
-    worker_process_kill(&w->process);
+    worker_kill(w);
 }
 
-void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason)
+void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason)
 {
     if (w->dying)
         return;
     if (grace_ms == 0) {
-        worker_process_kill(&w->process);
+        worker_kill(w);
         return;
     }
     Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     stop.grace_ms = grace_ms;
     stop.checkpoint = checkpoint;
+    stop.must_checkpoint = must;
     stop.reason = (char *)(reason ? reason : "");
     message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
     message.stop = &stop;
@@ -299,11 +310,30 @@ uint32_t workers_count(const struct workers *set)
     return n;
 }
 
+void worker_look(struct worker *w, struct agent_sample *ret)
+{
+    const struct worker_page *p = w->page;
+    uint64_t rss = 0;
+    *ret = (struct agent_sample){.epoch = atomic_load(&p->epoch),
+                                 .step = atomic_load(&p->step),
+                                 .actions = atomic_load(&p->actions),
+                                 .busy_ns = atomic_load(&p->busy_ns),
+                                 .phase = atomic_load(&p->phase),
+                                 .waiting = atomic_load(&p->waiting),
+                                 .process_state = worker_process_state(w->stat_fd, &rss)};
+    w->rss_max = MAX(w->rss_max, rss);
+}
+
+void workers_look_after(struct workers *set)
+{
+    oom_watch_look(&set->oom);
+}
+
 uint32_t workers_expected(const struct workers *set)
 {
     uint32_t n = 0;
     for (const struct worker *w = set->first; w; w = w->next)
-        n += w->adopted && !w->address[0] && !w->dying;
+        n += w->adopted && !w->greeted && !w->dying;
     return n;
 }
 
@@ -398,6 +428,7 @@ static titan_status worker_attach(struct worker *w, struct titan_error *err)
     w->process_poll.data = w->kill_timer.data = w->report_timer.data = w;
     w->open_handles = 3;
     w->exit_code = -1;
+    w->stat_fd = worker_process_stat(&w->process);
     w->next = set->first;
     if (set->first)
         set->first->prev = w;
@@ -450,7 +481,8 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
     struct worker *w = calloc(1, sizeof(*w));
     if (!w)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
-    *w = (struct worker){.set = set, .job_id = job_id, .id = worker_id, .slot = slot, .process = WORKER_PROCESS_NONE};
+    *w = (struct worker){
+        .set = set, .job_id = job_id, .id = worker_id, .slot = slot, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
     titan_status status = worker_paths(w, directory, err);
     status = status == TITAN_OK ? recipe_write(directory, recipe, err) : status;
     status = status == TITAN_OK ? job_record(set, job_id, directory, err) : status;
@@ -481,7 +513,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     char directory[PATH_MAX];
     if (!w)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
-    *w = (struct worker){.set = set, .adopted = true, .process = WORKER_PROCESS_NONE};
+    *w = (struct worker){.set = set, .adopted = true, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
     titan_status status = page_open(page_path, &w->page, err);
     if (status == TITAN_OK)
         w->id = w->page->worker_id;
@@ -542,9 +574,12 @@ static void jobs_sweep(const struct workers *set)
     DIR *dir = opendir(path);
     if (!dir)
         return;
-    for (struct dirent *e; (e = readdir(dir));)
-        if (e->d_name[0] != '.' && faccessat(dirfd(dir), e->d_name, F_OK, 0) < 0)
+    for (struct dirent *e; (e = readdir(dir));) {
+        char link[sizeof(e->d_name)]; /* ID, and ID.epoch with it */
+        (void)snprintf(link, sizeof(link), "%.*s", (int)strcspn(e->d_name, "."), e->d_name);
+        if (link[0] && faccessat(dirfd(dir), link, F_OK, 0) < 0)
             (void)unlinkat(dirfd(dir), e->d_name, 0);
+    }
     (void)closedir(dir);
 }
 
@@ -579,6 +614,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     (void)uv_timer_init(loop, &set->lease_timer);
     set->lease_timer.data = set;
     set->open_handles = 2; /* timer, channel */
+    oom_watch_init(&set->oom);
     jobs_sweep(set);
     struct titan_error why = {0};
     if (workers_adopt(set, &why) != TITAN_OK)

@@ -15,6 +15,8 @@
 #include "base/error.h"
 #include "base/frame.h"
 #include "daemon/agent/channel.h"
+#include "daemon/agent/core.h"
+#include "daemon/agent/oom.h"
 #include "daemon/agent/page.h"
 #include "daemon/agent/worker_process.h"
 
@@ -28,12 +30,15 @@ struct worker {
     uint64_t job_id, id;
     uint32_t slot;
     bool adopted, dying, reported, stopping;
+    bool greeted; /* has connected since this agent has it */
+    bool killed;  /* by us */
     struct worker_process process;
     struct worker_page *page;
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
-    char address[256]; /* host:port of its listener, once known */
-    uint32_t rank;     /* in its current or last epoch */
-    bool recorded;     /* the rank is in the job's record */
+    uint32_t rank; /* in its current or last epoch */
+    bool recorded; /* the rank is in the job's record */
+    int stat_fd;   /* /proc/PID/stat */
+    uint64_t rss_max;
     struct channel_link *link;
     struct frame_writer pending; /* for when it is not connected */
     struct page_watch *watch;
@@ -48,12 +53,13 @@ struct worker_exit {
     int code, signal; /* code -1: by a signal, or unknown when signal is 0 */
     char reason[WORKER_REASON_MAX];
     uint64_t last_step;
+    bool out_of_memory; /* killed for it: reason has limit and peak */
 };
 
 struct workers_events {
     void (*on_message)(struct worker *w, const Titan__Internal__WorkerToAgent *message, void *data);
-    /* It is connected (again); its address, rank and page are up to date. */
-    void (*on_connected)(struct worker *w, void *data);
+    /* It is connected (again), and is who it says. */
+    void (*on_connected)(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data);
     /* Once; the worker no longer counts, the struct goes away later. */
     void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
 };
@@ -76,6 +82,10 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
+/* Its page and its process, now. */
+void worker_look(struct worker *w, struct agent_sample *ret);
+/* Now and then, while there are any (oom.h). */
+void workers_look_after(struct workers *set);
 /* Adopted ones that have not connected yet. */
 uint32_t workers_expected(const struct workers *set);
 /* Folder of a job this node has run, from its record; false when there is none. */
@@ -85,7 +95,8 @@ bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_
 
 /* Deliver, now or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
-/* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. */
-void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, const char *reason);
+/* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. checkpoint: it writes one, if the recipe has it write any or
+ * it must. */
+void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason);
 
 #endif

@@ -1,0 +1,93 @@
+/* oom.c - see oom.h. */
+#include "daemon/agent/oom.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+
+#define CGROUP_ROOT "/sys/fs/cgroup"
+
+/* The number behind "key " at the start of a line; false when there is none. */
+static bool file_number(const char *path, const char *key, uint64_t *ret)
+{
+    struct buf text = BUF_INIT;
+    bool found = false;
+    if (file_read(path, 1 << 20, &text, NULL) == TITAN_OK && text.data) {
+        const char *at = text.data;
+        size_t len = strlen(key);
+        while (at && strncmp(at, key, len) != 0)
+            at = (at = strchr(at, '\n')) ? at + 1 : NULL;
+        char *end = NULL;
+        unsigned long long value = at ? strtoull(at + len, &end, 10) : 0;
+        found = at && end != at + len;
+        *ret = found ? value : 0;
+    }
+    buf_free(&text);
+    return found;
+}
+
+static bool cgroup_number(const char *cgroup, const char *name, const char *key, uint64_t *ret)
+{
+    char path[PATH_MAX + 32];
+    (void)snprintf(path, sizeof(path), "%s/%s", cgroup, name);
+    return file_number(path, key, ret);
+}
+
+/* The limit that counts for this cgroup: its own or that of the nearest above it that has one; and that one's peak. */
+static bool nearest_limit(const char *cgroup, uint64_t *ret_limit, uint64_t *ret_peak)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s", cgroup);
+    while (!strncmp(path, CGROUP_ROOT, strlen(CGROUP_ROOT))) {
+        if (cgroup_number(path, "memory.max", "", ret_limit)) { /* "max" is no number */
+            (void)cgroup_number(path, "memory.peak", "", ret_peak);
+            return true;
+        }
+        char *slash = strrchr(path, '/');
+        if (!slash)
+            return false;
+        *slash = '\0';
+    }
+    return false;
+}
+
+static void describe(const char *cgroup, uint64_t rss_max, uint64_t kills, char *reason, size_t cap)
+{
+    uint64_t limit = 0, peak = 0;
+    bool limited = cgroup[0] && nearest_limit(cgroup, &limit, &peak);
+    if (!limited)
+        limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    peak = peak ? peak : rss_max;
+    (void)snprintf(reason, cap, "out of memory: limit %.1f GiB%s, peak %.1f GiB (oom_kill %" PRIu64 ")",
+                   (double)limit / (1 << 30), limited ? "" : " (the machine's)", (double)peak / (1 << 30), kills);
+}
+
+void oom_watch_init(struct oom_watch *o)
+{
+    oom_watch_look(o);
+    o->before = o->kills;
+}
+
+void oom_watch_look(struct oom_watch *o)
+{
+    o->before = o->kills;
+    (void)file_number("/proc/vmstat", "oom_kill ", &o->kills);
+}
+
+bool oom_verdict(struct oom_watch *o, const struct worker_process *p, uint64_t rss_max, char *reason, size_t cap)
+{
+    uint64_t own = 0, all = 0;
+    bool machine = file_number("/proc/vmstat", "oom_kill ", &all) && all > o->before;
+    if (machine)
+        o->before++; /* one process for one kill */
+    bool known = p->cgroup[0] && cgroup_number(p->cgroup, "memory.events", "oom_kill ", &own);
+    if (known ? own == 0 : !machine)
+        return false;
+    describe(p->cgroup, rss_max, known ? own : 1, reason, cap);
+    return true;
+}

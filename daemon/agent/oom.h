@@ -1,0 +1,23 @@
+/* oom.h - was a worker killed for its memory? The kernel does not tell the parent: its counters do. The worker's own
+ * cgroup is asked first (memory.events), where it has one; else the machine's count of such kills (oom_kill in
+ * /proc/vmstat, which counts those for a cgroup's limit too), for a worker that got a SIGKILL nobody here has sent. */
+#ifndef TITAN_DAEMON_AGENT_OOM_H
+#define TITAN_DAEMON_AGENT_OOM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/agent/worker_process.h"
+
+struct oom_watch {
+    uint64_t before, kills; /* of the machine, at the last look but one and at the last */
+};
+void oom_watch_init(struct oom_watch *o);
+/* Kills up to the last look but one were not of our workers. A few times a second, while there are any. */
+void oom_watch_look(struct oom_watch *o);
+/* Of a process that is gone by a SIGKILL not ours; its cgroup is still there. Then reason is "out of memory: limit 2.0
+ * GiB, peak 2.0 GiB (oom_kill 1)". rss_max: the most memory it was seen to have. */
+bool oom_verdict(struct oom_watch *o, const struct worker_process *p, uint64_t rss_max, char *reason, size_t cap);
+
+#endif

@@ -1,0 +1,22 @@
+/* records.h - what an agent keeps over its own death, below run/: "term" and, for each job, "jobs/ID.epoch" (a packed
+ * AgentJobRecord behind a CRC). Written as a whole or not at all, and on disk when a write returns. Blocking. */
+#ifndef TITAN_DAEMON_AGENT_RECORDS_H
+#define TITAN_DAEMON_AGENT_RECORDS_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "titan/internal/agent.pb-c.h"
+
+titan_status record_write_term(const char *run_dir, uint64_t term, struct titan_error *err) TITAN_MUST_USE;
+/* 0 where there is none; TITAN_ECORRUPT for what is no number. */
+titan_status record_read_term(const char *run_dir, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJobRecord *record,
+                              struct titan_error *err) TITAN_MUST_USE;
+/* All of them, one call each; a damaged one is an error that names it, and the others are read all the same. */
+titan_status record_read_jobs(const char *run_dir,
+                              void (*each)(const Titan__Internal__AgentJobRecord *record, void *data), void *data,
+                              struct titan_error *err) TITAN_MUST_USE;
+void record_forget_job(const char *run_dir, uint64_t job_id);
+
+#endif
