@@ -107,6 +107,7 @@ static void tick_arm(struct agent *a);
 
 static void turn_end(struct agent *a, struct turn *t)
 {
+    workers_term(a->workers, agent_core_term(a->core));
     if (t->actions.first && !a->closing) {
         t->at = t->actions.first;
         *a->turns_tail = t;
@@ -701,6 +702,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
 /* What an earlier agent's workers were at, before any of them speaks. */
 static void adopt(struct agent *a)
 {
+    workers_term(a->workers, agent_core_term(a->core));
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);

@@ -30,6 +30,7 @@ struct workers {
     struct worker *first;
     char run_dir[PATH_MAX], program[PATH_MAX], host[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
+    uint64_t term;
     struct oom_watch oom;
     int open_handles;
     bool closing;
@@ -179,6 +180,7 @@ static void send_lease(struct worker *w)
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     lease.lease_ms = w->set->lease_ms;
+    message.term = w->set->term;
     message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     message.lease = &lease;
     if (w->link)
@@ -273,6 +275,7 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
     }
     Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    message.term = w->set->term;
     stop.grace_ms = grace_ms;
     stop.checkpoint = checkpoint;
     stop.must_checkpoint = must;
@@ -322,6 +325,11 @@ void worker_look(struct worker *w, struct agent_sample *ret)
                                  .waiting = atomic_load(&p->waiting),
                                  .process_state = worker_process_state(w->stat_fd, &rss)};
     w->rss_max = MAX(w->rss_max, rss);
+}
+
+void workers_term(struct workers *set, uint64_t term)
+{
+    set->term = term;
 }
 
 void workers_look_after(struct workers *set)
