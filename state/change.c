@@ -22,6 +22,9 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
         return epoch_add(db, &c->epoch, &c->event, err);
     case CHANGE_EPOCH_MOVE:
         return epoch_move(db, c->epoch.job_id, c->epoch.number, c->epoch.state, &c->event, err);
+    case CHANGE_EPOCH_ORIGIN:
+        return epoch_set_origin(db, c->epoch_origin.job_id, c->epoch_origin.number, &c->epoch_origin.is, &c->event,
+                                err);
     case CHANGE_WORKER_ADD:
         return worker_add(db, &c->worker, &c->event, err);
     case CHANGE_WORKER_MOVE:

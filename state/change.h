@@ -21,7 +21,8 @@ enum change_kind {
     CHANGE_RUN_ADD,    /* run.job_id, run.number */
     CHANGE_RUN_MOVE,   /* and run.state, run.reason */
     CHANGE_EPOCH_ADD,
-    CHANGE_EPOCH_MOVE, /* epoch.job_id, .number, .state */
+    CHANGE_EPOCH_MOVE,   /* epoch.job_id, .number, .state */
+    CHANGE_EPOCH_ORIGIN, /* epoch_origin */
     CHANGE_WORKER_ADD,
     CHANGE_WORKER_MOVE,
     CHANGE_WORKER_PID, /* worker.id, .pid */
@@ -46,6 +47,10 @@ struct change {
             const char *reason;
         } run;
         struct epoch epoch;
+        struct {
+            uint64_t job_id, number;
+            struct epoch_origin is;
+        } epoch_origin;
         struct worker worker;
         struct checkpoint checkpoint;
         struct node node;

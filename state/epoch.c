@@ -21,15 +21,17 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
     TRY(state_check_move(&epoch_sm, e->job_id, EPOCH_NONE, EPOCH_FORMING, err));
     TRY(db_run(db, err,
                "INSERT INTO epochs (job_id, number, run, state, world_size, source, source_epoch, resume_step,"
-               " checkpoint, comm_id, created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uuiiiiuutbi", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
+               " checkpoint, comm_id, created_at_ms, leavers, delegate) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uuiiiiuutbiit", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
                (int64_t)e->source, e->source_epoch, e->resume_step, e->checkpoint ? e->checkpoint : "",
-               (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms));
+               (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->leavers,
+               e->delegate ? e->delegate : ""));
     TRY(db_run(db, err, "UPDATE workers SET rank = -1 WHERE job_id = ? AND rank >= 0", "u", e->job_id));
-    for (uint32_t rank = 0; rank < e->world_size; rank++) {
+    for (uint32_t rank = 0; rank < e->world_size + e->leavers; rank++) {
         TRY(db_run(db, err, "INSERT INTO members VALUES (?, ?, ?, ?)", "uuiu", e->job_id, e->number, (int64_t)rank,
                    e->workers[rank]));
-        TRY(db_run(db, err, "UPDATE workers SET rank = ? WHERE id = ?", "iu", (int64_t)rank, e->workers[rank]));
+        if (rank < e->world_size)
+            TRY(db_run(db, err, "UPDATE workers SET rank = ? WHERE id = ?", "iu", (int64_t)rank, e->workers[rank]));
     }
     return event_add(db, event, err);
 }
@@ -50,6 +52,14 @@ titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum ep
     return event_add(db, event, err);
 }
 
+titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,
+                              const struct event *event, struct titan_error *err)
+{
+    TRY(db_run(db, err, "UPDATE epochs SET rung = ?, state_step = ?, params_hash = ? WHERE job_id = ? AND number = ?",
+               "iuuuu", (int64_t)origin->rung, origin->step, origin->params_hash, job_id, number));
+    return event_add(db, event, err);
+}
+
 static titan_status read_members(struct db *db, const struct epoch *e, uint64_t *workers, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -58,12 +68,13 @@ static titan_status read_members(struct db *db, const struct epoch *e, uint64_t 
     uint32_t n = 0;
     titan_status status;
     bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row && n < e->world_size)
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row && n < e->world_size + e->leavers)
         workers[n++] = col_uint(stmt, 1);
     db_done(stmt);
-    if (status == TITAN_OK && n != e->world_size)
-        status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members stored, not %u",
-                            (unsigned long long)e->job_id, (unsigned long long)e->number, n, e->world_size);
+    if (status == TITAN_OK && n != e->world_size + e->leavers)
+        status =
+            titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members stored, not %u",
+                       (unsigned long long)e->job_id, (unsigned long long)e->number, n, e->world_size + e->leavers);
     return status;
 }
 
@@ -73,7 +84,7 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
                  "SELECT number, run, state, world_size, source, source_epoch, resume_step, checkpoint, comm_id,"
-                 " created_at_ms FROM epochs WHERE job_id = ?1 AND (?2 = 0 OR number = ?2)"
+                 " created_at_ms, leavers, delegate FROM epochs WHERE job_id = ?1 AND (?2 = 0 OR number = ?2)"
                  " ORDER BY number DESC LIMIT 1",
                  "uu", job_id, number));
     bool row = false;
@@ -93,9 +104,11 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
             .resume_step = col_uint(stmt, 6),
             .checkpoint = col_text(stmt, 7),
             .created_at_ms = col_int(stmt, 9),
+            .leavers = (uint32_t)col_int(stmt, 10),
+            .delegate = col_text(stmt, 11),
         };
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
-        workers = calloc(e.world_size + 1, sizeof(*workers));
+        workers = calloc(e.world_size + e.leavers + 1, sizeof(*workers));
         if (!workers)
             status = titan_fail(err, TITAN_ENOMEM, "out of memory");
         else

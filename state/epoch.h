@@ -20,11 +20,18 @@ struct epoch {
     uint32_t source;       /* titan.internal.StateSource */
     uint64_t source_epoch; /* with STATE_MEMORY: the epoch whose members hold the state; else 0 */
     uint64_t resume_step;
-    const char *checkpoint; /* with STATE_CHECKPOINT; else "" */
+    const char *checkpoint; /* newest; with STATE_MEMORY the rung below; "" = none */
     unsigned char comm_id[16];
     uint32_t world_size;
-    const uint64_t *workers; /* ids in rank order */
+    uint32_t leavers;        /* members of source_epoch that hand their parts over and are not in this one */
+    const uint64_t *workers; /* ids in rank order, then the leavers' */
+    const char *delegate;    /* node that committed it while the coordinator was away; "" = none */
     int64_t created_at_ms;
+};
+/* Where its members' state came from in the end. */
+struct epoch_origin {
+    int32_t rung; /* titan.internal.StateRung */
+    uint64_t step, params_hash;
 };
 
 /* Adds a FORMING epoch with its members and sets their workers' ranks. TITAN_ECONFLICT when the number exists. */
@@ -32,6 +39,8 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
                        struct titan_error *err) TITAN_MUST_USE;
 titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum epoch_state to, const struct event *event,
                         struct titan_error *err) TITAN_MUST_USE;
+titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,
+                              const struct event *event, struct titan_error *err) TITAN_MUST_USE;
 /* The epoch of that number; number 0 = the newest. TITAN_ENOTFOUND. with() is called once. */
 titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*with)(const struct epoch *e, void *data),
                        void *data, struct titan_error *err) TITAN_MUST_USE;

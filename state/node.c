@@ -15,9 +15,15 @@ titan_status node_put(struct db *db, const struct node *n, const struct event *e
     TRY(db_int(db, NODE_NONE, &from, err, "SELECT state FROM nodes WHERE name = ?", "t", n->name));
     if (from != (int64_t)n->state)
         TRY(state_check_move(&node_sm, 0, (int)from, (int)n->state, err));
-    TRY(db_run(db, err, "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", "tiitttuui", n->name,
-               (int64_t)n->state, (int64_t)n->slots, n->device, n->address, n->version, n->memory_bytes, n->incarnation,
-               n->last_seen_ms));
+    TRY(db_run(
+        db, err,
+        "INSERT INTO nodes (name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms,"
+        " peer_port) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET state = excluded.state,"
+        " slots = excluded.slots, device = excluded.device, address = excluded.address,"
+        " version = excluded.version, memory_bytes = excluded.memory_bytes, incarnation = excluded.incarnation,"
+        " last_seen_ms = excluded.last_seen_ms, peer_port = excluded.peer_port",
+        "tiitttuuii", n->name, (int64_t)n->state, (int64_t)n->slots, n->device, n->address, n->version, n->memory_bytes,
+        n->incarnation, n->last_seen_ms, (int64_t)n->peer_port));
     return event ? event_add(db, event, err) : TITAN_OK;
 }
 
@@ -25,10 +31,11 @@ titan_status node_list(struct db *db, bool (*each)(const struct node *n, void *d
                        struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms"
-                 " FROM nodes ORDER BY name",
-                 ""));
+    TRY(db_query(
+        db, &stmt, err,
+        "SELECT name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms, peer_port"
+        " FROM nodes ORDER BY name",
+        ""));
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
@@ -42,6 +49,7 @@ titan_status node_list(struct db *db, bool (*each)(const struct node *n, void *d
             .memory_bytes = col_uint(stmt, 6),
             .incarnation = col_uint(stmt, 7),
             .last_seen_ms = col_int(stmt, 8),
+            .peer_port = (uint32_t)col_int(stmt, 9),
         };
         if (!each(&n, data))
             break;

@@ -14,6 +14,7 @@ struct node {
     uint32_t slots;
     const char *device, *address, *version;
     uint64_t memory_bytes, incarnation;
+    uint32_t peer_port; /* UDP, for other agents; 0 = none */
     int64_t last_seen_ms;
 };
 

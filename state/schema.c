@@ -94,7 +94,15 @@ static const char store_v3[] =
     "CREATE TABLE node_policies ("
     "  name TEXT PRIMARY KEY, draining INTEGER NOT NULL, reason TEXT NOT NULL, deadline_ms INTEGER NOT NULL,"
     "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, window_lead_ms INTEGER NOT NULL,"
-    "  quarantined_until_ms INTEGER NOT NULL, quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+    "  quarantined_until_ms INTEGER NOT NULL, quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, WITHOUT ROWID;"
+    /* Epochs: members that hand their parts over and go (members' rows behind the ranks), where the state came from in
+     * the end (titan.internal.StateRung, -1 = not known), the agent that committed it in the coordinator's place. */
+    "ALTER TABLE epochs ADD COLUMN leavers INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE epochs ADD COLUMN rung INTEGER NOT NULL DEFAULT -1;"
+    "ALTER TABLE epochs ADD COLUMN state_step INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE epochs ADD COLUMN params_hash INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE epochs ADD COLUMN delegate TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE nodes ADD COLUMN peer_port INTEGER NOT NULL DEFAULT 0;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};

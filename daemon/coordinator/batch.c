@@ -86,6 +86,7 @@ Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t ses
     m->session = session;
     m->message = batch_alloc(b, sizeof(*m->message));
     titan__internal__coordinator_message__init(m->message);
+    m->message->term = b->term;
     m->message->kind_case = kind;
     m->message->welcome = body; /* all members of the oneof are pointers */
     *b->messages_tail = m;

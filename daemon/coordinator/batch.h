@@ -22,6 +22,7 @@ struct batch_drop {
 };
 
 struct batch {
+    uint64_t term; /* every message says it */
     struct change *changes, **changes_tail;
     struct batch_message *messages, **messages_tail;
     struct batch_metric *metrics, **metrics_tail;

@@ -36,7 +36,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(node_timeout_ms, 2000);
     DEFAULT(adopt_ms, 3 * c->options.node_timeout_ms);
     DEFAULT(start_ms, 120000);
-    DEFAULT(quiesce_ms, 10000);
+    DEFAULT(quiesce_ms, 1200);
     DEFAULT(pause_ms, 60000);
     DEFAULT(form_ms, 180000);
     DEFAULT(stall_ms, 300000);
@@ -185,6 +185,7 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
     c->last_input = now.mono_ms;
     c->now = now;
     c->out = out;
+    out->term = c->options.term;
 }
 
 void core_finish(struct core *c)

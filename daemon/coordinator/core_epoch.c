@@ -7,6 +7,10 @@
 #include "base/cleanup.h"
 #include "base/rng.h"
 
+#define FORM_AGAIN_MS 5000    /* least time for an epoch whose state is in memory */
+#define QUIESCE_MORE_MS 10000 /* most of a step that is added to the time for leaving an epoch */
+#define ORIGIN_MS 1000        /* behind the first step: how long the origin of the state is waited for */
+
 bool epoch_live(const struct jobrec *j)
 {
     return j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING;
@@ -17,53 +21,30 @@ bool epoch_leaving(const struct jobrec *j)
     return j->epoch_state == EPOCH_REVOKED || (j->state == JOB_RESIZING && j->epoch_state == EPOCH_RUNNING);
 }
 
+/* Nobody looks at a revoke in the middle of an action, and a step has many. */
+static int64_t quiesce_limit(const struct core *c, const struct jobrec *j)
+{
+    return c->options.quiesce_ms + MIN((int64_t)j->step_ms, (int64_t)QUIESCE_MORE_MS);
+}
+
 void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
 {
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
         say_job_move(c, j, JOB_RECOVERING, why);
     j->resize_mono = 0;
     job_begin_recovery(c, j);
+    j->recovery.revoked = c->now.mono_ms;
+    j->recovery.quiet = 0;
+    j->recovery.epochs++;
     say_epoch_move(c, j, EPOCH_REVOKED, why);
     j->status.world_size = 0;
     say_job_update(c, j);
-    j->epoch_deadline = c->now.mono_ms + c->options.quiesce_ms;
+    j->epoch_deadline = c->now.mono_ms + quiesce_limit(c, j);
     tell_seats(c, j, tell_revoke);
     for (uint32_t i = 0; i < j->n_seats; i++) {
         struct workrec *w = j->seats[i].worker;
         if (w && j->seats[i].finished && w->state != WORKER_STOPPING)
             worker_stop(c, w, 0, "the run goes on without it");
-    }
-}
-
-/* Do the members of the epoch that ends hold the whole state of one step between them? */
-static bool state_in_memory(const struct jobrec *j)
-{
-    if (!j->proven || j->n_seats == 0)
-        return false;
-    for (uint32_t i = 0; i < j->n_seats; i++) {
-        const struct workrec *w = j->seats[i].worker;
-        if (!w || w->state != WORKER_READY || !w->quiesced || w->last_step != j->seats[0].worker->last_step)
-            return false;
-    }
-    return true;
-}
-
-static void choose_source(struct jobrec *j, bool memory, uint64_t old_epoch, uint64_t memory_step)
-{
-    free(j->epoch_checkpoint);
-    j->epoch_checkpoint = NULL;
-    j->source_epoch = 0;
-    j->resume_step = 0;
-    if (memory) {
-        j->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-        j->source_epoch = old_epoch;
-        j->resume_step = memory_step;
-    } else if (j->n_ckpts) {
-        j->source = TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT;
-        j->resume_step = j->ckpts[0].step;
-        j->epoch_checkpoint = core_strdup(j->ckpts[0].path);
-    } else {
-        j->source = TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
     }
 }
 
@@ -79,7 +60,7 @@ static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **re
     *ret_survivors += n;
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
-        if (!job_seat(j, w) && w->state == WORKER_READY && plan_leaves(w) == leaving)
+        if (!job_member(j, w) && w->state == WORKER_READY && plan_leaves(w) == leaving)
             ret[n++] = w;
     }
     return n;
@@ -96,45 +77,55 @@ static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_su
     return world ? world : place_world(j, all);
 }
 
-static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n)
+/* The members, then the leavers. */
+static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *leavers,
+                      uint32_t n_leavers)
 {
-    free(j->holders);
-    j->n_holders = j->source_epoch ? j->n_seats : 0;
-    j->holders = core_alloc((j->n_holders + 1) * sizeof(*j->holders));
-    for (size_t i = 0; i < j->n_holders; i++)
-        j->holders[i] = j->seats[i].worker_id;
     free(j->seats);
-    j->seats = core_alloc((n + 1) * sizeof(*j->seats));
+    j->seats = core_alloc((n + n_leavers + 1) * sizeof(*j->seats));
     j->n_seats = n;
-    for (uint32_t i = 0; i < n; i++) {
-        j->seats[i] = (struct seat){.worker_id = members[i]->id, .worker = members[i]};
-        members[i]->quiesced = false;
-        members[i]->epoch = j->status.epoch;
+    j->n_leavers = n_leavers;
+    for (uint32_t i = 0; i < n + n_leavers; i++) {
+        struct workrec *w = i < n ? members[i] : leavers[i - n];
+        j->seats[i] = (struct seat){.worker_id = w->id, .worker = w};
+        w->quiesced = false;
+        w->epoch = j->status.epoch;
     }
+}
+
+/* Until the first step. An epoch whose state comes from memory takes as long as others did; one that had to go further
+ * down the ladder misses that, and the next one gets all the time a first epoch has. */
+static int64_t form_limit(const struct core *c, const struct jobrec *j)
+{
+    int64_t steps = (int64_t)(20 * j->step_ms), limit = c->options.form_ms;
+    if (j->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY && j->state_took && !j->patient)
+        limit = MIN(limit, MAX((int64_t)FORM_AGAIN_MS, 4 * j->state_took));
+    return limit + steps;
 }
 
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
 {
-    bool memory = state_in_memory(j);
-    const struct workrec *holder = memory ? j->seats[0].worker : NULL; /* there, when the state is in memory */
-    uint64_t old = j->status.epoch, memory_step = holder ? holder->last_step : 0;
     if (j->epoch_state == EPOCH_RUNNING)
         say_epoch_move(c, j, EPOCH_ENDED, NULL);
-    choose_source(j, memory, old, memory_step);
-    j->status.epoch = old + 1;
-    set_seats(j, members, n);
-    plan_mark_leavers(j);
+    source_choose(j);
+    _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
+    uint32_t n_leavers = source_leavers(j, members, n, leavers);
+    j->status.epoch++;
+    set_seats(j, members, n, leavers, n_leavers);
     struct rng_key key = rng_key(c->options.seed, "communicator");
     uint32_t words[4];
     rng_philox(key, j->id, j->status.epoch, words);
     memcpy(j->comm_id, words, sizeof(words));
     j->status.world_size = n;
-    j->status.step = j->resume_step;
-    j->proven = j->broken = j->charged = false;
+    if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
+        j->status.step = j->resume_step;
+    j->broken = j->charged = j->origin_known = false;
     j->starve_at = INT64_MAX;
     say_job_waits(c, j, 0);
     j->epoch_state = EPOCH_FORMING;
-    j->epoch_deadline = c->now.mono_ms + c->options.form_ms + (int64_t)(20 * j->step_ms);
+    j->epoch_deadline = c->now.mono_ms + form_limit(c, j);
+    j->recovery.formed = c->now.mono_ms;
+    j->recovery.ready = j->recovery.stepped = 0;
     say_epoch_add(c, j);
     say_job_update(c, j);
     tell_seats(c, j, tell_form);
@@ -148,17 +139,23 @@ static void say_waiting(struct core *c, struct jobrec *j)
         say_job_waits(c, j, need - have);
 }
 
-void epoch_try_form(struct core *c, struct jobrec *j)
+static bool all_quiet(const struct jobrec *j)
 {
-    for (uint32_t i = 0; i < j->n_seats; i++) {
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         const struct workrec *w = j->seats[i].worker;
         if (w && w->state != WORKER_STOPPING && !w->quiesced && !j->seats[i].finished)
-            return;
+            return false;
     }
-    for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->leaver && j->workers[i]->state == WORKER_READY && !j->workers[i]->quiesced)
-            return;
+    return true;
+}
+
+void epoch_try_form(struct core *c, struct jobrec *j)
+{
+    if (!all_quiet(j))
+        return;
     j->epoch_deadline = INT64_MAX;
+    if (!j->recovery.quiet)
+        j->recovery.quiet = c->now.mono_ms;
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
     uint32_t survivors = 0, world = collect(j, members, &survivors);
     say_waiting(c, j);
@@ -189,27 +186,37 @@ void epoch_moves_on(struct core *c, struct jobrec *j)
     j->epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->step_ms);
 }
 
+bool epoch_state_in_memory(int32_t rung)
+{
+    return rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY || rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA ||
+           rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+}
+
+/* When it runs and its members have said where their state came from; they are waited for no longer than ORIGIN_MS. */
+void epoch_say_recovered(struct core *c, struct jobrec *j)
+{
+    const int64_t now = c->now.mono_ms;
+    if (!j->recovery.lost || j->epoch_state != EPOCH_RUNNING ||
+        (!j->origin_known && now < j->recovery.stepped + ORIGIN_MS))
+        return;
+    say_recovery_finished(c, j);
+    memset(&j->recovery, 0, sizeof(j->recovery));
+}
+
 void epoch_formed(struct core *c, struct jobrec *j)
 {
     if (j->epoch_state != EPOCH_FORMING)
         return;
     say_epoch_move(c, j, EPOCH_RUNNING, NULL);
-    j->proven = true;
+    j->recovery.stepped = c->now.mono_ms;
+    j->patient = false;
+    source_sealed(c, j);
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->step_ms;
     say_job_move(c, j, JOB_RUNNING, "");
-    plan_release(c, j);
     epoch_moves_on(c, j);
-    if (j->lost_mono) {
-        long long ms = c->now.mono_ms - j->lost_mono;
-        say_event(c, j,
-                  (struct say){.type = "recovery.finished",
-                               .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_seats),
-                               .detail = batch_printf(c->out,
-                                                      "{\"recovery_ms\":%lld,\"from_step\":%llu,\"resume_step\":%llu,"
-                                                      "\"world\":%u}",
-                                                      ms, (unsigned long long)j->lost_step,
-                                                      (unsigned long long)j->resume_step, j->n_seats)});
+    if (j->recovery.lost) {
+        epoch_say_recovered(c, j);
     } else if (j->resize_mono) {
         long long ms = c->now.mono_ms - j->resize_mono;
         say_event(c, j,
@@ -218,7 +225,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
                                .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}",
                                                       ms, (unsigned long long)j->resume_step, j->n_seats)});
     }
-    j->lost_mono = j->resize_mono = 0;
+    j->resize_mono = 0;
     if (j->n_seats >= j->target)
         j->losses = 0;
 }
@@ -233,20 +240,12 @@ bool epoch_near_end(const struct jobrec *j)
 
 void epoch_exclude_laggards(struct core *c, struct jobrec *j)
 {
-    for (uint32_t i = 0; i < j->n_seats; i++) {
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         struct workrec *w = j->seats[i].worker;
         if (!w || w->quiesced || w->state == WORKER_STOPPING)
             continue;
         w->blame = j->seats[i].finished ? LOSS_NONE : LOSS_HANG;
         j->charged |= w->blame != LOSS_NONE; /* when it ends */
-        worker_stop(c, w, 0, "it did not leave the epoch in time");
-    }
-    for (size_t i = 0; i < j->n_workers; i++) {
-        struct workrec *w = j->workers[i];
-        if (!w->leaver || w->quiesced || w->state == WORKER_STOPPING)
-            continue;
-        w->blame = LOSS_HANG;
-        j->charged = true;
         worker_stop(c, w, 0, "it did not leave the epoch in time");
     }
 }

@@ -1,6 +1,7 @@
 /* core_internal.h - the core's records, shared by its files: core.c (inputs), core_node.c (sessions, silence),
  * core_worker.c (reports, ends), core_epoch.c (revoke, form), core_job.c (what a job does next), core_budget.c (what a
- * loss costs), core_place.c (slots and queue), core_restore.c (from the store), core_say.c (events and changes),
+ * loss costs), core_place.c (slots and queue), core_restore.c (from the store), core_source.c (where
+ * the state comes from), core_say.c (events and changes),
  * core_tell.c (messages). */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
@@ -17,6 +18,7 @@ struct noderec {
     uint64_t session; /* 0 = not connected */
     uint32_t slots, used;
     uint64_t memory_bytes, incarnation;
+    uint32_t peer_port; /* UDP; 0 = none */
     int64_t seen_mono, seen_wall;
     bool draining; /* whoever asked for it: no new workers, and those it has move elsewhere */
 };
@@ -31,18 +33,29 @@ struct workrec {
     enum loss_cause blame; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
     bool started;          /* it has been seen alive */
     bool quiesced;         /* out of the job's current epoch, holding the state of last_step */
-    bool leaver;           /* no member of the epoch that forms, but hands its part of the state over to it */
     int64_t missing;       /* its agent did not list it; it counts as ended from then on; 0 = it is there */
     uint64_t epoch;        /* newest it knows of */
     uint64_t last_step;
-    int64_t deadline; /* of starting or stopping */
+    uint64_t sealed;   /* epoch whose parts it holds for good, at last_step; 0 = none */
+    uint64_t unsealed; /* of this one it has its whole part too; 0 = none */
+    bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
+    int64_t deadline;  /* of starting or stopping */
 };
 
 /* A place in the current epoch. */
 struct seat {
     uint64_t worker_id;
     struct workrec *worker; /* NULL = ended */
-    bool finished;
+    bool finished;          /* a leaver: it has handed its part over */
+};
+
+/* How a recovery goes; monotonic times, 0 = not yet. */
+struct recovery {
+    int64_t lost;                                   /* the first report; 0 = there is none under way */
+    int64_t revoked, quiet, formed, ready, stepped; /* of the newest epoch in it */
+    int64_t detect_ms;                              /* from the loss to its report, where that is known */
+    uint32_t epochs;                                /* that were revoked in it */
+    uint64_t from_step;
 };
 
 struct ckptrec {
@@ -66,20 +79,20 @@ struct jobrec {
     size_t n_workers, cap_workers;
     uint32_t target;  /* workers it has a claim to */
     uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
-    uint32_t lacks;  /* workers it has been said to wait for; 0 = it does not wait */
+    uint32_t lacks;   /* workers it has been said to wait for; 0 = it does not wait */
 
     enum epoch_state epoch_state; /* of status.epoch */
-    struct seat *seats;           /* in rank order */
-    uint32_t n_seats;
+    struct seat *seats;           /* in rank order; behind them, until it is sealed, the leavers */
+    uint32_t n_seats, n_leavers;
     uint32_t source;
     uint64_t source_epoch, resume_step;
     char *epoch_checkpoint;
     unsigned char comm_id[16];
     uint64_t *holders;
     size_t n_holders;
-    bool proven;  /* it has made a step: its members hold its state */
+    bool origin_known; /* its members have said where their state came from */
+    struct epoch_origin origin;
     bool broken;  /* a member left the epoch by itself, or it did not form in time */
-    bool leaver_lost; /* ... before it had handed over */
     bool charged; /* the end of the current epoch has cost at least one restart */
 
     struct ckptrec *ckpts; /* newest first */
@@ -90,8 +103,9 @@ struct jobrec {
     int64_t replace_at;     /* earliest start of new workers */
     int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
     uint32_t losses;        /* since the job was last complete and moving */
-    int64_t lost_mono;      /* recovery began; 0 = none */
-    uint64_t lost_step;
+    struct recovery recovery;
+    int64_t state_took;  /* longest from FormEpoch to StateReady; 0 = none yet */
+    bool patient;        /* the last epoch missed its time: the next one has as long as the first */
     int64_t resize_mono; /* resize began; 0 = none */
     uint32_t grace_ms;
     double step_ms;
@@ -171,6 +185,22 @@ void epoch_moves_on(struct core *c, struct jobrec *j);
 bool epoch_near_end(const struct jobrec *j);
 /* Those who did not leave the epoch in time have to go. */
 void epoch_exclude_laggards(struct core *c, struct jobrec *j);
+/* recovery.finished, once all is known that belongs into it. */
+void epoch_say_recovered(struct core *c, struct jobrec *j);
+bool epoch_state_in_memory(int32_t rung);
+
+/* --- core_source.c --- */
+/* What the worker says it holds. */
+void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q);
+/* Does it hold its part of that epoch? */
+bool source_holds(const struct workrec *w, uint64_t epoch);
+/* Set source, source_epoch, holders, resume_step and checkpoint of the next epoch from what its workers hold. */
+void source_choose(struct jobrec *j);
+/* Holders of the source that are not among the members, in the source's rank order; ret has room for n_holders. */
+uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret);
+/* Every member of the epoch has its part: nobody needs an older one, and leavers may go. */
+void source_sealed(struct core *c, struct jobrec *j);
+void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
 
 /* --- core_plan.c --- */
 /* The range of workers the job is to have: the recipe's, as narrowed by requests and by others' need. */
@@ -181,8 +211,6 @@ bool plan_leaves(const struct workrec *w);
 uint32_t plan_kept(const struct jobrec *j); /* workers that are neither told to stop nor have to go */
 /* Pause a running epoch when those who are there should be another membership. */
 void plan_resize(struct core *c, struct jobrec *j);
-/* An epoch begins to form: who holds a part of its state and has no seat is a leaver. */
-void plan_mark_leavers(struct jobrec *j);
 /* The epoch's members have their state: leavers, and who else is too many, may go. */
 void plan_release(struct core *c, struct jobrec *j);
 
@@ -203,7 +231,8 @@ int64_t job_deadline(const struct jobrec *j, int64_t now);
 uint32_t job_staying(const struct jobrec *j); /* workers that are not told to stop */
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
-struct seat *job_seat(struct jobrec *j, const struct workrec *w);
+struct seat *job_seat(struct jobrec *j, const struct workrec *w); /* a member's or a leaver's */
+bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
 void job_add_worker(struct jobrec *j, struct workrec *w);
 
@@ -242,6 +271,8 @@ void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
 void say_epoch_add(struct core *c, struct jobrec *j);
 void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why);
+void say_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m);
+void say_recovery_finished(struct core *c, struct jobrec *j);
 void say_worker_add(struct core *c, struct workrec *w);
 /* Moves w->state. */
 void say_worker_move(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *report,

@@ -26,10 +26,16 @@ struct workrec *job_worker(const struct jobrec *j, uint64_t id)
 
 struct seat *job_seat(struct jobrec *j, const struct workrec *w)
 {
-    for (uint32_t i = 0; i < j->n_seats; i++)
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
         if (j->seats[i].worker == w)
             return &j->seats[i];
     return NULL;
+}
+
+bool job_member(struct jobrec *j, const struct workrec *w)
+{
+    const struct seat *seat = job_seat(j, w);
+    return seat && seat < j->seats + j->n_seats;
 }
 
 void job_add_worker(struct jobrec *j, struct workrec *w)
@@ -114,10 +120,11 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
 
 void job_begin_recovery(struct core *c, struct jobrec *j)
 {
-    if (j->lost_mono || !j->status.started_at_ms)
+    if (j->recovery.lost || !j->status.started_at_ms)
         return;
-    j->lost_mono = c->now.mono_ms;
-    j->lost_step = j->status.step;
+    memset(&j->recovery, 0, sizeof(j->recovery));
+    j->recovery.lost = c->now.mono_ms;
+    j->recovery.from_step = j->status.step;
 }
 
 /* --- the end of the work --------------------------------------------------------------------------------------- */
@@ -134,12 +141,11 @@ static bool all_done(const struct jobrec *j)
 
 static bool any_lost(const struct jobrec *j)
 {
-    if (j->leaver_lost)
-        return true;
-    for (uint32_t i = 0; i < j->n_seats; i++)
+    const uint32_t n = j->n_seats + j->n_leavers;
+    for (uint32_t i = 0; i < n; i++)
         if (!j->seats[i].worker && !j->seats[i].finished)
             return true;
-    for (uint32_t i = 0; i < j->n_seats; i++)
+    for (uint32_t i = 0; i < n; i++)
         if (j->seats[i].worker && j->seats[i].worker->state == WORKER_STOPPING && !j->seats[i].finished)
             return true;
     return false;
@@ -246,17 +252,17 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->state == WORKER_STOPPING) {
             bool grace = (j->state == JOB_CANCELLING || j->finishing) && w->deadline > c->now.mono_ms;
             tell_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
-        } else if (job_seat(j, w) || w->leaver) {
+        } else if (job_seat(j, w)) {
             here = true;
-            form_again |= w->epoch < j->status.epoch;
+            form_again |= !w->missing && w->epoch < j->status.epoch;
         }
     }
     if (!here || job_final(j) || j->state == JOB_CANCELLING || j->finishing)
         return;
-    if (epoch_live(j) && form_again) {
+    if (j->epoch_state == EPOCH_FORMING && form_again) {
         tell_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
-            if (j->workers[i]->node == n && (job_seat(j, j->workers[i]) || j->workers[i]->leaver))
+            if (j->workers[i]->node == n && job_seat(j, j->workers[i]))
                 j->workers[i]->epoch = j->status.epoch;
     }
     if (j->epoch_state == EPOCH_REVOKED)
@@ -274,7 +280,7 @@ void job_tick(struct core *c, struct jobrec *j)
         if (epoch_leaving(j))
             epoch_exclude_laggards(c, j);
         else if (epoch_live(j))
-            j->broken = true;
+            j->broken = j->patient = true;
     }
     if (!job_final(j) && now >= j->starve_at) {
         j->starve_at = INT64_MAX;
@@ -282,6 +288,7 @@ void job_tick(struct core *c, struct jobrec *j)
     }
     if (j->state == JOB_RUNNING && j->unsaved && now - j->saved_mono >= SAVE_MS)
         say_job_update(c, j);
+    epoch_say_recovered(c, j);
     job_advance(c, j);
 }
 

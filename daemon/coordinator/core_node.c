@@ -56,8 +56,7 @@ static titan_status check_hello(const Titan__Internal__AgentHello *m, struct tit
     return TITAN_OK;
 }
 
-titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
-                                struct titan_error *err)
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m, struct titan_error *err)
 {
     TRY(check_hello(m, err));
     /* A second one would be an old one: what it does not list would count as ended. */
@@ -76,6 +75,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     core_set_string(&n->version, m->version);
     n->memory_bytes = m->memory_bytes;
     n->incarnation = m->incarnation;
+    n->peer_port = m->peer_port;
     n->seen_mono = c->now.mono_ms;
     n->seen_wall = c->now.wall_ms;
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");

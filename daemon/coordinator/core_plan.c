@@ -69,29 +69,11 @@ void plan_resize(struct core *c, struct jobrec *j)
         pause_members(c, j, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
 }
 
-void plan_mark_leavers(struct jobrec *j)
-{
-    j->leaver_lost = false;
-    for (size_t i = 0; i < j->n_workers; i++)
-        j->workers[i]->leaver = false;
-    if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
-        return;
-    for (size_t i = 0; i < j->n_holders; i++) {
-        struct workrec *w = job_worker(j, j->holders[i]);
-        if (!w || w->state != WORKER_READY || job_seat(j, w))
-            continue;
-        w->leaver = true;
-        w->quiesced = false;
-        w->epoch = j->status.epoch;
-    }
-}
-
 void plan_release(struct core *c, struct jobrec *j)
 {
     uint32_t kept = plan_kept(j), most = plan_most(j);
     for (size_t i = j->n_workers; i-- > 0;) {
         struct workrec *w = j->workers[i];
-        w->leaver = false;
         if (w->state == WORKER_STOPPING || job_seat(j, w))
             continue;
         if (plan_leaves(w)) {
@@ -101,5 +83,4 @@ void plan_release(struct core *c, struct jobrec *j)
             kept--;
         }
     }
-    j->leaver_lost = false;
 }

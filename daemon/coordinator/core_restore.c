@@ -15,6 +15,7 @@ void core_restore_node(struct core *c, const struct node *saved, struct core_tim
     core_set_string(&n->version, saved->version);
     n->memory_bytes = saved->memory_bytes;
     n->incarnation = saved->incarnation;
+    n->peer_port = saved->peer_port;
     n->seen_wall = saved->last_seen_ms;
     /* It has this long to come back before its workers count as lost. */
     n->seen_mono = now.mono_ms + c->options.adopt_ms - c->options.node_timeout_ms;
@@ -52,16 +53,14 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->epoch_checkpoint = core_strdup(e->checkpoint);
     memcpy(j->comm_id, e->comm_id, sizeof(j->comm_id));
     j->n_seats = e->world_size;
-    j->seats = core_alloc((j->n_seats + 1) * sizeof(*j->seats));
-    for (uint32_t i = 0; i < j->n_seats; i++)
+    j->n_leavers = e->state == EPOCH_RUNNING ? 0 : e->leavers;
+    j->seats = core_alloc((j->n_seats + j->n_leavers + 1) * sizeof(*j->seats));
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
         j->seats[i] = (struct seat){.worker_id = e->workers[i], .worker = job_worker(j, e->workers[i])};
     j->holders = core_alloc((saved->n_holders + 1) * sizeof(*j->holders));
     j->n_holders = saved->n_holders;
     if (saved->n_holders)
         memcpy(j->holders, saved->holders, saved->n_holders * sizeof(*j->holders));
-    if (e->state == EPOCH_FORMING || e->state == EPOCH_REVOKED)
-        plan_mark_leavers(j);
-    j->proven = e->state == EPOCH_RUNNING;
     j->finishing = e->state == EPOCH_ENDED && j->state != JOB_CANCELLING;
     if (e->state == EPOCH_FORMING)
         j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
@@ -94,7 +93,6 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
                                        .epoch = saved->checkpoints[i].epoch,
                                        .path = core_strdup(saved->checkpoints[i].path)};
     if (j->state == JOB_RECOVERING)
-        j->lost_mono = now.mono_ms;
-    j->lost_step = j->status.step;
+        j->recovery = (struct recovery){.lost = now.mono_ms, .from_step = j->status.step};
     c->slots_changed = true;
 }

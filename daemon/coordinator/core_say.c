@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/json.h"
 
 static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
@@ -192,9 +193,14 @@ void say_epoch_add(struct core *c, struct jobrec *j)
     json_put_uint(&d.w, "world", j->n_seats);
     json_put_string(&d.w, "source", source_name(j->source));
     json_put_uint(&d.w, "resume_step", j->resume_step);
+    if (j->source_epoch)
+        json_put_uint(&d.w, "source_epoch", j->source_epoch);
+    if (j->n_leavers)
+        json_put_uint(&d.w, "leavers", j->n_leavers);
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
-    uint64_t *ids = batch_alloc(c->out, j->n_seats * sizeof(*ids));
-    for (uint32_t i = 0; i < j->n_seats; i++)
+    const uint32_t all = j->n_seats + j->n_leavers;
+    uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));
+    for (uint32_t i = 0; i < all; i++)
         ids[i] = j->seats[i].worker_id;
     change->epoch = (struct epoch){
         .job_id = j->id,
@@ -206,7 +212,9 @@ void say_epoch_add(struct core *c, struct jobrec *j)
         .resume_step = j->resume_step,
         .checkpoint = batch_strdup(c->out, j->epoch_checkpoint),
         .world_size = j->n_seats,
+        .leavers = j->n_leavers,
         .workers = ids,
+        .delegate = "",
         .created_at_ms = c->now.wall_ms,
     };
     memcpy(change->epoch.comm_id, j->comm_id, sizeof(j->comm_id));
@@ -236,6 +244,66 @@ void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const
               (struct say){.type = types[to],
                            .message = batch_printf(c->out, "epoch %llu %s%s%s", (unsigned long long)j->status.epoch,
                                                    sm_name(&epoch_sm, (int)to), why ? ": " : "", why ? why : ""),
+                           .detail = detail_end(c, &d)});
+}
+
+/* Of titan.internal.StateRung. */
+static const char *rung_name(int32_t rung)
+{
+    static const char *const names[] = {"init", "checkpoint", "memory", "replica", "buddy"};
+    return rung >= 0 && rung < 5 ? names[rung] : "unknown";
+}
+
+void say_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_string(&d.w, "rung", rung_name(j->origin.rung));
+    json_put_uint(&d.w, "step", m->step);
+    json_put_uint(&d.w, "bytes", m->bytes_moved);
+    json_put_string(&d.w, "params_hash", batch_printf(c->out, "%016llx", (unsigned long long)m->params_hash));
+    json_put_bool(&d.w, "rolled_forward", m->rolled_forward);
+    json_put_real(&d.w, "connect_ms", m->connect_ms);
+    json_put_real(&d.w, "plan_ms", m->plan_ms);
+    json_put_real(&d.w, "state_ms", m->state_ms);
+    json_put_real(&d.w, "prepare_ms", m->prepare_ms);
+    if (m->damaged_checkpoint && *m->damaged_checkpoint)
+        json_put_string(&d.w, "damaged_checkpoint", m->damaged_checkpoint);
+    struct change *change = batch_change(c->out, CHANGE_EPOCH_ORIGIN);
+    change->epoch_origin.job_id = j->id;
+    change->epoch_origin.number = j->status.epoch;
+    change->epoch_origin.is = j->origin;
+    set_event(c, change, j,
+              (struct say){.type = "state.ready",
+                           .message = batch_printf(c->out, "epoch %llu has the state of step %llu from %s",
+                                                   (unsigned long long)j->status.epoch, (unsigned long long)m->step,
+                                                   rung_name(j->origin.rung)),
+                           .detail = detail_end(c, &d)});
+}
+
+/* The phases follow each other, so what took long can be seen. A time that is not known is 0. */
+void say_recovery_finished(struct core *c, struct jobrec *j)
+{
+    const struct recovery *r = &j->recovery;
+    const int64_t ready = r->ready && r->ready < r->stepped ? r->ready : r->stepped;
+    const long long ms = r->stepped - r->lost;
+    struct detail d;
+    detail_begin(&d);
+    json_put_int(&d.w, "recovery_ms", ms);
+    json_put_uint(&d.w, "from_step", r->from_step);
+    json_put_uint(&d.w, "resume_step", j->origin_known ? j->origin.step : j->resume_step);
+    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_string(&d.w, "rung", rung_name(j->origin_known ? j->origin.rung : -1));
+    json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
+    json_put_int(&d.w, "detect_ms", r->detect_ms);
+    json_put_int(&d.w, "decide_ms", r->revoked ? r->revoked - r->lost : 0);
+    json_put_int(&d.w, "quiet_ms", r->revoked && r->quiet ? r->quiet - r->revoked : 0);
+    json_put_int(&d.w, "form_ms", r->quiet ? r->formed - r->quiet : 0);
+    json_put_int(&d.w, "state_ms", r->formed ? ready - r->formed : 0);
+    json_put_int(&d.w, "step_ms", r->stepped - ready);
+    say_event(c, j,
+              (struct say){.type = "recovery.finished",
+                           .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_seats),
                            .detail = detail_end(c, &d)});
 }
 
@@ -387,6 +455,7 @@ void say_node(struct core *c, struct noderec *n, enum node_state to, const char 
         .version = batch_strdup(c->out, n->version),
         .memory_bytes = n->memory_bytes,
         .incarnation = n->incarnation,
+        .peer_port = n->peer_port,
         .last_seen_ms = n->seen_wall,
     };
     set_event(c, change, NULL,

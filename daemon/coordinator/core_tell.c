@@ -27,21 +27,20 @@ void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint6
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START, m);
 }
 
-/* In the order of the ranks they had. */
-static void add_leavers(struct core *c, const struct jobrec *j, Titan__Internal__FormEpoch *m)
+static Titan__Internal__Member **members_of(struct core *c, const struct seat *seats, uint32_t n)
 {
-    m->leavers = batch_alloc(c->out, (j->n_holders + 1) * sizeof(*m->leavers));
-    for (size_t i = 0; i < j->n_holders; i++) {
-        const struct workrec *w = job_worker(j, j->holders[i]);
-        if (!w || !w->leaver)
-            continue;
-        Titan__Internal__Member *leaver = batch_alloc(c->out, sizeof(*leaver));
-        titan__internal__member__init(leaver);
-        leaver->worker_id = w->id;
-        leaver->node = batch_strdup(c->out, w->node->name);
-        leaver->address = batch_strdup(c->out, w->address);
-        m->leavers[m->n_leavers++] = leaver;
+    Titan__Internal__Member **list = batch_alloc(c->out, (n + 1) * sizeof(*list));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct workrec *w = seats[i].worker;
+        list[i] = batch_alloc(c->out, sizeof(**list));
+        titan__internal__member__init(list[i]);
+        list[i]->worker_id = seats[i].worker_id;
+        list[i]->node = batch_strdup(c->out, w ? w->node->name : "");
+        list[i]->address = batch_strdup(c->out, w ? w->address : "");
+        list[i]->peer_address =
+            w && w->node->peer_port ? batch_printf(c->out, "%s:%u", w->node->address, w->node->peer_port) : (char *)"";
     }
+    return list;
 }
 
 void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
@@ -56,15 +55,9 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
     m->comm_id.data = batch_alloc(c->out, sizeof(j->comm_id));
     memcpy(m->comm_id.data, j->comm_id, sizeof(j->comm_id));
     m->n_members = j->n_seats;
-    m->members = batch_alloc(c->out, j->n_seats * sizeof(*m->members));
-    for (uint32_t i = 0; i < j->n_seats; i++) {
-        const struct workrec *w = j->seats[i].worker;
-        m->members[i] = batch_alloc(c->out, sizeof(**m->members));
-        titan__internal__member__init(m->members[i]);
-        m->members[i]->worker_id = j->seats[i].worker_id;
-        m->members[i]->node = batch_strdup(c->out, w ? w->node->name : "");
-        m->members[i]->address = batch_strdup(c->out, w ? w->address : "");
-    }
+    m->members = members_of(c, j->seats, j->n_seats);
+    m->n_leavers = j->n_leavers;
+    m->leavers = members_of(c, j->seats + j->n_seats, j->n_leavers);
     m->source = (Titan__Internal__StateSource)j->source;
     m->resume_step = j->resume_step;
     m->checkpoint_path = batch_strdup(c->out, j->epoch_checkpoint);
@@ -72,8 +65,15 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
         m->n_state_holders = j->n_holders;
         m->state_holders = batch_alloc(c->out, j->n_holders * sizeof(*m->state_holders));
         memcpy(m->state_holders, j->holders, j->n_holders * sizeof(*m->state_holders));
+        m->source_epoch = j->source_epoch;
     }
-    add_leavers(c, j, m);
+    m->older_checkpoints = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
+    bool older = false;
+    for (size_t i = 0; i < j->n_ckpts; i++) {
+        if (older)
+            m->older_checkpoints[m->n_older_checkpoints++] = batch_strdup(c->out, j->ckpts[i].path);
+        older |= strcmp(j->ckpts[i].path, j->epoch_checkpoint) == 0;
+    }
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
 }
 
@@ -115,19 +115,13 @@ void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
     batch_message(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP, m);
 }
 
-/* The node of a worker that has to do with the current epoch. */
-static struct noderec *concerned(struct jobrec *j, const struct workrec *w)
-{
-    return job_seat(j, w) || w->leaver ? w->node : NULL;
-}
-
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {
-    for (size_t i = 0; i < j->n_workers; i++) {
-        struct noderec *n = concerned(j, j->workers[i]);
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
+        struct noderec *n = j->seats[i].worker ? j->seats[i].worker->node : NULL;
         bool told = false;
-        for (size_t k = 0; n && k < i && !told; k++)
-            told = concerned(j, j->workers[k]) == n;
+        for (uint32_t k = 0; n && k < i && !told; k++)
+            told = j->seats[k].worker && j->seats[k].worker->node == n;
         if (n && !told)
             tell(c, j, n);
     }

@@ -67,13 +67,12 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (seat)
         seat->worker = NULL;
-    j->leaver_lost |= w->leaver;
     forget_worker(c, w);
     if (permanent)
         job_fail(c, j, words);
     if (!counted)
         return;
-    if (seat || j->leaver_lost)
+    if (seat)
         job_begin_recovery(c, j);
     budget_charge(c, j, cause, node, words);
 }
@@ -89,26 +88,28 @@ static void worker_ready(struct core *c, struct workrec *w, const char *address)
     say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
 }
 
-/* A member is out of its epoch, with the state of `step`. */
-static void worker_quiesced(struct jobrec *j, struct workrec *w, uint64_t step)
+/* A member or leaver is out of its epoch. */
+static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
     struct seat *seat = job_seat(j, w);
-    w->last_step = step;
-    if ((!seat && !w->leaver) || w->state != WORKER_READY)
+    bool member = job_member(j, w);
+    source_held(w, q);
+    if (member && q->paused && !w->sealed)
+        w->sealed = q->epoch; /* who was paused has trained in it */
+    if (!seat || w->state != WORKER_READY)
         return;
     w->quiesced = true;
-    if (!seat)
-        return; /* a leaver has handed over */
-    bool asked = j->epoch_state == EPOCH_REVOKED || (j->state == JOB_RESIZING && j->epoch_state == EPOCH_RUNNING);
-    if (!asked && (j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING) && !seat->finished)
+    bool asked = epoch_leaving(j);
+    if (!asked && epoch_live(j) && !member)
+        seat->finished = true;
+    else if (!asked && epoch_live(j) && !seat->finished)
         j->broken = true;
 }
 
 static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
 {
     struct seat *seat = job_seat(j, w);
-    bool live = j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING;
-    if (!seat || epoch != j->status.epoch || !live || j->state == JOB_CANCELLING || job_final(j))
+    if (!seat || epoch != j->status.epoch || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
         return;
     j->status.step = MAX(j->status.step, step);
     seat->finished = true;
@@ -121,13 +122,17 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     w->missing = 0;
     w->started = true;
     w->epoch = live->epoch;
+    Titan__Internal__WorkerQuiesced said = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    said.epoch = live->epoch;
+    said.last_step = live->step;
+    said.paused = j->state == JOB_RESIZING;
     if (live->address[0] && (w->state == WORKER_STARTING))
         worker_ready(c, w, live->address);
-    if (live->epoch == j->status.epoch && (job_seat(j, w) || w->leaver)) {
-        if (!w->leaver)
+    if (live->epoch == j->status.epoch && job_seat(j, w)) {
+        if (live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING)
             j->status.step = MAX(j->status.step, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
-            worker_quiesced(j, w, live->step);
+            worker_quiesced(j, w, live->quiesced ? live->quiesced : &said);
         else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
             worker_finished(c, j, w, live->epoch, live->step);
         else
@@ -135,7 +140,9 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     } else if (j->epoch_state == EPOCH_REVOKED && (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED ||
                                                    live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
         w->quiesced = true; /* it never heard of the epoch that is over already */
-        w->last_step = live->step;
+        source_held(w, live->quiesced ? live->quiesced : &said);
+    } else if (live->quiesced) {
+        source_held(w, live->quiesced);
     }
 }
 
@@ -143,11 +150,12 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
                             const Titan__Internal__WorkerProgress *p)
 {
     struct seat *seat = job_seat(j, w);
-    bool live = j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING;
-    if (!seat || p->epoch != j->status.epoch || !live || j->state == JOB_CANCELLING || job_final(j))
+    if (!seat || p->epoch != j->status.epoch || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
         return;
     j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
     w->last_step = p->step;
+    if (j->epoch_state == EPOCH_FORMING && !j->origin_known && p->step < j->status.step)
+        j->status.step = p->step; /* nobody has said so yet, but the state is an older one */
     epoch_formed(c, j);
     if (p->step > j->status.step) {
         j->status.step = p->step;
@@ -191,6 +199,7 @@ bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
         ABOUT(WORKER_EXITED, worker_exited)
         ABOUT(CHECKPOINT, checkpoint)
         ABOUT(FINISHED, finished)
+        ABOUT(STATE_READY, state_ready)
     default:
         return false;
     }
@@ -211,7 +220,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED:
         if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
-            worker_quiesced(j, w, m->worker_quiesced->last_step);
+            worker_quiesced(j, w, m->worker_quiesced);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS:
         worker_progress(c, j, w, m->progress);
@@ -219,7 +228,9 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED: {
         const Titan__Internal__WorkerExited *x = m->worker_exited;
         worker_ended(
-            c, w, &(struct exit_report){.exit_code = x->exit_code, .signal = x->signal, .oom = x->oom, .reason = x->reason}, NULL);
+            c, w,
+            &(struct exit_report){.exit_code = x->exit_code, .signal = x->signal, .oom = x->oom, .reason = x->reason},
+            NULL);
         break;
     }
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
@@ -228,6 +239,9 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:
         worker_finished(c, j, w, m->finished->epoch, m->finished->step);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STATE_READY:
+        source_ready(c, j, w, m->state_ready);
         break;
     default:
         break;
@@ -242,7 +256,7 @@ void worker_deadlines(struct core *c, struct jobrec *j)
         struct workrec *w = j->workers[i];
         if (w->missing && c->now.mono_ms >= w->missing)
             worker_ended(c, w, NULL,
-                             w->started ? "it ended while its agent was away" : "its start never reached the agent");
+                         w->started ? "it ended while its agent was away" : "its start never reached the agent");
     }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];

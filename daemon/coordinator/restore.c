@@ -53,8 +53,9 @@ static bool each_checkpoint(const struct checkpoint *k, void *data)
 
 static uint64_t *copy_ids(struct gather *g, const struct epoch *e)
 {
-    uint64_t *ids = batch_alloc(&g->memory, (e->world_size + 1) * sizeof(*ids));
-    memcpy(ids, e->workers, e->world_size * sizeof(*ids));
+    const size_t n = e->world_size + e->leavers;
+    uint64_t *ids = batch_alloc(&g->memory, (n + 1) * sizeof(*ids));
+    memcpy(ids, e->workers, n * sizeof(*ids));
     return ids;
 }
 
@@ -63,6 +64,7 @@ static void with_epoch(const struct epoch *e, void *data)
     struct gather *g = data;
     g->epoch = *e;
     g->epoch.checkpoint = batch_strdup(&g->memory, e->checkpoint);
+    g->epoch.delegate = batch_strdup(&g->memory, e->delegate);
     g->epoch.workers = copy_ids(g, e);
     g->saved.epoch = &g->epoch;
 }

@@ -126,7 +126,7 @@ class Run:
         self.d.ok("cancel", self.job)
         self.d.wait_state(self.job, "CANCELLED", seconds=30)
         out = rows(status["directory"])
-        in_order(out, {e["epoch"]: e["detail"]["resume_step"] for e in self.events("epoch.forming")})
+        in_order(out, {e["epoch"]: e["detail"]["step"] for e in self.events("state.ready")})
         until("no worker is left", lambda: not worker_pids(self.d.state), 10)
         return out
 
@@ -143,7 +143,7 @@ def kill_and_grow(name, sets, world, reference):
         print(f"# {name}: {world} workers again after a pause of {grown['resize_ms']} ms", flush=True)
         disturbed = run.end()
         assert [e["detail"]["world"] for e in run.events("epoch.formed")] == [world, world // 2, world]
-        assert [e["detail"]["source"] for e in run.events("epoch.forming")] == ["init", "checkpoint", "memory"]
+        assert [e["detail"]["rung"] for e in run.events("state.ready")] == ["init", "checkpoint", "memory"]
         compare(disturbed, undisturbed(d.state / "calm", reference, sets, disturbed[-1]["step"]))
 
 
@@ -202,7 +202,7 @@ def waits_for_a_worker():
         assert waited["detail"] == {"lacks": 1, "needs": 4, "workers": 3} and waited["message"] == words, waited
         disturbed = run.end()
         assert words in follow.communicate(timeout=20)[1]
-        assert [e["detail"]["source"] for e in run.events("epoch.forming")] == ["init", "checkpoint"]
+        assert [e["detail"]["rung"] for e in run.events("state.ready")] == ["init", "checkpoint"]
         compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
 
 

@@ -90,15 +90,41 @@ static inline void progress(struct bench *b, uint64_t session, uint64_t job, uin
     assert_int_equal(say(b, session, &m), TITAN_OK);
 }
 
-static inline void quiesced(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                            uint64_t step)
+/* Out of its epoch, holding the state of step as parts of the epochs sealed and unsealed. */
+static inline void quiesced_with(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
+                                 uint64_t step, uint64_t sealed, uint64_t unsealed)
 {
     Titan__Internal__WorkerQuiesced body = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
     body.job_id = job;
     body.worker_id = worker;
     body.epoch = epoch;
     body.last_step = step;
+    body.sealed_epoch = sealed;
+    body.unsealed_epoch = unsealed;
     MESSAGE(m, WORKER_QUIESCED, worker_quiesced, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+/* The same for one that has trained in that epoch. */
+static inline void quiesced(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
+                            uint64_t step)
+{
+    quiesced_with(b, session, job, worker, epoch, step, epoch, 0);
+}
+
+/* Rank 0 of job 1 says where the members' state came from. */
+static inline void state_ready(struct bench *b, uint64_t session, uint64_t worker, uint64_t epoch, int rung,
+                               uint64_t step)
+{
+    Titan__Internal__StateReady body = TITAN__INTERNAL__STATE_READY__INIT;
+    body.job_id = 1;
+    body.worker_id = worker;
+    body.epoch = epoch;
+    body.rung = (Titan__Internal__StateRung)rung;
+    body.step = step;
+    body.params_hash = 0xabc;
+    body.state_ms = 12.5;
+    MESSAGE(m, STATE_READY, state_ready, body);
     assert_int_equal(say(b, session, &m), TITAN_OK);
 }
 

@@ -54,21 +54,34 @@ static void test_loss_and_return(void **state)
     assert_non_null(m);
     assert_int_equal(m->form->epoch, 2);
     assert_members(m->form, 3, 1, 2, 4);
-    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
-    assert_string_equal(m->form->checkpoint_path, "/c/5");
-    assert_int_equal(m->form->resume_step, 5);
+    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+    assert_int_equal(m->form->source_epoch, 1);
+    assert_ids(m->form->state_holders, m->form->n_state_holders, 4, 1, 2, 3, 4); /* also who is gone */
+    assert_string_equal(m->form->checkpoint_path, "/c/5");                       /* the rung below */
+    assert_int_equal(m->form->resume_step, 8);                                   /* of the furthest */
+    b.now += 10;
+    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY, 8);
+    assert_string_equal(
+        event(&b, "state.ready")->detail,
+        "{\"rung\":\"buddy\",\"step\":8,\"bytes\":0,\"params_hash\":\"0000000000000abc\","
+        "\"rolled_forward\":false,\"connect_ms\":0.0,\"plan_ms\":0.0,\"state_ms\":12.5,\"prepare_ms\":0.0}");
+    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_INIT, 0); /* once */
+    assert_null(b.out.changes);
     progress(&b, 1, 1, 1, 1, 9); /* from the dead epoch */
     assert_null(b.out.changes);
     assert_null(b.out.metrics);
     b.now += 20;
-    progress(&b, 1, 1, 1, 2, 6);
+    progress(&b, 1, 1, 1, 2, 9);
     const struct event *e = event(&b, "recovery.finished");
     assert_non_null(e);
-    assert_string_equal(e->detail, "{\"recovery_ms\":50,\"from_step\":7,\"resume_step\":5,\"world\":3}");
+    assert_string_equal(e->detail,
+                        "{\"recovery_ms\":60,\"from_step\":7,\"resume_step\":8,\"world\":3,\"rung\":\"buddy\","
+                        "\"epochs\":1,\"detect_ms\":0,\"decide_ms\":0,\"quiet_ms\":30,\"form_ms\":0,"
+                        "\"state_ms\":10,\"step_ms\":20}");
 
     tick(&b, 100); /* the back-off of 200 ms is not over */
     assert_null(told(&b, START, 0));
-    tick(&b, 60);
+    tick(&b, 50);
     m = told(&b, START, 1);
     assert_non_null(m);
     assert_ids(m->start->worker_ids, m->start->n_worker_ids, 1, 5);
@@ -91,7 +104,7 @@ static void test_loss_and_return(void **state)
     close_bench(&b);
 }
 
-/* A member dies while the others are paused: there is a shard missing. */
+/* A member dies while the others are paused: its part is missing, and its keeper may have it. */
 static void test_loss_while_resizing(void **state)
 {
     (void)state;
@@ -114,7 +127,154 @@ static void test_loss_while_resizing(void **state)
     assert_non_null(m);
     assert_int_equal(m->form->epoch, 3);
     assert_members(m->form, 3, 1, 4, 5);
-    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
+    assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+    assert_int_equal(m->form->source_epoch, 2);
+    assert_ids(m->form->state_holders, m->form->n_state_holders, 3, 1, 2, 4);
+    close_bench(&b);
+}
+
+static uint64_t status_step(const struct bench *b)
+{
+    struct job_status status;
+    assert_true(core_job_status(b->core, 1, &status));
+    return status.step;
+}
+
+/* Who is lost takes parts along that nobody else has: the members find the checkpoint, and only then the step falls. */
+static void test_members_fall_to_the_checkpoint(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    checkpoint(&b, 1, 1, 1, 1, 6);
+    exited(&b, 1, 1, 3, -1, "");
+    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, 1, 1, 2, 1, 7);
+    quiesced(&b, 1, 1, 4, 1, 7);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
+    assert_string_equal(f->checkpoint_path, "/c/6");
+    assert_int_equal(f->n_older_checkpoints, 1);
+    assert_string_equal(f->older_checkpoints[0], "/c/5");
+    assert_int_equal(status_step(&b), 7);
+    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, 6);
+    assert_int_equal(status_step(&b), 6);
+    progress(&b, 1, 1, 1, 2, 7);
+    assert_int_equal(status_step(&b), 7);
+    assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"resume_step\":6"));
+    close_bench(&b);
+}
+
+/* The word about the state is lost, or late: the first step says where they stand. */
+static void test_first_step_before_the_state(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, 1, 1, 2, 1, 7);
+    quiesced(&b, 1, 1, 4, 1, 7);
+    progress(&b, 1, 1, 2, 2, 6);
+    assert_int_equal(status_step(&b), 6);
+    assert_null(event(&b, "recovery.finished")); /* the state may still be told of */
+    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, 5);
+    assert_int_equal(status_step(&b), 6); /* not back again */
+    assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"rung\":\"checkpoint\""));
+    close_bench(&b);
+}
+
+/* A second loss before the new epoch is sealed: the old one is still whole with those who had it. */
+static void test_loss_before_the_seal(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, 1, 1, 2, 1, 7);
+    quiesced(&b, 1, 1, 4, 1, 7);
+    assert_int_equal(told(&b, FORM, 1)->form->epoch, 2);
+    exited(&b, 1, 1, 4, -1, "");
+    quiesced_with(&b, 1, 1, 1, 2, 7, 1, 0);
+    quiesced_with(&b, 1, 1, 2, 2, 7, 1, 2);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
+    assert_int_equal(f->epoch, 3);
+    assert_int_equal(f->source_epoch, 1);
+    assert_ids(f->state_holders, f->n_state_holders, 4, 1, 2, 3, 4);
+    close_bench(&b);
+
+    /* The same, but one of them had passed the barrier: then each has its part of the new one. */
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, 1, 1, 2, 1, 7);
+    quiesced(&b, 1, 1, 4, 1, 7);
+    exited(&b, 1, 1, 4, -1, "");
+    quiesced_with(&b, 1, 1, 1, 2, 7, 1, 2);
+    quiesced_with(&b, 1, 1, 2, 2, 7, 2, 0);
+    f = told(&b, FORM, 1)->form;
+    assert_int_equal(f->source_epoch, 2);
+    assert_ids(f->state_holders, f->n_state_holders, 3, 1, 2, 4);
+    close_bench(&b);
+}
+
+/* Nobody who is left has any state. */
+static void test_nothing_in_memory(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    for (uint64_t w = 1; w <= 4; w++)
+        if (w != 3)
+            quiesced_with(&b, 1, 1, w, 1, 0, 0, 0);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
+    assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
+    assert_int_equal(f->source_epoch, 0);
+    assert_int_equal(f->n_state_holders, 0);
+    assert_int_equal(f->resume_step, 5);
+    assert_int_equal(status_step(&b), 5);
+    close_bench(&b);
+}
+
+/* An epoch whose state is in memory has as long as others took; the one behind it as long as a first one. */
+static void test_time_to_form(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    hello(&b, 1, "a", 4, NULL, 0);
+    submit(&b, 1, 2, 4);
+    for (uint64_t w = 1; w <= 4; w++)
+        ready(&b, 1, 1, w);
+    b.now += 2000;
+    state_ready(&b, 1, 1, 1, TITAN__INTERNAL__STATE_RUNG__RUNG_INIT, 0);
+    progress(&b, 1, 1, 1, 1, 7);
+    for (int loss = 0; loss < 2; loss++) {
+        if (loss == 0)
+            exited(&b, 1, 1, 4, -1, "");
+        for (uint64_t w = 1; w <= 3; w++)
+            quiesced_with(&b, 1, 1, w, 1 + (uint64_t)loss, 7, 1, 0);
+        assert_int_equal(told(&b, FORM, 1)->form->epoch, 2 + loss);
+        int64_t since = b.now;
+        while (!told(&b, REVOKE, 1) && b.now - since < 400000) {
+            beat(&b, 1);
+            tick(&b, 100);
+        }
+        assert_int_equal(b.now - since, loss == 0 ? 8000 : 180000);
+    }
+    close_bench(&b);
+}
+
+static void test_messages_say_the_term(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    exited(&b, 1, 1, 3, -1, "");
+    for (const struct batch_message *m = b.out.messages; m; m = m->next)
+        assert_int_equal(m->message->term, 1);
+    assert_non_null(b.out.messages);
     close_bench(&b);
 }
 
@@ -622,6 +782,12 @@ int main(void)
         cmocka_unit_test(test_life_of_a_job),
         cmocka_unit_test(test_loss_and_return),
         cmocka_unit_test(test_loss_while_resizing),
+        cmocka_unit_test(test_members_fall_to_the_checkpoint),
+        cmocka_unit_test(test_first_step_before_the_state),
+        cmocka_unit_test(test_loss_before_the_seal),
+        cmocka_unit_test(test_nothing_in_memory),
+        cmocka_unit_test(test_time_to_form),
+        cmocka_unit_test(test_messages_say_the_term),
         cmocka_unit_test(test_laggard_is_excluded),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_crash_loop),

@@ -1,0 +1,123 @@
+/* Where the state of an epoch comes from (docs/membership.md, "the ladder"): what the coordinator names when it forms
+ * one, and what its members found in the end. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+bool source_holds(const struct workrec *w, uint64_t epoch)
+{
+    return w->state == WORKER_READY && epoch && (w->sealed == epoch || w->unsealed == epoch);
+}
+
+void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
+{
+    w->last_step = q->last_step;
+    w->sealed = q->sealed_epoch;
+    w->unsealed = q->unsealed_epoch;
+    w->prepared = q->prepared;
+}
+
+/* The newest epoch that anybody holds sealed; 0 = none. Members of other epochs than the last one and its source are
+ * not known any more, and nobody who counts can hold one. */
+static uint64_t newest_sealed(const struct jobrec *j)
+{
+    uint64_t newest = 0;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        bool known = w->sealed == j->status.epoch || w->sealed == j->source_epoch;
+        if (w->state == WORKER_READY && known && w->sealed > newest)
+            newest = w->sealed;
+    }
+    return newest;
+}
+
+/* The step of the furthest holder of that epoch; *ret_reach: the one it can be brought to without a peer's data. */
+static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_reach)
+{
+    uint64_t step = 0, reach = 0;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        if (!source_holds(w, epoch))
+            continue;
+        uint64_t at = w->sealed == epoch ? w->last_step : 0; /* unsealed: where the epoch began */
+        step = MAX(step, at);
+        reach = MAX(reach, at + (w->sealed == epoch && w->prepared));
+    }
+    *ret_reach = reach;
+    return step;
+}
+
+/* Members of the source, in its rank order, also those that are gone. */
+static void set_holders(struct jobrec *j, uint64_t epoch)
+{
+    if (epoch && epoch == j->source_epoch)
+        return; /* the same as for the epoch before, which was never sealed */
+    j->n_holders = epoch ? j->n_seats : 0;
+    j->holders = realloc(j->holders, (j->n_holders + 1) * sizeof(*j->holders));
+    titan_assert(j->holders);
+    for (size_t i = 0; i < j->n_holders; i++)
+        j->holders[i] = j->seats[i].worker_id;
+}
+
+void source_choose(struct jobrec *j)
+{
+    uint64_t reach = 0, epoch = newest_sealed(j), step = furthest(j, epoch, &reach);
+    const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
+    if (newest && newest->step > reach)
+        epoch = 0; /* whoever holds it has been out of the run for long */
+    set_holders(j, epoch);
+    j->source_epoch = epoch;
+    core_set_string(&j->epoch_checkpoint, newest ? newest->path : "");
+    if (epoch) {
+        j->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+        j->resume_step = step;
+    } else {
+        j->source =
+            newest ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+        j->resume_step = newest ? newest->step : 0;
+    }
+}
+
+uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < j->n_holders; i++) {
+        struct workrec *w = job_worker(j, j->holders[i]);
+        bool member = false;
+        for (uint32_t k = 0; k < n && !member; k++)
+            member = members[k] == w;
+        if (w && !member && source_holds(w, j->source_epoch))
+            ret[found++] = w;
+    }
+    return found;
+}
+
+void source_sealed(struct core *c, struct jobrec *j)
+{
+    j->n_leavers = 0;
+    plan_release(c, j);
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (!job_seat(j, j->workers[i]))
+            j->workers[i]->sealed = j->workers[i]->unsealed = 0;
+}
+
+void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
+{
+    if (!job_member(j, w) || m->epoch != j->status.epoch || !epoch_live(j) || j->origin_known)
+        return;
+    j->origin_known = true;
+    j->origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
+    j->recovery.ready = c->now.mono_ms;
+    j->state_took = MAX(j->state_took, c->now.mono_ms - j->recovery.formed);
+    if (epoch_state_in_memory(m->rung))
+        j->status.step = MAX(j->status.step, m->step); /* a step that only who is gone had committed is made again */
+    else if (j->epoch_state == EPOCH_FORMING)
+        j->status.step = m->step;
+    say_origin(c, j, m);
+    say_job_update(c, j);
+    source_sealed(c, j);
+    epoch_say_recovered(c, j);
+}
