@@ -146,6 +146,8 @@ struct recipe_mesh {
 };
 titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret,
                          struct titan_error *err) TITAN_MUST_USE;
+/* Does every worker of an epoch with so many replicas keep a copy of another's part of the state? */
+bool recipe_keeps_copies(const struct recipe *r, int world, int replicas);
 /* Sequences in one microbatch: local_batch_size, or pipeline_parallel_microbatch_size with a pipeline. A step has
  * global_batch_size / this many microbatches, shared out over the data-parallel ranks. */
 int64_t recipe_microbatch_rows(const struct recipe *r);

@@ -273,8 +273,10 @@ const struct recipe_key recipe_keys[] = {
      AT(fault_tolerance.max_skipped_steps), .min = 0, .max = 1e6, .initial = "10", .flags = KEY_TITAN,
      .doc = "Steps in a row with a non-finite loss or gradient that are skipped before the run fails."},
     {.section = "fault_tolerance", .name = "redundancy", .type = KEY_STRING, AT(fault_tolerance.redundancy),
-     .choices = "checkpoint", .later = "replica|buddy", .initial = "\"checkpoint\"", .flags = KEY_TITAN,
-     .doc = "Where a lost worker's state comes from."},
+     .choices = "auto|replica|buddy|checkpoint", .initial = "\"auto\"", .flags = KEY_TITAN,
+     .doc = "Where a lost worker's state comes from: a replica, a copy that another worker keeps up to date (12 bytes a "
+            "parameter of host memory, and 4 for gradients), or the newest checkpoint. `auto`: a replica where the mesh "
+            "has some, otherwise a copy."},
 
     {.section = "numerics", .name = "canonical", .type = KEY_BOOL, AT(numerics.canonical), .initial = "false",
      .flags = KEY_TITAN | KEY_NUMBERS,

@@ -46,6 +46,12 @@ void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TE
         (void)snprintf(out, RECIPE_DEGREES_TEXT, "parallelism.%s = %s", names, values);
 }
 
+bool recipe_keeps_copies(const struct recipe *r, int world, int replicas)
+{
+    const char *how = r->fault_tolerance.redundancy;
+    return world > 1 && (strcmp(how, "buddy") == 0 || (strcmp(how, "auto") == 0 && replicas == 1));
+}
+
 int64_t recipe_microbatch_rows(const struct recipe *r)
 {
     return r->parallelism.pipeline_parallel_degree > 1 ? r->parallelism.pipeline_parallel_microbatch_size

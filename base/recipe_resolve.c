@@ -220,6 +220,16 @@ static titan_status check_selective(const struct recipe *r, struct titan_error *
         "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0", option);
 }
 
+static titan_status check_redundancy(const struct recipe *r, struct titan_error *err)
+{
+    if (strcmp(r->fault_tolerance.redundancy, "replica") != 0 || r->parallelism.data_parallel_replicate_degree > 1)
+        return TITAN_OK;
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or "
+        "more: use \"buddy\" where there are no replicas");
+}
+
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(apply_flavor(r, err));
@@ -228,6 +238,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(resolve_batch(r, err));
     TRY(resolve_loss_chunks(r, err));
     TRY(check_selective(r, err));
+    TRY(check_redundancy(r, err));
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {
         memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));
         memcpy(r->parallelism.context_parallel_rotate_method, "ring", sizeof("ring"));

@@ -16,23 +16,18 @@ static titan_status allocate(struct train_state *s, struct titan_error *err)
         TRY(d->ops->alloc_host(d->dev, values, (void **)&s->values, err));
     else
         TRY(d->ops->alloc(d->dev, values, (void **)&s->values, err));
-    if (s->offload || s->dt != DTYPE_F32)
+    if (!s->copy && (s->offload || s->dt != DTYPE_F32))
         TRY(d->ops->alloc(d->dev, shadow, &s->shadow, err));
     return biases > 0 ? d->ops->alloc(d->dev, biases, (void **)&s->biases, err) : TITAN_OK;
 }
 
-titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
-                        bool offload, struct train_state **ret, struct titan_error *err)
+static titan_status open_as(struct train_state as, struct train_state **ret, struct titan_error *err)
 {
-    struct train_state *s = calloc(1, sizeof *s);
+    struct train_state *s = malloc(sizeof *s);
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    s->device = device;
-    s->layout = layout;
-    s->rank = rank;
-    s->total = layout_total(layout, rank);
-    s->dt = dt;
-    s->offload = offload;
+    *s = as;
+    s->total = layout_total(s->layout, s->rank);
     const titan_status status = allocate(s, err);
     if (status != TITAN_OK) {
         s->layout = NULL;
@@ -41,6 +36,25 @@ titan_status state_open(const struct device_handle *device, struct layout *layou
     }
     *ret = s;
     return TITAN_OK;
+}
+
+titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
+                        bool offload, struct train_state **ret, struct titan_error *err)
+{
+    return open_as((struct train_state){.device = device, .layout = layout, .rank = rank, .dt = dt, .offload = offload},
+                   ret, err);
+}
+
+titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
+                             struct train_state **ret, struct titan_error *err)
+{
+    return open_as((struct train_state){.device = device,
+                                        .layout = layout,
+                                        .rank = rank,
+                                        .dt = DTYPE_F32,
+                                        .offload = !device->info.host_memory,
+                                        .copy = true},
+                   ret, err);
 }
 
 void state_close(struct train_state *state)
@@ -212,7 +226,7 @@ titan_status state_update(const struct train_state *state, const struct update *
         TRY(ops->sgd(s, master, grad, shadow, (size_t)n, &update->args));
     else
         TRY(ops->adamw(s, master, master + n, master + 2 * n, grad, shadow, (size_t)n, &update->args));
-    if (shadow || shard == master)
+    if (shadow || !shard || shard == master)
         return TITAN_OK;
     return ops->copy(s, shard, master, (size_t)n * sizeof *master);
 }

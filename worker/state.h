@@ -17,9 +17,10 @@ struct train_state {
     int64_t total; /* layout_total */
     enum dtype dt; /* of computing */
     bool offload;
+    bool copy;        /* of another rank's part: nothing is computed with it */
     float *values;    /* (3 * total) masters, m and v, unit by unit */
     float *biases;    /* (layout_biases); NULL: the model has none */
-    void *shadow;     /* (total) dt; NULL where masters themselves are gathered: fp32, not offloaded */
+    void *shadow;     /* (total) dt; NULL where masters themselves are gathered: fp32, not offloaded; and in a copy */
     uint64_t epoch;   /* whose layout it has */
     uint64_t step;    /* last committed */
     uint64_t tokens;  /* seen up to it */
@@ -29,6 +30,9 @@ struct train_state {
 /* Zeroed state of one rank. Takes layout when it succeeds. */
 titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
                         bool offload, struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
+/* The same for a copy of a rank's part: in host memory, without a shadow. */
+titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
+                             struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
 void state_close(struct train_state *state); /* NULL is fine */
 
 /* Masters from the seed; moments and numbers stay zero. */
@@ -53,7 +57,7 @@ struct update {
     struct adamw_args args;
 };
 /* Update a unit's n elements (exec.h, optimise): staged is a device copy of its masters and moments, which goes back by
- * itself, NULL: they are updated where they lie. shard: its part of the shadow. Enqueued. */
+ * itself, NULL: they are updated where they lie. shard: its part of the shadow, NULL: there is none. Enqueued. */
 titan_status state_update(const struct train_state *state, const struct update *update, int unit, float *staged,
                           void *shard, const float *grad, int64_t n, struct stream *s) TITAN_MUST_USE;
 

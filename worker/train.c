@@ -26,6 +26,7 @@
 #include "worker/comm/comm.h"
 #include "worker/data/batch.h"
 #include "worker/data/dataset.h"
+#include "worker/elastic/buddy.h"
 #include "worker/elastic/restore.h"
 #include "worker/exec/exec.h"
 #include "worker/metrics/metrics.h"
@@ -65,10 +66,12 @@ struct epoch {
     struct restore restore;
     struct parts parts; /* of this epoch; the trainer's when they are sealed */
     bool sealed;
+    struct buddy *buddy; /* NULL: no copies are kept */
     struct plan *plan;
-    struct program *program; /* this rank's */
-    uint32_t channels;       /* bits: those that any rank's program uses */
-    size_t memory_bytes;     /* of the device */
+    struct program *program;   /* this rank's */
+    struct program **programs; /* of all kinds but this rank's, until the epoch is open */
+    uint32_t channels;         /* bits: those that any rank's program uses */
+    size_t memory_bytes;       /* of the device */
     struct exec *exec;
     _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting */
     uint64_t writer_step;                       /* newest step handed to the writer */
@@ -235,15 +238,13 @@ static titan_status plan(struct epoch *e, struct titan_error *err)
                                          .ops = t->device.ops,
                                          .dev = t->device.dev,
                                          .memory_bytes = t->device.info.memory_bytes};
-    struct program **programs = NULL;
     int64_t to;
 
     TRY(plan_open(&options, &e->plan, err));
-    TRY(plan_programs(e->plan, &programs, err));
+    TRY(plan_programs(e->plan, &e->programs, err));
     for (int k = 0; k < e->plan->kinds; k++)
-        e->channels |= programs[k]->channels;
-    e->program = TAKE(programs[program_kind(&e->plan->build, e->view.rank)]);
-    plan_free_programs(e->plan, programs);
+        e->channels |= e->programs[k]->channels;
+    e->program = TAKE(e->programs[program_kind(&e->plan->build, e->view.rank)]);
     e->memory_bytes = device_bytes(e->program);
     tree_share(e->plan->build.microbatches, mesh_batch_size(&e->plan->mesh),
                mesh_batch_rank(&e->plan->mesh, e->view.rank), &e->first_microbatch, &to);
@@ -421,13 +422,38 @@ static titan_status open_part(struct epoch *e, int rank, struct train_state **re
     struct layout *layout = NULL; /* the state outlives the plan */
 
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan->mesh, &layout, err));
-    const titan_status status =
-        state_open(&t->device, layout, rank, t->dt, t->recipe->training.enable_cpu_offload, ret, err);
+    const titan_status status = rank == e->view.rank ? state_open(&t->device, layout, rank, t->dt,
+                                                                  t->recipe->training.enable_cpu_offload, ret, err)
+                                                     : state_open_copy(&t->device, layout, rank, ret, err);
     if (status != TITAN_OK)
         layout_close(layout);
     else
         (*ret)->epoch = e->view.epoch;
     return status;
+}
+
+/* A copy of the ward's part, and what keeps it up to date. */
+static titan_status keep_copy(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const int world = e->view.world, shift = buddy_shift(e->view.nodes, world);
+    const int ward = (e->view.rank - shift + world) % world;
+
+    if (!recipe_keeps_copies(t->recipe, world, mesh_group_size(&e->plan->mesh, GROUP_REPLICATE)))
+        return TITAN_OK;
+    TRY(open_part(e, ward, &e->parts.ward, err));
+    const struct program *wards = e->programs[program_kind(&e->plan->build, ward)];
+    const struct buddy_options options = {.device = &t->device,
+                                          .rank = e->view.rank,
+                                          .world = world,
+                                          .shift = shift,
+                                          .ops = e->comm_ops,
+                                          .comm = e->comms[CHANNEL_WORLD],
+                                          .abort_flag = t->members->ops->revoked(t->members),
+                                          .wards = wards ? wards : e->program,
+                                          .copy = e->parts.ward};
+    TRY(buddy_open(&options, &e->buddy, err));
+    return buddy_seed(e->buddy, e->parts.own, err);
 }
 
 /* The room of a step that nobody here has committed is the first that can be spared. */
@@ -459,6 +485,7 @@ static titan_status load_state(struct epoch *e, struct titan_error *err)
 
     TRY(open_parts(e, err));
     TRY(restore_fill(&e->restore, e->plan->layout, e->parts.own, err));
+    TRY(keep_copy(e, err));
     const titan_status status = pass_barrier(e, err);
     if (status == TITAN_OK) {
         seal(t, &e->parts);
@@ -527,7 +554,21 @@ static titan_status decide(void *arg, const double *report, bool *ret_skip, stru
     e->update.sgd = strcmp(r->optimizer.name, "SGD") == 0;
     e->update.args = adamw_arguments(r, e->learning_rate, step - st->skipped,
                                      clip_factor(e->outcome.grad_norm, r->training.max_norm) / e->outcome.tokens);
-    return TITAN_OK;
+    return e->buddy && !*ret_skip ? buddy_update(e->buddy, &e->update, report, err) : TITAN_OK;
+}
+
+static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
+                            struct titan_error *err)
+{
+    const struct epoch *e = arg;
+    (void)unit;
+    return e->buddy ? buddy_send(e->buddy, grad, n, s, err) : TITAN_OK;
+}
+
+static titan_status settle(void *arg, struct titan_error *err)
+{
+    const struct epoch *e = arg;
+    return e->buddy ? buddy_settle(e->buddy, err) : TITAN_OK;
 }
 
 static titan_status optimise(void *arg, int unit, float *staged, void *shard, const float *grad, int64_t n,
@@ -623,6 +664,8 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
                                    .arg = e};
 
     e->step_began_ns = clock_mono_ns();
+    if (e->buddy)
+        TRY(buddy_expect(e->buddy, err));
     load_batch(e, e->parts.own->step + 1);
     TRY(exec_run(e->exec, &step, err));
     const titan_status status = commit_step(e, err);
@@ -639,6 +682,8 @@ static titan_status finish_step(void *arg, const double *report, struct titan_er
 
     TRY(exec_finish(e->exec, &step, report, err));
     TRY(t->device.ops->stream_sync(t->streams[STREAM_COMPUTE], err));
+    if (e->buddy)
+        TRY(buddy_sync(e->buddy, err));
     return commit_step(e, err);
 }
 
@@ -749,6 +794,8 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
                                 .comm_ops = e->comm_ops,
                                 .bind = bind_state,
                                 .optimise = optimise,
+                                .reduced = reduced,
+                                .settle = settle,
                                 .arg = e};
     const struct writer_options writer = {.dir = t->checkpoint_dir,
                                           .rank = e->view.rank,
@@ -870,6 +917,7 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     TRY(load_state(e, err));
     at[OPENING_FILLED] = clock_mono_ns();
     TRY(prepare_steps(e, err));
+    plan_free_programs(e->plan, TAKE(e->programs));
     at[OPENING_PREPARED] = clock_mono_ns();
     tell_ready(e, at);
     tell_untold(e);
@@ -892,6 +940,7 @@ static void leave_epoch(struct epoch *e, bool failed)
             t->device.ops->stream_clear(t->streams[s]);
     if (e->comm_ops) {
         m->ops->on_revoke(m, NULL, NULL); /* until here an order to revoke ends the wait above */
+        buddy_leave(e->buddy);
         if (comm)
             close_comms(e);
     }
@@ -905,7 +954,10 @@ static void free_epoch(struct epoch *e)
     if (!e)
         return;
     exec_close(e->exec);
+    buddy_close(e->buddy);
     program_close(e->program);
+    if (e->programs)
+        plan_free_programs(e->plan, e->programs);
     plan_close(e->plan);
     if (!e->sealed)
         parts_close(&e->parts);

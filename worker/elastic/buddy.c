@@ -1,0 +1,368 @@
+/* buddy.c - what a keeper does for its ward. */
+#include "worker/elastic/buddy.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "worker/exec/exec.h"
+
+#define CHUNK (INT64_C(4) << 20) /* elements of a message when the copy is filled */
+
+/* Expert biases of the ward's stages move with the report. */
+struct balance {
+    int64_t bias, loads, experts; /* places in the state's biases and in the report; how many */
+    float rate;
+};
+
+struct buddy {
+    struct buddy_options opt;
+    const struct device_ops *ops;
+    bool staged;           /* copy and gradients are not in the device's memory */
+    struct comm *out, *in; /* edges to the keeper and from the ward; NULL once the epoch is over */
+    int keeper, ward;      /* in these: 0 or 1 */
+    struct stream *sending, *keeping;
+    struct event *final; /* of a gradient; of one after the other */
+    int *units, n_units; /* the ward's, in the order in which its gradients come */
+    float *grads;        /* (copy->total) */
+    float *room;         /* device: masters, m, v and gradient of the largest unit, or a chunk; NULL: not staged */
+    int64_t room_n;      /* elements of each of the four */
+    struct balance *balances;
+    int n_balances;
+    float *host_loads, *loads; /* (biases) from the report; on the device */
+};
+
+/* --- who keeps whose ------------------------------------------------------------------------------------------------
+ */
+
+int buddy_shift(const int *nodes, int world)
+{
+    int best = 0, most = -1;
+
+    for (int shift = 1; shift < world; shift++) {
+        int apart = 0;
+        for (int r = 0; nodes && r < world; r++)
+            apart += nodes[r] != nodes[(r + shift) % world];
+        if (apart > most) {
+            most = apart;
+            best = shift;
+        }
+    }
+    return best;
+}
+
+/* Edges r -> r + shift make rings; neighbours in a ring have different colours, so that edges of one colour have no
+ * rank in common. */
+static int edge_colour(int rank, int shift, int world, int length)
+{
+    int first = rank, at = 0;
+
+    for (int r = (rank + shift) % world; r != rank; r = (r + shift) % world)
+        first = MIN(first, r);
+    for (int r = first; r != rank; r = (r + shift) % world)
+        at++;
+    return length % 2 == 1 && at == length - 1 ? 2 : at % 2;
+}
+
+/* Ranks in each ring. */
+static int ring_length(int shift, int world)
+{
+    int length = 1;
+
+    for (int r = shift; r != 0; r = (r + shift) % world)
+        length++;
+    return length;
+}
+
+/* An edge's communicator has its two ranks in order. */
+static titan_status open_edge(struct buddy *b, int from, int to, struct comm **ret, struct titan_error *err)
+{
+    const int members[2] = {MIN(from, to), MAX(from, to)};
+
+    return b->opt.ops->split(b->opt.comm, members, 2, b->opt.abort_flag, ret, err);
+}
+
+static titan_status open_edges(struct buddy *b, struct titan_error *err)
+{
+    const int me = b->opt.rank, world = b->opt.world, shift = b->opt.shift;
+    const int keeper = (me + shift) % world, ward = (me - shift + world) % world;
+    const int length = ring_length(shift, world), colours = length % 2 == 0 ? 2 : 3;
+
+    for (int colour = 0; colour < colours; colour++) {
+        struct comm *alone = NULL;
+        if (edge_colour(me, shift, world, length) == colour) {
+            TRY(open_edge(b, me, keeper, &b->out, err));
+        } else if (edge_colour(ward, shift, world, length) == colour) {
+            TRY(open_edge(b, ward, me, &b->in, err));
+        } else {
+            TRY(b->opt.ops->split(b->opt.comm, &me, 1, b->opt.abort_flag, &alone, err));
+            b->opt.ops->close(alone);
+        }
+    }
+    b->keeper = keeper > me;
+    b->ward = ward > me;
+    return TITAN_OK;
+}
+
+/* --- set-up ---------------------------------------------------------------------------------------------------------
+ */
+
+static int64_t shard_of(const struct buddy *b, int unit)
+{
+    return b->opt.copy->layout->units[unit].shard;
+}
+
+static titan_status find_balances(struct buddy *b, struct titan_error *err)
+{
+    const struct program *p = b->opt.wards;
+    const struct model *m = b->opt.copy->layout->model;
+
+    b->balances = calloc((size_t)m->n_units, sizeof *b->balances);
+    if (!b->balances)
+        return titan_fail(err, TITAN_ENOMEM, "keeper: out of memory");
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->op != OP_BALANCE)
+            continue;
+        const int64_t bias = layout_bias_offset(m, m->units[a->unit].layer);
+        b->balances[b->n_balances++] = (struct balance){.bias = bias,
+                                                        .loads = p->report.loads + bias,
+                                                        .experts = action_params(p, a)->n[0],
+                                                        .rate = action_params(p, a)->f[0]};
+    }
+    return TITAN_OK;
+}
+
+static titan_status alloc_room(struct buddy *b, struct titan_error *err)
+{
+    const struct device_handle *d = b->opt.device;
+    const size_t grads = (size_t)b->opt.copy->total * sizeof(float);
+    const size_t biases = (size_t)layout_biases(b->opt.copy->layout->model) * sizeof(float);
+
+    TRY(b->staged ? b->ops->alloc_host(d->dev, grads, (void **)&b->grads, err)
+                  : b->ops->alloc(d->dev, grads, (void **)&b->grads, err));
+    for (int i = 0; i < b->n_units; i++)
+        b->room_n = MAX(b->room_n, shard_of(b, b->units[i]));
+    if (b->staged)
+        TRY(b->ops->alloc(d->dev, 4 * (size_t)b->room_n * sizeof(float), (void **)&b->room, err));
+    if (biases == 0)
+        return TITAN_OK;
+    TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_loads, err));
+    return b->ops->alloc(d->dev, biases, (void **)&b->loads, err);
+}
+
+static titan_status open_parts(struct buddy *b, struct titan_error *err)
+{
+    const struct device_handle *d = b->opt.device;
+
+    TRY(exec_reduced_order(b->opt.wards, &b->units, &b->n_units, err));
+    TRY(find_balances(b, err));
+    TRY(alloc_room(b, err));
+    TRY(b->ops->stream_open(d->dev, "to keeper", false, &b->sending, err));
+    TRY(b->ops->stream_open(d->dev, "of ward", false, &b->keeping, err));
+    TRY(b->ops->event_open(d->dev, &b->final, err));
+    return open_edges(b, err);
+}
+
+titan_status buddy_open(const struct buddy_options *options, struct buddy **ret, struct titan_error *err)
+{
+    struct buddy *b = calloc(1, sizeof *b);
+
+    if (!b)
+        return titan_fail(err, TITAN_ENOMEM, "keeper: out of memory");
+    b->opt = *options;
+    b->ops = options->device->ops;
+    b->staged = options->copy->offload;
+    const titan_status status = open_parts(b, err);
+    b->opt.wards = NULL;
+    if (status != TITAN_OK) {
+        buddy_leave(b);
+        buddy_close(b);
+        return status;
+    }
+    *ret = b;
+    return TITAN_OK;
+}
+
+static void drain(const struct buddy *b, struct stream *s)
+{
+    if (s && b->ops->stream_sync(s, NULL) != TITAN_OK)
+        b->ops->stream_clear(s);
+}
+
+void buddy_leave(struct buddy *b)
+{
+    if (!b)
+        return;
+    drain(b, b->sending);
+    drain(b, b->keeping);
+    b->opt.ops->close(TAKE(b->out));
+    b->opt.ops->close(TAKE(b->in));
+}
+
+void buddy_close(struct buddy *b)
+{
+    if (!b)
+        return;
+    struct device *const dev = b->opt.device->dev;
+
+    if (b->sending)
+        b->ops->stream_close(b->sending);
+    if (b->keeping)
+        b->ops->stream_close(b->keeping);
+    if (b->final)
+        b->ops->event_close(b->final);
+    if (b->grads && b->staged)
+        b->ops->release_host(dev, b->grads);
+    else if (b->grads)
+        b->ops->release(dev, b->grads);
+    if (b->room)
+        b->ops->release(dev, b->room);
+    if (b->host_loads)
+        b->ops->release_host(dev, b->host_loads);
+    if (b->loads)
+        b->ops->release(dev, b->loads);
+    free(b->balances);
+    free(b->units);
+    free(b);
+}
+
+/* --- the first copy -------------------------------------------------------------------------------------------------
+ */
+
+/* Host or device memory to the keeper; scratch: a chunk of device memory, NULL: the communicator reads it as it is. */
+static titan_status send_all(struct buddy *b, const float *from, int64_t n, float *scratch)
+{
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const size_t bytes = (size_t)MIN(CHUNK, n - at) * sizeof *from;
+        if (scratch)
+            TRY(b->ops->copy(b->sending, scratch, from + at, bytes));
+        TRY(b->opt.ops->send(b->out, scratch ? scratch : from + at, bytes, b->keeper, b->sending));
+    }
+    return TITAN_OK;
+}
+
+static titan_status receive_all(struct buddy *b, float *to, int64_t n, float *scratch)
+{
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const size_t bytes = (size_t)MIN(CHUNK, n - at) * sizeof *to;
+        TRY(b->opt.ops->recv(b->in, scratch ? scratch : to + at, bytes, b->ward, b->keeping));
+        if (scratch)
+            TRY(b->ops->copy(b->keeping, to + at, scratch, bytes));
+    }
+    return TITAN_OK;
+}
+
+static titan_status exchange(struct buddy *b, const struct train_state *own, float *scratch, struct titan_error *err)
+{
+    struct train_state *const copy = b->opt.copy;
+    const int64_t biases = layout_biases(copy->layout->model);
+
+    TRY(send_all(b, own->values, 3 * own->total, scratch));
+    TRY(receive_all(b, copy->values, 3 * copy->total, scratch ? scratch + CHUNK : NULL));
+    if (biases > 0) {
+        TRY(send_all(b, own->biases, biases, scratch));
+        TRY(receive_all(b, copy->biases, biases, scratch ? scratch + CHUNK : NULL));
+    }
+    TRY(b->ops->stream_sync(b->sending, err));
+    return b->ops->stream_sync(b->keeping, err);
+}
+
+titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err)
+{
+    struct device *const dev = b->opt.device->dev;
+    struct train_state *const copy = b->opt.copy;
+    float *scratch = NULL;
+
+    if (b->staged)
+        TRY(b->ops->alloc(dev, 2 * (size_t)CHUNK * sizeof *scratch, (void **)&scratch, err));
+    const titan_status status = exchange(b, own, scratch, err);
+    if (scratch) {
+        drain(b, b->sending);
+        drain(b, b->keeping);
+        b->ops->release(dev, scratch);
+    }
+    copy->step = own->step;
+    copy->tokens = own->tokens;
+    copy->skipped = own->skipped;
+    return status;
+}
+
+/* --- a step ---------------------------------------------------------------------------------------------------------
+ */
+
+static float *grad_of(const struct buddy *b, int unit)
+{
+    return b->grads + b->opt.copy->layout->units[unit].offset;
+}
+
+titan_status buddy_expect(struct buddy *b, struct titan_error *err)
+{
+    (void)err;
+    for (int i = 0; i < b->n_units; i++) {
+        float *const to = grad_of(b, b->units[i]);
+        const size_t bytes = (size_t)shard_of(b, b->units[i]) * sizeof *to;
+        TRY(b->opt.ops->recv(b->in, b->staged ? b->room : to, bytes, b->ward, b->keeping));
+        if (b->staged)
+            TRY(b->ops->copy(b->keeping, to, b->room, bytes));
+    }
+    return TITAN_OK;
+}
+
+titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
+{
+    TRY(b->ops->event_record(b->final, s, err));
+    TRY(b->ops->event_wait(b->final, b->sending, err));
+    return b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->keeper, b->sending);
+}
+
+titan_status buddy_settle(struct buddy *b, struct titan_error *err)
+{
+    TRY(b->ops->stream_sync(b->sending, err));
+    return b->ops->stream_sync(b->keeping, err);
+}
+
+static titan_status update_unit(const struct buddy *b, const struct update *update, int unit)
+{
+    const struct train_state *copy = b->opt.copy;
+    const int64_t n = shard_of(b, unit);
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *const values = copy->values + 3 * copy->layout->units[unit].offset;
+    float *const grad = b->staged ? b->room + 3 * n : grad_of(b, unit);
+
+    if (b->staged) {
+        TRY(b->ops->copy(b->keeping, b->room, values, 3 * bytes));
+        TRY(b->ops->copy(b->keeping, grad, grad_of(b, unit), bytes));
+    }
+    TRY(state_update(copy, update, unit, b->room, NULL, grad, n, b->keeping));
+    return b->staged ? b->ops->copy(b->keeping, values, b->room, 3 * bytes) : TITAN_OK;
+}
+
+static titan_status balance(const struct buddy *b, const struct balance *x, const double *report)
+{
+    float *const to = b->host_loads + x->bias;
+
+    for (int64_t i = 0; i < x->experts; i++)
+        to[i] = (float)report[x->loads + i];
+    TRY(b->ops->copy(b->keeping, b->loads + x->bias, to, (size_t)x->experts * sizeof *to));
+    return b->ops->router_balance(b->keeping, b->opt.copy->biases + x->bias, b->loads + x->bias, x->experts, x->rate);
+}
+
+titan_status buddy_update(struct buddy *b, const struct update *update, const double *report, struct titan_error *err)
+{
+    (void)err;
+    for (int i = 0; i < b->n_units; i++)
+        TRY(update_unit(b, update, b->units[i]));
+    for (int i = 0; i < b->n_balances; i++)
+        TRY(balance(b, &b->balances[i], report));
+    return TITAN_OK;
+}
+
+titan_status buddy_sync(struct buddy *b, struct titan_error *err)
+{
+    return b->ops->stream_sync(b->keeping, err);
+}
+
+uint64_t buddy_memory(int64_t total)
+{
+    return 4 * (uint64_t)total * sizeof(float);
+}

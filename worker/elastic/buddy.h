@@ -1,0 +1,63 @@
+/* buddy.h - keepers and wards: every part of the state twice, on two nodes where there are two, and always at the same
+ * step.
+ *
+ * Rank r's keeper is rank r + shift, modulo world. It holds a copy of its ward's masters, moments and expert biases,
+ * filled when an epoch begins, and keeps it up to date without ever being sent the state again: each unit's gradient
+ * shard goes to the keeper as soon as it is final, and after the decision the keeper does the very same update. That is
+ * 4 bytes per parameter and step instead of 12, and there is no moment at which a committed step has one copy only:
+ * AGREE waits for the gradients, so a step is prepared on a rank and at its keeper together, and finished together.
+ *
+ * Messages and updates have streams of their own and run in the shadow of the step: a gradient is sent while backward
+ * goes on, the copy is updated while the next forward runs. Where the device's memory is not the host's, copy and
+ * gradients wait in host memory and pass through one unit's room on the device.
+ *
+ * One thread, the trainer's. */
+#ifndef TITAN_WORKER_ELASTIC_BUDDY_H
+#define TITAN_WORKER_ELASTIC_BUDDY_H
+
+#include "worker/comm/comm.h"
+#include "worker/plan/program.h"
+#include "worker/state.h"
+
+/* From a rank to its keeper: the least distance that brings the most ranks to another node (nodes: NULL = all on one);
+ * 0 in a world of one. */
+int buddy_shift(const int *nodes, int world);
+
+struct buddy_options {
+    const struct device_handle *device;
+    int rank, world, shift;
+    const struct comm_ops *ops;
+    struct comm *comm;            /* of the world: edges are split from it */
+    const atomic_int *abort_flag; /* of split */
+    const struct program *wards;  /* the program of the ward's kind; only looked at by open */
+    struct train_state *copy;     /* of the ward's part (state_open_copy); borrowed */
+};
+
+struct buddy;
+/* Collective. */
+titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* The communicators go, what is under way has ended; with what has come from the ward the last step can still be
+ * finished. Before the world's communicator is closed. NULL is fine. */
+void buddy_leave(struct buddy *b);
+void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
+
+/* own's values and biases to the keeper, the ward's into the copy, with step, tokens and skipped. Waits. */
+titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
+
+/* A step: expect, then sent for every unit (exec_options.reduced), then settle (exec_options.settle), then, unless the
+ * step is skipped, update. */
+titan_status buddy_expect(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
+titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
+                        struct titan_error *err) TITAN_MUST_USE;
+titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
+/* The copy, as state_update and BALANCE do it for the part itself; report: of the step. Enqueued. */
+titan_status buddy_update(struct buddy *b, const struct update *update, const double *report,
+                          struct titan_error *err) TITAN_MUST_USE;
+/* Until the copy has its update. */
+titan_status buddy_sync(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
+
+/* Host memory that keeping takes on a rank, bytes: the copy of a part of `total` elements and its gradients. */
+uint64_t buddy_memory(int64_t total);
+
+#endif
