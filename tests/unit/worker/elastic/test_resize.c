@@ -37,6 +37,8 @@ struct script_epoch {
     uint64_t kill_before;     /* the step it does not live to see */
     uint64_t from_checkpoint; /* step */
     int holders, holder_ranks[PROCESSES_MAX];
+    int leavers, leaver[PROCESSES_MAX]; /* processes */
+    const char *rung;                   /* that rank 0 must report; NULL: any */
     int memfd;
 };
 
@@ -56,20 +58,36 @@ struct scripted {
     const char *addresses[PROCESSES_MAX]; /* by rank */
 };
 
+/* Members, then leavers. */
+static int process_of(const struct script_epoch *e, int rank)
+{
+    return rank < e->world ? e->process[rank] : e->leaver[rank - e->world];
+}
+
+static bool leaves(const struct scripted *s)
+{
+    const struct script_epoch *e = &s->epochs[s->at];
+    for (int i = 0; i < e->leavers; i++)
+        if (e->leaver[i] == s->process)
+            return true;
+    return false;
+}
+
 static titan_status scripted_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
 {
     struct scripted *s = (struct scripted *)m;
     for (s->at++; s->at < s->n_epochs; s->at++) {
         const struct script_epoch *e = &s->epochs[s->at];
-        for (int rank = 0; rank < e->world; rank++) {
-            if (e->process[rank] != s->process)
+        for (int rank = 0; rank < e->world + e->leavers; rank++) {
+            if (process_of(e, rank) != s->process)
                 continue;
-            for (int r = 0; r < e->world; r++)
-                s->addresses[r] = s->listeners->address[e->process[r]];
+            for (int r = 0; r < e->world + e->leavers; r++)
+                s->addresses[r] = s->listeners->address[process_of(e, r)];
             *ret = (struct epoch_view){.epoch = (uint64_t)s->at + 1,
                                        .comm_id = {(unsigned char)(s->at + 1)},
                                        .rank = rank,
                                        .world = e->world,
+                                       .leavers = e->leavers,
                                        .addresses = s->addresses,
                                        .memfd = e->memfd,
                                        .source = e->source,
@@ -104,6 +122,11 @@ static void scripted_quiesced(struct membership *m, const struct quiesced *q)
 {
     struct scripted *s = (struct scripted *)m;
     const struct script_epoch *e = &s->epochs[s->at];
+    if (leaves(s)) {
+        if (!q->paused || q->sealed_epoch != 0 || q->last_step != 0)
+            _exit(92);
+        return;
+    }
     if (q->epoch != (uint64_t)s->at + 1 || q->paused != (e->pause_after > 0) ||
         (q->paused && q->last_step != e->pause_after))
         _exit(90);
@@ -137,10 +160,14 @@ static void ignore_checkpoint(struct membership *m, uint64_t step, const char *p
     (void)world;
 }
 
-static void ignore_state_ready(struct membership *m, const struct state_ready *ready)
+static void scripted_state_ready(struct membership *m, const struct state_ready *ready)
 {
-    (void)m;
-    (void)ready;
+    const struct scripted *s = (struct scripted *)m;
+    const char *rung = s->epochs[s->at].rung;
+    if (!rung || strcmp(rung, state_rung_name(ready->rung)) == 0)
+        return;
+    (void)fprintf(stderr, "# epoch %d: state from %s, expected %s\n", s->at + 1, state_rung_name(ready->rung), rung);
+    _exit(91);
 }
 
 static void ignore_finished(struct membership *m, uint64_t step)
@@ -154,7 +181,7 @@ static const struct membership_ops scripted_ops = {.next = scripted_next,
                                                    .revoked = scripted_revoked,
                                                    .orders = scripted_orders,
                                                    .quiesced = scripted_quiesced,
-                                                   .state_ready = ignore_state_ready,
+                                                   .state_ready = scripted_state_ready,
                                                    .progress = scripted_progress,
                                                    .checkpoint_written = ignore_checkpoint,
                                                    .finished = ignore_finished,
@@ -243,8 +270,9 @@ static void run_with(const char *const *axes, struct script_epoch *epochs, int n
     make_recipe(&r, checkpoints ? "checkpoint.enable=true" : "checkpoint.enable=false", axes);
     for (int i = 0; i < n; i++) {
         epochs[i].memfd = -1;
-        if (epochs[i].world > 1 && !tcp)
-            assert_int_equal(comm_shm_segment(epochs[i].world, &epochs[i].memfd, NULL), TITAN_OK);
+        const int ranks = epochs[i].world + epochs[i].leavers;
+        if (ranks > 1 && !tcp)
+            assert_int_equal(comm_shm_segment(ranks, &epochs[i].memfd, NULL), TITAN_OK);
     }
     for (int p = 0; p < PROCESSES_MAX; p++) {
         int port = 0;
@@ -399,6 +427,136 @@ static void test_kill_and_regrow_tcp(void **state)
     kill_and_regrow(true);
 }
 
+/* A worker dies and nobody goes back: what it held is with its keeper, or a replica. With and without others who leave;
+ * and one rank alone takes over from two. */
+static void lose_one(const char *const *axes, struct script_epoch *e, int n, struct script_epoch *alone, bool tcp)
+{
+    struct losses l, undisturbed;
+    run_with(axes, e, n, false, tcp, &l);
+    if (l.lines != STEPS)
+        fail_msg("%d steps in place of %d: some were trained twice", l.lines, STEPS);
+    if (alone)
+        run_with(axes, alone, 1, false, false, &undisturbed);
+    check_against(&l, alone ? &undisturbed : &reference);
+}
+
+static void kill_without_loss(bool tcp)
+{
+    struct script_epoch e[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .victim = 2, .kill_before = 9},
+        {.world = 3,
+         .process = {3, 0, 1},
+         .source = STATE_FROM_MEMORY,
+         .victim = 3,
+         .kill_before = 15,
+         .holders = 4,
+         .holder_ranks = {1, 2, -1, 0},
+         .rung = "buddy"},
+        {.world = 2,
+         .process = {0, 1},
+         .source = STATE_FROM_MEMORY,
+         .victim = 1,
+         .kill_before = 19,
+         .holders = 3,
+         .holder_ranks = {-1, 0, 1},
+         .rung = "buddy"},
+        {.world = 1,
+         .process = {0},
+         .source = STATE_FROM_MEMORY,
+         .pause_after = 21,
+         .holders = 2,
+         .holder_ranks = {0, -1},
+         .rung = "buddy"},
+        {.world = 2,
+         .process = {4, 0},
+         .source = STATE_FROM_MEMORY,
+         .holders = 1,
+         .holder_ranks = {1},
+         .rung = "memory"},
+    };
+    lose_one(NULL, e, (int)ARRAY_SIZE(e), NULL, tcp);
+}
+
+static void test_kill_without_loss(void **state)
+{
+    (void)state;
+    kill_without_loss(false);
+}
+
+static void test_kill_without_loss_tcp(void **state)
+{
+    (void)state;
+    kill_without_loss(true);
+}
+
+/* Four become two: one is killed, one leaves. */
+static void four_become_two(const char *const *axes, int victim, const char *rung)
+{
+    struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+    struct script_epoch e[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .victim = victim, .kill_before = 9},
+        {.world = 2, .source = STATE_FROM_MEMORY, .leavers = 1, .holders = 4, .pause_after = 14, .rung = rung},
+        {.world = 4, .source = STATE_FROM_MEMORY, .process = {4, 0, 1, 2}, .holders = 2, .rung = "memory"},
+    };
+    int others[4], n = 0;
+    for (int p = 0; p < 4; p++)
+        if (p != victim)
+            others[n++] = p;
+    e[1].process[0] = others[2];
+    e[1].process[1] = others[0];
+    e[1].leaver[0] = others[1];
+    for (int p = 0; p < 4; p++)
+        e[1].holder_ranks[p] = p == others[2] ? 0 : p == others[0] ? 1 : p == others[1] ? 2 : -1;
+    for (int r = 0, p = 0; r < 4; r++) /* the newcomer, then all who live */
+        e[2].process[r] = r == 0 ? 4 : others[p++];
+    for (int r = 1; r < 4; r++)
+        for (int h = 0; h < 2; h++)
+            if (e[2].process[r] == e[1].process[h])
+                e[2].holder_ranks[h] = r;
+    lose_one(axes, e, (int)ARRAY_SIZE(e), alone, false);
+}
+
+/* All of a stage is gone, and its experts' biases with it: a newcomer gets them from the keeper in the other stage. */
+static void test_kill_stage(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2",
+                                       "elastic.max_workers=2", NULL};
+    for (int victim = 1; victim <= 2; victim++) {
+        struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+        struct script_epoch e[] = {
+            {.world = 2, .process = {victim == 1 ? 0 : 2, victim == 1 ? 1 : 0}, .victim = victim, .kill_before = 9},
+            {.world = 2,
+             .process = {0, 3},
+             .source = STATE_FROM_MEMORY,
+             .holders = 2,
+             .holder_ranks = {victim == 1 ? 0 : -1, victim == 1 ? -1 : 0},
+             .rung = "buddy"},
+        };
+        lose_one(axes, e, (int)ARRAY_SIZE(e), alone, false);
+    }
+}
+
+static void test_kill_meshes(void **state)
+{
+    (void)state;
+    static const char *const tensor[] = {"parallelism.tensor_parallel_degree=2", "elastic.max_workers=4", NULL};
+    static const char *const pipeline[] = {"parallelism.pipeline_parallel_degree=2", "elastic.max_workers=4", NULL};
+    static const char *const offloaded[] = {"parallelism.pipeline_parallel_degree=2", "elastic.max_workers=4",
+                                            "training.enable_cpu_offload=true", NULL};
+    static const char *const context[] = {"parallelism.context_parallel_degree=2", "elastic.max_workers=4", NULL};
+    static const char *const experts[] = {"model.name=deepseek_v3", "parallelism.tensor_parallel_degree=2",
+                                          "parallelism.expert_parallel_degree=2", "elastic.max_workers=4", NULL};
+    static const char *const replicas[] = {"parallelism.data_parallel_replicate_degree=2", "elastic.max_workers=4",
+                                           NULL};
+    four_become_two(tensor, 1, "buddy");
+    four_become_two(pipeline, 3, "buddy");
+    four_become_two(offloaded, 1, "buddy");
+    four_become_two(context, 2, "buddy");
+    four_become_two(experts, 1, "buddy");
+    four_become_two(replicas, 3, "replica");
+}
+
 /* Down to one rank, which has nobody to talk to, and up again, each through a checkpoint. */
 static void test_checkpoint_any_size(void **state)
 {
@@ -508,6 +666,10 @@ int main(void)
         cmocka_unit_test(test_pause_and_resize_tcp),
         cmocka_unit_test(test_kill_and_regrow),
         cmocka_unit_test(test_kill_and_regrow_tcp),
+        cmocka_unit_test(test_kill_without_loss),
+        cmocka_unit_test(test_kill_without_loss_tcp),
+        cmocka_unit_test(test_kill_meshes),
+        cmocka_unit_test(test_kill_stage),
         cmocka_unit_test(test_checkpoint_any_size),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_tensor_parallel),
