@@ -34,7 +34,7 @@ def keys(text, least, most, mesh, **more):
 
 
 def rows(folder):
-    """Every step in the order it was trained, also those that were trained again."""
+    """Every step in the order it was trained."""
     try:
         lines = (Path(folder) / "metrics.jsonl").read_text().split("\n")
     except OSError:
@@ -60,13 +60,13 @@ def undisturbed(folder, world, sets, steps):
 
 
 def compare(disturbed, calm):
-    """Every step, also a repeated one, has the loss, the gradient norm and the tokens of the undisturbed run."""
+    """Every step was trained once, with the loss, the gradient norm and the tokens of the undisturbed run."""
     for r in disturbed:
         for what in ("loss", "grad_norm", "tokens"):
             assert r[what] == calm[r["step"]][what], f"step {r['step']}, epoch {r['epoch']}: {what} {r[what]!r}, " \
                                                      f"undisturbed {calm[r['step']][what]!r}"
-    last = disturbed[-1]["step"]
-    assert {r["step"] for r in disturbed} == set(range(1, last + 1)), "steps are missing"
+    steps = [r["step"] for r in disturbed]
+    assert steps == list(range(1, len(steps) + 1)), "steps are missing, or were trained twice"
 
 
 def in_order(disturbed, resumed):
@@ -110,13 +110,14 @@ class Run:
     def kill(self, pid):
         """SIGKILL; wait for the run to go on, print how long that took. Returns with how many workers it goes on."""
         before = len(self.events("recovery.finished"))
-        saved = int(self.d.status(self.job)["checkpoint"].rsplit("-", 1)[1])
+        step = self.d.status(self.job)["step"]
         os.kill(pid, signal.SIGKILL)
         done = until("the run goes on", lambda: self.events("recovery.finished")[before:])[0]
         detail = done["detail"]
         print(f"# {self.name}: a step {detail['recovery_ms']} ms after the loss, with {detail['world']} workers",
               flush=True)
-        assert detail["resume_step"] >= saved, f"went on at step {detail['resume_step']}, a checkpoint of {saved} was there"
+        assert detail["resume_step"] >= step, f"went on at step {detail['resume_step']}, step {step} was done"
+        assert detail["rung"] == "buddy", detail
         return detail["world"]
 
 
@@ -143,7 +144,7 @@ def kill_and_grow(name, sets, world, reference):
         print(f"# {name}: {world} workers again after a pause of {grown['resize_ms']} ms", flush=True)
         disturbed = run.end()
         assert [e["detail"]["world"] for e in run.events("epoch.formed")] == [world, world // 2, world]
-        assert [e["detail"]["rung"] for e in run.events("state.ready")] == ["init", "checkpoint", "memory"]
+        assert [e["detail"]["rung"] for e in run.events("state.ready")] == ["init", "buddy", "memory"]
         compare(disturbed, undisturbed(d.state / "calm", reference, sets, disturbed[-1]["step"]))
 
 
@@ -202,7 +203,7 @@ def waits_for_a_worker():
         assert waited["detail"] == {"lacks": 1, "needs": 4, "workers": 3} and waited["message"] == words, waited
         disturbed = run.end()
         assert words in follow.communicate(timeout=20)[1]
-        assert [e["detail"]["rung"] for e in run.events("state.ready")] == ["init", "checkpoint"]
+        assert [e["detail"]["rung"] for e in run.events("state.ready")] == ["init", "buddy"]
         compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
 
 
