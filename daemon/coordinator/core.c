@@ -42,6 +42,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(stall_ms, 300000);
     DEFAULT(stop_ms, 5000);
     DEFAULT(starve_ms, 30000);
+    DEFAULT(quarantine_crashes, 3);
     DEFAULT(next_worker_id, 1);
 #undef DEFAULT
     c->options.jobs_dir = NULL;
@@ -64,6 +65,9 @@ static void free_job(struct jobrec *j)
     free(j->seats);
     free(j->holders);
     free(j->epoch_checkpoint);
+    free(j->user);
+    free(j->requeue_why);
+    free(j->said);
     free(j);
 }
 
@@ -83,8 +87,11 @@ void core_free(struct core *c)
         free(n->device);
         free(n->address);
         free(n->version);
+        free((char *)(uintptr_t)n->policy.reason);
+        free((char *)(uintptr_t)n->policy.quarantine_reason);
         free(n);
     }
+    queue_free(c);
     free(c->jobs_dir);
     free(c);
 }
@@ -114,6 +121,9 @@ struct noderec *core_add_node(struct core *c, const char *name)
     n->device = core_strdup("");
     n->address = core_strdup("");
     n->version = core_strdup("");
+    n->policy.reason = core_strdup("");
+    n->policy.quarantine_reason = core_strdup("");
+    n->drain_at = INT64_MAX;
     while (*at)
         at = &(*at)->next;
     *at = n;
@@ -150,14 +160,14 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->state = job->state;
     j->spec = job->spec;
     j->wish = job->wish;
+    j->user = core_strdup(job->user);
     j->status = job->status;
     j->status.checkpoint = NULL;
     j->epoch_deadline = j->starve_at = INT64_MAX;
     j->hash_next = c->buckets[j->id % CORE_BUCKETS];
     c->buckets[j->id % CORE_BUCKETS] = j;
     if (j->state == JOB_PENDING) {
-        core_list_append(&c->queue, &c->queue_last, j);
-        c->pending++;
+        queue_add(c, j);
     } else {
         core_list_append(&c->active, &c->active_last, j);
     }
@@ -226,6 +236,7 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
 {
     core_begin(c, now, out);
     node_tick(c);
+    policy_tick(c);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         job_tick(c, j);
@@ -301,6 +312,10 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .version = n->version,
                                  .connected = n->session != 0,
                                  .state = n->state,
+                                 .state_text = node_state_text(n),
+                                 .reason = node_reason_text(n),
+                                 .policy = &n->policy,
+                                 .quarantined = n->quarantine_end != 0,
                                  .slots = n->slots,
                                  .slots_used = n->used,
                                  .memory_bytes = n->memory_bytes,

@@ -27,6 +27,7 @@ struct core_time {
     int64_t wall_ms; /* for people */
 };
 
+#define CORE_NO_QUARANTINE UINT32_MAX
 struct core_options {
     uint64_t term;            /* of this coordinator */
     uint64_t seed;            /* communicator ids are drawn from it */
@@ -41,6 +42,7 @@ struct core_options {
     uint32_t form_ms;         /* form to first step, and 20 steps more; 0 = 180000 */
     uint32_t stall_ms;        /* a running epoch without a step, and 50 steps more; 0 = 300000 */
     uint32_t stop_ms;         /* end of grace to exit, then it is killed again; 0 = 5000 */
+    uint32_t quarantine_crashes; /* within 10 minutes on one node put it in quarantine; 0 = 3, CORE_NO_QUARANTINE */
     uint32_t starve_ms;       /* a job below its minimum gives its slots back after; 0 = 30000 */
 };
 
@@ -49,6 +51,9 @@ void core_free(struct core *c);
 
 /* --- what the store says, before the first input --- */
 void core_restore_node(struct core *c, const struct node *n, struct core_time now);
+#define CORE_NODE_HISTORY_MS 600000 /* losses older than this say nothing about their node */
+void core_restore_policy(struct core *c, const struct node_policy *p, struct core_time now);
+void core_restore_loss(struct core *c, const struct loss *l, struct core_time now); /* of a node, oldest first */
 struct core_saved_job {
     struct job job;
     uint32_t run; /* number of the newest run; 0 = none */
@@ -82,6 +87,17 @@ struct core_resize {
 /* TITAN_EINVAL with the nearest legal numbers. */
 titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
                          struct batch *out, struct titan_error *err) TITAN_MUST_USE;
+/* Out of service, at once or for a maintenance window. TITAN_ENOTFOUND, TITAN_EINVAL. */
+struct core_drain {
+    const char *reason;
+    int64_t deadline_ms;      /* from now, and with a window before it; 0 = none, and 5 minutes */
+    int64_t from_ms, for_ms; /* the window; for_ms 0 = none */
+};
+titan_status core_drain(struct core *c, const char *node, const struct core_drain *d, struct core_time now,
+                        struct batch *out, struct titan_error *err) TITAN_MUST_USE;
+/* Into service again, whatever took it out. */
+titan_status core_undrain(struct core *c, const char *node, struct core_time now, struct batch *out,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Anything an agent says but log chunks. session: a number unique to the stream; its first message is the hello. An
  * error means that the session is of no use and is to be ended with it. */
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
@@ -96,12 +112,17 @@ int64_t core_deadline(const struct core *c);
 size_t core_pending(const struct core *c);
 /* Progress since the last stored status; false when the job is not active. */
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);
+/* Why a job in the queue waits; false when it does not wait there, or its stored reason says it. */
+bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size);
 /* Session of a node that is connected; 0 = none. */
 uint64_t core_node_session(const struct core *c, const char *node);
 struct core_node {
     const char *name, *device, *address, *version;
     bool connected;
     enum node_state state;
+    const char *state_text, *reason; /* for people */
+    const struct node_policy *policy;
+    bool quarantined;
     uint32_t slots, slots_used;
     uint64_t memory_bytes;
     int64_t last_seen_ms; /* wall */

@@ -10,7 +10,9 @@
 #include "titan/internal/worker.pb-c.h"
 
 struct jobrec;
+struct lane;
 
+#define NODE_CRASHES 16 /* that are remembered */
 struct noderec {
     struct noderec *next;
     char *name, *device, *address, *version;
@@ -20,7 +22,13 @@ struct noderec {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP; 0 = none */
     int64_t seen_mono, seen_wall;
-    bool draining; /* whoever asked for it: no new workers, and those it has move elsewhere */
+    struct node_policy policy; /* name is ours; the texts are owned */
+    bool in_window;            /* its maintenance window, or the drain ahead of it, is in force */
+    bool said_drained;
+    int64_t drain_at;          /* what is still there then is stopped; INT64_MAX = never */
+    int64_t quarantine_end;    /* 0 = it is not in quarantine */
+    int64_t crashes[NODE_CRASHES]; /* times of the last ones, as a ring */
+    uint64_t n_crashes;
 };
 
 struct workrec {
@@ -65,8 +73,10 @@ struct ckptrec {
 
 struct jobrec {
     struct jobrec *hash_next;
-    struct jobrec *prev, *next; /* in the queue or in the active list */
+    struct jobrec *prev, *next; /* in its lane of the queue or in the active list */
+    struct lane *lane;          /* while it waits */
     uint64_t id;
+    char *user;
     enum job_state state;
     struct job_spec spec;
     char device[16]; /* what it was placed on; "" before */
@@ -79,7 +89,9 @@ struct jobrec {
     size_t n_workers, cap_workers;
     uint32_t target;  /* workers it has a claim to */
     uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
-    uint32_t lacks;   /* workers it has been said to wait for; 0 = it does not wait */
+    uint64_t squeezed_for;
+    char *said;       /* what it waits for, as it was said; NULL = nothing */
+    uint32_t lacks;  /* workers it has been said to wait for; 0 = it does not wait */
 
     enum epoch_state epoch_state; /* of status.epoch */
     struct seat *seats;           /* in rank order; behind them, until it is sealed, the leavers */
@@ -98,6 +110,9 @@ struct jobrec {
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
 
+    bool requeue;           /* it is stopped to be queued again ... */
+    char *requeue_why;      /* ... for this */
+    bool must_checkpoint;   /* when it stops, also if its recipe writes none */
     bool finishing;         /* all members are done; waiting for their exits */
     int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
     int64_t replace_at;     /* earliest start of new workers */
@@ -121,7 +136,10 @@ struct core {
     struct batch *out;
     struct noderec *nodes;
     struct jobrec *buckets[CORE_BUCKETS];
-    struct jobrec *queue, *queue_last, *active, *active_last;
+    struct lane *lanes; /* the queue */
+    uint64_t blocker;   /* job in the queue that the others behind it wait for; 0 = none */
+    uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
+    struct jobrec *active, *active_last;
     size_t pending;
     uint64_t next_worker_id;
     bool slots_changed;
@@ -148,9 +166,23 @@ void core_finish(struct core *c);
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
                         struct titan_error *err) TITAN_MUST_USE;
 void node_tick(struct core *c);
+int64_t node_deadline(const struct core *c);
+
+/* --- core_policy.c --- */
 bool node_empties(const struct noderec *n); /* workers on it have to go */
 bool node_accepts(const struct noderec *n); /* new workers may start there */
-int64_t node_deadline(const struct core *c);
+const char *node_state_text(const struct noderec *n); /* as in titan.v1.Node.state */
+const char *node_reason_text(const struct noderec *n);
+/* A worker has crashed there: too many in too short a time put the node in quarantine. */
+void policy_crashed(struct core *c, struct noderec *n);
+void policy_tick(struct core *c);
+
+/* --- core_requeue.c --- */
+/* Stop a job, with a checkpoint, and queue it again. Nothing happens when it is about to end anyway. */
+void requeue_begin(struct core *c, struct jobrec *j, const char *why);
+/* Of a job that stops for this: true when that is all there is to do. */
+bool requeue_advance(struct core *c, struct jobrec *j);
+void requeue_restored(struct jobrec *j);
 
 /* --- core_worker.c --- */
 struct exit_report {
@@ -242,6 +274,22 @@ void job_add_worker(struct jobrec *j, struct workrec *w);
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, const struct noderec *node,
                    const char *words);
 
+/* --- core_queue.c --- */
+void queue_add(struct core *c, struct jobrec *j);
+void queue_remove(struct core *c, struct jobrec *j);
+/* In order: queue_next until it is NULL. A job that was given out may be removed. */
+void queue_begin(struct core *c);
+struct jobrec *queue_next(struct core *c);
+void queue_took(struct core *c, const char *user, uint32_t slots); /* since queue_begin */
+void queue_free(struct core *c);
+
+/* --- core_preempt.c --- */
+/* The first in the queue lacks slots on this device, of which so many are spare: make jobs of lower priority give some
+ * back. False when all they have would not do. */
+bool preempt_for(struct core *c, struct jobrec *j, const char *device, uint32_t spare);
+/* Jobs that gave way to one that does not wait any more may grow again. */
+void preempt_over(struct core *c);
+
 /* --- core_place.c --- */
 /* Largest number of workers the job may run on, at most n; 0 = none. */
 uint32_t place_world(const struct jobrec *j, uint32_t n);
@@ -266,6 +314,9 @@ void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
 /* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
 void say_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots);
 void say_job_wish(struct core *c, struct jobrec *j, const char *message);
+/* What an active job waits for, when that has changed; NULL = nothing any more. */
+void say_job_blocked(struct core *c, struct jobrec *j, const char *words);
+void say_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail);
 void say_job_update(struct core *c, struct jobrec *j);
 void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);

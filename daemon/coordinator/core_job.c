@@ -87,9 +87,8 @@ static void end_job(struct core *c, struct jobrec *j, enum job_state to, const c
     j->status.finished_at_ms = c->now.wall_ms;
     j->status.world_size = 0;
     if (j->state == JOB_PENDING) {
-        core_list_remove(&c->queue, &c->queue_last, j);
+        queue_remove(c, j);
         core_list_append(&c->active, &c->active_last, j);
-        c->pending--;
     }
     say_job_move(c, j, to, reason);
     c->slots_changed = true;
@@ -216,7 +215,7 @@ void job_advance(struct core *c, struct jobrec *j)
         } else if (j->finishing) {
             if (j->n_workers == 0)
                 end_job(c, j, JOB_COMPLETED, "");
-        } else {
+        } else if (!requeue_advance(c, j)) {
             if (epoch_live(j) && all_done(j)) {
                 begin_finishing(c, j);
                 if (j->n_workers == 0)
@@ -232,10 +231,10 @@ void job_advance(struct core *c, struct jobrec *j)
             }
             if (!j->finishing && (epoch_leaving(j) || j->epoch_state == EPOCH_NONE))
                 epoch_try_form(c, j);
+            if (!job_final(j) && !j->finishing)
+                place_grow(c, j); /* who joins comes before who leaves */
             if (!job_final(j) && !j->finishing && j->state == JOB_RUNNING)
                 plan_resize(c, j);
-            if (!job_final(j) && !j->finishing)
-                place_grow(c, j);
         }
     }
     if (job_final(j) && j->n_workers == 0)
@@ -250,7 +249,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->node != n)
             continue;
         if (w->state == WORKER_STOPPING) {
-            bool grace = (j->state == JOB_CANCELLING || j->finishing) && w->deadline > c->now.mono_ms;
+            bool grace = (j->state == JOB_CANCELLING || j->finishing || j->requeue) && w->deadline > c->now.mono_ms;
             tell_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
         } else if (job_seat(j, w)) {
             here = true;

@@ -122,13 +122,3 @@ int64_t node_deadline(const struct core *c)
             at = MIN(at, n->seen_mono + c->options.node_timeout_ms);
     return at;
 }
-
-bool node_empties(const struct noderec *n)
-{
-    return n->draining;
-}
-
-bool node_accepts(const struct noderec *n)
-{
-    return n->state == NODE_READY && n->session && !n->draining;
-}

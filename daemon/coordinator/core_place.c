@@ -45,12 +45,17 @@ static uint32_t free_slots(const struct core *c, const char *device, uint32_t *r
     return spare;
 }
 
-/* Slots of this device that running jobs wait for. */
-static uint32_t claimed(const struct core *c, const char *device)
+static bool holds_slots(const struct jobrec *j)
+{
+    return !job_final(j) && j->state != JOB_CANCELLING && !j->finishing && !j->requeue;
+}
+
+/* Slots of this device that running jobs of this priority or a higher one wait for. */
+static uint32_t claimed(const struct core *c, const char *device, int32_t priority)
 {
     uint32_t sum = 0;
     for (const struct jobrec *j = c->active; j; j = j->next)
-        if (!job_final(j) && j->state != JOB_CANCELLING && !j->finishing && strcmp(j->device, device) == 0 &&
+        if (holds_slots(j) && j->spec.priority >= priority && strcmp(j->device, device) == 0 &&
             plan_kept(j) < j->target)
             sum += j->target - plan_kept(j);
     return sum;
@@ -111,13 +116,19 @@ static void start_workers(struct core *c, struct jobrec *j, uint32_t count)
 
 static const char *const devices[] = {"cuda", "cpu"}; /* in order of preference */
 
+static bool wants_device(const struct jobrec *j, const char *device)
+{
+    return strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, device) == 0;
+}
+
 /* The device on which the job can have at least its minimum now. */
 static bool choose_device(const struct core *c, struct jobrec *j, bool respect_claims)
 {
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++) {
-        if (strcmp(j->spec.device, "auto") != 0 && strcmp(j->spec.device, devices[i]) != 0)
+        if (!wants_device(j, devices[i]))
             continue;
-        uint32_t spare = free_slots(c, devices[i], NULL), taken = respect_claims ? claimed(c, devices[i]) : 0;
+        uint32_t spare = free_slots(c, devices[i], NULL);
+        uint32_t taken = respect_claims ? claimed(c, devices[i], j->spec.priority) : 0;
         if (place_world(j, spare > taken ? spare - taken : 0) > 0) {
             (void)snprintf(j->device, sizeof(j->device), "%s", devices[i]);
             return true;
@@ -126,16 +137,24 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
     return false;
 }
 
+/* Slots that are kept for the head of the queue, since it has a higher priority than a job that runs. */
+static uint32_t held_back(const struct core *c, const struct jobrec *j)
+{
+    const struct jobrec *head = c->blocker ? core_find_job(c, c->blocker) : NULL;
+    bool before = head && head->state == JOB_PENDING && head->spec.priority > j->spec.priority;
+    return before && wants_device(head, j->device) ? place_least(head) : 0;
+}
+
 void place_grow(struct core *c, struct jobrec *j)
 {
     if (c->now.mono_ms < j->replace_at || epoch_near_end(j))
         return;
-    uint32_t want = c->queue ? j->target : plan_most(j);
+    uint32_t want = c->pending ? j->target : plan_most(j);
     uint32_t have = plan_kept(j);
-    if (have >= want)
+    if (have >= want || (!j->device[0] && !choose_device(c, j, false)))
         return;
-    bool placed = j->device[0] || choose_device(c, j, false);
-    uint32_t world = placed ? place_world(j, MIN(want, have + free_slots(c, j->device, NULL))) : 0;
+    uint32_t spare = free_slots(c, j->device, NULL), held = held_back(c, j);
+    uint32_t world = place_world(j, MIN(want, have + (spare > held ? spare - held : 0)));
     if (world <= have)
         return;
     if (world > j->target)
@@ -150,7 +169,7 @@ static uint32_t most_slots(const struct core *c, const struct jobrec *j)
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++) {
         uint32_t all = 0;
         (void)free_slots(c, devices[i], &all);
-        if (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, devices[i]) == 0)
+        if (wants_device(j, devices[i]))
             most = MAX(most, all);
     }
     return most;
@@ -161,51 +180,72 @@ static bool fits_at_all(struct core *c, struct jobrec *j)
 {
     uint32_t slots = most_slots(c, j);
     bool fits = place_world(j, slots) > 0;
-    say_job_needs_nodes(c, j, fits ? 0 : place_least(j) - slots, slots);
+    if (slots > 0 || fits)
+        say_job_needs_nodes(c, j, fits ? 0 : place_least(j) - slots, slots);
     return fits;
 }
 
-static bool any_free(const struct core *c)
+static void place(struct core *c, struct jobrec *j)
 {
-    return free_slots(c, "cpu", NULL) > 0 || free_slots(c, "cuda", NULL) > 0;
+    uint32_t spare = free_slots(c, j->device, NULL), taken = claimed(c, j->device, j->spec.priority);
+    queue_remove(c, j);
+    core_list_append(&c->active, &c->active_last, j);
+    j->target = place_world(j, spare - taken);
+    queue_took(c, j->user, j->target);
+    say_job_move(c, j, JOB_FORMING, "");
+    start_workers(c, j, j->target);
+}
+
+/* It is its turn, but there are too few slots: it waits, and those behind it, for what others can give up. */
+static void block(struct core *c, struct jobrec *j)
+{
+    c->blocker = j->id;
+    for (size_t i = 0; i < ARRAY_SIZE(devices); i++) {
+        if (!wants_device(j, devices[i]))
+            continue;
+        uint32_t spare = free_slots(c, devices[i], NULL), taken = claimed(c, devices[i], j->spec.priority);
+        c->claimed_ahead += taken;
+        if (preempt_for(c, j, devices[i], spare > taken ? spare - taken : 0))
+            return;
+    }
 }
 
 static void place_queue(struct core *c)
 {
-    int looked = 0;
-    for (struct jobrec *j = c->queue, *next; j && looked < QUEUE_LOOK_AHEAD && any_free(c); j = next) {
-        next = j->next;
+    struct jobrec *j;
+    c->blocker = 0;
+    c->claimed_ahead = 0;
+    queue_begin(c);
+    for (int looked = 0; looked < QUEUE_LOOK_AHEAD && (j = queue_next(c));) {
         if (!fits_at_all(c, j)) {
             looked++;
-            continue;
-        }
-        if (!choose_device(c, j, true))
+        } else if (choose_device(c, j, true)) {
+            place(c, j);
+        } else {
+            block(c, j);
             return;
-        uint32_t spare = free_slots(c, j->device, NULL), taken = claimed(c, j->device);
-        core_list_remove(&c->queue, &c->queue_last, j);
-        core_list_append(&c->active, &c->active_last, j);
-        c->pending--;
-        j->target = place_world(j, spare - taken);
-        say_job_move(c, j, JOB_FORMING, "");
-        start_workers(c, j, j->target);
+        }
     }
 }
 
 static void grow_all(struct core *c)
 {
     for (struct jobrec *j = c->active; j; j = j->next)
-        if (!job_final(j) && j->state != JOB_CANCELLING && !j->finishing)
+        if (holds_slots(j))
             place_grow(c, j);
 }
 
 void place_settle(struct core *c)
 {
-    if (!c->slots_changed)
-        return;
-    c->slots_changed = false;
-    grow_all(c);
-    bool waited = c->queue != NULL;
-    place_queue(c);
-    if (waited && !c->queue)
-        grow_all(c); /* nobody waits any more: what is left is for those who run */
+    /* What gives way may have gone at once, when it had not started. */
+    for (int round = 0; c->slots_changed && round < 4; round++) {
+        c->slots_changed = false;
+        preempt_over(c);
+        grow_all(c);
+        bool waited = c->pending > 0;
+        if (waited)
+            place_queue(c);
+        if (waited && c->pending == 0)
+            grow_all(c); /* nobody waits any more: what is left is for those who run */
+    }
 }

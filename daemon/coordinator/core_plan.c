@@ -52,15 +52,29 @@ static void pause_members(struct core *c, struct jobrec *j, const char *why)
     tell_seats(c, j, tell_pause);
 }
 
+/* "draining node a: 2 workers wait for slots elsewhere", while it does not work without them. */
+static void say_blocked(struct core *c, struct jobrec *j, uint32_t leaving, uint32_t world)
+{
+    const struct noderec *from = NULL;
+    for (uint32_t i = 0; i < j->n_seats && !from; i++)
+        if (j->seats[i].worker && plan_leaves(j->seats[i].worker))
+            from = j->seats[i].worker->node;
+    say_job_blocked(c, j,
+                    world == 0 && from ? batch_printf(c->out, "draining node %s: %u worker%s for slots elsewhere",
+                                                      from->name, leaving, leaving == 1 ? " waits" : "s wait")
+                                       : NULL);
+}
+
 void plan_resize(struct core *c, struct jobrec *j)
 {
     if (epoch_near_end(j))
         return;
     uint32_t leaving = seats_leaving(j);
     bool too_many = j->n_seats > plan_most(j);
-    if (!too_many && count_kept(j, WORKER_STARTING) > 0)
+    if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->replace_at)))
         return; /* all who come, come at once */
     uint32_t world = place_world(j, count_kept(j, WORKER_READY));
+    say_blocked(c, j, leaving, world);
     if (world == 0 || (world == j->n_seats && leaving == 0) || (world < j->n_seats && leaving == 0 && !too_many))
         return;
     if (world == j->n_seats)

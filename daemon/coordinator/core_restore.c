@@ -70,6 +70,7 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
         j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms;
     else if (e->state == EPOCH_RUNNING)
         epoch_moves_on(c, j);
+    requeue_restored(j);
 }
 
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)

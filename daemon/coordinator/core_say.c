@@ -73,6 +73,8 @@ void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const cha
 {
     struct detail d;
     enum job_state from = j->state;
+    free(j->said); /* its words are replaced by these */
+    j->said = NULL;
     detail_begin(&d);
     json_put_string(&d.w, "from", sm_name(&job_sm, (int)from));
     json_put_string(&d.w, "to", sm_name(&job_sm, (int)to));
@@ -130,6 +132,33 @@ void say_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint3
                                        "slot%s",
                                        mesh_words(c, j), place_least(j), slots, slots == 1 ? "" : "s")
                         : NULL);
+}
+
+void say_job_blocked(struct core *c, struct jobrec *j, const char *words)
+{
+    if (words ? j->said && strcmp(j->said, words) == 0 : !j->said)
+        return;
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    change->job.id = j->id;
+    change->job.reason = words ? batch_strdup(c->out, words) : "";
+    if (words)
+        set_event(c, change, j, (struct say){.type = "job.waiting", .message = change->job.reason});
+    free(j->said);
+    j->said = words ? core_strdup(words) : NULL;
+}
+
+void say_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail)
+{
+    struct change *change = batch_change(c->out, CHANGE_NODE_POLICY);
+    change->policy = n->policy;
+    change->policy.name = batch_strdup(c->out, n->name);
+    change->policy.reason = batch_strdup(c->out, n->policy.reason);
+    change->policy.quarantine_reason = batch_strdup(c->out, n->policy.quarantine_reason);
+    set_event(c, change, NULL,
+              (struct say){.type = type,
+                           .message = batch_printf(c->out, "node %s %s", n->name, message),
+                           .node = n,
+                           .detail = detail});
 }
 
 void say_job_wish(struct core *c, struct jobrec *j, const char *message)

@@ -111,6 +111,8 @@ void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
     m->worker_ids = batch_alloc(c->out, sizeof(worker_id));
     m->worker_ids[0] = worker_id;
     m->grace_ms = grace_ms;
+    const struct jobrec *j = core_find_job(c, job_id);
+    m->must_checkpoint = grace_ms > 0 && j && j->must_checkpoint;
     m->reason = batch_strdup(c->out, reason);
     batch_message(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP, m);
 }

@@ -97,7 +97,7 @@ static bool each_job(const struct job *job, void *data)
     batch_init(&g->memory);
     memset(&g->saved, 0, sizeof(g->saved));
     g->saved.job = *job;
-    if (job->state != JOB_PENDING)
+    if (job->state != JOB_PENDING || job->status.preemptions > 0)
         g->status = gather_job(g, job->id);
     g->saved.workers = g->workers;
     g->saved.checkpoints = g->checkpoints;
@@ -111,10 +111,24 @@ static bool each_job(const struct job *job, void *data)
     return g->status == TITAN_OK;
 }
 
+static void each_policy(const struct node_policy *p, void *data)
+{
+    struct gather *g = data;
+    core_restore_policy(g->core, p, g->now);
+}
+
+static void each_loss(const struct loss *l, void *data)
+{
+    struct gather *g = data;
+    core_restore_loss(g->core, l, g->now);
+}
+
 titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
 {
     struct gather g = {.core = c, .db = db, .now = now, .err = err};
     TRY(node_list(db, each_node, &g, err));
+    TRY(node_policy_list(db, each_policy, &g, err));
+    TRY(loss_list(db, 0, now.wall_ms - CORE_NODE_HISTORY_MS, each_loss, &g, err));
     TRY(job_list_open(db, each_job, &g, err));
     return g.status;
 }

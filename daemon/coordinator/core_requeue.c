@@ -1,0 +1,67 @@
+/* A job that gives all its slots back for now: it writes a checkpoint, ends its workers, and waits in the queue again.
+ */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+#define REQUEUE_GRACE_MS 120000 /* for the checkpoint */
+
+void requeue_begin(struct core *c, struct jobrec *j, const char *why)
+{
+    if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeue)
+        return;
+    j->requeue = j->must_checkpoint = true;
+    core_set_string(&j->requeue_why, why);
+    j->grace_ms = epoch_live(j) && j->proven ? REQUEUE_GRACE_MS : 0; /* otherwise there is nothing new to write */
+    j->starve_at = j->epoch_deadline = INT64_MAX;
+    say_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
+    job_stop_all(c, j, j->grace_ms, why);
+    job_advance(c, j);
+}
+
+/* The last worker is gone. */
+static void queue_again(struct core *c, struct jobrec *j)
+{
+    const char *why = batch_strdup(c->out, j->requeue_why);
+    if (epoch_live(j))
+        say_epoch_move(c, j, EPOCH_REVOKED, why);
+    job_end_run(c, j, RUN_CANCELLED, why);
+    j->requeue = j->must_checkpoint = j->broken = j->charged = j->leaver_lost = false;
+    j->epoch_deadline = j->starve_at = INT64_MAX;
+    j->replace_at = j->lost_mono = j->resize_mono = 0;
+    j->squeeze = j->losses = 0;
+    j->status.world_size = 0;
+    j->status.preemptions++;
+    core_list_remove(&c->active, &c->active_last, j);
+    queue_add(c, j);
+    say_job_move(c, j, JOB_PENDING, why);
+    c->slots_changed = true;
+}
+
+bool requeue_advance(struct core *c, struct jobrec *j)
+{
+    if (!j->requeue)
+        return false;
+    bool done = j->n_seats > 0;
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        done &= j->seats[i].finished;
+    if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
+        j->requeue = false; /* it made its last step */
+        return false;
+    }
+    if (j->n_workers == 0)
+        queue_again(c, j);
+    return true;
+}
+
+void requeue_restored(struct jobrec *j)
+{
+    if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->n_workers == 0 ||
+        job_staying(j) > 0)
+        return;
+    j->requeue = j->must_checkpoint = true;
+    j->grace_ms = REQUEUE_GRACE_MS;
+    core_set_string(&j->requeue_why, "its workers were being stopped when the coordinator restarted");
+}
