@@ -43,6 +43,7 @@ struct model_dims {
 struct recipe {
     struct {
         char description[128], dump_folder[512];
+        int64_t priority;
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
@@ -109,7 +110,7 @@ struct recipe {
         int64_t min_workers, max_workers;
     } elastic;
     struct {
-        int64_t max_restarts, backoff_ms, backoff_max_ms, max_skipped_steps;
+        int64_t max_restarts, max_node_losses, max_hangs, max_ooms, restart_window_s, backoff_ms, backoff_max_ms, max_skipped_steps;
         char redundancy[16];
     } fault_tolerance;
     struct {

@@ -103,6 +103,11 @@ static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec
     return TITAN_OK;
 }
 
+static uint32_t own_budget(const struct recipe *r, int64_t budget)
+{
+    return (uint32_t)(budget < 0 ? r->fault_tolerance.max_restarts : budget);
+}
+
 static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct recipe *r,
                                  struct job_spec *spec, struct titan_error *err)
 {
@@ -127,7 +132,12 @@ static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitR
     TRY(recipe_check_memory(r, r->elastic.max_workers, search.bytes_per_slot, err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = (uint64_t)r->training.steps;
+    spec->priority = (int32_t)r->job.priority;
     spec->max_restarts = (uint32_t)r->fault_tolerance.max_restarts;
+    spec->max_node_losses = own_budget(r, r->fault_tolerance.max_node_losses);
+    spec->max_hangs = own_budget(r, r->fault_tolerance.max_hangs);
+    spec->max_ooms = own_budget(r, r->fault_tolerance.max_ooms);
+    spec->restart_window_s = (uint32_t)r->fault_tolerance.restart_window_s;
     spec->backoff_ms = (uint32_t)r->fault_tolerance.backoff_ms;
     spec->backoff_max_ms = (uint32_t)r->fault_tolerance.backoff_max_ms;
     spec->keep_latest = (uint32_t)r->checkpoint.keep_latest_k;

@@ -68,6 +68,7 @@ static void free_job(struct jobrec *j)
     free(j->user);
     free(j->requeue_why);
     free(j->said);
+    free(j->past);
     free(j);
 }
 

@@ -65,6 +65,8 @@ struct core_saved_job {
     size_t n_holders;
     const struct checkpoint *checkpoints; /* newest first */
     size_t n_checkpoints;
+    const struct loss *losses; /* within the job's window, oldest first */
+    size_t n_losses;
 };
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now);
 
@@ -114,6 +116,13 @@ size_t core_pending(const struct core *c);
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);
 /* Why a job in the queue waits; false when it does not wait there, or its stored reason says it. */
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size);
+/* Losses within the window, by cause; how many of them there are. */
+#define CORE_LOSSES_MAX 4
+struct core_losses {
+    const char *cause;
+    uint32_t count, budget, window_s;
+};
+size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX]);
 /* Session of a node that is connected; 0 = none. */
 uint64_t core_node_session(const struct core *c, const char *node);
 struct core_node {

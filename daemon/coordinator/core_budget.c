@@ -1,7 +1,73 @@
-/* What a loss costs: restart budgets, and the wait before a replacement starts. */
+/* What a loss costs: budgets per cause, and the wait before a replacement starts.
+ *
+ * Each cause has its own budget, and only losses within the job's window count; a job with a window of 0 has one budget
+ * for all of them and for good. */
 #include "daemon/coordinator/core_internal.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/cleanup.h"
+
+struct budget {
+    enum loss_cause cause;
+    const char *one, *many, *key;
+    uint32_t most;
+};
+
+static struct budget budget_of(const struct job_spec *spec, enum loss_cause cause)
+{
+    switch (cause) {
+    case LOSS_NODE:
+        return (struct budget){LOSS_NODE, "worker lost with its node", "workers lost with their nodes",
+                               "max_node_losses", spec->max_node_losses};
+    case LOSS_HANG:
+        return (struct budget){LOSS_HANG, "worker hung", "workers hung", "max_hangs", spec->max_hangs};
+    case LOSS_OOM:
+        return (struct budget){LOSS_OOM, "worker out of memory", "workers out of memory", "max_ooms", spec->max_ooms};
+    case LOSS_NONE:
+    case LOSS_CRASH:
+    case LOSS_PREEMPT:
+    case LOSS_EPOCH:
+        break;
+    }
+    return (struct budget){LOSS_CRASH, "worker crashed", "workers crashed", "max_restarts", spec->max_restarts};
+}
+
+static void forget_old(struct jobrec *j, int64_t now_ms)
+{
+    size_t old = 0;
+    while (old < j->n_past && now_ms - j->past[old].at_ms > (int64_t)j->spec.restart_window_s * 1000)
+        old++;
+    j->n_past -= old;
+    if (old)
+        memmove(j->past, j->past + old, j->n_past * sizeof(*j->past));
+}
+
+static uint32_t count(const struct jobrec *j, enum loss_cause cause)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < j->n_past; i++)
+        n += budget_of(&j->spec, j->past[i].cause).cause == cause;
+    return n;
+}
+
+static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_ms)
+{
+    if (j->n_past == j->cap_past) {
+        j->cap_past = j->cap_past ? 2 * j->cap_past : 8;
+        j->past = realloc(j->past, j->cap_past * sizeof(*j->past));
+        titan_assert(j->past);
+    }
+    j->past[j->n_past++] = (struct past_loss){cause, at_ms};
+}
+
+void budget_restore(struct jobrec *j, const struct loss *loss)
+{
+    if (j->spec.restart_window_s)
+        remember(j, loss->cause, loss->at_ms);
+}
 
 static int64_t backoff_ms(const struct jobrec *j)
 {
@@ -11,19 +77,60 @@ static int64_t backoff_ms(const struct jobrec *j)
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
 
-void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, const struct noderec *node,
-                   const char *words)
+/* "24 h", "90 s" */
+static const char *window_words(struct core *c, uint32_t seconds)
 {
-    (void)cause;
-    (void)node;
+    return seconds % 3600 == 0 ? batch_printf(c->out, "%u h", seconds / 3600) : batch_printf(c->out, "%u s", seconds);
+}
+
+/* Why the job fails now; NULL: it does not. */
+static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)
+{
+    if (j->spec.restart_window_s == 0)
+        return j->status.restarts <= j->spec.max_restarts
+                   ? NULL
+                   : batch_printf(c->out, "lost a worker %u time%s; restart budget of %u used; last: %s",
+                                  j->status.restarts, j->status.restarts == 1 ? "" : "s", j->spec.max_restarts, words);
+    struct budget b = budget_of(&j->spec, cause);
+    uint32_t n = count(j, b.cause);
+    if (n <= b.most)
+        return NULL;
+    return batch_printf(c->out, "%u %s within %s; budget of %u (fault_tolerance.%s) used; last: %s", n,
+                        n == 1 ? b.one : b.many, window_words(c, j->spec.restart_window_s), b.most, b.key, words);
+}
+
+void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words)
+{
     j->status.restarts++;
     j->losses++;
     j->charged = true;
     j->replace_at = c->now.mono_ms + backoff_ms(j);
-    if (j->status.restarts > j->spec.max_restarts)
-        job_fail(c, j,
-                 batch_printf(c->out, "lost a worker %u time%s; restart budget of %u used; last: %s",
-                              j->status.restarts, j->status.restarts == 1 ? "" : "s", j->spec.max_restarts, words));
+    if (j->spec.restart_window_s) {
+        remember(j, cause, c->now.wall_ms);
+        forget_old(j, c->now.wall_ms);
+    }
+    say_loss(c, j, cause, node);
+    if (node && cause == LOSS_CRASH)
+        policy_crashed(c, node);
+    const char *why = used_up(c, j, cause, words);
+    if (why)
+        job_fail(c, j, why);
     else
         say_job_update(c, j); /* the count is stored with the loss */
+}
+
+/* --- for people ------------------------------------------------------------------------------------------------ */
+
+size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX])
+{
+    static const enum loss_cause causes[] = {LOSS_CRASH, LOSS_NODE, LOSS_HANG, LOSS_OOM};
+    const struct jobrec *j = core_find_job(c, job_id);
+    size_t n = 0;
+    for (size_t i = 0; j && i < ARRAY_SIZE(causes); i++) {
+        struct budget b = budget_of(&j->spec, causes[i]);
+        uint32_t found = count(j, b.cause);
+        if (found)
+            ret[n++] = (struct core_losses){loss_name(b.cause), found, b.most, j->spec.restart_window_s};
+    }
+    return n;
 }

@@ -66,6 +66,11 @@ struct recovery {
     uint64_t from_step;
 };
 
+struct past_loss {
+    enum loss_cause cause;
+    int64_t at_ms; /* Unix time */
+};
+
 struct ckptrec {
     uint64_t step, epoch;
     char *path;
@@ -110,14 +115,17 @@ struct jobrec {
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
 
-    bool requeue;           /* it is stopped to be queued again ... */
-    char *requeue_why;      /* ... for this */
+    bool requeue;           /* it is to give its slots back and be queued again, ... */
+    char *requeue_why;      /* ... for this, ... */
+    bool requeueing;        /* ... and is being stopped */
     bool must_checkpoint;   /* when it stops, also if its recipe writes none */
     bool finishing;         /* all members are done; waiting for their exits */
     int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
     int64_t replace_at;     /* earliest start of new workers */
     int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
     uint32_t losses;        /* since the job was last complete and moving */
+    struct past_loss *past; /* that counted, oldest first; only those within the window, if it has one */
+    size_t n_past, cap_past;
     struct recovery recovery;
     int64_t state_took;  /* longest from FormEpoch to StateReady; 0 = none yet */
     bool patient;        /* the last epoch missed its time: the next one has as long as the first */
@@ -269,10 +277,10 @@ bool job_final(const struct jobrec *j);
 void job_add_worker(struct jobrec *j, struct workrec *w);
 
 /* --- core_budget.c --- */
-/* A loss that counts: against the budget, and towards the wait before a replacement. May fail the job. node: where it
- * was; NULL = nowhere in particular. */
-void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, const struct noderec *node,
-                   const char *words);
+/* A loss that counts: against the budget of its cause, and towards the wait before a replacement. May fail the job.
+ * node: where it was; NULL = nowhere in particular. */
+void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words);
+void budget_restore(struct jobrec *j, const struct loss *loss);
 
 /* --- core_queue.c --- */
 void queue_add(struct core *c, struct jobrec *j);
@@ -317,6 +325,7 @@ void say_job_wish(struct core *c, struct jobrec *j, const char *message);
 /* What an active job waits for, when that has changed; NULL = nothing any more. */
 void say_job_blocked(struct core *c, struct jobrec *j, const char *words);
 void say_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail);
+void say_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n);
 void say_job_update(struct core *c, struct jobrec *j);
 void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);

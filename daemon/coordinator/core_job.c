@@ -249,7 +249,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->node != n)
             continue;
         if (w->state == WORKER_STOPPING) {
-            bool grace = (j->state == JOB_CANCELLING || j->finishing || j->requeue) && w->deadline > c->now.mono_ms;
+            bool grace = (j->state == JOB_CANCELLING || j->finishing || j->requeueing) && w->deadline > c->now.mono_ms;
             tell_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
         } else if (job_seat(j, w)) {
             here = true;

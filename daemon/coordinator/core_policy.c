@@ -186,8 +186,8 @@ static void drain_deadline(struct core *c, struct noderec *n)
         next = j->next;
         bool here = false;
         for (size_t i = 0; i < j->n_workers && !here; i++)
-            here = j->workers[i]->node == n && j->workers[i]->state != WORKER_STOPPING && !j->workers[i]->leaver;
-        if (here && j->state != JOB_RESIZING) /* they are on their way */
+            here = j->workers[i]->node == n && j->workers[i]->state != WORKER_STOPPING;
+        if (here && j->state != JOB_RESIZING && j->n_leavers == 0) /* they are on their way */
             requeue_begin(c, j, why);
     }
 }

@@ -43,7 +43,7 @@ static uint32_t coming(const struct core *c, const char *device)
     uint32_t n = 0;
     for (const struct jobrec *j = c->active; j; j = j->next) {
         for (size_t i = 0; i < j->n_workers; i++)
-            n += j->workers[i]->state == WORKER_STOPPING && node_accepts(j->workers[i]->node) &&
+            n += (j->requeue || j->workers[i]->state == WORKER_STOPPING) && node_accepts(j->workers[i]->node) &&
                  strcmp(j->workers[i]->node->device, device) == 0;
         uint32_t kept = plan_kept(j), most = plan_most(j);
         if (!job_final(j) && !j->requeue && strcmp(j->device, device) == 0 && kept > most)

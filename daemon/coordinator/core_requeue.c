@@ -3,22 +3,40 @@
 #include "daemon/coordinator/core_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 
 #define REQUEUE_GRACE_MS 120000 /* for the checkpoint */
 
+static void stop_workers(struct core *c, struct jobrec *j)
+{
+    const char *why = batch_strdup(c->out, j->requeue_why);
+    j->requeueing = j->must_checkpoint = true;
+    j->grace_ms = j->epoch_state == EPOCH_RUNNING ? REQUEUE_GRACE_MS : 0; /* otherwise there is nothing new to write */
+    j->starve_at = j->epoch_deadline = INT64_MAX;
+    say_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
+    job_stop_all(c, j, j->grace_ms, why);
+}
+
 void requeue_begin(struct core *c, struct jobrec *j, const char *why)
 {
     if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeue)
         return;
-    j->requeue = j->must_checkpoint = true;
+    j->requeue = true;
     core_set_string(&j->requeue_why, why);
-    j->grace_ms = epoch_live(j) && j->proven ? REQUEUE_GRACE_MS : 0; /* otherwise there is nothing new to write */
-    j->starve_at = j->epoch_deadline = INT64_MAX;
-    say_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
-    job_stop_all(c, j, j->grace_ms, why);
     job_advance(c, j);
+}
+
+/* Between two epochs the newest steps may be in memory only: they are for a checkpoint of the next one. */
+static bool may_stop(const struct jobrec *j)
+{
+    if (j->state == JOB_RUNNING || j->n_workers == 0)
+        return true;
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->sealed || j->workers[i]->unsealed)
+            return false;
+    return j->epoch_state != EPOCH_RUNNING && j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
 }
 
 /* The last worker is gone. */
@@ -28,9 +46,10 @@ static void queue_again(struct core *c, struct jobrec *j)
     if (epoch_live(j))
         say_epoch_move(c, j, EPOCH_REVOKED, why);
     job_end_run(c, j, RUN_CANCELLED, why);
-    j->requeue = j->must_checkpoint = j->broken = j->charged = j->leaver_lost = false;
+    j->requeue = j->requeueing = j->must_checkpoint = j->broken = j->charged = false;
+    memset(&j->recovery, 0, sizeof(j->recovery));
     j->epoch_deadline = j->starve_at = INT64_MAX;
-    j->replace_at = j->lost_mono = j->resize_mono = 0;
+    j->replace_at = j->resize_mono = 0;
     j->squeeze = j->losses = 0;
     j->status.world_size = 0;
     j->status.preemptions++;
@@ -48,12 +67,14 @@ bool requeue_advance(struct core *c, struct jobrec *j)
     for (uint32_t i = 0; i < j->n_seats; i++)
         done &= j->seats[i].finished;
     if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
-        j->requeue = false; /* it made its last step */
+        j->requeue = j->requeueing = false; /* it made its last step */
         return false;
     }
-    if (j->n_workers == 0)
+    if (!j->requeueing && may_stop(j))
+        stop_workers(c, j);
+    if (j->requeueing && j->n_workers == 0)
         queue_again(c, j);
-    return true;
+    return j->requeueing || j->state == JOB_PENDING;
 }
 
 void requeue_restored(struct jobrec *j)
@@ -61,7 +82,7 @@ void requeue_restored(struct jobrec *j)
     if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->n_workers == 0 ||
         job_staying(j) > 0)
         return;
-    j->requeue = j->must_checkpoint = true;
+    j->requeue = j->requeueing = j->must_checkpoint = true;
     j->grace_ms = REQUEUE_GRACE_MS;
     core_set_string(&j->requeue_why, "its workers were being stopped when the coordinator restarted");
 }

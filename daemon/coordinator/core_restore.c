@@ -93,6 +93,8 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         j->ckpts[i] = (struct ckptrec){.step = saved->checkpoints[i].step,
                                        .epoch = saved->checkpoints[i].epoch,
                                        .path = core_strdup(saved->checkpoints[i].path)};
+    for (size_t i = 0; i < saved->n_losses; i++)
+        budget_restore(j, &saved->losses[i]);
     if (j->state == JOB_RECOVERING)
         j->recovery = (struct recovery){.lost = now.mono_ms, .from_step = j->status.step};
     c->slots_changed = true;

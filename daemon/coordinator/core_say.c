@@ -147,6 +147,12 @@ void say_job_blocked(struct core *c, struct jobrec *j, const char *words)
     j->said = words ? core_strdup(words) : NULL;
 }
 
+void say_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n)
+{
+    batch_change(c->out, CHANGE_LOSS_ADD)->loss = (struct loss){
+        .job_id = j->id, .cause = cause, .node = batch_strdup(c->out, n ? n->name : ""), .at_ms = c->now.wall_ms};
+}
+
 void say_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail)
 {
     struct change *change = batch_change(c->out, CHANGE_NODE_POLICY);

@@ -57,12 +57,12 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
 {
     struct jobrec *j = w->job;
     struct seat *seat = job_seat(j, w);
-    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeue;
+    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeueing;
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
     bool permanent = !over && !asked && report && report->exit_code == 2 && !report->signal;
     bool counted = !over && !asked && !permanent && (w->started || report);
     enum loss_cause cause = counted ? cause_of(w, report) : LOSS_NONE;
-    const struct noderec *node = w->node;
+    struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
     say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (seat)

@@ -15,6 +15,7 @@ struct gather {
     struct core_saved_job saved;
     struct worker *workers;
     struct checkpoint *checkpoints;
+    struct loss *losses;
     struct epoch epoch;
     uint64_t *holders;
 };
@@ -91,6 +92,24 @@ static titan_status gather_job(struct gather *g, uint64_t id)
     return TITAN_OK;
 }
 
+static void each_job_loss(const struct loss *l, void *data)
+{
+    struct gather *g = data;
+    struct loss *grown = realloc(g->losses, (g->saved.n_losses + 1) * sizeof(*grown));
+    titan_assert(grown);
+    g->losses = grown;
+    g->losses[g->saved.n_losses++] = *l;
+}
+
+static titan_status gather_losses(struct gather *g)
+{
+    const struct job *job = &g->saved.job;
+    if (job->status.restarts == 0 || job->spec.restart_window_s == 0)
+        return TITAN_OK;
+    return loss_list(g->db, job->id, g->now.wall_ms - (int64_t)job->spec.restart_window_s * 1000, each_job_loss, g,
+                     g->err);
+}
+
 static bool each_job(const struct job *job, void *data)
 {
     struct gather *g = data;
@@ -100,12 +119,17 @@ static bool each_job(const struct job *job, void *data)
     if (job->state != JOB_PENDING || job->status.preemptions > 0)
         g->status = gather_job(g, job->id);
     g->saved.workers = g->workers;
+    if (g->status == TITAN_OK)
+        g->status = gather_losses(g);
     g->saved.checkpoints = g->checkpoints;
+    g->saved.losses = g->losses;
     if (g->status == TITAN_OK)
         core_restore_job(g->core, &g->saved, g->now);
     batch_free(&g->memory);
     free(g->workers);
     free(g->checkpoints);
+    free(g->losses);
+    g->losses = NULL;
     g->workers = NULL;
     g->checkpoints = NULL;
     return g->status == TITAN_OK;

@@ -1,0 +1,515 @@
+/* Who gets slots, who gives them up, which nodes take work: the core by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "support/core_bench.h"
+
+/* --- helpers -------------------------------------------------------------------------------------------------------
+ */
+
+static void submit_as(struct bench *b, uint64_t id, uint32_t min, uint32_t max, int priority, const char *user)
+{
+    struct job job = job_of(id, min, max);
+    job.spec.priority = priority;
+    job.user = user;
+    submit_job(b, &job);
+}
+
+/* Workers first..first+n-1 of a job, all on one session, train in this epoch. */
+static void make_run(struct bench *b, uint64_t session, uint64_t job, uint64_t first, uint64_t n, uint64_t epoch,
+                     uint64_t step)
+{
+    for (uint64_t w = first; w < first + n; w++)
+        ready(b, session, job, w);
+    progress(b, session, job, first, epoch, step);
+}
+
+static bool said(const struct bench *b, const char *type)
+{
+    return event(b, type) != NULL;
+}
+
+static const char *why_waits(struct bench *b, uint64_t job)
+{
+    static char text[256];
+    return core_job_reason(b->core, job, text, sizeof(text)) ? text : "";
+}
+
+struct find_node {
+    const char *name;
+    char state[24], reason[128];
+    uint32_t used;
+};
+
+static void see_node(const struct core_node *n, void *data)
+{
+    struct find_node *f = data;
+    if (strcmp(n->name, f->name) != 0)
+        return;
+    (void)snprintf(f->state, sizeof(f->state), "%s", n->state_text);
+    (void)snprintf(f->reason, sizeof(f->reason), "%s", n->reason);
+    f->used = n->slots_used;
+}
+
+static void assert_node(struct bench *b, const char *name, const char *state)
+{
+    struct find_node f = {.name = name};
+    core_nodes(b->core, see_node, &f);
+    assert_string_equal(f.state, state);
+}
+
+static titan_status drain(struct bench *b, const char *node, int64_t deadline_ms)
+{
+    struct core_drain d = {.reason = "new disks", .deadline_ms = deadline_ms};
+    batch_free(&b->out);
+    return core_drain(b->core, node, &d, at(b), &b->out, NULL);
+}
+
+static void undrain(struct bench *b, const char *node)
+{
+    batch_free(&b->out);
+    assert_int_equal(core_undrain(b->core, node, at(b), &b->out, NULL), TITAN_OK);
+}
+
+/* Time passes, agents 1..n beat; stops early when something of this kind was told or moved. */
+static void wait_ms(struct bench *b, uint64_t sessions, int64_t ms)
+{
+    for (int64_t end = b->now + ms; b->now < end;) {
+        for (uint64_t s = 1; s <= sessions; s++)
+            beat(b, s);
+        tick(b, 100);
+    }
+}
+
+/* --- the queue -----------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t started(const struct bench *b)
+{
+    const Titan__Internal__CoordinatorMessage *m = told(b, START, 0);
+    return m ? m->start->job_id : 0;
+}
+
+/* Priority first, then who has the fewest slots, then age. */
+static void test_order(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 1, 1, 0, "ann");
+    submit_as(&b, 2, 1, 1, 0, "bob");
+    submit_as(&b, 3, 1, 1, 0, "ann"); /* waits from here on */
+    submit_as(&b, 4, 1, 1, 0, "ann");
+    submit_as(&b, 5, 1, 1, 0, "bob");
+    submit_as(&b, 6, 1, 1, 0, "cid");
+    submit_as(&b, 8, 1, 1, -5, "dan");
+    assert_null(told(&b, STOP, 0));
+    submit_as(&b, 7, 1, 1, 5, "ann"); /* the youngest below it gives way, which has not even started */
+    const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
+    assert_int_equal(m->stop->job_id, 2);
+    assert_int_equal(m->stop->grace_ms, 0);
+    assert_string_equal(why_waits(&b, 8), "waiting behind job 7 (priority 5)");
+    assert_string_equal(why_waits(&b, 3), "waiting behind job 7 (priority 5)");
+    exited(&b, 1, 2, 2, -1, "");
+    assert_int_equal(started(&b), 7);
+    /* Now one slot after the other comes free: worker, of job, next job. */
+    static const uint64_t ends[][3] = {{1, 1, 2}, {3, 7, 3}, {4, 2, 5}, {5, 3, 4}, {6, 5, 6}, {7, 4, 8}};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        exited(&b, 1, ends[i][1], ends[i][0], 2, "bad input");
+        assert_int_equal(started(&b), ends[i][2]);
+    }
+    close_bench(&b);
+}
+
+static void test_fair_order(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 3, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 1, 1, 0, "ann");
+    submit_as(&b, 2, 1, 1, 0, "ann");
+    submit_as(&b, 3, 1, 1, 0, "bob");
+    for (uint64_t id = 1; id <= 3; id++)
+        make_run(&b, 1, id, id, 1, 1, 1);
+    submit_as(&b, 4, 1, 1, 0, "ann");
+    submit_as(&b, 5, 1, 1, 0, "bob");
+    submit_as(&b, 6, 1, 1, 0, "cid");
+    submit_as(&b, 7, 1, 1, 0, "cid");
+    assert_null(told(&b, START, 0));
+    assert_string_equal(why_waits(&b, 6), "waiting: needs 1 slot, none free");
+    assert_string_equal(why_waits(&b, 4), "waiting behind job 6 (priority 0)");
+    /* One slot after the other comes free: cid has none, then bob and cid have one each, then the oldest. */
+    exited(&b, 1, 1, 1, 2, "bad input");
+    assert_int_equal(started(&b), 6);
+    exited(&b, 1, 3, 3, 2, "bad input");
+    assert_int_equal(started(&b), 5); /* bob has none now */
+    exited(&b, 1, 2, 2, 2, "bad input");
+    assert_int_equal(started(&b), 4);    /* ann has none now */
+    exited(&b, 1, 4, 6, 2, "bad input"); /* ann again: 4 was worker 6 */
+    assert_int_equal(started(&b), 7);
+    close_bench(&b);
+}
+
+static void test_reason_names_nodes(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 2, "b", 3, NULL, 0), TITAN_OK);
+    submit(&b, 1, 3, 3);
+    submit(&b, 2, 4, 4);
+    submit(&b, 3, 1, 1); /* would fit, but keeps its place */
+    assert_string_equal(why_waits(&b, 2), "waiting: needs 4 slots, 2 free on node a");
+    assert_string_equal(why_waits(&b, 3), "waiting behind job 2 (priority 0)");
+    close_bench(&b);
+}
+
+/* --- preemption ----------------------------------------------------------------------------------------------------
+ */
+
+/* Elastic jobs shrink, the lowest and youngest first; when the other has started they may grow again. */
+static void test_preemption_shrinks(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 4, 1, "ann");
+    submit_as(&b, 2, 2, 4, 0, "ann");
+    make_run(&b, 1, 1, 1, 4, 1, 5);
+    make_run(&b, 1, 2, 5, 4, 1, 5);
+    submit_as(&b, 3, 1, 1, 0, "bob"); /* equals do not give way */
+    assert_null(told(&b, PAUSE, 0));
+    submit_as(&b, 4, 2, 2, 9, "bob");
+    assert_true(said(&b, "job.squeezed"));
+    assert_int_equal(event(&b, "job.squeezed")->job_id, 2);
+    assert_string_equal(event(&b, "job.squeezed")->detail, "{\"workers\":2,\"for_job\":4}");
+    const Titan__Internal__CoordinatorMessage *m = told(&b, PAUSE, 1);
+    assert_non_null(m);
+    assert_int_equal(m->pause->job_id, 2);
+    for (uint64_t w = 5; w <= 8; w++)
+        quiesced(&b, 1, 2, w, 1, 6);
+    assert_members(told(&b, FORM, 1)->form, 2, 5, 6);
+    progress(&b, 1, 2, 5, 2, 7);
+    exited(&b, 1, 2, 7, 0, "");
+    assert_null(told(&b, START, 0)); /* not for 3, though it would fit: 4 is first */
+    exited(&b, 1, 2, 8, 0, "");
+    assert_int_equal(started(&b), 4);
+    struct job_status status;
+    assert_true(core_job_status(b.core, 2, &status));
+    assert_int_equal(status.restarts, 0);
+    close_bench(&b);
+}
+
+/* What cannot shrink enough is stopped, with a checkpoint, and comes back by itself. */
+static void test_preemption_stops(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 2, 0, "ann");
+    submit_as(&b, 2, 2, 2, 1, "ann");
+    make_run(&b, 1, 1, 1, 2, 1, 5);
+    make_run(&b, 1, 2, 3, 2, 1, 5);
+    submit_as(&b, 3, 2, 2, 2, "bob");
+    assert_int_equal(event(&b, "job.preempted")->job_id, 1); /* the lowest, though it is older */
+    const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
+    assert_int_equal(m->stop->job_id, 1);
+    assert_true(m->stop->must_checkpoint);
+    assert_true(m->stop->grace_ms > 0);
+    checkpoint(&b, 1, 1, 1, 1, 6);
+    assert_true(said(&b, "checkpoint.committed"));
+    exited(&b, 1, 1, 1, 0, "");
+    exited(&b, 1, 1, 2, -1, "");
+    const struct change *c = moved(&b, JOB_PENDING);
+    assert_non_null(c);
+    assert_string_equal(c->job.reason, "preempted by job 3 (priority 2)");
+    assert_int_equal(c->job.status.restarts, 0);
+    assert_int_equal(c->job.status.preemptions, 1);
+    assert_int_equal(started(&b), 3);
+    assert_string_equal(why_waits(&b, 1), "preempted by job 3 (priority 2); waiting: needs 2 slots, none free");
+    make_run(&b, 1, 3, 5, 2, 1, 1);
+    exited(&b, 1, 3, 5, 2, "bad input");
+    exited(&b, 1, 3, 6, -1, "");
+    assert_int_equal(started(&b), 1);
+    ready(&b, 1, 1, 7);
+    ready(&b, 1, 1, 8);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
+    assert_int_equal(f->epoch, 2);
+    assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
+    assert_int_equal(f->resume_step, 6);
+    close_bench(&b);
+}
+
+/* --- drain ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Replacements first, then one pause that swaps the members. */
+static void test_drain_swaps(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    submit(&b, 1, 2, 2);
+    make_run(&b, 1, 1, 1, 2, 1, 5);
+    assert_int_equal(hello(&b, 2, "b", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(drain(&b, "a", 0), TITAN_OK);
+    assert_node(&b, "a", "draining");
+    assert_null(told(&b, PAUSE, 0));
+    const Titan__Internal__CoordinatorMessage *m = told(&b, START, 2);
+    assert_ids(m->start->worker_ids, m->start->n_worker_ids, 2, 3, 4);
+    ready(&b, 2, 1, 3);
+    assert_null(told(&b, PAUSE, 0));
+    ready(&b, 2, 1, 4);
+    assert_non_null(told(&b, PAUSE, 1));
+    quiesced(&b, 1, 1, 1, 1, 8);
+    quiesced(&b, 1, 1, 2, 1, 8);
+    const Titan__Internal__FormEpoch *f = told(&b, FORM, 2)->form;
+    assert_members(f, 2, 3, 4);
+    assert_int_equal(f->n_leavers, 2);
+    assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+    assert_non_null(told(&b, FORM, 1)); /* the leavers hand over */
+    progress(&b, 2, 1, 3, 2, 9);
+    assert_non_null(told(&b, STOP, 1));
+    exited(&b, 1, 1, 1, 0, "");
+    exited(&b, 1, 1, 2, 0, "");
+    assert_node(&b, "a", "drained");
+    tick(&b, 100);
+    assert_true(said(&b, "node.drained"));
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    /* Its agent comes back: the decision stands. */
+    assert_int_equal(hello(&b, 3, "a", 2, NULL, 0), TITAN_OK);
+    assert_node(&b, "a", "drained");
+    submit(&b, 2, 4, 4);
+    assert_null(told(&b, START, 0));
+    undrain(&b, "a");
+    assert_int_equal(started(&b), 2);
+    assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+/* Without slots elsewhere a job shrinks if it may. */
+static void test_drain_shrinks(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    submit(&b, 1, 1, 3);
+    ready(&b, 1, 1, 1);
+    ready(&b, 1, 1, 2);
+    ready(&b, 2, 1, 3);
+    progress(&b, 1, 1, 1, 1, 5);
+    assert_int_equal(drain(&b, "a", 0), TITAN_OK);
+    assert_non_null(told(&b, PAUSE, 0));
+    quiesced(&b, 1, 1, 1, 1, 6);
+    quiesced(&b, 1, 1, 2, 1, 6);
+    quiesced(&b, 2, 1, 3, 1, 6);
+    assert_members(told(&b, FORM, 2)->form, 1, 3);
+    close_bench(&b);
+}
+
+/* Neither works: it waits and says so, and at the deadline it is stopped with a checkpoint and queued. */
+static void test_drain_deadline(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    submit(&b, 1, 2, 2);
+    make_run(&b, 1, 1, 1, 2, 1, 5);
+    assert_int_equal(drain(&b, "a", 5000), TITAN_OK);
+    assert_null(told(&b, PAUSE, 0));
+    assert_string_equal(event(&b, "job.waiting")->message, "draining node a: 2 workers wait for slots elsewhere");
+    wait_ms(&b, 2, 4900);
+    assert_null(told(&b, STOP, 0));
+    wait_ms(&b, 2, 100);
+    assert_true(told(&b, STOP, 1)->stop->must_checkpoint);
+    exited(&b, 1, 1, 1, 0, "");
+    exited(&b, 1, 1, 2, 0, "");
+    const struct change *c = moved(&b, JOB_PENDING);
+    assert_non_null(c);
+    assert_int_equal(c->job.status.restarts, 0);
+    assert_non_null(strstr(c->job.reason, "node a is drained"));
+    assert_int_equal(hello(&b, 3, "c", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(started(&b), 1);
+    close_bench(&b);
+}
+
+static void test_maintenance(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    struct core_drain d = {.from_ms = at(&b).wall_ms + 60000, .for_ms = 30000, .deadline_ms = 10000};
+    batch_free(&b.out);
+    assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
+    assert_true(said(&b, "node.window"));
+    assert_node(&b, "a", "ready");
+    wait_ms(&b, 1, 49000);
+    assert_node(&b, "a", "ready");
+    wait_ms(&b, 1, 1100);
+    assert_node(&b, "a", "maintenance");
+    wait_ms(&b, 1, 39800);
+    assert_node(&b, "a", "maintenance");
+    wait_ms(&b, 1, 300);
+    assert_node(&b, "a", "ready");
+    struct core_drain past = {.from_ms = at(&b).wall_ms - 60000, .for_ms = 30000};
+    assert_int_equal(core_drain(b.core, "a", &past, at(&b), &b.out, &err), TITAN_EINVAL);
+    assert_int_equal(core_drain(b.core, "x", &d, at(&b), &b.out, &err), TITAN_ENOTFOUND);
+    close_bench(&b);
+}
+
+/* --- quarantine ----------------------------------------------------------------------------------------------------
+ */
+
+/* Crash the job's only worker, which is on the session's node, and wait for the next. */
+static uint64_t crash(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t sessions)
+{
+    exited(b, session, job, worker, 1, "no such GPU");
+    for (int i = 0; i < 20; i++) {
+        wait_ms(b, sessions, 100);
+        const Titan__Internal__CoordinatorMessage *m = told(b, START, 0);
+        if (m)
+            return m->start->worker_ids[0];
+    }
+    return 0;
+}
+
+static void test_quarantine(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 100;
+    submit_job(&b, &job);
+    /* Alone it stays in service. */
+    uint64_t w = 1;
+    for (int i = 0; i < 4; i++)
+        w = crash(&b, 1, 1, w, 1);
+    assert_node(&b, "a", "ready");
+    undrain(&b, "a"); /* forgets them */
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    w = crash(&b, 1, 1, w, 2);
+    w = crash(&b, 1, 1, w, 2);
+    assert_int_equal(hello(&b, 3, "a", 1, NULL, 0), TITAN_OK); /* no worker listed: it is gone, and nobody says how */
+    assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+static void test_quarantine_ends(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 100;
+    submit_job(&b, &job);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    uint64_t w = crash(&b, 1, 1, 1, 2);
+    w = crash(&b, 1, 1, w, 2);
+    exited(&b, 1, 1, w, 1, "no such GPU");
+    assert_true(said(&b, "node.quarantined"));
+    assert_node(&b, "a", "quarantined");
+    wait_ms(&b, 2, 1000);
+    /* The job goes on elsewhere; a rejoin does not clear it; ten minutes do. */
+    assert_int_equal(hello(&b, 3, "a", 1, NULL, 0), TITAN_OK);
+    assert_node(&b, "a", "quarantined");
+    for (int i = 0; i < 6000; i++) {
+        beat(&b, 2);
+        beat(&b, 3);
+        tick(&b, 100);
+    }
+    assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+static void test_quarantine_kept(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    struct node n = {.name = "a", .state = NODE_READY, .slots = 1, .device = "cpu", .address = "", .version = ""};
+    core_restore_node(b.core, &n, at(&b));
+    struct node_policy p = {.name = "a",
+                            .reason = "",
+                            .quarantine_reason = "3 workers crashed there within 10 min",
+                            .quarantined_until_ms = at(&b).wall_ms + 5000,
+                            .quarantines = 1};
+    core_restore_policy(b.core, &p, at(&b));
+    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_node(&b, "a", "quarantined");
+    wait_ms(&b, 1, 5100);
+    assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+/* --- budgets -------------------------------------------------------------------------------------------------------
+ */
+
+static void test_budgets(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 2;
+    job.spec.max_node_losses = 1;
+    job.spec.restart_window_s = 60;
+    submit_job(&b, &job);
+    uint64_t w = crash(&b, 1, 1, 1, 1);
+    w = crash(&b, 1, 1, w, 1);
+    wait_ms(&b, 1, 61000); /* both are forgotten */
+    w = crash(&b, 1, 1, w, 1);
+    w = crash(&b, 1, 1, w, 1);
+    struct core_losses losses[CORE_LOSSES_MAX];
+    assert_int_equal(core_job_losses(b.core, 1, losses), 1);
+    assert_string_equal(losses[0].cause, "crash");
+    assert_int_equal(losses[0].count, 2);
+    assert_int_equal(losses[0].budget, 2);
+    exited(&b, 1, 1, w, 1, "no such GPU");
+    assert_string_equal(moved(&b, JOB_FAILED)->job.reason,
+                        "3 workers crashed within 60 s; budget of 2 (fault_tolerance.max_restarts) used; last: no such "
+                        "GPU");
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_fair_order),
+        cmocka_unit_test(test_reason_names_nodes),
+        cmocka_unit_test(test_preemption_shrinks),
+        cmocka_unit_test(test_preemption_stops),
+        cmocka_unit_test(test_drain_swaps),
+        cmocka_unit_test(test_drain_shrinks),
+        cmocka_unit_test(test_drain_deadline),
+        cmocka_unit_test(test_maintenance),
+        cmocka_unit_test(test_quarantine),
+        cmocka_unit_test(test_quarantine_ends),
+        cmocka_unit_test(test_quarantine_kept),
+        cmocka_unit_test(test_budgets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
