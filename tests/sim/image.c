@@ -216,6 +216,10 @@ void image_apply(const struct change *c)
     case CHANGE_EVENT:
         take_event(c);
         break;
+    case CHANGE_LOSS_ADD: /* windows, wishes and decisions about nodes are not simulated */
+    case CHANGE_JOB_WISH:
+    case CHANGE_NODE_POLICY:
+        break;
     default:
         CHECK("sim", S->disk.db, "change %d is not known to the simulator", (int)c->kind);
         break;
