@@ -1,5 +1,7 @@
 #include "state/checkpoint.h"
 
+#include <stdio.h>
+
 #include "state/job.h"
 
 #define TO(s) SM_BIT(CHECKPOINT_##s)
@@ -11,6 +13,14 @@ static const struct sm_state checkpoint_states[] = {
 #undef TO
 const struct sm checkpoint_sm = {"checkpoint", checkpoint_states,
                                  sizeof(checkpoint_states) / sizeof(checkpoint_states[0])};
+
+static titan_status add_change(struct db *db, const struct event *event, uint64_t job_id, uint64_t step, int from,
+                               int to, struct titan_error *err)
+{
+    char key[48];
+    (void)snprintf(key, sizeof(key), "%llu/%llu", (unsigned long long)job_id, (unsigned long long)step);
+    return event_add_change(db, event, &checkpoint_sm, key, from, to, 0, err);
+}
 
 titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const struct event *event,
                             struct titan_error *err)
@@ -29,7 +39,7 @@ titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const str
     TRY(db_run(db, err, "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)", "uuuituii", c->job_id,
                c->step, c->epoch, (int64_t)CHECKPOINT_COMMITTED, c->path, c->bytes, (int64_t)c->world_size,
                event->at_ms));
-    return event_add(db, event, err);
+    return add_change(db, event, c->job_id, c->step, (int)state, CHECKPOINT_COMMITTED, err);
 }
 
 titan_status checkpoint_expire(struct db *db, uint64_t job_id, uint64_t step, const struct event *event,
@@ -41,7 +51,7 @@ titan_status checkpoint_expire(struct db *db, uint64_t job_id, uint64_t step, co
     TRY(state_check_move(&checkpoint_sm, job_id, (int)from, CHECKPOINT_EXPIRED, err));
     TRY(db_run(db, err, "UPDATE checkpoints SET state = ? WHERE job_id = ? AND step = ?", "iuu",
                (int64_t)CHECKPOINT_EXPIRED, job_id, step));
-    return event_add(db, event, err);
+    return add_change(db, event, job_id, step, (int)from, CHECKPOINT_EXPIRED, err);
 }
 
 titan_status checkpoint_list(struct db *db, uint64_t job_id, bool (*each)(const struct checkpoint *c, void *data),

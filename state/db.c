@@ -12,7 +12,7 @@
 
 struct db {
     sqlite3 *handle;
-    bool sync_failed;
+    bool writer, sync_failed;
     int wal_pages;
     struct {
         const char *sql;
@@ -100,6 +100,7 @@ int db_wal_pages(const struct db *db)
 
 void db_checkpoint(struct db *db)
 {
+    titan_assert(db->writer);
     int left = 0, moved = 0;
     int rc = sqlite3_wal_checkpoint_v2(db->handle, NULL, SQLITE_CHECKPOINT_PASSIVE, &left, &moved);
     db->wal_pages = 0; /* look again when as much has been written anew */
@@ -187,6 +188,7 @@ titan_status db_open(const char *path, enum db_mode mode, bool durable, struct d
     struct db *db = calloc(1, sizeof(*db));
     if (!db)
         return titan_fail(err, TITAN_ENOMEM, "job store: out of memory opening '%s'", path);
+    db->writer = mode == DB_WRITER;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (mode == DB_WRITER ? SQLITE_OPEN_CREATE : 0);
     titan_status status = TITAN_OK;
     if (sqlite3_open_v2(path, &db->handle, flags, NULL) != SQLITE_OK) {
@@ -213,6 +215,8 @@ void db_close(struct db *db)
         return;
     for (size_t i = 0; i < DB_STATEMENTS; i++)
         sqlite3_finalize(db->cache[i].stmt);
+    if (db->sync_failed) /* what the WAL holds is for the next process to find out */
+        sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     sqlite3_close(db->handle);
     free(db);
 }

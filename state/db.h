@@ -1,5 +1,8 @@
 /* db.h - one SQLite connection: settings, prepared statements by their text, typed binding, errors as titan_status.
  *
+ * One connection of a file writes and checkpoints, readers never do either: SQLite before 3.51.3 can lose pages when
+ * one connection begins a checkpoint while another resets the WAL ("WAL reset bug", sqlite.org/releaselog/3_51_3.html).
+ *
  * A connection belongs to one thread at a time. Statements are prepared once per SQL literal and kept; the SQL given
  * to these functions must therefore be a string literal (its address is the key). */
 #ifndef TITAN_STATE_DB_H

@@ -1,5 +1,6 @@
 #include "state/epoch.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
@@ -15,6 +16,14 @@ static const struct sm_state epoch_states[] = {
 };
 #undef TO
 const struct sm epoch_sm = {"epoch", epoch_states, sizeof(epoch_states) / sizeof(epoch_states[0])};
+
+static titan_status add_change(struct db *db, const struct event *event, uint64_t job_id, uint64_t number, int from,
+                               int to, struct titan_error *err)
+{
+    char key[48];
+    (void)snprintf(key, sizeof(key), "%llu/%llu", (unsigned long long)job_id, (unsigned long long)number);
+    return event_add_change(db, event, &epoch_sm, key, from, to, 0, err);
+}
 
 titan_status epoch_add(struct db *db, const struct epoch *e, const struct event *event, struct titan_error *err)
 {
@@ -33,7 +42,7 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
         if (rank < e->world_size)
             TRY(db_run(db, err, "UPDATE workers SET rank = ? WHERE id = ?", "iu", (int64_t)rank, e->workers[rank]));
     }
-    return event_add(db, event, err);
+    return add_change(db, event, e->job_id, e->number, EPOCH_NONE, EPOCH_FORMING, err);
 }
 
 titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum epoch_state to, const struct event *event,
@@ -49,7 +58,7 @@ titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum ep
     else
         TRY(db_run(db, err, "UPDATE epochs SET state = ?, ended_at_ms = ? WHERE job_id = ? AND number = ?", "iiuu",
                    (int64_t)to, event->at_ms, job_id, number));
-    return event_add(db, event, err);
+    return add_change(db, event, job_id, number, (int)from, to, err);
 }
 
 titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,

@@ -1,15 +1,124 @@
 #include "state/event.h"
 
-titan_status event_add(struct db *db, const struct event *e, struct titan_error *err)
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+
+/* --- the chain --------------------------------------------------------------------------------------------------- */
+
+static void put_number(struct buf *b, uint64_t n)
 {
-    return db_run(db, err,
-                  "INSERT INTO events (job_id, at_ms, type, message, epoch, step, rank, node, detail)"
-                  " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                  "uittuuitt", e->job_id, e->at_ms, e->type, e->message ? e->message : "", e->epoch, e->step,
-                  (int64_t)e->rank, e->node ? e->node : "", e->detail ? e->detail : "{}");
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(n >> (8 * i));
+    (void)!buf_append(b, bytes, sizeof(bytes));
 }
 
+static void put_text(struct buf *b, const char *text)
+{
+    size_t n = strlen(text);
+    put_number(b, n);
+    (void)!buf_append(b, text, n);
+}
+
+/* Every column in order: numbers as 64 bits, least first; texts as their length and their bytes. */
+static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], const struct event *e, const char *change,
+                             unsigned char ret[EVENT_CHAIN_BYTES], struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf b = BUF_INIT;
+    unsigned n = 0;
+    (void)!buf_append(&b, before, EVENT_CHAIN_BYTES);
+    put_number(&b, e->id);
+    put_number(&b, e->job_id);
+    put_number(&b, (uint64_t)e->at_ms);
+    put_number(&b, e->epoch);
+    put_number(&b, e->step);
+    put_number(&b, (uint64_t)(int64_t)e->rank);
+    put_text(&b, e->type);
+    put_text(&b, e->message);
+    put_text(&b, e->node);
+    put_text(&b, e->detail);
+    put_text(&b, change);
+    if (buf_failed(&b))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    if (EVP_Digest(b.data, b.len, ret, &n, EVP_sha256(), NULL) != 1 || n != EVENT_CHAIN_BYTES)
+        return titan_fail(err, TITAN_EBUG, "job store: SHA-256 is not available");
+    return TITAN_OK;
+}
+
+/* Number of the next event, and the chain it continues. */
+static titan_status chain_end(struct db *db, uint64_t *ret_id, unsigned char ret[EVENT_CHAIN_BYTES],
+                              struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'),"
+                 " (SELECT chain FROM events ORDER BY id DESC LIMIT 1)",
+                 ""));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    *ret_id = row ? col_uint(stmt, 0) + 1 : 1;
+    col_blob(stmt, 1, ret, EVENT_CHAIN_BYTES);
+    db_done(stmt);
+    return status;
+}
+
+/* --- adding ------------------------------------------------------------------------------------------------------ */
+
+static titan_status add(struct db *db, struct event e, const char *change, struct titan_error *err)
+{
+    unsigned char before[EVENT_CHAIN_BYTES], chain[EVENT_CHAIN_BYTES];
+    e.message = e.message ? e.message : "";
+    e.node = e.node ? e.node : "";
+    e.detail = e.detail ? e.detail : "{}";
+    TRY(chain_end(db, &e.id, before, err));
+    TRY(chain_on(before, &e, change, chain, err));
+    return db_run(
+        db, err,
+        "INSERT INTO events (id, job_id, at_ms, type, message, epoch, step, rank, node, detail, change, chain)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "uuittuuitttb", e.id, e.job_id, e.at_ms, e.type, e.message, e.epoch, e.step, (int64_t)e.rank, e.node, e.detail,
+        change, (const void *)chain, sizeof(chain));
+}
+
+titan_status event_add(struct db *db, const struct event *e, struct titan_error *err)
+{
+    return add(db, *e, "", err);
+}
+
+titan_status event_add_change(struct db *db, const struct event *e, const struct sm *what, const char *key, int from,
+                              int to, int64_t count, struct titan_error *err)
+{
+    char change[512];
+    int n = snprintf(change, sizeof(change), "%s %s %s %lld %s", what->name, sm_name(what, from), sm_name(what, to),
+                     (long long)count, key);
+    if (n >= (int)sizeof(change))
+        return titan_fail(err, TITAN_EBUG, "job store: the key of a %s is too long", what->name);
+    return add(db, *e, change, err);
+}
+
+/* --- reading ----------------------------------------------------------------------------------------------------- */
+
 #define COLUMNS "id, job_id, at_ms, type, message, epoch, step, rank, node, detail"
+
+static struct event read_event(sqlite3_stmt *stmt)
+{
+    return (struct event){
+        .id = col_uint(stmt, 0),
+        .job_id = col_uint(stmt, 1),
+        .at_ms = col_int(stmt, 2),
+        .type = col_text(stmt, 3),
+        .message = col_text(stmt, 4),
+        .epoch = col_uint(stmt, 5),
+        .step = col_uint(stmt, 6),
+        .rank = (int32_t)col_int(stmt, 7),
+        .node = col_text(stmt, 8),
+        .detail = col_text(stmt, 9),
+    };
+}
 
 titan_status event_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
                         bool (*each)(const struct event *e, void *data), void *data, struct titan_error *err)
@@ -24,21 +133,107 @@ titan_status event_list(struct db *db, uint64_t job_id, uint64_t after, int limi
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct event e = {
-            .id = col_uint(stmt, 0),
-            .job_id = col_uint(stmt, 1),
-            .at_ms = col_int(stmt, 2),
-            .type = col_text(stmt, 3),
-            .message = col_text(stmt, 4),
-            .epoch = col_uint(stmt, 5),
-            .step = col_uint(stmt, 6),
-            .rank = (int32_t)col_int(stmt, 7),
-            .node = col_text(stmt, 8),
-            .detail = col_text(stmt, 9),
-        };
+        struct event e = read_event(stmt);
         if (!each(&e, data))
             break;
     }
     db_done(stmt);
+    return status;
+}
+
+/* --- verifying --------------------------------------------------------------------------------------------------- */
+
+/* The walk along the chain: where it is, and what it has to find next. */
+struct walk {
+    uint64_t last; /* id of the event before */
+    uint64_t base; /* events up to here are older than the chain: their ids may have gaps */
+    uint64_t checked;
+    unsigned char chain[EVENT_CHAIN_BYTES];
+};
+
+static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct titan_error *err)
+{
+    struct event e = read_event(stmt);
+    unsigned char should[EVENT_CHAIN_BYTES], is[EVENT_CHAIN_BYTES];
+    if (e.id != w->last + 1 && e.id > w->base + 1)
+        return titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %llu are missing",
+                          (unsigned long long)w->last + 1, (unsigned long long)e.id - 1);
+    TRY(chain_on(w->chain, &e, col_text(stmt, 10), should, err));
+    col_blob(stmt, 11, is, sizeof(is));
+    if (memcmp(should, is, sizeof(is)) != 0)
+        return titan_fail(err, TITAN_ECORRUPT, "event log: event %llu (%s, job %llu) is not what was written",
+                          (unsigned long long)e.id, e.type, (unsigned long long)e.job_id);
+    memcpy(w->chain, is, sizeof(is));
+    w->last = e.id;
+    w->checked++;
+    return TITAN_OK;
+}
+
+/* Start behind an event that is taken as it is. */
+static titan_status walk_begin(struct walk *w, struct db *db, uint64_t after, struct titan_error *err)
+{
+    int64_t base = 0;
+    sqlite3_stmt *stmt = NULL;
+    memset(w, 0, sizeof(*w));
+    TRY(db_int(db, 0, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
+    w->base = (uint64_t)base;
+    if (after == 0)
+        return TITAN_OK;
+    TRY(db_query(db, &stmt, err, "SELECT id, chain FROM events WHERE id <= ? ORDER BY id DESC LIMIT 1", "u", after));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    if (row) {
+        w->last = col_uint(stmt, 0);
+        col_blob(stmt, 1, w->chain, sizeof(w->chain));
+    }
+    db_done(stmt);
+    return status;
+}
+
+titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, struct titan_error *err)
+{
+    struct walk w;
+    sqlite3_stmt *stmt = NULL;
+    int64_t end = 0;
+    TRY(walk_begin(&w, db, after, err));
+    TRY(db_int(db, 0, &end, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
+    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
+                 w.last));
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
+        if ((status = check_row(&w, stmt, err)) != TITAN_OK)
+            break;
+    db_done(stmt);
+    if (status == TITAN_OK && w.last < (uint64_t)end && (uint64_t)end > w.base)
+        status = titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %lld are missing",
+                            (unsigned long long)w.last + 1, (long long)end);
+    if (ret_checked)
+        *ret_checked = w.checked;
+    return status;
+}
+
+titan_status event_chain_all(struct db *db, struct titan_error *err)
+{
+    unsigned char chain[EVENT_CHAIN_BYTES] = {0};
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM events ORDER BY id", ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
+        struct event e = read_event(stmt);
+        status = chain_on(chain, &e, "", chain, err);
+        if (status == TITAN_OK)
+            status = db_run(db, err, "UPDATE events SET chain = ? WHERE id = ?", "bu", (const void *)chain,
+                            sizeof(chain), e.id);
+        if (status != TITAN_OK)
+            break;
+    }
+    db_done(stmt);
+    if (status == TITAN_OK) /* also that states of before need not follow from events */
+        status = db_run(db, err,
+                        "INSERT INTO meta VALUES ('chain_base', coalesce((SELECT seq FROM sqlite_sequence"
+                        " WHERE name = 'events'), 0)) ON CONFLICT DO UPDATE SET value = excluded.value",
+                        "");
     return status;
 }

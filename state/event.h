@@ -1,8 +1,18 @@
-/* event.h - what happened, in order. Rows are only ever added, in the transaction of the change they speak of. */
+/* event.h - what happened, in order. Rows are only ever added, in the transaction of the change they speak of.
+ *
+ * The log is a chain: events.chain = SHA-256(chain of the event before | this event in a fixed encoding), the first one
+ * on 32 zero bytes; ids follow each other without a gap. So a row that was changed, taken out or put in later is found
+ * (event_verify), unless all rows behind it were written anew.
+ *
+ * Whatever moves a state also says so in events.change, by event_add_change(); replaying these words gives every state
+ * the tables hold (replay.h). */
 #ifndef TITAN_STATE_EVENT_H
 #define TITAN_STATE_EVENT_H
 
+#include "base/sm.h"
 #include "state/db.h"
+
+#define EVENT_CHAIN_BYTES 32
 
 struct event {
     uint64_t id; /* given by the store; increases over all jobs */
@@ -17,6 +27,14 @@ struct event {
 };
 
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err) TITAN_MUST_USE;
+/* The same, and record that `what` with this key went from a state to a state of its table, and has this count (a job's
+ * restarts, whether a worker's end counted; else 0). */
+titan_status event_add_change(struct db *db, const struct event *e, const struct sm *what, const char *key, int from,
+                              int to, int64_t count, struct titan_error *err) TITAN_MUST_USE;
+/* Check the chain behind event `after` (0 = all of it). TITAN_ECORRUPT names the first event that is wrong. */
+titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, struct titan_error *err) TITAN_MUST_USE;
+/* For the migration that brings the chain: over the events that are there already. */
+titan_status event_chain_all(struct db *db, struct titan_error *err) TITAN_MUST_USE;
 /* Events with id > after in order, of one job or (job_id 0) all, at most limit. each returns false to stop; its event
  * is valid during the call. */
 titan_status event_list(struct db *db, uint64_t job_id, uint64_t after, int limit,

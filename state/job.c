@@ -1,5 +1,6 @@
 #include "state/job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,10 +8,13 @@
 static const struct sm_state job_states[] = {
     [JOB_NONE] = {"none", SM_INITIAL, TO(PENDING)},
     [JOB_PENDING] = {"pending", 0, TO(FORMING) | TO(CANCELLED)},
-    [JOB_FORMING] = {"forming", 0, TO(RUNNING) | TO(RECOVERING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
-    [JOB_RUNNING] = {"running", 0, TO(RECOVERING) | TO(RESIZING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_FORMING] = {"forming", 0,
+                     TO(RUNNING) | TO(RECOVERING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RUNNING] = {"running", 0,
+                     TO(RECOVERING) | TO(RESIZING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
     [JOB_RECOVERING] = {"recovering", 0, TO(RUNNING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
-    [JOB_RESIZING] = {"resizing", 0, TO(RUNNING) | TO(RECOVERING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
+    [JOB_RESIZING] = {"resizing", 0,
+                      TO(RUNNING) | TO(RECOVERING) | TO(PENDING) | TO(CANCELLING) | TO(COMPLETED) | TO(FAILED)},
     [JOB_CANCELLING] = {"cancelling", 0, TO(CANCELLED)},
     [JOB_COMPLETED] = {"completed", SM_FINAL, 0},
     [JOB_FAILED] = {"failed", SM_FINAL | SM_FAILURE, 0},
@@ -25,6 +29,14 @@ titan_status state_check_move(const struct sm *sm, uint64_t job_id, int from, in
         return TITAN_OK;
     return titan_fail(err, TITAN_EBUG, "job %llu: %s may not move from %s to %s", (unsigned long long)job_id, sm->name,
                       sm_name(sm, from), sm_name(sm, to));
+}
+
+static titan_status add_change(struct db *db, const struct event *event, uint64_t id, int from, int to,
+                               int64_t restarts, struct titan_error *err)
+{
+    char key[24];
+    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)id);
+    return event_add_change(db, event, &job_sm, key, from, to, restarts, err);
 }
 
 /* Is the key taken? */
@@ -69,43 +81,81 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
                job->request_hash, s->mesh, (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs,
                (int64_t)s->max_ooms, (int64_t)s->restart_window_s));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
-    return event_add(db,
-                     &(struct event){.job_id = job->id,
-                                     .at_ms = job->submitted_at_ms,
-                                     .type = "job.submitted",
-                                     .message = "submitted",
-                                     .rank = -1},
-                     err);
+    return add_change(db,
+                      &(struct event){.job_id = job->id,
+                                      .at_ms = job->submitted_at_ms,
+                                      .type = "job.submitted",
+                                      .message = "submitted",
+                                      .rank = -1},
+                      job->id, JOB_NONE, JOB_PENDING, 0, err);
+}
+
+static titan_status put_status(struct db *db, uint64_t id, const struct job_status *s, struct titan_error *err)
+{
+    return db_run(db, err,
+                  "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
+                  " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ? WHERE id = ?",
+                  "urrriuiiiitu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
+                  (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms,
+                  s->checkpoint ? s->checkpoint : "", id);
+}
+
+/* What of a job follows from the event log. */
+static titan_status get_replayed(struct db *db, uint64_t id, int *ret_state, int64_t *ret_restarts,
+                                 struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    TRY(db_query(db, &stmt, err, "SELECT state, restarts FROM jobs WHERE id = ?", "u", id));
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && !row)
+        status = titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    if (status == TITAN_OK) {
+        *ret_state = (int)col_int(stmt, 0);
+        *ret_restarts = col_int(stmt, 1);
+    }
+    db_done(stmt);
+    return status;
+}
+
+/* A count that moved without anything to tell goes on record all the same. */
+static titan_status add_restarts(struct db *db, uint64_t id, int state, int64_t restarts, struct titan_error *err)
+{
+    char text[64];
+    struct event e = {.job_id = id, .type = "job.restarts", .message = text, .rank = -1};
+    (void)snprintf(text, sizeof(text), "losses that count: %lld", (long long)restarts);
+    TRY(db_int(db, 0, &e.at_ms, err, "SELECT at_ms FROM events ORDER BY id DESC LIMIT 1", ""));
+    return add_change(db, &e, id, state, state, restarts, err);
 }
 
 titan_status job_update(struct db *db, uint64_t id, const struct job_status *s, const struct event *event,
                         struct titan_error *err)
 {
-    TRY(db_run(db, err,
-               "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
-               " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ? WHERE id = ?",
-               "urrriuiiiitu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
-               (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms, s->checkpoint ? s->checkpoint : "", id));
-    if (db_changes(db) == 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
-    return event ? event_add(db, event, err) : TITAN_OK;
+    int state = JOB_NONE;
+    int64_t restarts = 0;
+    TRY(get_replayed(db, id, &state, &restarts, err));
+    TRY(put_status(db, id, s, err));
+    if (restarts == (int64_t)s->restarts)
+        return event ? event_add(db, event, err) : TITAN_OK;
+    return event ? add_change(db, event, id, state, state, (int64_t)s->restarts, err)
+                 : add_restarts(db, id, state, (int64_t)s->restarts, err);
 }
 
 titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
                       const struct job_status *status, const struct event *event, struct titan_error *err)
 {
-    int64_t from = 0;
-    TRY(db_int(db, -1, &from, err, "SELECT state FROM jobs WHERE id = ?", "u", id));
-    if (from < 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
-    TRY(state_check_move(&job_sm, id, (int)from, to, err));
+    int from = JOB_NONE;
+    int64_t restarts = 0;
+    TRY(get_replayed(db, id, &from, &restarts, err));
+    TRY(state_check_move(&job_sm, id, from, to, err));
     bool keep = to == JOB_CANCELLED && from == JOB_CANCELLING && (!reason || !*reason);
     if (keep)
         TRY(db_run(db, err, "UPDATE jobs SET state = ? WHERE id = ?", "iu", (int64_t)to, id));
     else
         TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to,
                    reason ? reason : "", id));
-    return job_update(db, id, status, event, err);
+    TRY(put_status(db, id, status, err));
+    return add_change(db, event, id, from, to, (int64_t)status->restarts, err);
 }
 
 titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, const struct event *event,
@@ -130,7 +180,7 @@ titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wis
 #define COLUMNS                                                                                                        \
     "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
-    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh,"  \
+    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh,"                \
     " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
@@ -169,9 +219,8 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->spec.max_hangs = (uint32_t)col_int(stmt, 30);
     job->spec.max_ooms = (uint32_t)col_int(stmt, 31);
     job->spec.restart_window_s = (uint32_t)col_int(stmt, 32);
-    job->wish = (struct job_wish){.min = (uint32_t)col_int(stmt, 33),
-                                  .max = (uint32_t)col_int(stmt, 34),
-                                  .number = (uint32_t)col_int(stmt, 35)};
+    job->wish = (struct job_wish){
+        .min = (uint32_t)col_int(stmt, 33), .max = (uint32_t)col_int(stmt, 34), .number = (uint32_t)col_int(stmt, 35)};
     job->status.preemptions = (uint32_t)col_int(stmt, 36);
 }
 

@@ -56,7 +56,7 @@ struct job_spec {
     uint64_t steps;
     uint32_t min_workers, max_workers;
     struct world_set worlds;
-    char mesh[48]; /* degrees that do not give way when workers are lost, "pp=2 tp=4"; "" = none */
+    char mesh[48];    /* degrees that do not give way when workers are lost, "pp=2 tp=4"; "" = none */
     int32_t priority; /* the higher, the sooner */
     /* Losses by cause that are forgiven within restart_window_s. With a window of 0 all losses of the job count, of
      * whatever cause, against max_restarts. */
@@ -102,8 +102,8 @@ struct job {
  */
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err) TITAN_MUST_USE;
-/* TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. A cancel that is through keeps the reason it was
- * asked for with, unless it has one of its own. */
+/* The event says why and is not NULL. TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. A cancel that is
+ * through keeps the reason it was asked for with, unless it has one of its own. */
 titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
                       const struct job_status *status, const struct event *event,
                       struct titan_error *err) TITAN_MUST_USE;

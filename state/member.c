@@ -1,5 +1,7 @@
 #include "state/member.h"
 
+#include <stdio.h>
+
 #include "state/job.h"
 
 #define TO(s) SM_BIT(WORKER_##s)
@@ -14,12 +16,20 @@ static const struct sm_state worker_states[] = {
 #undef TO
 const struct sm worker_sm = {"worker", worker_states, sizeof(worker_states) / sizeof(worker_states[0])};
 
+static titan_status add_change(struct db *db, const struct event *event, const struct worker *w, int from, int to,
+                               struct titan_error *err)
+{
+    char key[24];
+    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)w->id);
+    return event_add_change(db, event, &worker_sm, key, from, to, w->counted, err);
+}
+
 titan_status worker_add(struct db *db, const struct worker *w, const struct event *event, struct titan_error *err)
 {
     TRY(state_check_move(&worker_sm, w->job_id, WORKER_NONE, WORKER_STARTING, err));
     TRY(db_run(db, err, "INSERT INTO workers (id, job_id, run, node, state, started_at_ms) VALUES (?, ?, ?, ?, ?, ?)",
                "uuitii", w->id, w->job_id, (int64_t)w->run, w->node, (int64_t)WORKER_STARTING, event->at_ms));
-    return event_add(db, event, err);
+    return add_change(db, event, w, WORKER_NONE, WORKER_STARTING, err);
 }
 
 titan_status worker_move(struct db *db, const struct worker *w, const struct event *event, struct titan_error *err)
@@ -33,7 +43,7 @@ titan_status worker_move(struct db *db, const struct worker *w, const struct eve
                "itiiitiu", (int64_t)w->state, w->address ? w->address : "", (int64_t)w->exit_code, (int64_t)w->signal,
                (int64_t)w->counted, w->reason ? w->reason : "",
                sm_final(&worker_sm, (int)w->state) ? event->at_ms : (int64_t)0, w->id));
-    return event_add(db, event, err);
+    return add_change(db, event, w, (int)from, (int)w->state, err);
 }
 
 titan_status worker_set_pid(struct db *db, uint64_t id, int64_t pid, const struct event *event, struct titan_error *err)

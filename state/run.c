@@ -1,5 +1,7 @@
 #include "state/run.h"
 
+#include <stdio.h>
+
 #include "state/job.h"
 
 #define TO(s) SM_BIT(RUN_##s)
@@ -14,13 +16,21 @@ static const struct sm_state run_states[] = {
 #undef TO
 const struct sm run_sm = {"run", run_states, sizeof(run_states) / sizeof(run_states[0])};
 
+static titan_status add_change(struct db *db, const struct event *event, uint64_t job_id, uint32_t number, int from,
+                               int to, struct titan_error *err)
+{
+    char key[48];
+    (void)snprintf(key, sizeof(key), "%llu/%u", (unsigned long long)job_id, number);
+    return event_add_change(db, event, &run_sm, key, from, to, 0, err);
+}
+
 titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const struct event *event,
                      struct titan_error *err)
 {
     TRY(state_check_move(&run_sm, job_id, RUN_NONE, RUN_ACTIVE, err));
     TRY(db_run(db, err, "INSERT INTO runs (job_id, number, state, started_at_ms) VALUES (?, ?, ?, ?)", "uiii", job_id,
                (int64_t)number, (int64_t)RUN_ACTIVE, event->at_ms));
-    return event_add(db, event, err);
+    return add_change(db, event, job_id, number, RUN_NONE, RUN_ACTIVE, err);
 }
 
 titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,
@@ -32,7 +42,7 @@ titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_
     TRY(state_check_move(&run_sm, job_id, (int)from, to, err));
     TRY(db_run(db, err, "UPDATE runs SET state = ?, reason = ?, ended_at_ms = ? WHERE job_id = ? AND number = ?",
                "itiui", (int64_t)to, reason ? reason : "", event->at_ms, job_id, (int64_t)number));
-    return event_add(db, event, err);
+    return add_change(db, event, job_id, number, (int)from, to, err);
 }
 
 titan_status run_last(struct db *db, uint64_t job_id, uint32_t *ret_number, enum run_state *ret_state,

@@ -3,6 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "state/event.h"
+
+#define CHECK_PAGES (64 << 20 >> 12) /* what is looked at in well under a second */
+
 /* State columns hold the numbers of the enums in job.h, run.h, epoch.h, member.h, checkpoint.h and node.h. */
 static const char store_v1[] =
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
@@ -74,6 +78,9 @@ static const char metrics_v1[] =
 static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
 static const char store_v3[] =
+    /* The log as a chain, and what each event did to a state (event.h). */
+    "ALTER TABLE events ADD COLUMN change TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE events ADD COLUMN chain BLOB NOT NULL DEFAULT x'';"
     /* Priorities, budgets per cause (a window of 0: one budget for all, as before), wishes of resize. */
     "ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN max_node_losses INTEGER NOT NULL DEFAULT 0;"
@@ -107,9 +114,14 @@ static const char store_v3[] =
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};
 
-const struct schema schema_store = {"job store", 0x5469746e, SCHEMA_VERSION, store_migrations}; /* "Titn" */
-/* "Timt" */
-const struct schema schema_metrics = {"metrics store", 0x54696d74, SCHEMA_METRICS_VERSION, metrics_migrations};
+static titan_status store_after(struct db *db, int v, struct titan_error *err)
+{
+    return v == 2 ? event_chain_all(db, err) : TITAN_OK;
+}
+
+/* "Titn", "Timt" */
+const struct schema schema_store = {"job store", 0x5469746e, SCHEMA_VERSION, store_migrations, store_after};
+const struct schema schema_metrics = {"metrics store", 0x54696d74, SCHEMA_METRICS_VERSION, metrics_migrations, NULL};
 
 titan_status schema_probe(const struct schema *schema, const char *path, bool *ret_unclean, struct titan_error *err)
 {
@@ -159,6 +171,8 @@ titan_status schema_migrate(const struct schema *schema, struct db *db, struct t
                  schema->application_id, (long long)version + 1);
         TRY(db_exec(db, "BEGIN IMMEDIATE", err));
         titan_status status = db_exec(db, schema->migrations[version], err);
+        if (status == TITAN_OK && schema->after)
+            status = schema->after(db, (int)version, err);
         if (status == TITAN_OK)
             status = db_exec(db, pragmas, err);
         if (status != TITAN_OK) {
@@ -171,14 +185,37 @@ titan_status schema_migrate(const struct schema *schema, struct db *db, struct t
     return TITAN_OK;
 }
 
-titan_status schema_check(struct db *db, struct titan_error *err)
+static titan_status quick_check(struct db *db, const char *table, struct titan_error *err)
 {
-    sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "PRAGMA quick_check(1)", ""));
+    char sql[96];
+    (void)snprintf(sql, sizeof(sql), "PRAGMA quick_check(%s)", table);
+    sqlite3_stmt *stmt = NULL; /* not through db.h, which keys its statements by their literal */
+    if (sqlite3_prepare_v2(db_handle(db), sql, -1, &stmt, NULL) != SQLITE_OK)
+        return db_fail(db, sql, err);
     bool row = false;
     titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && row && strcmp(col_text(stmt, 0), "ok") != 0)
         status = titan_fail(err, TITAN_ECORRUPT, "job store is damaged: %s", col_text(stmt, 0));
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+titan_status schema_check(struct db *db, bool bounded, struct titan_error *err)
+{
+    int64_t pages = 0;
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_int(db, 0, &pages, err, "PRAGMA page_count", ""));
+    if (!bounded || pages <= CHECK_PAGES)
+        return quick_check(db, "1", err);
+    TRY(db_query(db, &stmt, err,
+                 "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('recipes',"
+                 " 'events', 'metrics') ORDER BY name",
+                 ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
+        if ((status = quick_check(db, col_text(stmt, 0), err)) != TITAN_OK)
+            break;
     db_done(stmt);
     return status;
 }

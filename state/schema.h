@@ -15,6 +15,8 @@ struct schema {
     const char *what;
     int application_id, version;
     const char *const *migrations; /* migrations[v] brings version v to v+1 */
+    /* What SQL cannot do, after migrations[v] and in its transaction; NULL = nothing. */
+    titan_status (*after)(struct db *db, int v, struct titan_error *err);
 };
 extern const struct schema schema_store, schema_metrics;
 
@@ -25,7 +27,8 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
                           struct titan_error *err) TITAN_MUST_USE;
 /* Create or migrate; the connection is the file's writer. */
 titan_status schema_migrate(const struct schema *schema, struct db *db, struct titan_error *err) TITAN_MUST_USE;
-/* PRAGMA quick_check: TITAN_ECORRUPT with its first finding. */
-titan_status schema_check(struct db *db, struct titan_error *err) TITAN_MUST_USE;
+/* PRAGMA quick_check: TITAN_ECORRUPT with its first finding. bounded: of a large file without the tables that make it
+ * large (recipes, events, metrics), so that a start does not wait for all of it to be read. */
+titan_status schema_check(struct db *db, bool bounded, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

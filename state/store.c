@@ -8,12 +8,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "state/event.h"
 #include "state/schema.h"
 
 #define DELIVER_SLICE_NS 300000
 #define WRITER_NICE 10
+#define TAIL_EVENTS 1000 /* whose chain is checked at every start */
 
 static const struct log store_log = {.subsystem = "store"};
 
@@ -163,9 +166,17 @@ static void on_wake(uv_async_t *wake)
 static void queue_write(struct store *s, bool metrics, store_fn fn, void *arg, store_done done)
 {
     struct store_item *item = calloc(1, sizeof(*item));
-    if (!item || s->stopping) {
+    bool none = metrics && !s->metrics_writer;
+    if (!item || s->stopping || none) {
         struct titan_error err = {0};
-        titan_fail(&err, item ? TITAN_ECANCELLED : TITAN_ENOMEM, "job store: %s", item ? "closing" : "out of memory");
+        titan_fail(&err,
+                   none   ? TITAN_EIO
+                   : item ? TITAN_ECANCELLED
+                          : TITAN_ENOMEM,
+                   "job store: %s",
+                   none   ? "metrics.db is not open"
+                   : item ? "closing"
+                          : "out of memory");
         free(item);
         if (done)
             done(arg, &err);
@@ -251,35 +262,97 @@ static titan_status open_file(const struct schema *schema, const char *path, boo
 {
     TRY(db_open(path, DB_WRITER, durable, ret_writer, err));
     if (check)
-        TRY(schema_check(*ret_writer, err));
+        TRY(schema_check(*ret_writer, true, err));
     TRY(schema_migrate(schema, *ret_writer, err));
     return db_open(path, DB_READER, durable, ret_reader, err);
 }
 
-static titan_status open_files(struct store *s, const char *dir, struct titan_error *err)
+/* The newest events: what damage of the last minutes would show in. */
+static titan_status check_tail(struct db *db, struct titan_error *err)
 {
-    char path[PATH_MAX], metrics[PATH_MAX];
-    if (snprintf(path, sizeof(path), "%s/titan.db", dir) >= (int)sizeof(path) ||
-        snprintf(metrics, sizeof(metrics), "%s/metrics.db", dir) >= (int)sizeof(metrics))
-        return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    int64_t from = 0;
+    TRY(db_int(db, 0, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
+    titan_status status = event_verify(db, (uint64_t)from, NULL, err);
+    if (status == TITAN_ECORRUPT && err)
+        titan_error_hint(err, "`titanctl admin verify` says more; `titanctl admin restore` puts a backup in its place");
+    return status;
+}
+
+static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
+{
     bool unclean = false;
+    int64_t term = 0;
     TRY(db_rewrite_wal(path, err));
-    TRY(db_rewrite_wal(metrics, err));
     TRY(schema_probe(&schema_store, path, &unclean, err));
-    TRY(schema_probe(&schema_metrics, metrics, NULL, err));
+    *ret_unclean = unclean;
     if (unclean)
         tlog_warn(&store_log, "the store was not closed; checking it", "path=\"%s\"", path);
     TRY(open_file(&schema_store, path, true, unclean, &s->writer, &s->reader, err));
-    TRY(open_file(&schema_metrics, metrics, false, unclean, &s->metrics_writer, &s->metrics_reader, err));
+    TRY(check_tail(s->writer, err));
     TRY(db_exec(s->writer,
                 "BEGIN IMMEDIATE;"
                 "INSERT INTO meta VALUES ('clean', 0) ON CONFLICT DO UPDATE SET value = 0;"
                 "INSERT INTO meta VALUES ('term', 1) ON CONFLICT DO UPDATE SET value = value + 1;"
                 "COMMIT",
                 err));
-    int64_t term = 0;
     TRY(db_int(s->writer, 0, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
     s->term = (uint64_t)term;
+    tlog_info(&store_log, "open", "path=\"%s\" term=%lld sqlite=%s", path, (long long)term, sqlite3_libversion());
+    return TITAN_OK;
+}
+
+static titan_status open_metrics(struct store *s, const char *path, bool unclean, struct titan_error *err)
+{
+    TRY(db_rewrite_wal(path, err));
+    TRY(schema_probe(&schema_metrics, path, NULL, err));
+    titan_status status = open_file(&schema_metrics, path, false, unclean, &s->metrics_writer, &s->metrics_reader, err);
+    if (status == TITAN_OK)
+        return TITAN_OK;
+    db_close(TAKE(s->metrics_reader));
+    db_close(TAKE(s->metrics_writer));
+    return status;
+}
+
+/* Out of the way, for whoever wants to look into it. */
+static void set_metrics_aside(const char *path)
+{
+    char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32];
+    (void)snprintf(aside, sizeof(aside), "%s.damaged-%s", path, clock_format(clock_wall_ms(), when));
+    (void)snprintf(wal, sizeof(wal), "%s-wal", path);
+    if (rename(path, aside) == 0)
+        tlog_warn(&store_log, "the metrics are damaged: moved away, new ones begin", "path=\"%s\"", aside);
+    (void)unlink(wal);
+}
+
+/* No run and no job depends on its metrics: a start goes on without those it cannot have. */
+static void try_metrics(struct store *s, const char *path, bool unclean)
+{
+    struct titan_error err = {0};
+    titan_status status = open_metrics(s, path, unclean, &err);
+    if (status == TITAN_ECORRUPT) {
+        set_metrics_aside(path);
+        status = open_metrics(s, path, unclean, &err);
+    }
+    if (status != TITAN_OK)
+        tlog_error(&store_log, "there are no metrics until the next start", "reason=\"%s\"", err.msg);
+}
+
+static titan_status open_files(struct store *s, const char *dir, struct titan_error *err)
+{
+    char path[PATH_MAX], metrics[PATH_MAX];
+    bool unclean = false;
+    if (snprintf(path, sizeof(path), "%s/titan.db", dir) >= (int)sizeof(path) ||
+        snprintf(metrics, sizeof(metrics), "%s/metrics.db", dir) >= (int)sizeof(metrics))
+        return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    struct titan_error why = {0};
+    if (schema_probe(&schema_metrics, metrics, NULL, &why) ==
+        TITAN_EVERSION) { /* a newer Titan's: nothing is touched */
+        if (err)
+            *err = why;
+        return TITAN_EVERSION;
+    }
+    TRY(open_jobs(s, path, &unclean, err));
+    try_metrics(s, metrics, unclean);
     return TITAN_OK;
 }
 
@@ -347,7 +420,8 @@ void store_close(struct store *s, void (*done)(void *), void *data)
     pthread_cond_signal(&s->more);
     pthread_join(s->thread, NULL);
     (void)deliver(s, INT64_MAX);
-    (void)!db_run(s->writer, NULL, "UPDATE meta SET value = 1 WHERE key = 'clean'", "");
+    if (db_sync_failed(s->writer, NULL) == TITAN_OK)
+        (void)!db_run(s->writer, NULL, "UPDATE meta SET value = 1 WHERE key = 'clean'", "");
     close_files(s);
     uv_close((uv_handle_t *)&s->wake, on_wake_closed);
 }

@@ -18,7 +18,8 @@ struct store;
 typedef void (*store_done)(void *arg, const struct titan_error *err);
 
 /* Opens or creates DIR/titan.db and DIR/metrics.db. TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe; after an unclean
- * stop the store is checked (PRAGMA quick_check) before it is used. */
+ * stop the store is checked (PRAGMA quick_check, bounded) before it is used, and the chain of the newest events always.
+ * Damaged metrics are moved away; metrics that cannot be opened are gone without. */
 titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Commits what is queued, calls every done, closes, then calls done(data) on the loop. */
 void store_close(struct store *s, void (*done)(void *), void *data);
@@ -35,7 +36,7 @@ titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct tit
  */
 void store_on_failure(struct store *s, void (*failed)(void *data, const struct titan_error *err), void *data);
 struct db *store_reader(struct store *s);
-struct db *store_metrics_reader(struct store *s);
+struct db *store_metrics_reader(struct store *s); /* NULL: metrics.db could not be opened */
 
 /* Age of the oldest write that is not back yet, in ms; 0 when there is none. */
 int64_t store_lag_ms(const struct store *s);

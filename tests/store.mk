@@ -2,4 +2,4 @@
 
 .PHONY: test-store
 test-store: $(BUILD)/tests/unit/state/test_disk_faults ## the store under disk faults and 10,000 power cuts (SEED=n CUTS=10000)
-	@CUTS=$(or $(CUTS),10000) $(if $(SEED),SEED=$(SEED)) $<
+	@STRIDE=1 CUTS=$(or $(CUTS),10000) $(if $(SEED),SEED=$(SEED)) $<

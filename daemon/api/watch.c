@@ -86,6 +86,14 @@ static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *er
     return TITAN_OK;
 }
 
+static titan_status list_metrics(struct watcher *w, struct titan_error *err)
+{
+    struct db *db = store_metrics_reader(w->owner->store);
+    if (!db)
+        return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
+    return metric_list(db, w->job_id, w->after, READ_AT_ONCE, each_metric, w, err);
+}
+
 static void pump(struct watcher *w)
 {
     struct coordinator *c = w->owner;
@@ -96,8 +104,7 @@ static void pump(struct watcher *w)
         w->again = false;
         status = is_over(w, &over, &err);
         if (status == TITAN_OK && w->metrics)
-            status =
-                metric_list(store_metrics_reader(c->store), w->job_id, w->after, READ_AT_ONCE, each_metric, w, &err);
+            status = list_metrics(w, &err);
         else if (status == TITAN_OK)
             status = event_list(store_reader(c->store), w->job_id, w->after, READ_AT_ONCE, each_event, w, &err);
     } while (status == TITAN_OK && w->again && !w->full && !w->failed);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "daemon/coordinator/restore.h"
+#include "state/replay.h"
 #include "state/schema.h"
 
 void disk_open(bool store)
@@ -61,8 +62,11 @@ void disk_apply(int submit, const struct change *list)
 void disk_restore(struct core *core, struct core_time now)
 {
     struct titan_error err = {0};
-    if (S->disk.db)
-        CHECK("I5", core_restore(core, S->disk.db, now, &err) == TITAN_OK, "restore: %s", err.msg);
-    else
+    if (!S->disk.db) {
         image_restore(core, now);
+        return;
+    }
+    CHECK("I5", event_verify(S->disk.db, 0, NULL, &err) == TITAN_OK, "store: %s", err.msg);
+    CHECK("I6", replay_check(S->disk.db, NULL, NULL, NULL, &err) == TITAN_OK, "store: %s", err.msg);
+    CHECK("I5", core_restore(core, S->disk.db, now, &err) == TITAN_OK, "restore: %s", err.msg);
 }

@@ -220,19 +220,13 @@ static int bit_index(uint32_t op)
     return __builtin_ctz(op);
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* Count the operation, let the watcher see it, and say whether it is to fail. */
 static bool begin(struct disk *d, uint32_t op, const char *name)
 {
     d->counts[bit_index(op)]++;
     if (d->watch && d->watch_ops & op)
         d->watch(d, d->watch_data);
-    if (!(d->fault.ops & op) || (name && !ends_with(name, d->fault.name)) || d->fault.left == 0 || --d->fault.left > 0)
+    if (!(d->fault.ops & op) || (name && !strstr(name, d->fault.name)) || d->fault.left == 0 || --d->fault.left > 0)
         return false;
     d->fault.left = d->fault.lasting;
     d->faults++;

@@ -34,7 +34,7 @@ void disk_free(struct disk *d); /* unmounted, and every file closed; NULL is fin
 void disk_mount(struct disk *d);
 void disk_unmount(struct disk *d); /* SQLite's own default is back */
 
-/* Of the operations in `ops` on files whose name ends in `name` (NULL = all), the n-th from now (1 = the next) has the
+/* Of the operations in `ops` on files with `name` in their name (NULL = all), the n-th from now (1 = the next) has the
  * fault, and with `lasting` all after it, too. Replaces the fault set before; ops 0 takes it away. */
 void disk_fail(struct disk *d, uint32_t ops, const char *name, uint64_t n, enum disk_fault fault, bool lasting);
 void disk_on_failed_sync(struct disk *d, enum disk_failed_sync what); /* at first DISK_SYNC_FORGETS */

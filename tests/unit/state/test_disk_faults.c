@@ -1,5 +1,5 @@
 /* The store on a disk that fails: fault scenarios 15 (full), 16 (an operation fails) and 17 (the power goes).
- *   SEED=n repeats a run; CUTS=10000 and ROUNDS=100 make it long (`make test-store`). */
+ *   SEED=n repeats a run; CUTS=10000 and STRIDE=1 make it whole (`make test-store`). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,9 +11,11 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "state/change.h"
 #include "state/group.h"
 #include "state/metric.h"
+#include "state/replay.h"
 #include "state/schema.h"
 #include "state/store.h"
 #include "tests/support/disk.h"
@@ -49,7 +51,7 @@ static titan_status open_db(struct db **ret)
     TRY(db_rewrite_wal(PATH, &err));
     TRY(schema_probe(&schema_store, PATH, NULL, &err));
     TRY(db_open(PATH, DB_WRITER, true, &db, &err));
-    titan_status status = schema_check(db, &err);
+    titan_status status = schema_check(db, false, &err);
     if (status == TITAN_OK)
         status = schema_migrate(&schema_store, db, &err);
     if (status == TITAN_OK)
@@ -82,18 +84,36 @@ static struct job plain_job(uint64_t id)
     return job;
 }
 
-/* One group of 1 to 4 submits with recipes of different lengths. */
+/* An older job goes on to some state it may go on to. */
+static titan_status write_move(struct db *db, void *arg, struct titan_error *err)
+{
+    uint64_t id = *(uint64_t *)arg;
+    struct event e = {.job_id = id, .at_ms = 7, .type = "job.state", .message = "moved", .rank = -1};
+    struct job_status status = {.restarts = (uint32_t)id % 3};
+    int64_t from = 0;
+    TRY(db_int(db, 0, &from, err, "SELECT state FROM jobs WHERE id = ?", "u", id));
+    for (int to = 1; to < job_sm.count; to++)
+        if (sm_allowed(&job_sm, (int)from, to))
+            return job_move(db, id, (enum job_state)to, "", &status, &e, err);
+    return TITAN_OK;
+}
+
+/* One group of 1 to 4 submits with recipes of different lengths, and a move now and then. */
 static void submit_some(struct ledger *l)
 {
     struct submit s[4];
     struct group_stats stats = {0};
     uint64_t n = 1 + draw(ARRAY_SIZE(s));
+    uint64_t moved = l->acked ? l->acked_jobs[draw(l->acked)] : 0;
+    struct group_write move = {.fn = write_move, .arg = &moved};
     for (uint64_t i = 0; i < n; i++) {
         s[i] = (struct submit){.job = plain_job(++l->tried),
                                .recipe = l->recipe + draw(sizeof(l->recipe)),
                                .write = {.fn = write_submit, .next = i + 1 < n ? &s[i + 1].write : NULL}};
         s[i].write.arg = &s[i];
     }
+    if (moved && draw(2))
+        s[n - 1].write.next = &move;
     group_commit(l->db, &s[0].write, &stats);
     for (uint64_t i = 0; i < n; i++)
         if (s[i].write.err.status == TITAN_OK)
@@ -119,7 +139,10 @@ static void check_db(struct ledger *l, struct db *db, const char *when, uint64_t
     }
     assert_true(query(db, "SELECT count(*) FROM jobs") <= (int64_t)l->tried);
     assert_int_equal(query(db, "SELECT count(*) FROM jobs LEFT JOIN recipes ON job_id = id WHERE text IS NULL"), 0);
-    assert_int_equal(query(db, "SELECT count(*) FROM jobs"), query(db, "SELECT count(*) FROM events"));
+    struct titan_error err = {0};
+    if (event_verify(db, 0, NULL, &err) != TITAN_OK ||
+        (seed % 4 == 0 && replay_check(db, NULL, NULL, NULL, &err) != TITAN_OK))
+        fail_msg("%s (seed %llu): %s", when, (unsigned long long)seed, err.msg);
 }
 
 static void ledger_init(struct ledger *l)
@@ -228,17 +251,15 @@ static void check_next_life(struct ledger *l, struct disk *d, const struct fault
     check_db(l, l->db, fault->what, n);
     submit_some(l);
     assert_int_equal(db_sync_failed(l->db, NULL), TITAN_OK);
-    for (uint64_t i = 0; i < 3; i++) {
-        struct disk *after = disk_after_power_cut(next, rng + i);
-        struct db *db = NULL;
-        disk_mount(after);
-        if (open_db(&db) != TITAN_OK)
-            fail_msg("%s at %llu, then a power cut: the store does not open", fault->what, (unsigned long long)n);
-        check_db(l, db, fault->what, n);
-        db_close(db);
-        disk_unmount(after);
-        disk_free(after);
-    }
+    struct disk *after = disk_after_power_cut(next, n);
+    struct db *db = NULL;
+    disk_mount(after);
+    if (open_db(&db) != TITAN_OK)
+        fail_msg("%s at %llu, then a power cut: the store does not open", fault->what, (unsigned long long)n);
+    check_db(l, db, fault->what, n);
+    db_close(db);
+    disk_unmount(after);
+    disk_free(after);
     db_close(l->db);
     disk_unmount(next);
     disk_free(next);
@@ -282,12 +303,172 @@ static void test_every_operation_fails_once(void **state)
         {DISK_SYNC, DISK_EIO, DISK_SYNC_RETRIES, "failed fsync, still dirty"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(faults); i++) {
-        uint64_t n = 1;
-        while (fail_nth(&faults[i], n))
-            n++;
-        assert_true(n > 5);
-        print_message("# %s: each of %llu operations\n", faults[i].what, (unsigned long long)(n - 1));
+        uint64_t stride = number_of("STRIDE", faults[i].ops == DISK_SYNC ? 1 : 5), n = 1 + draw(stride), tried = 0;
+        for (; fail_nth(&faults[i], n); n += stride)
+            tried++;
+        assert_true(tried > 5);
+        print_message("# %s: %llu of %llu operations\n", faults[i].what, (unsigned long long)tried,
+                      (unsigned long long)(n - 1));
     }
+}
+
+/* --- the whole store, with its thread ------------------------------------------------------------------------------
+ */
+
+struct whole {
+    uv_loop_t loop;
+    struct store *store;
+    struct disk *disk;
+    uint64_t next;
+    int done, ok, failures;
+};
+
+static void set_up(struct whole *f, uint64_t seed)
+{
+    memset(f, 0, sizeof(*f));
+    f->disk = disk_new(seed);
+    disk_mount(f->disk);
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+}
+
+static void open_whole(struct whole *f)
+{
+    struct titan_error err = {0};
+    if (store_open(&f->loop, "/s", &f->store, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void close_whole(struct whole *f)
+{
+    store_close(f->store, NULL, NULL);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    f->store = NULL;
+}
+
+static void tear_down(struct whole *f)
+{
+    if (f->store)
+        close_whole(f);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    disk_unmount(f->disk);
+    disk_free(f->disk);
+}
+
+static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
+{
+    struct whole *f = arg;
+    struct job job = plain_job(++f->next);
+    uint64_t existing = 0;
+    return job_submit(db, &job, "text", &existing, err);
+}
+
+static titan_status write_metric(struct db *db, void *arg, struct titan_error *err)
+{
+    struct whole *f = arg;
+    return metric_put(db, &(struct metric){.job_id = 1, .step = ++f->next}, err);
+}
+
+static void on_done(void *arg, const struct titan_error *err)
+{
+    struct whole *f = arg;
+    f->done++;
+    f->ok += err->status == TITAN_OK;
+}
+
+/* So many writes, one after the other; how many of them went in. */
+static int write_some(struct whole *f, bool metrics, int n)
+{
+    f->done = f->ok = 0;
+    while (f->done < n) {
+        int before = f->done;
+        if (metrics)
+            store_write_metrics(f->store, write_metric, f, on_done);
+        else
+            store_write(f->store, write_job, f, on_done);
+        while (f->done == before)
+            uv_run(&f->loop, UV_RUN_ONCE);
+    }
+    return f->ok;
+}
+
+static void on_failure(void *data, const struct titan_error *err)
+{
+    struct whole *f = data;
+    assert_int_equal(err->status, TITAN_EIO);
+    f->failures++;
+}
+
+static void test_metrics_hurt_nobody(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {DISK_ALL, DISK_WRITE, DISK_SYNC, DISK_READ};
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct whole f;
+        set_up(&f, i);
+        open_whole(&f);
+        store_on_failure(f.store, on_failure, &f);
+        assert_int_equal(write_some(&f, true, 10), 10);
+        disk_fail(f.disk, kinds[i], "metrics.db", 1, DISK_EIO, true);
+        (void)write_some(&f, true, 10);
+        assert_int_equal(write_some(&f, false, 20), 20);
+        close_whole(&f);
+        open_whole(&f); /* with metrics.db failing still */
+        assert_int_equal(write_some(&f, false, 20), 20);
+        (void)write_some(&f, true, 1);
+        close_whole(&f);
+        disk_fail(f.disk, 0, NULL, 0, DISK_EIO, false);
+        open_whole(&f);
+        assert_int_equal(write_some(&f, true, 10), 10);
+        assert_int_equal(f.failures, 0);
+        assert_int_equal(query(store_reader(f.store), "SELECT count(*) FROM jobs"), 40);
+        tear_down(&f);
+    }
+}
+
+/* They are moved away as a file, so this one is about real files. */
+static void test_damaged_metrics_are_moved_away(void **state)
+{
+    (void)state;
+    struct whole f = {.next = 0};
+    char dir[] = "/tmp/titan-store-XXXXXX", text[256];
+    struct titan_error err = {0};
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(text, sizeof(text), "%s/metrics.db", dir);
+    FILE *file = fopen(text, "we");
+    assert_non_null(file);
+    for (int i = 0; i < 1000; i++)
+        (void)fputs("this is no database ", file);
+    (void)fclose(file);
+    assert_int_equal(uv_loop_init(&f.loop), 0);
+    if (store_open(&f.loop, dir, &f.store, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(write_some(&f, true, 3), 3);
+    close_whole(&f);
+    (void)snprintf(text, sizeof(text), "test -s %s/metrics.db.damaged-*", dir);
+    assert_int_equal(system(text), 0);
+    assert_int_equal(uv_loop_close(&f.loop), 0);
+    assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
+}
+
+/* Whoever opened the store hears of it before any result; nothing is written behind it. */
+static void test_failed_fsync_ends_writing(void **state)
+{
+    (void)state;
+    struct whole f;
+    set_up(&f, 1);
+    open_whole(&f);
+    store_on_failure(f.store, on_failure, &f);
+    assert_int_equal(write_some(&f, false, 5), 5);
+    disk_fail(f.disk, DISK_SYNC, "titan.db", 1, DISK_EIO, false);
+    assert_int_equal(write_some(&f, false, 1), 0);
+    assert_true(f.failures > 0);
+    uint64_t written = disk_count(f.disk, DISK_WRITE);
+    assert_int_equal(write_some(&f, false, 3), 0);
+    assert_int_equal(disk_count(f.disk, DISK_WRITE), written);
+    close_whole(&f);
+    open_whole(&f); /* a new process */
+    assert_int_equal(write_some(&f, false, 1), 1);
+    tear_down(&f);
 }
 
 /* --- 15: no space left ---------------------------------------------------------------------------------------------
@@ -342,6 +523,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_full_disk, seed_random),
+        cmocka_unit_test_setup(test_metrics_hurt_nobody, seed_random),
+        cmocka_unit_test_setup(test_damaged_metrics_are_moved_away, seed_random),
+        cmocka_unit_test_setup(test_failed_fsync_ends_writing, seed_random),
         cmocka_unit_test_setup(test_every_operation_fails_once, seed_random),
         cmocka_unit_test_setup(test_power_cuts, seed_random),
     };

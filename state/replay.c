@@ -1,0 +1,206 @@
+#include "state/replay.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "state/checkpoint.h"
+#include "state/epoch.h"
+#include "state/job.h"
+#include "state/member.h"
+#include "state/node.h"
+#include "state/run.h"
+
+#define SAY_MAX 100
+
+/* Where the tables say that things stand; key as the nouns' files write it into their events. */
+static const struct table {
+    const struct sm *sm;
+    const char *rows;
+} tables[] = {
+    {&job_sm, "SELECT id, state, restarts FROM jobs"},
+    {&run_sm, "SELECT job_id || '/' || number, state, 0 FROM runs"},
+    {&epoch_sm, "SELECT job_id || '/' || number, state, 0 FROM epochs"},
+    {&worker_sm, "SELECT id, state, counted FROM workers"},
+    {&checkpoint_sm, "SELECT job_id || '/' || step, state, 0 FROM checkpoints"},
+    {&node_sm, "SELECT name, state, 0 FROM nodes"},
+};
+
+struct replay {
+    struct db *db, *states; /* the store; what the log has led to, in memory */
+    bool older;             /* the store has rows from before the log had changes */
+    struct replay_report report;
+    void (*say)(const char *line, void *data);
+    void *data;
+};
+
+static __attribute__((format(printf, 2, 3))) void differs(struct replay *r, const char *fmt, ...)
+{
+    char line[640];
+    va_list ap;
+    if (r->report.wrong++ >= SAY_MAX || !r->say)
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    r->say(line, r->data);
+}
+
+/* --- the log ----------------------------------------------------------------------------------------------------- */
+
+/* "job running recovering 2 17" */
+struct step {
+    const struct sm *sm;
+    int from, to;
+    int64_t count;
+    const char *key;
+};
+
+static bool parse_step(const char *change, struct step *ret)
+{
+    char noun[16], from[24], to[24];
+    long long count = 0;
+    int n = 0;
+    if (sscanf(change, "%15s %23s %23s %lld %n", noun, from, to, &count, &n) != 4 || n == 0)
+        return false;
+    ret->sm = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        if (strcmp(tables[i].sm->name, noun) == 0)
+            ret->sm = tables[i].sm;
+    ret->from = ret->sm ? sm_parse(ret->sm, from) : -1;
+    ret->to = ret->sm ? sm_parse(ret->sm, to) : -1;
+    ret->count = count;
+    ret->key = change + n;
+    return ret->sm && ret->from >= 0 && ret->to >= 0;
+}
+
+/* Where it stands so far; false when the log has not spoken of it. */
+static titan_status standing(struct replay *r, const char *noun, const char *key, bool *ret_there, int *ret_state,
+                             int64_t *ret_count, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(r->states, &stmt, err, "SELECT state, count FROM states WHERE noun = ? AND key = ?", "tt", noun, key));
+    titan_status status = db_step(r->states, stmt, ret_there, err);
+    *ret_state = *ret_there ? (int)col_int(stmt, 0) : 0;
+    *ret_count = *ret_there ? col_int(stmt, 1) : 0;
+    db_done(stmt);
+    return status;
+}
+
+static titan_status take_step(struct replay *r, uint64_t id, const struct step *s, struct titan_error *err)
+{
+    bool there = false;
+    int state = 0;
+    int64_t count = 0;
+    TRY(standing(r, s->sm->name, s->key, &there, &state, &count, err));
+    if (s->from != state && (there || !r->older))
+        differs(r, "event %llu takes %s %s from %s, where it was %s", (unsigned long long)id, s->sm->name, s->key,
+                sm_name(s->sm, s->from), sm_name(s->sm, state));
+    if (s->from != s->to && !sm_allowed(s->sm, s->from, s->to))
+        differs(r, "event %llu takes %s %s from %s to %s, which may not be", (unsigned long long)id, s->sm->name,
+                s->key, sm_name(s->sm, s->from), sm_name(s->sm, s->to));
+    r->report.changes++;
+    return db_run(r->states, err, "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", "ttii", s->sm->name, s->key,
+                  (int64_t)s->to, s->count);
+}
+
+static titan_status replay_log(struct replay *r, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(r->db, &stmt, err, "SELECT id, change FROM events WHERE change <> '' ORDER BY id", ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
+        struct step step;
+        if (parse_step(col_text(stmt, 1), &step))
+            status = take_step(r, col_uint(stmt, 0), &step, err);
+        else
+            differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)col_uint(stmt, 0),
+                    col_text(stmt, 1));
+        if (status != TITAN_OK)
+            break;
+    }
+    db_done(stmt);
+    return status;
+}
+
+/* --- the tables -------------------------------------------------------------------------------------------------- */
+
+static titan_status compare_row(struct replay *r, const struct sm *sm, const char *key, int state, int64_t count,
+                                struct titan_error *err)
+{
+    bool there = false;
+    int should = 0;
+    int64_t should_count = 0;
+    TRY(standing(r, sm->name, key, &there, &should, &should_count, err));
+    r->report.rows++;
+    if (!there && !r->older)
+        differs(r, "%s %s is %s; the log does not know it", sm->name, key, sm_name(sm, state));
+    else if (there && state != should)
+        differs(r, "%s %s is %s; by the log it is %s", sm->name, key, sm_name(sm, state), sm_name(sm, should));
+    else if (there && count != should_count)
+        differs(r, "%s %s counts %lld; by the log %lld", sm->name, key, (long long)count, (long long)should_count);
+    return db_run(r->states, err, "DELETE FROM states WHERE noun = ? AND key = ?", "tt", sm->name, key);
+}
+
+static titan_status compare_table(struct replay *r, const struct table *t, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(r->db, &stmt, err, t->rows, ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
+        status = compare_row(r, t->sm, col_text(stmt, 0), (int)col_int(stmt, 1), col_int(stmt, 2), err);
+        if (status != TITAN_OK)
+            break;
+    }
+    db_done(stmt);
+    return status;
+}
+
+/* What the log knows and no table has. */
+static titan_status compare_rest(struct replay *r, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(r->states, &stmt, err, "SELECT noun, key FROM states", ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(r->states, stmt, &row, err)) == TITAN_OK && row)
+        differs(r, "%s %s is missing; the log knows it", col_text(stmt, 0), col_text(stmt, 1));
+    db_done(stmt);
+    return status;
+}
+
+static titan_status run(struct replay *r, struct titan_error *err)
+{
+    int64_t base = 0;
+    TRY(db_int(r->db, 0, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
+    r->older = base > 0;
+    TRY(db_exec(r->states,
+                "CREATE TABLE states (noun TEXT, key TEXT, state INTEGER, count INTEGER,"
+                " PRIMARY KEY (noun, key)) WITHOUT ROWID; BEGIN",
+                err));
+    TRY(replay_log(r, err));
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        TRY(compare_table(r, &tables[i], err));
+    return compare_rest(r, err);
+}
+
+titan_status replay_check(struct db *db, struct replay_report *ret, void (*say)(const char *line, void *data),
+                          void *data, struct titan_error *err)
+{
+    struct replay r = {.db = db, .say = say, .data = data};
+    TRY(db_exec(db, "SAVEPOINT replay", err)); /* one view of log and tables */
+    titan_status status = db_open(":memory:", DB_WRITER, false, &r.states, err);
+    if (status == TITAN_OK)
+        status = run(&r, err);
+    db_close(r.states);
+    (void)!db_exec(db, "RELEASE replay", NULL);
+    if (status == TITAN_OK && r.report.wrong)
+        status = titan_fail(err, TITAN_ECORRUPT, "%llu of the store's states do not follow from its event log",
+                            (unsigned long long)r.report.wrong);
+    if (ret)
+        *ret = r.report;
+    return status;
+}
