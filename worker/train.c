@@ -21,6 +21,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/comm/comm.h"
@@ -485,8 +486,12 @@ static titan_status load_state(struct epoch *e, struct titan_error *err)
 
     TRY(open_parts(e, err));
     TRY(restore_fill(&e->restore, e->plan->layout, e->parts.own, err));
+    TRY(failpoint("state.filled", err));
     TRY(keep_copy(e, err));
-    const titan_status status = pass_barrier(e, err);
+    TRY(failpoint("state.kept", err));
+    titan_status status = pass_barrier(e, err);
+    if (status == TITAN_OK)
+        status = failpoint("state.passed", err);
     if (status == TITAN_OK) {
         seal(t, &e->parts);
         e->parts = t->sealed;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/failpoint.h"
 #include "worker/exec/exec.h"
 
 #define CHUNK (INT64_C(4) << 20) /* elements of a message when the copy is filled */
@@ -258,6 +259,7 @@ static titan_status exchange(struct buddy *b, const struct train_state *own, flo
     const int64_t biases = layout_biases(copy->layout->model);
 
     TRY(send_all(b, own->values, 3 * own->total, scratch));
+    TRY(failpoint("buddy.seeding", err));
     TRY(receive_all(b, copy->values, 3 * copy->total, scratch ? scratch + CHUNK : NULL));
     if (biases > 0) {
         TRY(send_all(b, own->biases, biases, scratch));
@@ -310,6 +312,7 @@ titan_status buddy_expect(struct buddy *b, struct titan_error *err)
 
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
 {
+    TRY(failpoint("buddy.send", err));
     TRY(b->ops->event_record(b->final, s, err));
     TRY(b->ops->event_wait(b->final, b->sending, err));
     return b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->keeper, b->sending);

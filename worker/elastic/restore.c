@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/failpoint.h"
 #include "worker/elastic/transfer.h"
 
 const char *state_rung_name(enum state_rung rung)
@@ -61,12 +62,14 @@ static titan_status roll_forward(struct restore *r, const double *report, struct
     if (h->report_from == r->view->rank)
         memcpy(room, report, (size_t)h->report_size * sizeof *room);
     TRY(share_report(r, room, err));
+    TRY(failpoint("state.report", err));
     r->rolled_forward = true;
     if (!own || own->step == h->step)
         return TITAN_OK;
     tlog_info(r->log, "a prepared step is finished", "step=%lu report_of_rank=%d", (unsigned long)h->step,
               h->report_from);
-    return r->finish(r->arg, room, err);
+    TRY(r->finish(r->arg, room, err));
+    return failpoint("state.finished", err);
 }
 
 titan_status restore_agree(struct restore *r, struct titan_error *err)
@@ -82,6 +85,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     }
     TRY(status);
     r->covered = true;
+    TRY(failpoint("state.agreed", err));
     return r->holdings.behind > 0 ? roll_forward(r, r->brought.report, err) : TITAN_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/failpoint.h"
 
 #define MESSAGE_MAX (INT64_C(4) << 20) /* elements */
 
@@ -104,6 +105,7 @@ static titan_status flush(struct transfer *t)
     t->used = 0;
     if (bytes == 0)
         return TITAN_OK;
+    TRY(failpoint("state.message", NULL));
     if (t->rank == t->sender) {
         t->sent += bytes;
         return t->ops->send(t->comm, t->message, bytes, t->receiver, t->s);

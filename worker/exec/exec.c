@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/failpoint.h"
 #include "worker/plan/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
@@ -641,6 +642,7 @@ static titan_status run_decide(const struct call *c)
 
     TRY(c->ops->copy(c->s, e->reports[1 - e->newest], at(c, 0), (size_t)e->p->report.size * sizeof(double)));
     TRY(c->ops->stream_sync(c->s, c->err));
+    TRY(failpoint("exec.agreed", c->err));
     return take_report(e, c->step, c->skip, c->err);
 }
 
@@ -848,8 +850,9 @@ static titan_status prepare(struct exec *e, struct titan_error *err)
             TRY(e->ops->stream_sync(e->opt.streams[s], err));
     if (e->opt.settle)
         TRY(e->opt.settle(e->opt.arg, err));
+    TRY(failpoint("exec.reduced", err));
     e->prepared = true;
-    return TITAN_OK;
+    return failpoint("exec.prepared", err);
 }
 
 /* The gradient shards that this action was the last to write to. */

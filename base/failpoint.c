@@ -1,0 +1,160 @@
+/* failpoint.c - armed places. */
+#include "base/failpoint.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+
+#define POINTS_MAX 16
+#define NAME_MAX_BYTES 64
+
+enum effect { EFFECT_KILL, EFFECT_STOP, EFFECT_HANG, EFFECT_SLEEP, EFFECT_FAIL };
+
+struct point {
+    char name[NAME_MAX_BYTES];
+    enum effect effect;
+    unsigned ms;
+    uint64_t at, passed;
+};
+
+static struct {
+    pthread_mutex_t lock; /* all below but armed */
+    atomic_int armed;     /* -1: the environment has not been looked at */
+    struct point points[POINTS_MAX];
+    int n;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .armed = -1};
+
+static bool take_number(const char **at, uint64_t *ret)
+{
+    char *end;
+    *ret = strtoull(*at, &end, 10);
+    const bool found = end != *at;
+    *at = end;
+    return found;
+}
+
+static bool take_effect(const char **at, struct point *p)
+{
+    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "fail"};
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        uint64_t ms = 0;
+        if (strncmp(*at, words[i], strlen(words[i])) != 0)
+            continue;
+        *at += strlen(words[i]);
+        p->effect = (enum effect)i;
+        if (p->effect == EFFECT_SLEEP && !take_number(at, &ms))
+            return false;
+        p->ms = (unsigned)MIN(ms, UINT64_C(3600000));
+        return true;
+    }
+    return false;
+}
+
+/* "NAME=EFFECT[@N]". */
+static bool take_point(const char **at, struct point *p)
+{
+    const size_t length = strcspn(*at, "=,");
+    if (length == 0 || length >= sizeof p->name || (*at)[length] != '=')
+        return false;
+    *p = (struct point){.at = 1};
+    memcpy(p->name, *at, length);
+    *at += length + 1;
+    if (!take_effect(at, p))
+        return false;
+    if (**at == '@') {
+        (*at)++;
+        if (!take_number(at, &p->at) || p->at == 0)
+            return false;
+    }
+    return **at == '\0' || **at == ',';
+}
+
+/* Lock held. */
+static titan_status arm(const char *text, struct titan_error *err)
+{
+    const char *at = text ? text : "";
+    all.n = 0;
+    while (*at) {
+        if (all.n == POINTS_MAX || !take_point(&at, &all.points[all.n])) {
+            all.n = 0;
+            atomic_store(&all.armed, 0);
+            return titan_fail(err, TITAN_EINVAL, "failpoints '%s': expected NAME=kill|stop|hang|sleep:MS|fail[@N],...",
+                              text);
+        }
+        all.n++;
+        at += *at == ',';
+    }
+    atomic_store(&all.armed, all.n > 0);
+    return TITAN_OK;
+}
+
+titan_status failpoint_set(const char *text, struct titan_error *err)
+{
+    (void)pthread_mutex_lock(&all.lock);
+    const titan_status status = arm(text, err);
+    (void)pthread_mutex_unlock(&all.lock);
+    return status;
+}
+
+static void read_environment(void)
+{
+    struct titan_error err = {0};
+    struct log log;
+
+    (void)pthread_mutex_lock(&all.lock);
+    const titan_status status = atomic_load(&all.armed) < 0 ? arm(getenv("TITAN_FAILPOINTS"), &err) : TITAN_OK;
+    (void)pthread_mutex_unlock(&all.lock);
+    if (status == TITAN_OK)
+        return;
+    log_init(&log, "failpoint", "%s", "");
+    tlog_error(&log, "TITAN_FAILPOINTS is not understood", "reason=\"%s\"", err.msg);
+}
+
+/* The point that goes off now; false: none does. */
+static bool goes_off(const char *name, struct point *ret)
+{
+    bool found = false;
+
+    (void)pthread_mutex_lock(&all.lock);
+    for (int i = 0; i < all.n; i++)
+        if (strcmp(all.points[i].name, name) == 0 && ++all.points[i].passed == all.points[i].at) {
+            *ret = all.points[i];
+            found = true;
+        }
+    (void)pthread_mutex_unlock(&all.lock);
+    return found;
+}
+
+titan_status failpoint(const char *name, struct titan_error *err)
+{
+    struct point p;
+
+    if (atomic_load_explicit(&all.armed, memory_order_relaxed) < 0)
+        read_environment();
+    if (atomic_load_explicit(&all.armed, memory_order_relaxed) == 0 || !goes_off(name, &p))
+        return TITAN_OK;
+    switch (p.effect) {
+    case EFFECT_KILL:
+        (void)raise(SIGKILL);
+        break;
+    case EFFECT_STOP:
+        (void)raise(SIGSTOP);
+        break;
+    case EFFECT_HANG:
+        for (;;)
+            (void)pause();
+    case EFFECT_SLEEP:
+        (void)usleep(p.ms * 1000);
+        break;
+    case EFFECT_FAIL:
+        return titan_fail(err, TITAN_EPEER, "failpoint %s", name);
+    }
+    return TITAN_OK;
+}

@@ -1,0 +1,77 @@
+/* failpoint.h: off, each effect, counts, text that is not understood. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/failpoint.h"
+
+/* Wait status of a child that passes "here" n times with these points armed by the environment. */
+static int child(const char *text, int n)
+{
+    int status = 0;
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)setenv("TITAN_FAILPOINTS", text, 1);
+        for (int i = 0; i < n; i++)
+            if (failpoint("here", NULL) != TITAN_OK)
+                _exit(10 + i);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    if (WIFSTOPPED(status)) {
+        int end;
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, &end, 0);
+    }
+    return status;
+}
+
+static void test_effects(void **state)
+{
+    (void)state;
+    assert_int_equal(child("", 3), 0);
+    assert_int_equal(child("there=kill", 3), 0);
+    assert_int_equal(WTERMSIG(child("here=kill", 1)), SIGKILL);
+    assert_int_equal(child("here=kill@4", 3), 0);
+    assert_true(WIFSIGNALED(child("here=kill@3", 3)));
+    assert_int_equal(WEXITSTATUS(child("here=fail@2", 5)), 11);
+    assert_int_equal(WEXITSTATUS(child("there=kill,here=fail@3", 5)), 12);
+    assert_true(WIFSTOPPED(child("here=stop", 1)));
+    const int64_t began = clock_mono_ns();
+    assert_int_equal(child("here=sleep:30", 2), 0);
+    assert_true(clock_mono_ns() - began >= 30 * INT64_C(1000000));
+}
+
+static void test_set(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    static const char *const wrong[] = {"here",        "=kill",       "here=",      "here=die",    "here=kill@",
+                                        "here=kill@0", "here=sleep:", "here=killx", "here=kill@2x"};
+    assert_int_equal(failpoint_set("here=fail@2", NULL), TITAN_OK);
+    for (int i = 1; i <= 4; i++)
+        assert_int_equal(failpoint("here", &err), i == 2 ? TITAN_EPEER : TITAN_OK);
+    assert_non_null(strstr(err.msg, "here"));
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    assert_int_equal(failpoint("here", NULL), TITAN_OK);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
+        assert_int_equal(failpoint_set(wrong[i], &err), TITAN_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_effects), cmocka_unit_test(test_set)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
