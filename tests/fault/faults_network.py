@@ -18,7 +18,7 @@ def node_off(rounds, rng, r):
             at = host.power_off()
             lost = node_lost_at(c, host, since)
             back = run.await_step_after(at, epoch=epoch)
-            r.round(detected_ms=lost - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
+            r.round(detected_ms=lost + 1 - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
                     epochs=back["epoch"] - epoch)
             host.power_on()
             c.start_agent(host)

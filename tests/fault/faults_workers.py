@@ -1,8 +1,13 @@
 """Faults of workers: they die, hang, run out of memory, crash again and again."""
+import contextlib
+import json
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-from kit import Cluster, alive, finish, keys, kill, now_ms, scenario, steady, until, zero_lost
+from kit import Cluster, alive, finish, keys, kill, now_ms, repeated_steps, scenario, steady, until, zero_lost
 
 
 @scenario(1, "SIGKILL of a worker in mid step", "I1-I4, I7", detected_ms=20, resumed_ms=1000, steps_lost=0)
@@ -17,7 +22,7 @@ def worker_killed(rounds, rng, r):
             seen = run.await_event(since, "worker.exited", when=lambda e: e["detail"]["worker"] == worker)
             back = run.await_step_after(at, epoch=epoch)
             assert seen["detail"]["signal"] == 9, seen
-            r.round(detected_ms=seen["at_ms"] - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
+            r.round(detected_ms=seen["at_ms"] + 1 - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
                     epochs=back["epoch"] - epoch)
         run.await_training(4, run.step())
         finish(r, run, k)
@@ -64,3 +69,153 @@ def worker_crashes(rounds, rng, r):
             r.round(shrunk_ms=back["time_ms"] - at, replaced_ms=now_ms() - at, steps_lost=zero_lost(run, epoch, back))
         assert run.status()["restarts"] == rounds, "the budget is not counted exactly"
         finish(r, run, k)
+
+
+@scenario(3, "SIGSTOP of a worker: it hangs, then is let go on", "I2, I9", suspected_ms=1000, resumed_ms=2000, steps_lost=0,
+          wrote_after=0)
+def worker_stopped(rounds, rng, r):
+    k = keys()
+    with Cluster(nodes=2, slots=2) as c:
+        run = c.submit(k)
+        for _ in range(rounds):
+            since, epoch = steady(run, 4, rng)
+            worker, (pid, _) = rng.choice(sorted(run.workers().items()))
+            at = kill(pid, signal.SIGSTOP)
+            seen = run.await_event(since, "worker.stalled", when=lambda e: e["detail"]["worker"] == worker)
+            back = run.await_step_after(at, epoch=epoch)
+            lines = len(run.lines())
+            kill(pid, signal.SIGCONT)
+            until("the stopped one is gone", lambda: not alive(pid), 10, 0.005)
+            run.await_training(4, back["step"])
+            r.round(suspected_ms=seen["at_ms"] + 1 - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
+                    wrote_after=sum(m["epoch"] <= epoch for m in run.lines()[lines:]))
+        finish(r, run, k)
+
+
+@scenario(5, "the kernel kills a worker because its cgroup is out of memory", "I7", resumed_ms=1000, steps_lost=0, not_told=0)
+def out_of_memory(rounds, rng, r):
+    k = keys()
+    with Cluster(nodes=2, slots=2) as c:
+        for host in c.nodes():
+            host.cgroup.add("memory", host.pid)  # before it starts a worker: they inherit it
+        run = c.submit(k)
+        for _ in range(rounds):
+            since, epoch = steady(run, 4, rng)
+            worker, (pid, node) = rng.choice(sorted(run.workers().items()))
+            host = c.hosts[node]
+            with squeezed(host, pid):
+                end = run.await_event(since, "worker.exited", when=lambda e: e["detail"]["worker"] == worker)
+            back = run.await_step_after(end["at_ms"], epoch=epoch)
+            assert host.running(), "titand was killed as well"
+            text = end["message"] + json.dumps(end["detail"])
+            run.await_training(4, back["step"])
+            r.round(resumed_ms=back["time_ms"] - end["at_ms"], steps_lost=zero_lost(run, epoch, back),
+                    not_told=int("memory" not in text.lower()), epochs=back["epoch"] - epoch)
+        finish(r, run, k)
+
+
+@contextlib.contextmanager
+def squeezed(host, victim):
+    """Somebody in the host's cgroup takes all memory that its limit leaves; the victim is the one to go for it."""
+    group = host.cgroup.folder("memory")
+    limit = int((group / "memory.usage_in_bytes").read_text()) + (16 << 20)
+    Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
+    (group / "memory.limit_in_bytes").write_text(str(limit))
+    hog = subprocess.Popen([sys.executable, "-c", HOG, str(group / "cgroup.procs")])
+    try:
+        yield
+    finally:
+        hog.kill()
+        hog.wait()
+        (group / "memory.limit_in_bytes").write_text("-1")
+
+
+HOG = """
+import mmap, os, sys, time
+open(sys.argv[1], "w").write(str(os.getpid()))
+open("/proc/self/oom_score_adj", "w").write("-1000")
+kept = []
+while True:
+    kept.append(mmap.mmap(-1, 1 << 20))
+    kept[-1].write(bytes(1 << 20))
+    if len(kept) > 40:
+        time.sleep(0.01)
+"""
+
+
+@scenario(8, "SIGKILL of the coordinator between the commit of an epoch and its broadcast", "I1, I2", resumed_ms=2000,
+          epochs_of_the_number=1, other_members=0)
+def killed_between(rounds, rng, r):
+    k = keys()
+    with Cluster(nodes=2, slots=2) as c:
+        run = c.submit(k)
+        for _ in range(rounds):
+            # From here on this coordinator ends when it has stored the next epoch and told nobody.
+            run.await_training(4, run.step() + 5)
+            c.c.kill()
+            c.start_coordinator(env={"TITAN_FP": "coordinator.epoch_stored:kill"})
+            since, epoch = steady(run, 4, rng)
+            at = kill(rng.choice(sorted(run.workers().values()))[0])
+            until("the coordinator has ended", lambda: not c.c.running(), 20, 0.005)
+            stored = c.rows("SELECT max(epoch) AS e FROM members WHERE job_id = ?", run.job)[0]["e"]
+            assert stored > epoch, "the epoch is not stored"
+            members = run.members()
+            c.start_coordinator()
+            started = now_ms()
+            back = run.await_step_after(at, epoch=epoch)
+            same = c.rows("SELECT worker_id FROM members WHERE job_id = ? AND epoch = ? ORDER BY rank", run.job, stored)
+            r.round(resumed_ms=back["time_ms"] - started, epochs_of_the_number=len(run.events(since, "epoch.forming")) -
+                    len({e["epoch"] for e in run.events(since, "epoch.forming")}) + 1,
+                    other_members=int([s["worker_id"] for s in same] != members), epochs=back["epoch"] - epoch)
+            run.await_training(4, back["step"])
+        finish(r, run, k)
+
+
+@scenario(24, "a worker dies at its start, always on one node", "I10", crashes_before_quarantine=3, lost_to_others=0)
+def crash_loop(rounds, rng, r):
+    k = keys(**{"elastic.max_workers": 4, "elastic.min_workers": 2, "fault_tolerance.backoff_ms": 50})
+    for _ in range(rounds):
+        with Cluster(nodes=2, slots=2, absent=("n2",)) as c:
+            run = c.submit(k)
+            run.await_training(2, 5)
+            since, bad = run.last_event(), c.hosts["n2"]
+            bad.args = ("--worker", "/bin/false")
+            c.start_agent(bad)
+            at = now_ms()
+
+            def quarantined():
+                return c.rows("SELECT at_ms, message FROM events WHERE type = 'node.quarantined' AND id > ?", since)
+            rows = until("the node is in quarantine", quarantined, 60, 0.02)
+            crashes = len(run.events(since, "worker.exited"))
+            # A new start of its agent does not end the quarantine.
+            bad.kill()
+            c.start_agent(bad)
+            step = run.step()
+            run.await_training(2, step + 100)
+            assert len(run.events(since, "worker.exited")) == crashes, "workers are started there again"
+            s = run.status()
+            assert s["state"] == "RUNNING" and s["restarts"] <= crashes, s
+            r.round(crashes_before_quarantine=crashes, quarantine_ms=rows[0]["at_ms"] - at, lost_to_others=repeated_steps(run))
+            finish(r, run, k)
+
+
+@scenario(25, "a worker never leaves a revoked epoch (failpoint), while another one is killed", "I7, I9", killed_ms=1500,
+          resumed_ms=3000, steps_lost=0)
+def never_quiet(rounds, rng, r):
+    k = keys()
+    with Cluster(nodes=3, slots=2, agent_args=(), env={}) as c:
+        k["elastic.max_workers"] = 6
+        c.hosts["n3"].env = {"TITAN_FP": "worker.revoked:hang"}
+        c.hosts["n3"].kill()
+        c.start_agent(c.hosts["n3"])
+        run = c.submit({**k, "elastic.max_workers": 6, "training.global_batch_size": 24})
+        for _ in range(rounds):
+            since, epoch = steady(run, 6, rng)
+            deaf = [pid for pid, node in run.workers().values() if node == "n3"]
+            at = kill(rng.choice([pid for pid, node in run.workers().values() if node != "n3"]))
+            until("those who do not leave are killed", lambda: not any(map(alive, deaf)), 20, 0.005)
+            killed = now_ms()
+            back = run.await_step_after(at, epoch=epoch)
+            run.await_training(6, back["step"])
+            r.round(killed_ms=killed - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back))
+        finish(r, run, {**k, "elastic.max_workers": 6, "training.global_batch_size": 24})

@@ -1,9 +1,10 @@
 """What fault scenarios are made of: how one is declared, what it records, and what must hold after every run of one."""
+import datetime
 import hashlib
 import json
 import os
+import platform
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import Cluster, kill, now_ms  # noqa: E402
-from titan import BIN, BUILD, SOURCE, alive, headers_text, overrides, until, worker_pids  # noqa: E402
+from titan import BIN, BUILD, SOURCE, alive, command, headers_text, overrides, until, worker_pids  # noqa: E402
 
 HOME = BUILD / "fault"
 KEYS = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": 4, "checkpoint.interval": 100,
@@ -55,6 +56,25 @@ def scenario(number, title, invariants, fast=False, **targets):
     return add
 
 
+def figures(values):
+    """min, median, p99, max of one measure."""
+    v = sorted(values)
+    return {"rounds": len(v), "min": v[0], "median": v[len(v) // 2], "p99": v[min(len(v) - 1, -(-99 * len(v) // 100) - 1)],
+            "max": v[-1]}
+
+
+def machine():
+    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    memory = int(open("/proc/meminfo").readline().split()[1]) >> 20
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory, "kernel": platform.release()}
+
+
+def stamp():
+    """When this was measured, and of which commit."""
+    return {"at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "commit": command("git", "-C", SOURCE, "rev-parse", "--short", "HEAD").out.strip()}
+
+
 # --- what must hold after every run --------------------------------------------------------------------------------------
 
 def undisturbed(recipe_keys, steps):
@@ -72,7 +92,7 @@ def undisturbed(recipe_keys, steps):
         shutil.rmtree(folder, ignore_errors=True)
         words = {**recipe_keys, "checkpoint.enable": "false", "elastic.min_workers": 1}
         with open(HOME / "undisturbed.log", "w") as log:
-            p = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir",
+            p = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 1, "--dir",
                                                    folder, *overrides(words))], stdout=log, stderr=log)
             try:
                 until("the undisturbed run is far enough", lambda: p.poll() is not None or len(there()) >= steps + 500, 600, 0.5)

@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 """Runs the fault scenarios, prints what they measure beside the targets, writes build/fault/results.json."""
 import argparse
-import datetime
 import json
-import os
-import platform
 import random
 import sys
 import time
@@ -13,21 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
+from kit import figures, machine, stamp  # noqa: E402
 from scenarios import HOME, SCENARIOS, Record  # noqa: E402
-from titan import SOURCE, command  # noqa: E402
-
-
-def figures(values):
-    """min, median, p99, max of one measure."""
-    v = sorted(values)
-    return {"rounds": len(v), "min": v[0], "median": v[len(v) // 2], "p99": v[min(len(v) - 1, -(-99 * len(v) // 100) - 1)],
-            "max": v[-1]}
-
-
-def machine():
-    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-    memory = int(open("/proc/meminfo").readline().split()[1]) >> 20
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory, "kernel": platform.release()}
 
 
 def run_one(s, rounds, seed):
@@ -67,10 +51,8 @@ def save(entries, seed, rounds):
     except (OSError, ValueError, KeyError):
         old = []
     fresh = {e["number"] for e in entries}
-    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    commit = command("git", "-C", SOURCE, "rev-parse", "--short", "HEAD").out.strip()
     for e in entries:
-        e.update(at=stamp, commit=commit)
+        e.update(stamp())
     whole = sorted([e for e in old if e["number"] not in fresh] + entries, key=lambda e: e["number"])
     path.write_text(json.dumps({"machine": machine(), "command": f"make fault ROUNDS={rounds} SEED={seed}",
                                 "scenarios": whole}, indent=1) + "\n")

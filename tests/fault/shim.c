@@ -1,10 +1,10 @@
 /* shim.so - preloaded into a daemon: steps its wall clock, or fails its n-th write to its store.
  *
- * TITAN_SHIM names a file of one struct shim, which the test writes and the shim maps; all zero means that nothing happens.
- * The clock: CLOCK_REALTIME, gettimeofday() and time() are `clock_ns` away from the truth; CLOCK_MONOTONIC is never touched.
- * The disk: of the calls that write, extend or sync a file with `marker` in its path, `calls` counts all since it was last set
- * to zero; the one with the number `fail_at` (from 1) fails with `error`, or writes only half when error is 0; later ones
- * succeed, unless `stay` is set: then all from there on fail. */
+ * TITAN_SHIM names a file of one struct shim, which the test writes and the shim maps; all zero means that nothing
+ * happens. The clock: CLOCK_REALTIME, gettimeofday() and time() are `clock_ns` away from the truth; CLOCK_MONOTONIC is
+ * never touched. The disk: of the calls that write, extend or sync a file with `marker` in its path, `calls` counts all
+ * since it was last set to zero; the one with the number `fail_at` (from 1) fails with `error`, or writes only half
+ * when error is 0; later ones succeed, unless `stay` is set: then all from there on fail. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,8 @@ __attribute__((constructor)) static void shim_open(void)
         close(fd);
 }
 
-/* --- the clock --------------------------------------------------------------------------------------------------------- */
+/* --- the clock
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void add(struct timespec *t, int64_t ns)
 {
@@ -83,7 +84,8 @@ time_t time(time_t *out)
     return t.tv_sec;
 }
 
-/* --- the disk ---------------------------------------------------------------------------------------------------------- */
+/* --- the disk
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool is_marked(int fd)
 {

@@ -461,7 +461,12 @@ class Run:
     def await_step_after(self, at_ms, seconds=30, epoch=0):
         """The first step that was finished after that time, in a later epoch than that one."""
         def there():
-            return next((m for m in self.lines() if m["time_ms"] >= at_ms and m["epoch"] > epoch), None)
+            found = None
+            for m in reversed(self.lines()):
+                if m["time_ms"] < at_ms or m["epoch"] <= epoch:
+                    break
+                found = m
+            return found
         return until(f"a step after epoch {epoch}", there, seconds, 0.003)
 
     def epoch(self):

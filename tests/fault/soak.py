@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Hours of failures: eight workers on four hosts, one random failure every 15 s. In the end every loss is that of the run nobody
+disturbed, the daemons are as large as in the beginning. Writes build/soak/results.json."""
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import cluster  # noqa: E402
+from kit import (Cluster, check_losses, check_membership, check_nothing_left, figures, keys, kill, machine, now_ms, repeated_steps,
+                 stamp)  # noqa: E402
+from titan import BUILD, alive  # noqa: E402
+
+EVERY_S = 15
+HOME = BUILD / "soak"
+
+
+def one_worker(c, run, rng):
+    kill(rng.choice(sorted(run.workers().values()))[0])
+
+
+def two_workers(c, run, rng):
+    """Of nodes that do not keep each other's parts both times: two nodes apart."""
+    nodes = [h.name for h in c.nodes()]
+    first = rng.randrange(4)
+    live = run.workers().values()
+    for name in (nodes[first], nodes[(first + 2) % 4]):
+        kill(next(pid for pid, node in live if node == name))
+        time.sleep(0.005)
+
+
+def stop_worker(c, run, rng):
+    pid = rng.choice(sorted(run.workers().values()))[0]
+    kill(pid, signal.SIGSTOP)
+    time.sleep(3)
+    if alive(pid):
+        kill(pid, signal.SIGCONT)
+
+
+def agent(c, run, rng):
+    host = rng.choice(c.nodes()[1:])
+    host.kill()
+    time.sleep(rng.uniform(0, 1))
+    c.start_agent(host)
+
+
+def coordinator(c, run, rng):
+    c.c.kill()
+    time.sleep(rng.uniform(0, 1))
+    c.start_coordinator()
+
+
+def node(c, run, rng):
+    host = rng.choice(c.nodes()[1:])
+    host.power_off()
+    time.sleep(rng.uniform(1, 3))
+    host.power_on()
+    c.start_agent(host)
+
+
+def cut(c, run, rng):
+    host = rng.choice(c.nodes())
+    c.wire.both_ways(host.name, None, cut=1)
+    time.sleep(rng.uniform(0.1, 2))
+    c.wire.heal()
+
+
+def cut_one_way(c, run, rng):
+    a, b = rng.sample([h.name for h in c.hosts.values()], 2)
+    c.wire.one_way(a, b, cut=1)
+    time.sleep(rng.uniform(0.1, 2))
+    c.wire.heal()
+
+
+def lossy(c, run, rng):
+    c.wire.both_ways(rng.choice(c.nodes()).name, None, loss=0.1, jitter_us=20000)
+    time.sleep(4)
+    c.wire.heal()
+
+
+FAULTS = (one_worker, one_worker, two_workers, stop_worker, agent, coordinator, node, cut, cut_one_way, lossy)
+
+
+def size_of(pid):
+    """Resident KiB, descriptors, threads of a process."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    value = {line.split(":")[0]: line.split()[1] for line in status if line.startswith(("VmRSS", "Threads"))}
+    return {"rss_kib": int(value["VmRSS"]), "descriptors": len(os.listdir(f"/proc/{pid}/fd")), "threads": int(value["Threads"])}
+
+
+def samples(c):
+    return {h.name: {"pid": h.pid, **size_of(h.pid)} for h in c.hosts.values() if h.running()}
+
+
+def growth(taken, what):
+    """The largest growth of a daemon between the second sample of one life of it and its last, in per cent. A fresh process is not
+    settled yet in its first."""
+    worst = 0.0
+    for name in taken[0]:
+        lives = {}
+        for t in taken:
+            if name in t:
+                lives.setdefault(t[name]["pid"], []).append(t[name][what])
+        for values in lives.values():
+            if len(values) >= 6:
+                worst = max(worst, 100 * (max(values[-3:]) / max(values[1:4]) - 1))
+    return worst
+
+
+def soak(minutes, rng, seed):
+    k = keys(**{"elastic.max_workers": 8, "checkpoint.interval": 500})
+    done, taken, slow = Counter(), [], []
+    with Cluster(nodes=4, slots=2) as c:
+        run = c.submit(k)
+        run.await_training(8, 20)
+        begin, restarts = now_ms(), 0
+        usual = sorted(m["step_ms"] for m in run.lines())[len(run.lines()) // 2]
+        first = run.step()
+        turn = 0
+        while now_ms() < begin + minutes * 60000:
+            turn += 1
+            time.sleep(max(0, (begin + turn * EVERY_S * 1000 - now_ms()) / 1000))
+            taken.append(samples(c))
+            fault = rng.choice(FAULTS)
+            done[fault.__name__] += 1
+            at, before = now_ms(), run.step()
+            fault(c, run, rng)
+            run.await_training(8, max(before, run.step()), seconds=120)
+            slow.append(now_ms() - at)
+            print(f"# {(now_ms() - begin) / 60000:5.1f} min  {fault.__name__:12} whole again after {slow[-1]:6.0f} ms, step {run.step()}, "
+                  f"epoch {run.epoch()}", flush=True)
+        wall, steps = now_ms() - begin, run.step() - first
+        full = sorted(m["step_ms"] for m in run.lines() if m["world_size"] == 8)
+        usual = min(usual, full[len(full) // 2])
+        again = repeated_steps(run)
+        run.cancel()
+        check_membership(run)
+        compared = check_losses(run, k)
+        check_nothing_left(c)
+    f = figures(slow)
+    rss, fds, threads = (growth(taken, w) for w in ("rss_kib", "descriptors", "threads"))
+    rows = [
+        {"what": f"{turn} failures in {minutes} min ({', '.join(f'{n} {w}' for w, n in sorted(done.items()))})", "measured": "done"},
+        {"what": "losses that differ from the undisturbed run's, bit for bit", "target": "0", "measured": f"0 of {compared:,}", "ok": True},
+        {"what": "committed steps trained again", "target": "0", "measured": str(again), "ok": again == 0},
+        {"what": "failure to whole again", "measured": f"median {f['median']:.0f} ms, p99 {f['p99']:.0f} ms"},
+        {"what": "resident memory of a daemon, growth", "target": "≤ 10 %", "measured": f"{rss:.1f} %", "ok": rss <= 10},
+        {"what": "descriptors of a daemon, growth", "target": "≤ 10 %", "measured": f"{fds:.1f} %", "ok": fds <= 10},
+        {"what": "threads of a daemon, growth", "target": "0", "measured": f"{threads:.1f} %", "ok": threads <= 0},
+        {"what": "processes left behind", "target": "0", "measured": "0", "ok": True},
+        {"what": "goodput: steps × the undisturbed step's time / time", "measured": f"{100 * min(1, steps * usual / wall):.1f} %"},
+    ]
+    HOME.mkdir(parents=True, exist_ok=True)
+    (HOME / "results.json").write_text(json.dumps({
+        **stamp(), "machine": machine(), "command": f"make soak MINUTES={minutes:g} SEED={seed}", "rows": rows,
+        "samples": taken[:: max(1, len(taken) // 60)]}, indent=1) + "\n")
+    for row in rows:
+        print(f"{'not ok' if row.get('ok') is False else 'ok    '}  {row['what']}: {row['measured']}"
+              + (f" (target {row['target']})" if row.get("target") else ""))
+    return sum(r.get("ok") is True for r in rows), sum(r.get("ok") is False for r in rows)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--minutes", type=float, default=60)
+    p.add_argument("--seed", default="")
+    a = p.parse_args()
+    why = cluster.missing()
+    if why:
+        print(f"0 passed, 0 failed: skipped, {why}")
+        return 0
+    seed = a.seed or str(random.SystemRandom().randrange(1 << 32))
+    print(f"# seed {seed}", flush=True)
+    passed, failed = soak(a.minutes, random.Random(seed), seed)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""One real coordinator with very many nodes (tests/scale/agents.c): what it costs at rest and with a job on all of them, how long it
+takes to decide when a tenth of them dies at once, what its own death costs. Writes build/scale/results.json."""
+import argparse
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "fault")]
+from kit import figures, machine, stamp  # noqa: E402
+from titan import BIN, BUILD, Daemon, headers_text, until  # noqa: E402
+
+HOME = BUILD / "scale"
+STORMS = 5
+QUIET_S = 10
+
+
+class Coordinator(Daemon):
+    def start(self):
+        self.begun = time.monotonic()
+        with open(self.state / "titand.log", "a") as log:
+            self.process = subprocess.Popen([BIN / "titand", "coordinator", "--state-dir", self.state, "--listen", "127.0.0.1:7198"],
+                                            stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        until("the coordinator answers", lambda: self.ctl("version").code == 0, 30, 0.005)
+        self.ready_ms = 1000 * (time.monotonic() - self.begun)
+        return self
+
+    __enter__ = start
+
+    def rows(self, sql, *args):
+        db = sqlite3.connect(f"file:{self.state}/titan.db?mode=ro", uri=True, timeout=10)
+        db.row_factory = sqlite3.Row
+        try:
+            return [dict(r) for r in db.execute(sql, args)]
+        finally:
+            db.close()
+
+    def cpu_s(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mib(self):
+        return int(next(x for x in Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+                        if x.startswith("VmRSS")).split()[1]) / 1024
+
+
+class Agents:
+    def __init__(self, n):
+        self.process = subprocess.Popen([BUILD / "tests/scale/agents", "127.0.0.1", "7198", str(n)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def ask(self, what):
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def await_counts(self, seconds=60, **counts):
+        until(f"{counts} of the agents ({self.ask('stats')})",
+              lambda: (lambda s: all(s[k] == v for k, v in counts.items()))(self.ask("stats")), seconds, 0.05)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+def share_of_core(c, seconds=QUIET_S):
+    before, begin = c.cpu_s(), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (c.cpu_s() - before) / (time.monotonic() - begin)
+
+
+def storm(c, agents, n, job):
+    """A tenth of the nodes falls silent. ms from the last loss noticed to the epoch decided, and from the fault to it formed."""
+    since = c.rows("SELECT max(id) AS id FROM events")[0]["id"]
+    at = agents.ask(f"kill {n // 10}")["at_ms"]
+
+    def formed():
+        rows = c.rows("SELECT at_ms, detail FROM events WHERE job_id = ? AND id > ? AND type = 'epoch.formed'", job, since)
+        lost = c.rows("SELECT count(*) AS n FROM events WHERE type = 'node.lost' AND id > ?", since)[0]["n"]
+        whole = lost == n // 10 and rows and json.loads(rows[-1]["detail"])["world"] == n - n // 10
+        return rows[-1]["at_ms"] if whole else None
+    at_formed = until("the survivors go on", formed, 60, 0.05)
+    lost = [r["at_ms"] for r in c.rows("SELECT at_ms FROM events WHERE type = 'node.lost' AND id > ?", since)]
+    forming = c.rows("SELECT id, at_ms FROM events WHERE job_id = ? AND id > ? AND type = 'epoch.forming' ORDER BY id", job, since)
+    agents.ask("revive")
+    agents.await_counts(welcomed=n, training=n)
+    return {"noticed_ms": max(lost) - at, "decided_ms": max(0, forming[-1]["at_ms"] - max(lost)), "formed_ms": at_formed - at,
+            "epochs": len(forming)}
+
+
+def measure(n):
+    text = headers_text(HOME / "text", 1 << 18)
+    k = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": n, "training.global_batch_size": max(n, 8),
+         "training.local_batch_size": 1, "checkpoint.enable": "false", "training.dataset_path": text,
+         "fault_tolerance.max_restarts": 1000000, "fault_tolerance.backoff_ms": 100}
+    out = {}
+    with Coordinator(HOME / "state") as c:
+        agents = Agents(n)
+        try:
+            agents.await_counts(welcomed=n)
+            out["idle_percent"] = share_of_core(c)
+            job = int(c.submit("tiny", k))
+            agents.await_counts(training=n)
+            before = agents.ask("stats")
+            out["steady_percent"] = share_of_core(c)
+            after = agents.ask("stats")
+            out["messages_per_s"] = (after["sent"] + after["received"] - before["sent"] - before["received"]) / QUIET_S
+            out["beat_ms"] = after["beat_ms"]
+            out["storms"] = [storm(c, agents, n, job) for _ in range(STORMS)]
+            out["memory_mib"] = c.rss_mib()
+            since = c.rows("SELECT max(id) AS id FROM events")[0]["id"]
+            sessions = agents.ask("stats")["connects"]
+            c.kill()
+            c.start()
+            out["api_back_ms"] = c.ready_ms
+            until("all agents are back", lambda: (lambda s: s["connects"] >= sessions + n and s["welcomed"] == n)(agents.ask("stats")), 60,
+                  0.02)
+            out["all_back_ms"] = 1000 * (time.monotonic() - c.begun)
+            time.sleep(5)
+            out["epochs_after_restart"] = len(c.rows("SELECT id FROM events WHERE type = 'epoch.forming' AND id > ?", since))
+            out["lost_after_restart"] = len(c.rows("SELECT id FROM events WHERE type IN ('node.lost', 'worker.lost') AND id > ?", since))
+            out["after_restart_percent"] = share_of_core(c, 5)
+        finally:
+            agents.close()
+    return out
+
+
+def rows_of(out, n):
+    noticed, decided, formed = (figures([s[k] for s in out["storms"]]) for k in ("noticed_ms", "decided_ms", "formed_ms"))
+
+    def row(what, measured, target="", ok=None):
+        return {"what": what, "measured": measured, "target": target, "ok": ok}
+
+    def spread(f):
+        return f"median {f['median']:.0f} ms, max {f['max']:.0f} ms"
+    return [
+        row(f"coordinator at rest, {n} nodes", f"{out['idle_percent']:.1f} % of a core"),
+        row(f"coordinator, a job of {n} workers in steady state ({out['messages_per_s']:,.0f} messages a second, a beat every "
+            f"{out['beat_ms']} ms)", f"{out['steady_percent']:.1f} % of a core", "≤ 30 %", out["steady_percent"] <= 30),
+        row("its resident memory after all", f"{out['memory_mib']:.0f} MiB"),
+        row(f"{n // 10} nodes die at once: last one noticed", spread(noticed)),
+        row("then: new epoch decided and stored", spread(decided), "≤ 100 ms", decided["max"] <= 100),
+        row("death of the nodes to the new epoch's first step", spread(formed)),
+        row("coordinator killed and started: API back", f"{out['api_back_ms']:.0f} ms", "≤ 1 s", out["api_back_ms"] <= 1000),
+        row(f"then: all {n} agents have a session", f"{out['all_back_ms']:.0f} ms"),
+        row("then: nodes and workers lost, epochs changed", f"{out['lost_after_restart']}, {out['epochs_after_restart']}", "0, 0",
+            out["lost_after_restart"] == 0 and out["epochs_after_restart"] == 0),
+    ]
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--agents", type=int, default=1000)
+    a = p.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * a.agents + 200)), hard))
+    HOME.mkdir(parents=True, exist_ok=True)
+    out = measure(a.agents)
+    rows = rows_of(out, a.agents)
+    (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": f"make scale AGENTS={a.agents}",
+                                                   "rows": rows, "measured": out}, indent=1) + "\n")
+    for r in rows:
+        print(f"{'not ok' if r['ok'] is False else 'ok    '}  {r['what']}: {r['measured']}" + (f" (target {r['target']})" if r["target"] else ""))
+    print(f"{sum(r['ok'] is True for r in rows)} passed, {sum(r['ok'] is False for r in rows)} failed")
+    return 1 if any(r["ok"] is False for r in rows) else 0
+
+
+sys.exit(main())
