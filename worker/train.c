@@ -659,14 +659,20 @@ static void report_step(struct epoch *e)
     t->members->ops->progress(t->members, &report);
 }
 
+/* Orders as the ranks agree on them: a checkpoint is one that will be written. */
+static unsigned heed(const struct trainer *t)
+{
+    const unsigned orders = t->members->ops->orders(t->members);
+    const bool writes = t->recipe->checkpoint.enable || orders & ORDER_MUST;
+
+    return orders & (ORDER_PAUSE | ORDER_STOP | (writes ? ORDER_CHECKPOINT : 0));
+}
+
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    const struct exec_step step = {.tokens = e->tokens,
-                                   .counts = e->counts,
-                                   .orders = t->members->ops->orders(t->members),
-                                   .decide = decide,
-                                   .arg = e};
+    const struct exec_step step = {
+        .tokens = e->tokens, .counts = e->counts, .orders = heed(t), .decide = decide, .arg = e};
 
     e->step_began_ns = clock_mono_ns();
     if (e->buddy)
@@ -732,6 +738,23 @@ static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_
     return must ? status : TITAN_OK;
 }
 
+static titan_status open_writer(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const struct writer_options options = {.dir = t->checkpoint_dir,
+                                           .rank = e->view.rank,
+                                           .world = e->view.world,
+                                           .keep = t->members->solo_world > 0 /* otherwise the coordinator knows */
+                                                       ? (int)t->recipe->checkpoint.keep_latest_k
+                                                       : 0,
+                                           .layout = e->parts.own->layout};
+    struct checkpoint_writer *opened = NULL;
+
+    TRY(checkpoint_writer_open(&options, &opened, err));
+    atomic_store(&e->writer, opened);
+    return TITAN_OK;
+}
+
 static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -746,6 +769,8 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
 
     if (e->writer_step == st->step)
         return TITAN_OK;
+    if (!atomic_load(&e->writer)) /* the recipe writes none: this one was ordered */
+        TRY(open_writer(e, err));
     TRY(collect_checkpoint(e, false, err));
     TRY(checkpoint_writer_start(atomic_load(&e->writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->writer_step = st->step;
@@ -760,7 +785,7 @@ static titan_status checkpoint_if_due(struct epoch *e, bool last, struct titan_e
     const bool due = e->parts.own->step % (uint64_t)r->checkpoint.interval == 0;
     const bool wait = last || ordered || strcmp(r->checkpoint.async_mode, "disabled") == 0;
 
-    if (!r->checkpoint.enable)
+    if (!r->checkpoint.enable && !ordered)
         return TITAN_OK;
     if (due || last || ordered) {
         TRY(start_checkpoint(e, err));
@@ -802,13 +827,6 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
                                 .reduced = reduced,
                                 .settle = settle,
                                 .arg = e};
-    const struct writer_options writer = {.dir = t->checkpoint_dir,
-                                          .rank = e->view.rank,
-                                          .world = e->view.world,
-                                          .keep = t->members->solo_world > 0 /* otherwise the coordinator knows */
-                                                      ? (int)t->recipe->checkpoint.keep_latest_k
-                                                      : 0,
-                                          .layout = e->parts.own->layout};
 
     memcpy(exec.streams, t->streams, sizeof exec.streams);
     memcpy(exec.comms, e->comms, sizeof exec.comms);
@@ -818,9 +836,7 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
     if (t->recipe->checkpoint.enable) {
         if (e->view.rank == 0) /* nothing of this epoch can be there yet: no step has been agreed on */
             checkpoint_sweep(t->checkpoint_dir, e->view.epoch + 1);
-        struct checkpoint_writer *opened = NULL;
-        TRY(checkpoint_writer_open(&writer, &opened, err));
-        atomic_store(&e->writer, opened);
+        TRY(open_writer(e, err));
     }
     return metrics_open(&t->metrics, t->members->job_dir, e->view.rank, t->recipe->metrics.log_freq,
                         t->recipe->training.steps, err);

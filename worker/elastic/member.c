@@ -475,7 +475,7 @@ static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
 /* A checkpoint without a pause is asked for by one rank, once: ranks hear of it at different steps. */
 static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
 {
-    const unsigned orders = (o->go_on ? 0 : ORDER_PAUSE) | (o->checkpoint ? ORDER_CHECKPOINT : 0);
+    const unsigned orders = (o->go_on ? 0 : ORDER_PAUSE) | (o->checkpoint ? ORDER_CHECKPOINT | ORDER_MUST : 0);
     const struct form *f = known_form(m, o->epoch);
 
     if (!f || (f == m->current && !m->state.in)) {
@@ -490,9 +490,14 @@ static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
     m->pause_epoch = o->epoch;
 }
 
-static void stop(struct member *m, bool checkpoint, const char *reason)
+static unsigned checkpoint_orders(const Titan__Internal__WorkerStop *o)
 {
-    m->stop_orders |= ORDER_STOP | (checkpoint ? ORDER_CHECKPOINT : 0);
+    return o->must_checkpoint ? ORDER_CHECKPOINT | ORDER_MUST : o->checkpoint ? ORDER_CHECKPOINT : 0;
+}
+
+static void stop(struct member *m, unsigned checkpoint, const char *reason)
+{
+    m->stop_orders |= ORDER_STOP | checkpoint;
     if (!m->state.stopped)
         (void)snprintf(m->stop_reason, sizeof m->stop_reason, "%s", reason);
     m->state.stopped = true;
@@ -572,7 +577,7 @@ bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
         hear_pause(m, message->pause);
         break;
     case HEARD(STOP):
-        stop(m, message->stop->checkpoint, *message->stop->reason ? message->stop->reason : "told to stop");
+        stop(m, checkpoint_orders(message->stop), *message->stop->reason ? message->stop->reason : "told to stop");
         break;
     case HEARD(CHECKPOINT_COMMITTED):
         hear_committed(m, message->checkpoint_committed->step);
@@ -626,7 +631,7 @@ static void check_lease(struct member *m, int64_t now_ms)
     note(m, "no agent for the whole lease, stopping", "lease_ms=%" PRIu32, m->lease_ms);
     m->state.lease_over = true;
     m->exit_at = now_ms + m->opt.lease_grace_ms;
-    stop(m, true, "no agent for the whole lease");
+    stop(m, ORDER_CHECKPOINT, "no agent for the whole lease");
 }
 
 void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
@@ -679,7 +684,7 @@ unsigned member_orders(struct member *m)
 {
     const unsigned orders = m->pause_epoch == m->state.epoch ? m->pause_orders : 0;
 
-    if (orders == ORDER_CHECKPOINT)
+    if ((orders & (ORDER_PAUSE | ORDER_CHECKPOINT)) == ORDER_CHECKPOINT)
         m->pause_orders = 0;
     return m->stop_orders | orders;
 }

@@ -12,7 +12,8 @@
 
 #include "base/error.h"
 
-enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4 }; /* the last: write one first */
+/* CHECKPOINT: write one first, if the recipe writes any; MUST: with it, also if it writes none. */
+enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4, ORDER_MUST = 8 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
 /* Where the state of an epoch came from (StateRung of agent.proto): the first that covered every part. */

@@ -361,7 +361,7 @@ static void test_pause_and_stop(void **state)
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
     m.pause = &pause_order;
     say(&m, -1);
-    EVENTUALLY(f.m->ops->orders(f.m) == 5);
+    EVENTUALLY(f.m->ops->orders(f.m) == 13);
     say_form(2, 1, 0, -1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(f.m->ops->orders(f.m), 0); /* the pause was for epoch 1 */

@@ -484,7 +484,7 @@ static void test_orders(void **state)
     assert_true(hear_form(0, 1, 1));
     hear_pause(0, 1, true, false); /* on offer: not lost */
     assert_int_equal(member_next(h.m, &v), MEMBER_FORM);
-    assert_int_equal(member_orders(h.m), ORDER_PAUSE | ORDER_CHECKPOINT);
+    assert_int_equal(member_orders(h.m), ORDER_PAUSE | ORDER_CHECKPOINT | ORDER_MUST);
     leave(1, 10);
     enter(2);
     assert_int_equal(member_orders(h.m), 0);
@@ -496,7 +496,7 @@ static void test_orders(void **state)
     assert_true(hear_form_of(0, 3, 1, &first));
     assert_int_equal(member_next(h.m, &v), MEMBER_FORM);
     hear_pause(0, 3, true, true);
-    assert_int_equal(member_orders(h.m), ORDER_CHECKPOINT);
+    assert_int_equal(member_orders(h.m), ORDER_CHECKPOINT | ORDER_MUST);
     assert_int_equal(member_orders(h.m), 0); /* once */
     Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
     stop.reason = (char *)"enough";
