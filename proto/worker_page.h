@@ -24,10 +24,10 @@ struct worker_page {
     _Atomic uint64_t epoch;
     _Atomic uint64_t step;     /* last committed */
     _Atomic uint64_t actions;  /* counts up while it works: program actions begun, messages moved, parts loaded */
-    _Atomic uint32_t waiting;  /* waits it is in for a peer, the coordinator or nobody (idle): standing still is not its
-                                  fault while this is not 0 */
+    _Atomic uint32_t waiting;  /* 1 while no thread of it works: it waits for a peer, the coordinator or a disk, or is
+                                  idle; standing still is not its fault (base/progress.h) */
     _Atomic uint64_t term;     /* highest seen */
-    _Atomic uint64_t busy_ns;  /* time in steps outside of waits, summed */
+    _Atomic uint64_t busy_ns;  /* time in steps in which a thread of it worked, summed; added before step goes up */
     _Atomic int32_t exit_code; /* -1 until the worker leaves in order */
     char last_words[600];      /* reason of a failing exit, NUL-terminated */
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/progress.h"
 #include "worker/plan/program.h"
 
 static titan_status allocate(struct train_state *s, struct titan_error *err)
@@ -136,6 +137,7 @@ static void init_piece(const struct model *m, uint64_t seed, const struct piece 
     const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
     const int64_t rows = p->cols == width ? p->rows : 1;
 
+    progress_action();
     for (int64_t r = 0; r < p->rows; r += rows)
         model_init_tensor(m, seed, p->tensor, (p->row + r) * width + p->col, rows * p->cols, p->data + r * p->cols);
 }

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/comm/comm.h"
 #include "worker/data/batch.h"
@@ -674,12 +675,14 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     const struct exec_step step = {
         .tokens = e->tokens, .counts = e->counts, .orders = heed(t), .decide = decide, .arg = e};
 
+    const int64_t idle_ns = progress_idle_ns();
     e->step_began_ns = clock_mono_ns();
     if (e->buddy)
         TRY(buddy_expect(e->buddy, err));
     load_batch(e, e->parts.own->step + 1);
     TRY(exec_run(e->exec, &step, err));
     const titan_status status = commit_step(e, err);
+    progress_busy(clock_mono_ns() - e->step_began_ns - (progress_idle_ns() - idle_ns));
     report_step(e);
     return status;
 }
@@ -1048,7 +1051,9 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
         if (m->solo_world > 0)
             find_checkpoint(t, &view);
         log_init(&t->log, "worker", "rank=%d", view.rank);
+        progress_work_begin(); /* between epochs it is idle */
         status = run_epoch(t, &view, &verdict, err);
+        progress_work_end();
         const struct brought held = bring(t);
         const uint64_t step = held.parts.own ? held.parts.own->step : 0;
         const struct quiesced quiesced = {.epoch = view.epoch,

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/progress.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -380,6 +381,7 @@ static titan_status verify_file(const char *path, const struct manifest_file *fi
         if (n == 0)
             break;
         crc = crc32c(crc, block, (size_t)n);
+        progress_action();
     }
     if (crc != file->crc)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: crc32c %08x, its manifest says %08x", path, crc,

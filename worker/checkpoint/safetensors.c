@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/json.h"
+#include "base/progress.h"
 
 #define LENGTH_BYTES 8
 #define WRITE_BYTES_MAX ((size_t)8 << 20)
@@ -56,6 +57,7 @@ static titan_status read_at(int fd, void *out, size_t len, uint64_t offset, stru
         if (n == 0)
             return titan_fail(err, TITAN_ECORRUPT, "file ends at byte %" PRIu64, offset + got);
         got += (size_t)n;
+        progress_action();
     }
     return TITAN_OK;
 }
@@ -276,6 +278,7 @@ static titan_status write_out(struct safetensors_writer *w, const void *data, si
         w->crc = crc32c(w->crc, (const char *)data + done, (size_t)n);
         done += (size_t)n;
         w->file_bytes += (uint64_t)n;
+        progress_action();
     }
     return TITAN_OK;
 }

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/progress.h"
 
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
@@ -73,8 +74,10 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
 
 static void join_thread(struct checkpoint_writer *w)
 {
+    progress_wait_begin(); /* a disk may take its time */
     if (w->started)
         (void)pthread_join(w->thread, NULL);
+    progress_wait_end();
     w->started = false;
 }
 

@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/frame.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "proto/worker_page.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/comm/comm.h"
@@ -453,6 +454,12 @@ static titan_status listen_for_peers(struct link *l, const char *host, struct ti
     return status;
 }
 
+static void progress_start(struct worker_page *page)
+{
+    progress_attach(
+        &(struct progress_words){.actions = &page->actions, .waiting = &page->waiting, .busy_ns = &page->busy_ns});
+}
+
 static titan_status member_start(struct link *l, const struct link_options *o, struct titan_error *err)
 {
     const struct member_host host = {
@@ -514,6 +521,7 @@ titan_status membership_link_open(const struct link_options *o, struct membershi
         link_free(l);
         return status;
     }
+    progress_start(l->page);
     *ret = &l->base;
     return TITAN_OK;
 }

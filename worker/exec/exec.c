@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "base/progress.h"
 #include "worker/plan/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
@@ -635,13 +636,27 @@ static titan_status take_report(struct exec *e, const struct exec_step *step, bo
     return step->decide(step->arg, e->reports[e->newest], ret_skip, err);
 }
 
+/* From here a kernel that hangs and a collective that waits for a peer look alike on a device of its own: with peers it
+ * counts as waiting, or every survivor would be taken for the one that hangs. */
+static titan_status wait_for_device(const struct exec *e, struct stream *s, struct titan_error *err)
+{
+    const bool unknown = e->p->mesh.world > 1 && !e->opt.device->info.host_memory;
+
+    if (unknown)
+        progress_wait_begin();
+    const titan_status status = e->ops->stream_sync(s, err);
+    if (unknown)
+        progress_wait_end();
+    return status;
+}
+
 /* The second of the two places where the host waits for the device. */
 static titan_status run_decide(const struct call *c)
 {
     struct exec *e = c->e;
 
     TRY(c->ops->copy(c->s, e->reports[1 - e->newest], at(c, 0), (size_t)e->p->report.size * sizeof(double)));
-    TRY(c->ops->stream_sync(c->s, c->err));
+    TRY(wait_for_device(e, c->s, c->err));
     TRY(failpoint("exec.agreed", c->err));
     return take_report(e, c->step, c->skip, c->err);
 }
@@ -847,7 +862,7 @@ static titan_status prepare(struct exec *e, struct titan_error *err)
 {
     for (int s = 0; s < STREAM_COUNT; s++)
         if (e->joined[s])
-            TRY(e->ops->stream_sync(e->opt.streams[s], err));
+            TRY(wait_for_device(e, e->opt.streams[s], err));
     if (e->opt.settle)
         TRY(e->opt.settle(e->opt.arg, err));
     TRY(failpoint("exec.reduced", err));
@@ -885,6 +900,7 @@ static titan_status run_action(struct exec *e, int index, int done, const struct
                            .skip = skip,
                            .err = &fault};
 
+    progress_action();
     titan_status status = a->op == OP_AGREE ? prepare(e, &fault) : TITAN_OK;
     if (status == TITAN_OK)
         status = issue(&c, index, done);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
 #define QUIET_MS 1000 /* revoked, how long until quiescent */
@@ -236,7 +237,9 @@ static titan_status split_nccl(struct comm *parent, const int *members, int n, i
     call->what = "splitting the communicator";
     call->colour = n > 1 ? members[0] : NCCL_SPLIT_NOCOLOR;
     call->key = rank;
+    progress_wait_begin();
     titan_status st = derive(parent, call, true, abort_flag, nccl_deadline(timeout_ms), ret, err);
+    progress_wait_end();
     if (st == TITAN_OK && n > 1)
         st = check_member(parent->dev, *ret, rank, n, "splitting", err);
     return st;

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/progress.h"
 #include "worker/comm/nccl/share.h"
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 9)
@@ -353,7 +354,9 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     ncclComm_t nccl = NULL;
     TRY(cuda_enter(dev, err));
     TRY(nccl_peers_open(config->world, &peers, err));
+    progress_wait_begin();
     titan_status st = form(config, abort_flag, peers, &nccl, err);
+    progress_wait_end();
     if (st == TITAN_OK)
         st = comm_make(dev, nccl, NULL, peers, config->rank, config->world, config->timeout_ms, ret, err);
     if (st != TITAN_OK)

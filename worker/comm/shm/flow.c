@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/progress.h"
 
 /* As far as its channel allows; true when something moved. */
 static bool advance(struct segment *seg, struct flow *f)
@@ -50,6 +51,7 @@ titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct ti
         if (!left)
             return TITAN_OK;
         if (moved) {
+            progress_action();
             idle = 0;
             since = 0;
             continue;

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/progress.h"
 
 #define PAGE 4096
 #define LINE 64
@@ -116,9 +117,8 @@ static void futex_wake(_Atomic uint32_t *word, int n)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
 }
 
-/* Sleep while the word is as it was seen and the epoch is not broken. In the root whoever breaks it rings every bell.
- */
-static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
+/* While the word is as it was seen and the epoch is not broken. In the root whoever breaks it rings every bell. */
+static void sleep_while(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
     static atomic_int blind;
     if (seg == seg->root || atomic_load(&blind)) {
@@ -133,6 +133,13 @@ static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t
     struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
     if (syscall(SYS_futex_waitv, words, ARRAY_SIZE(words), 0, &t, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
         atomic_store(&blind, 1); /* Linux before 5.16 */
+}
+
+static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
+{
+    progress_wait_begin();
+    sleep_while(seg, word, seen, ns);
+    progress_wait_end();
 }
 
 static void ring_bell(struct segment_rank *r)
@@ -278,6 +285,7 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err)
     struct segment_header *h = seg->header;
     uint32_t seen, word;
     TRY(segment_check(seg, err));
+    progress_action(); /* a slot's worth has been moved */
     if (arrive(seg, &seen))
         return TITAN_OK;
     for (int i = 0; i < seg->root->spins; i++) {

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/progress.h"
 
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
 #define POLL_MS 5
@@ -333,7 +334,10 @@ static int gather_polls(struct meeting *g)
 static void step(struct meeting *g)
 {
     int members = g->options->n, n = gather_polls(g);
-    if (poll(g->polls, (nfds_t)n, POLL_MS) < 0)
+    progress_wait_begin();
+    int ready = poll(g->polls, (nfds_t)n, POLL_MS);
+    progress_wait_end();
+    if (ready < 0)
         return;
     for (int i = 0; i < g->self; i++)
         if (g->polls[i].fd >= 0 && g->polls[i].revents)

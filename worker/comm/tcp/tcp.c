@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/progress.h"
 #include "worker/comm/core.h"
 #include "worker/comm/reduce.h"
 #include "worker/comm/tcp/mesh.h"
@@ -109,7 +110,11 @@ static titan_status pull(struct link *l, int rank, struct titan_error *err)
 static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct titan_error *err)
 {
     struct epoll_event events[EVENTS_MAX];
+    if (wait_ms != 0)
+        progress_wait_begin();
     int n = epoll_wait(c->epolls[way], events, EVENTS_MAX, wait_ms);
+    if (wait_ms != 0)
+        progress_wait_end();
     if (n < 0 && errno != EINTR)
         return titan_fail_errno(err, "epoll_wait");
     for (int i = 0; i < n; i++) {
@@ -126,7 +131,10 @@ static titan_status wait_for_events(struct comm *c, unsigned ways, struct titan_
     struct pollfd fds[WAYS] = {{.fd = c->epolls[OUT], .events = POLLIN}, {.fd = c->epolls[IN], .events = POLLIN}};
     if (ways != BOTH)
         return harvest(c, ways == WAY(OUT) ? OUT : IN, -1, err);
-    if (poll(fds, WAYS, -1) < 0 && errno != EINTR)
+    progress_wait_begin();
+    int n = poll(fds, WAYS, -1);
+    progress_wait_end();
+    if (n < 0 && errno != EINTR)
         return titan_fail_errno(err, "poll");
     TRY(harvest(c, OUT, 0, err));
     return harvest(c, IN, 0, err);
@@ -154,7 +162,9 @@ static titan_status exchange_ways(struct comm *c, unsigned ways, bool flush, str
         }
         if (!left)
             return TITAN_OK;
-        if (!moved)
+        if (moved)
+            progress_action();
+        else
             TRY(wait_for_events(c, ways, err));
     }
 }

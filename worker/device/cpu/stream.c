@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "worker/device/cpu/cpu.h"
 
 struct task {
@@ -38,6 +39,14 @@ struct event {
     titan_status status; /* of the stream when `completed` was reached */
     struct titan_error error;
 };
+
+/* For another thread of this process: it is that one's business to get on. */
+static void wait_for(pthread_cond_t *cond, pthread_mutex_t *lock)
+{
+    progress_wait_begin();
+    pthread_cond_wait(cond, lock);
+    progress_wait_end();
+}
 
 static void stream_fail(struct stream *s, titan_status status, const struct titan_error *error)
 {
@@ -124,8 +133,12 @@ static void *stream_main(void *arg)
         s->busy = true;
         bool skip = s->status != TITAN_OK && !t.always;
         pthread_mutex_unlock(&s->lock);
-        if (!skip)
+        if (!skip) {
+            progress_work_begin();
+            progress_action();
             task_run(s, t.run, t.args);
+            progress_work_end();
+        }
         pthread_mutex_lock(&s->lock);
         s->busy = false;
         if (s->count == 0)
@@ -188,7 +201,7 @@ titan_status cpu_stream_sync(struct stream *s, struct titan_error *err)
 {
     pthread_mutex_lock(&s->lock);
     while (s->count > 0 || s->busy)
-        pthread_cond_wait(&s->idle, &s->lock);
+        wait_for(&s->idle, &s->lock);
     titan_status status = s->status;
     if (status != TITAN_OK && err)
         *err = s->error;
@@ -280,7 +293,7 @@ static titan_status run_wait(const struct cpu_context *ctx, const void *p)
     const struct event_args *a = p;
     pthread_mutex_lock(&a->e->lock);
     while (a->e->completed < a->ticket)
-        pthread_cond_wait(&a->e->done, &a->e->lock);
+        wait_for(&a->e->done, &a->e->lock);
     titan_status status = a->e->status;
     if (status != TITAN_OK)
         *ctx->err = a->e->error;
@@ -317,7 +330,7 @@ titan_status cpu_event_sync(struct event *e, struct titan_error *err)
     pthread_mutex_lock(&e->lock);
     uint64_t ticket = e->recorded;
     while (e->completed < ticket)
-        pthread_cond_wait(&e->done, &e->lock);
+        wait_for(&e->done, &e->lock);
     titan_status status = e->status;
     if (status != TITAN_OK && err)
         *err = e->error;
