@@ -115,6 +115,13 @@ $(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(lib_worker) $(if $(BARE),
 	$(link) -rdynamic $^ $(libs_worker)
 $(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_ctl)
+# The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, nobody installs them.
+fp_programs := $(BUILD)/fp/bin/titand $(BUILD)/fp/bin/titan-worker
+$(BUILD)/fp/bin/titand: $(call obj,base/failpoint.c daemon/main.c) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) $^ $(libs_daemon)
+$(BUILD)/fp/bin/titan-worker: $(call obj,base/failpoint.c worker/main.c) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
+	@mkdir -p $(@D) && ln -sfn ../lib $(BUILD)/fp/lib
+	$(link) -rdynamic $^ $(libs_worker)
 $(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -o $@ $(call obj,$(src_cpu)) $(lib_base) -ldnnl -fopenmp -lpthread -lm
@@ -131,7 +138,7 @@ $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_dae
 	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(test_libs) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
 		-lcmocka $(libs_state) $(libs_rpc) $(libs_worker)
 .PHONY: tests
-tests: all $(test_bins) ## build the tests without running them
+tests: all $(fp_programs) $(test_bins) ## build the tests without running them
 test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/base for some)
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory -j$(shell nproc) tests

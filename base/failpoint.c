@@ -1,4 +1,4 @@
-/* failpoint.c - armed places. */
+/* failpoint.c - armed places. In an archive nobody asks for: whoever wants failpoints links it by name. */
 #include "base/failpoint.h"
 
 #include <pthread.h>
@@ -15,13 +15,16 @@
 #define POINTS_MAX 16
 #define NAME_MAX_BYTES 64
 
-enum effect { EFFECT_KILL, EFFECT_STOP, EFFECT_HANG, EFFECT_SLEEP, EFFECT_FAIL };
+enum effect { EFFECT_KILL, EFFECT_STOP, EFFECT_HANG, EFFECT_SLEEP, EFFECT_EXIT, EFFECT_FAIL };
 
 struct point {
     char name[NAME_MAX_BYTES];
     enum effect effect;
-    unsigned ms;
+    unsigned number;     /* milliseconds, or an exit code */
+    titan_status status; /* to fail with */
+    int rank;            /* -1: any */
     uint64_t at, passed;
+    bool always; /* from then on */
 };
 
 static struct {
@@ -40,38 +43,69 @@ static bool take_number(const char **at, uint64_t *ret)
     return found;
 }
 
-static bool take_effect(const char **at, struct point *p)
+static bool take_status(const char **at, titan_status *ret)
 {
-    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "fail"};
-    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
-        uint64_t ms = 0;
-        if (strncmp(*at, words[i], strlen(words[i])) != 0)
-            continue;
-        *at += strlen(words[i]);
-        p->effect = (enum effect)i;
-        if (p->effect == EFFECT_SLEEP && !take_number(at, &ms))
-            return false;
-        p->ms = (unsigned)MIN(ms, UINT64_C(3600000));
-        return true;
+    static const titan_status all_of_them[] = {
+#define X(name, value, text, retryable, grpc, code) TITAN_##name,
+        TITAN_STATUS_MAP(X)
+#undef X
+    };
+    const size_t length = strcspn(*at, ",@");
+    for (size_t i = 1; i < ARRAY_SIZE(all_of_them); i++) {
+        const char *name = titan_status_name(all_of_them[i]);
+        if (strlen(name) == length && strncmp(*at, name, length) == 0) {
+            *ret = all_of_them[i];
+            *at += length;
+            return true;
+        }
     }
     return false;
 }
 
-/* "NAME=EFFECT[@N]". */
+static bool take_effect(const char **at, struct point *p)
+{
+    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "exit:", "fail"};
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        uint64_t number = 0;
+        if (strncmp(*at, words[i], strlen(words[i])) != 0)
+            continue;
+        *at += strlen(words[i]);
+        p->effect = (enum effect)i;
+        if ((p->effect == EFFECT_SLEEP || p->effect == EFFECT_EXIT) && !take_number(at, &number))
+            return false;
+        p->number = (unsigned)MIN(number, UINT64_C(3600000));
+        if (p->effect != EFFECT_FAIL || **at != ':')
+            return true;
+        (*at)++;
+        return take_status(at, &p->status);
+    }
+    return false;
+}
+
+/* "NAME[%RANK]=EFFECT[@N[+]]". */
 static bool take_point(const char **at, struct point *p)
 {
-    const size_t length = strcspn(*at, "=,");
-    if (length == 0 || length >= sizeof p->name || (*at)[length] != '=')
+    const size_t length = strcspn(*at, "%=,");
+    uint64_t rank;
+    if (length == 0 || length >= sizeof p->name)
         return false;
-    *p = (struct point){.at = 1};
+    *p = (struct point){.at = 1, .rank = -1, .status = TITAN_EPEER};
     memcpy(p->name, *at, length);
-    *at += length + 1;
-    if (!take_effect(at, p))
+    *at += length;
+    if (**at == '%') {
+        (*at)++;
+        if (!take_number(at, &rank) || rank > INT16_MAX)
+            return false;
+        p->rank = (int)rank;
+    }
+    if (*(*at)++ != '=' || !take_effect(at, p))
         return false;
     if (**at == '@') {
         (*at)++;
         if (!take_number(at, &p->at) || p->at == 0)
             return false;
+        p->always = **at == '+';
+        *at += p->always;
     }
     return **at == '\0' || **at == ',';
 }
@@ -85,8 +119,7 @@ static titan_status arm(const char *text, struct titan_error *err)
         if (all.n == POINTS_MAX || !take_point(&at, &all.points[all.n])) {
             all.n = 0;
             atomic_store(&all.armed, 0);
-            return titan_fail(err, TITAN_EINVAL, "failpoints '%s': expected NAME=kill|stop|hang|sleep:MS|fail[@N],...",
-                              text);
+            return titan_fail(err, TITAN_EINVAL, "failpoints '%s': expected NAME[%%RANK]=EFFECT[@N[+]],...", text);
         }
         all.n++;
         at += *at == ',';
@@ -117,6 +150,15 @@ static void read_environment(void)
     tlog_error(&log, "TITAN_FAILPOINTS is not understood", "reason=\"%s\"", err.msg);
 }
 
+/* Passes are counted of the rank that is meant only. */
+static bool is_due(struct point *p, const char *name)
+{
+    if (strcmp(p->name, name) != 0 || (p->rank >= 0 && p->rank != atomic_load(&failpoint_rank)))
+        return false;
+    p->passed++;
+    return p->always ? p->passed >= p->at : p->passed == p->at;
+}
+
 /* The point that goes off now; false: none does. */
 static bool goes_off(const char *name, struct point *ret)
 {
@@ -124,7 +166,7 @@ static bool goes_off(const char *name, struct point *ret)
 
     (void)pthread_mutex_lock(&all.lock);
     for (int i = 0; i < all.n; i++)
-        if (strcmp(all.points[i].name, name) == 0 && ++all.points[i].passed == all.points[i].at) {
+        if (is_due(&all.points[i], name)) {
             *ret = all.points[i];
             found = true;
         }
@@ -132,7 +174,7 @@ static bool goes_off(const char *name, struct point *ret)
     return found;
 }
 
-titan_status failpoint(const char *name, struct titan_error *err)
+static titan_status pass(const char *name, struct titan_error *err)
 {
     struct point p;
 
@@ -151,10 +193,17 @@ titan_status failpoint(const char *name, struct titan_error *err)
         for (;;)
             (void)pause();
     case EFFECT_SLEEP:
-        (void)usleep(p.ms * 1000);
+        (void)usleep(p.number * 1000);
         break;
+    case EFFECT_EXIT:
+        _exit((int)p.number);
     case EFFECT_FAIL:
-        return titan_fail(err, TITAN_EPEER, "failpoint %s", name);
+        return titan_fail(err, p.status, "failpoint %s", name);
     }
     return TITAN_OK;
+}
+
+__attribute__((constructor)) static void hook(void)
+{
+    failpoint_pass = pass;
 }

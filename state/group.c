@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/failpoint.h"
+
 #define GROUP_MAX 1024        /* writes of one transaction */
 #define CHECKPOINT_PAGES 1000 /* of the WAL: 4 MB */
 
@@ -45,7 +47,9 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
             return err->status;
         }
     }
-    titan_status status = db_run(db, err, "COMMIT", "");
+    titan_status status = failpoint("store.commit", err);
+    if (status == TITAN_OK)
+        status = db_run(db, err, "COMMIT", "");
     if (status != TITAN_OK && !sqlite3_get_autocommit(db_handle(db)))
         (void)!db_run(db, NULL, "ROLLBACK", "");
     return status;

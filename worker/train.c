@@ -209,6 +209,7 @@ static titan_status open_comm(struct epoch *e, struct titan_error *err)
     m->ops->on_revoke(m, revoke_epoch, e);
     TRY(e->comm_ops->open(&config, m->ops->revoked(m), &comm, err));
     atomic_store(&e->comm, comm);
+    TRY(failpoint("comm.opened", err));
     /* Between open and store the callback found nothing to revoke. */
     if (atomic_load(m->ops->revoked(m)))
         return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
@@ -1051,8 +1052,11 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
         if (m->solo_world > 0)
             find_checkpoint(t, &view);
         log_init(&t->log, "worker", "rank=%d", view.rank);
+        atomic_store(&failpoint_rank, view.rank);
         progress_work_begin(); /* between epochs it is idle */
         status = run_epoch(t, &view, &verdict, err);
+        if (status != TITAN_OK)
+            (void)!failpoint("epoch.over", NULL);
         progress_work_end();
         const struct brought held = bring(t);
         const uint64_t step = held.parts.own ? held.parts.own->step : 0;

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
@@ -158,6 +159,7 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
                                    .reason = how->reason,
                                    .last_step = how->last_step,
                                    .out_of_memory = how->out_of_memory};
+    (void)!failpoint("agent.exit", NULL);
     CORE(a, agent_core_exited, w->id, &end);
     segments_sweep(a);
 }
@@ -515,8 +517,10 @@ static void write_run(uv_work_t *work)
 {
     struct writing *w = work->data;
     const struct agent_action *x = w->action;
+    (void)!failpoint("agent.record", NULL);
     w->status = x->kind == AGENT_RECORD_TERM ? record_write_term(w->agent->run_dir, x->term, &w->err)
                                              : record_write_job(w->agent->run_dir, x->record, &w->err);
+    (void)!failpoint("agent.recorded", NULL);
 }
 
 static void write_done(uv_work_t *work, int status);

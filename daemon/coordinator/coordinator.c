@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "daemon/coordinator/restore.h"
 
@@ -97,6 +98,14 @@ static void take_metrics(struct coordinator *c, const struct batch *batch)
 
 /* --- commits --------------------------------------------------------------------------------------------------- */
 
+static bool forms_an_epoch(const struct batch *batch)
+{
+    const struct change *k = batch->changes;
+    while (k && k->kind != CHANGE_EPOCH_ADD)
+        k = k->next;
+    return k;
+}
+
 /* Runs on the writer thread. The turn is kept in the store, so it moves with the transaction. */
 static titan_status apply_commit(struct db *db, void *arg, struct titan_error *err)
 {
@@ -104,6 +113,8 @@ static titan_status apply_commit(struct db *db, void *arg, struct titan_error *e
     TRY(db_run(db, err, "UPDATE meta SET value = ? WHERE key = 'turn' AND value = ?", "uu", k->turn, k->turn - 1));
     if (db_changes(db) != 1)
         return titan_fail(err, TITAN_EAGAIN, "job store: an earlier change is not in yet");
+    if (forms_an_epoch(&k->batch))
+        TRY(failpoint("coordinator.decided", err));
     return change_apply(db, k->batch.changes, err);
 }
 
@@ -220,6 +231,8 @@ static void commit_returned(void *arg, const struct titan_error *err)
         done(k->arg, err);
     }
     if (err->status == TITAN_OK) {
+        if (forms_an_epoch(&k->batch))
+            (void)!failpoint("coordinator.stored", NULL);
         finish_commit(c, k);
         return;
     }

@@ -16,6 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", "build"))
 BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
 BIN = BUILD / "bin"
+FP_BIN = BUILD / "fp/bin"  # titand and titan-worker with failpoints (base/failpoint.h): TITAN_FAILPOINTS arms them
 
 
 def until(what, condition, seconds=60, every=0.05):

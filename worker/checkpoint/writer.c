@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/progress.h"
 
@@ -118,6 +119,7 @@ static titan_status write_shard(struct checkpoint_writer *w, struct titan_error 
     _cleanup_(buf_free) struct buf entry = BUF_INIT;
     char path[PATH_MAX];
 
+    TRY(failpoint("checkpoint.write", err));
     TRY(checkpoint_write_shard(w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces, &entry,
                                err));
     TRY(entry_path(w, w->opt.rank, "json", path, err));
@@ -162,6 +164,7 @@ static titan_status commit(struct checkpoint_writer *w, struct buf *entries, str
         if (unlink(path) < 0)
             return titan_fail_errno(err, "cannot remove '%s'", path);
     }
+    TRY(failpoint("checkpoint.collected", err));
     TRY(checkpoint_commit(w->opt.dir, &w->info, w->specs, w->n_specs, entries, w->opt.world, w->written.path, err));
     w->written.step = w->info.step;
     w->written.bytes = w->info.bytes;

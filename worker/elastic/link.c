@@ -24,6 +24,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/frame.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -124,6 +125,7 @@ static void host_revoke(void *arg, uint64_t epoch)
     struct link *l = arg;
 
     (void)epoch;
+    (void)!failpoint("link.revoke", NULL);
     (void)pthread_mutex_lock(&l->revoke_lock);
     atomic_store(&l->revoked, 1);
     if (l->revoke_fn)
@@ -338,6 +340,7 @@ static void link_quiesced(struct membership *m, const struct quiesced *q)
     struct link *l = self(m);
     member_quiesced(enter(l), q);
     leave(l);
+    (void)!failpoint("link.quiesced", NULL);
 }
 
 static void link_state_ready(struct membership *m, const struct state_ready *ready)

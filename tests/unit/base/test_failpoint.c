@@ -49,6 +49,8 @@ static void test_effects(void **state)
     assert_int_equal(WEXITSTATUS(child("here=fail@2", 5)), 11);
     assert_int_equal(WEXITSTATUS(child("there=kill,here=fail@3", 5)), 12);
     assert_true(WIFSTOPPED(child("here=stop", 1)));
+    assert_int_equal(WEXITSTATUS(child("here=exit:77@2", 2)), 77);
+    assert_int_equal(WEXITSTATUS(child("here=fail@2+", 5)), 11);
     const int64_t began = clock_mono_ns();
     assert_int_equal(child("here=sleep:30", 2), 0);
     assert_true(clock_mono_ns() - began >= 30 * INT64_C(1000000));
@@ -58,12 +60,22 @@ static void test_set(void **state)
 {
     (void)state;
     struct titan_error err = {0};
-    static const char *const wrong[] = {"here",        "=kill",       "here=",      "here=die",    "here=kill@",
-                                        "here=kill@0", "here=sleep:", "here=killx", "here=kill@2x"};
+    static const char *const wrong[] = {"here",        "=kill",       "here=",      "here=die",        "here=kill@",
+                                        "here=kill@0", "here=sleep:", "here=killx", "here=kill@2x",    "here%=kill",
+                                        "here%x=kill", "here=exit:",  "here=fail:", "here=fail:EWHAT", "here=fail@+",
+                                        "here%1",      "%1=kill"};
     assert_int_equal(failpoint_set("here=fail@2", NULL), TITAN_OK);
     for (int i = 1; i <= 4; i++)
         assert_int_equal(failpoint("here", &err), i == 2 ? TITAN_EPEER : TITAN_OK);
     assert_non_null(strstr(err.msg, "here"));
+    assert_int_equal(failpoint_set("here%2=fail:ENOSPC@2+", NULL), TITAN_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(failpoint("here", NULL), TITAN_OK); /* no rank: not counted */
+    atomic_store(&failpoint_rank, 2);
+    for (int i = 1; i <= 4; i++)
+        assert_int_equal(failpoint("here", NULL), i >= 2 ? TITAN_ENOSPC : TITAN_OK);
+    atomic_store(&failpoint_rank, 1);
+    assert_int_equal(failpoint("here", NULL), TITAN_OK);
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
     assert_int_equal(failpoint("here", NULL), TITAN_OK);
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
