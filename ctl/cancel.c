@@ -4,12 +4,13 @@
 #include "ctl/options.h"
 #include "ctl/output.h"
 
-static titan_status cancel_one(struct ctl *ctl, uint64_t id, const char *reason, uint32_t grace_ms,
+static titan_status cancel_one(struct ctl *ctl, uint64_t id, const struct args *args, uint32_t grace_ms,
                                Titan__V1__JobState *ret_state, struct titan_error *err)
 {
     Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
     request.job_id = id;
-    request.reason = (char *)(uintptr_t)reason;
+    request.reason = (char *)(uintptr_t)args_text(args, "reason", "");
+    request.checkpoint = args_has(args, "checkpoint");
     request.grace_ms = grace_ms;
     _cleanup_message_ Titan__V1__CancelJobResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("CancelJob"), &request.base, &titan__v1__cancel_job_response__descriptor, &reply,
@@ -43,7 +44,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     for (int i = 0; i < args->n; i++) {
         Titan__V1__JobState state;
         TRY(args_job(args, i, &id, err));
-        TRY(cancel_one(ctl, id, args_text(args, "reason", ""), (uint32_t)(grace_s * 1000), &state, err));
+        TRY(cancel_one(ctl, id, args, (uint32_t)(grace_s * 1000), &state, err));
         print_one(ctl, id, state);
     }
     return TITAN_OK;
@@ -64,6 +65,8 @@ const struct command command_cancel = {
         (const struct option_spec[]){
             {"reason", 0, "TEXT", "why; shown with the job", WORD_NONE},
             {"grace", 0, "SECONDS", "time for a last checkpoint before workers are killed (default 10)", WORD_NONE},
+            {"checkpoint", 'c', NULL, "write one also if the run file asks for none; the job's reason says where it is",
+             WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl cancel 12 13", "stop two jobs"},
                                          {"titanctl cancel 12 --reason 'wrong data' && titanctl wait 12",

@@ -182,6 +182,8 @@ static const char *word_action(enum word word)
         return "COMPREPLY=($(compgen -f -- \"$cur\"))";
     case WORD_JOB:
         return "COMPREPLY=($(compgen -W \"$(_titanctl_jobs)\" -- \"$cur\"))";
+    case WORD_NODE:
+        return "COMPREPLY=($(compgen -W \"$(_titanctl_nodes)\" -- \"$cur\"))";
     case WORD_FORMAT:
         return "COMPREPLY=($(compgen -W 'table json' -- \"$cur\"))";
     case WORD_STATE:
@@ -225,6 +227,9 @@ void help_bash(struct buf *out)
                   "# Load it with: source <(titanctl completion bash)\n\n"
                   "_titanctl_jobs() {\n"
                   "    titanctl ${server:+--server \"$server\"} list --limit 50 2>/dev/null | awk 'NR > 1 {print $1}'\n"
+                  "}\n\n"
+                  "_titanctl_nodes() {\n"
+                  "    titanctl ${server:+--server \"$server\"} nodes 2>/dev/null | awk 'NR > 1 {print $1}'\n"
                   "}\n\n"
                   "_titanctl() {\n"
                   "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"

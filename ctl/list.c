@@ -29,7 +29,7 @@ static void listing_begin(struct listing *l)
         json_begin_array(&l->json, "jobs");
     } else {
         table_begin(&l->table, (const char *const[]){"JOB>", "NAME", "USER", "STATE", "STEP>", "LOSS>", "TOKENS/S>",
-                                                     "WORKERS>", "RESTARTS>", "SUBMITTED", NULL});
+                                                     "WORKERS>", "RESTARTS>", "SUBMITTED", "REASON", NULL});
     }
 }
 
@@ -54,6 +54,7 @@ static void listing_add(struct listing *l, const Titan__V1__Job *job)
     table_cell(t, "%u", job->world_size);
     table_cell(t, "%u", job->restarts);
     table_cell(t, "%s", format_ago(job->submitted_at_ms, l->now_ms, ago));
+    table_cell(t, "%s", job_state_final(job->state) ? "" : job->reason);
 }
 
 static void listing_end(struct listing *l)

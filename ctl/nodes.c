@@ -18,7 +18,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     }
     struct table_out table;
     table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "DEVICE", "ADDRESS", "VERSION",
-                                              "LAST SEEN", NULL});
+                                              "LAST SEEN", "REASON", NULL});
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Titan__V1__Node *node = reply->nodes[i];
@@ -31,6 +31,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
         table_cell(&table, "%s", node->address);
         table_cell(&table, "%s", node->version);
         table_cell(&table, "%s", format_ago(node->last_seen_ms, now_ms, ago));
+        table_cell(&table, "%s", node->reason);
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     table_end(&table, &text, -1, false);

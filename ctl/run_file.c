@@ -107,6 +107,13 @@ titan_status run_file_load(struct run_file *f, const char *path, const struct ar
         TRY(recipe_set(&f->recipe, assignment, err));
         changed = true;
     }
+    const char *priority = args_text(args, "priority", NULL);
+    if (priority) {
+        char key[64];
+        (void)snprintf(key, sizeof(key), "job.priority=%s", priority);
+        TRY(recipe_set(&f->recipe, key, err));
+        changed = true;
+    }
     if (workers > 0) {
         f->recipe.elastic.max_workers = workers;
         f->recipe.elastic.min_workers = MIN(f->recipe.elastic.min_workers, workers);

@@ -15,6 +15,18 @@ static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t n
         buf_printf(out, "  %-12s %s (%s)\n", what, clock_format(at_ms, at), format_ago(at_ms, now_ms, ago));
 }
 
+/* "2 (crash 1 of 10, oom 1 of 3 within 86400 s)" */
+static void put_losses(struct buf *out, const Titan__V1__Job *job)
+{
+    buf_printf(out, "  %-12s %u", "restarts", job->restarts);
+    for (size_t i = 0; i < job->n_losses; i++)
+        buf_printf(out, "%s%s %u of %u", i ? ", " : " (", job->losses[i]->cause, job->losses[i]->count,
+                   job->losses[i]->budget);
+    if (job->n_losses)
+        buf_printf(out, " within %llu s)", (unsigned long long)job->losses[0]->window_s);
+    buf_puts(out, "\n");
+}
+
 static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
 {
     char count[UNITS_TEXT];
@@ -33,7 +45,14 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
         buf_printf(out, "  %-12s %.1f %%\n", "mfu", 100 * job->mfu);
     buf_printf(out, "  %-12s %u (from %u to %u)\n", "workers", job->world_size, job->min_workers, job->max_workers);
     buf_printf(out, "  %-12s %llu\n", "epoch", (unsigned long long)job->epoch);
-    buf_printf(out, "  %-12s %u\n", "restarts", job->restarts);
+    if (job->wanted_max)
+        buf_printf(out, "  %-12s %u to %u\n", "asked for", job->wanted_min ? job->wanted_min : job->min_workers,
+                   job->wanted_max);
+    put_losses(out, job);
+    if (job->priority)
+        buf_printf(out, "  %-12s %d\n", "priority", job->priority);
+    if (job->preemptions)
+        buf_printf(out, "  %-12s %u times\n", "preempted", job->preemptions);
     if (*job->user)
         buf_printf(out, "  %-12s %s\n", "user", job->user);
     put_time(out, "submitted", job->submitted_at_ms, now_ms);

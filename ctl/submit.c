@@ -78,6 +78,8 @@ const struct command command_submit = {
         (const struct option_spec[]){
             RUN_FILE_OPTIONS,
             {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},
+            {"priority", 'p', "N", "-1000 to 1000, as job.priority: higher comes first, and lower gives way",
+             WORD_NONE},
             {"follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",
              WORD_NONE},
             {NULL}},

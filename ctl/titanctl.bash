@@ -5,9 +5,13 @@ _titanctl_jobs() {
     titanctl ${server:+--server "$server"} list --limit 50 2>/dev/null | awk 'NR > 1 {print $1}'
 }
 
+_titanctl_nodes() {
+    titanctl ${server:+--server "$server"} nodes 2>/dev/null | awk 'NR > 1 {print $1}'
+}
+
 _titanctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='submit run status list cancel wait logs events metrics nodes checkpoints generate convert plan version help completion' command='' server='' i
+    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes drain undrain node checkpoints generate convert plan version help completion' command='' server='' i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -35,6 +39,10 @@ _titanctl() {
         return
         ;;
     submit:--idempotency-key)
+        COMPREPLY=()
+        return
+        ;;
+    submit:--priority | submit:-p)
         COMPREPLY=()
         return
         ;;
@@ -91,6 +99,26 @@ _titanctl() {
         return
         ;;
     metrics:--after)
+        COMPREPLY=()
+        return
+        ;;
+    drain:--deadline)
+        COMPREPLY=()
+        return
+        ;;
+    drain:--reason)
+        COMPREPLY=()
+        return
+        ;;
+    drain:--from)
+        COMPREPLY=()
+        return
+        ;;
+    drain:--for)
+        COMPREPLY=()
+        return
+        ;;
+    drain:--lead)
         COMPREPLY=()
         return
         ;;
@@ -154,7 +182,7 @@ _titanctl() {
         return
         ;;
     submit)
-        options+=' --set --name --idempotency-key --follow -f'
+        options+=' --set --name --idempotency-key --priority -p --follow -f'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     run)
@@ -170,7 +198,15 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=()
         ;;
     cancel)
-        options+=' --reason --grace'
+        options+=' --reason --grace --checkpoint -c'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    resize)
+        options+=' --wait -w'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
+        ;;
+    checkpoint)
+        options+=''
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
         ;;
     wait)
@@ -192,6 +228,18 @@ _titanctl() {
     nodes)
         options+=''
         [[ $cur == -* ]] || COMPREPLY=()
+        ;;
+    drain)
+        options+=' --deadline --reason --from --for --lead'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_nodes)" -- "$cur"))
+        ;;
+    undrain)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_nodes)" -- "$cur"))
+        ;;
+    node)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_nodes)" -- "$cur"))
         ;;
     checkpoints)
         options+=''

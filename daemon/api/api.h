@@ -21,6 +21,10 @@ void api_submit_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_request_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
@@ -40,6 +44,7 @@ void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
 /* Something happened to the job: its followers ask nodes it is new on, and end soon when it has ended. */
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 
+Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err) TITAN_MUST_USE;
 /* A text of a request: at most max bytes and no control characters. TITAN_EINVAL names the field. */

@@ -33,6 +33,21 @@ static void reply_free(struct reply *r)
     free(r->items);
 }
 
+static void add_losses(struct reply *r, uint64_t job_id, Titan__V1__Job *m)
+{
+    struct core_losses losses[CORE_LOSSES_MAX];
+    m->n_losses = core_job_losses(r->c->core, job_id, losses);
+    m->losses = batch_alloc(&r->memory, (m->n_losses + 1) * sizeof(*m->losses));
+    for (size_t i = 0; i < m->n_losses; i++) {
+        m->losses[i] = batch_alloc(&r->memory, sizeof(**m->losses));
+        titan__v1__loss_count__init(m->losses[i]);
+        m->losses[i]->cause = batch_strdup(&r->memory, losses[i].cause);
+        m->losses[i]->count = losses[i].count;
+        m->losses[i]->budget = losses[i].budget;
+        m->losses[i]->window_s = losses[i].window_s;
+    }
+}
+
 /* The stored row, with the progress made since it was written. */
 static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
 {
@@ -48,7 +63,10 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->id = job->id;
     m->name = batch_strdup(&r->memory, job->name);
     m->state = (Titan__V1__JobState)job->state;
-    m->reason = batch_strdup(&r->memory, job->reason);
+    char waits[512];
+    m->reason =
+        batch_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
+    add_losses(r, job->id, m);
     m->step = s.step;
     m->steps = job->spec.steps;
     m->loss = s.loss;
@@ -209,21 +227,30 @@ void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, v
     rpc_call_reply(call, &reply.base);
 }
 
+Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n)
+{
+    Titan__V1__Node *m = batch_alloc(memory, sizeof(*m));
+    titan__v1__node__init(m);
+    m->name = batch_strdup(memory, n->name);
+    m->state = batch_strdup(memory, n->state_text);
+    m->reason = batch_strdup(memory, n->reason);
+    m->slots = n->slots;
+    m->slots_used = n->slots_used;
+    m->device = batch_strdup(memory, n->device);
+    m->address = batch_strdup(memory, n->address);
+    m->version = batch_strdup(memory, n->version);
+    m->last_seen_ms = n->last_seen_ms;
+    m->drain_deadline_ms = n->policy->deadline_ms;
+    m->window_from_ms = n->policy->window_from_ms;
+    m->window_until_ms = n->policy->window_until_ms;
+    m->quarantined_until_ms = n->quarantined ? n->policy->quarantined_until_ms : 0;
+    return m;
+}
+
 static void each_node(const struct core_node *n, void *data)
 {
     struct reply *r = data;
-    Titan__V1__Node *m = batch_alloc(&r->memory, sizeof(*m));
-    titan__v1__node__init(m);
-    m->name = batch_strdup(&r->memory, n->name);
-    /* A node that has just dropped its stream is not lost yet, but neither can it be counted on. */
-    m->state = batch_strdup(&r->memory, n->state == NODE_READY && n->connected ? "ready" : "lost");
-    m->slots = n->slots;
-    m->slots_used = n->slots_used;
-    m->device = batch_strdup(&r->memory, n->device);
-    m->address = batch_strdup(&r->memory, n->address);
-    m->version = batch_strdup(&r->memory, n->version);
-    m->last_seen_ms = n->last_seen_ms;
-    reply_add(r, m);
+    reply_add(r, api_node_message(&r->memory, n));
 }
 
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)

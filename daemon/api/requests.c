@@ -1,11 +1,13 @@
 /* What changes jobs and nodes that are there: answered when it is durable. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "daemon/api/api.h"
 
 #define GRACE_DEFAULT_MS 10000
 #define GRACE_MAX_MS 3600000
+#define DEADLINE_MAX_MS UINT64_C(31622400000) /* a year */
 
 /* A reply that waits for its commit; it lives in memory. */
 struct answer {
@@ -95,6 +97,8 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
     titan__v1__cancel_job_response__init(reply);
     a->reply = &reply->base;
     TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
+    if (request->checkpoint)
+        core_want_checkpoint(c->core, request->job_id);
     titan_status status = core_cancel(c->core, request->job_id, request->reason, grace, shell_now(), out, &state, err);
     if (status == TITAN_ENOTFOUND)
         status = job_is_over(c, request->job_id, err);
@@ -129,4 +133,98 @@ static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *ba
 void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
     handle(data, call, request, ask_resize);
+}
+
+static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
+                                   struct batch *out, struct titan_error *err)
+{
+    const Titan__V1__CheckpointJobRequest *request = (const Titan__V1__CheckpointJobRequest *)base;
+    Titan__V1__CheckpointJobResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    titan__v1__checkpoint_job_response__init(reply);
+    a->reply = &reply->base;
+    titan_status status = core_checkpoint(c->core, request->job_id, shell_now(), out, &reply->step, err);
+    return status == TITAN_ENOTFOUND ? job_is_over(c, request->job_id, err) : status;
+}
+
+void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, ask_checkpoint);
+}
+
+/* --- nodes ----------------------------------------------------------------------------------------------------- */
+
+struct node_search {
+    struct batch *memory;
+    const char *name;
+    Titan__V1__Node *found;
+};
+
+static void each_node(const struct core_node *n, void *data)
+{
+    struct node_search *s = data;
+    if (strcmp(n->name, s->name) == 0)
+        s->found = api_node_message(s->memory, n);
+}
+
+static Titan__V1__Node *node_now(const struct coordinator *c, struct answer *a, const char *name)
+{
+    struct node_search s = {.memory = &a->memory, .name = name};
+    core_nodes(c->core, each_node, &s);
+    return s.found;
+}
+
+static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
+                              struct titan_error *err)
+{
+    const Titan__V1__DrainNodeRequest *request = (const Titan__V1__DrainNodeRequest *)base;
+    Titan__V1__DrainNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    struct core_drain d = {.reason = request->reason,
+                           .deadline_ms = (int64_t)MIN(request->deadline_ms, DEADLINE_MAX_MS),
+                           .from_ms = request->from_ms,
+                           .for_ms = (int64_t)MIN(request->for_ms, (uint64_t)INT64_MAX)};
+    titan__v1__drain_node_response__init(reply);
+    a->reply = &reply->base;
+    TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
+    TRY(core_drain(c->core, request->node, &d, shell_now(), out, err));
+    reply->node = node_now(c, a, request->node);
+    return TITAN_OK;
+}
+
+void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, ask_drain);
+}
+
+static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
+                                struct batch *out, struct titan_error *err)
+{
+    const Titan__V1__UndrainNodeRequest *request = (const Titan__V1__UndrainNodeRequest *)base;
+    Titan__V1__UndrainNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    titan__v1__undrain_node_response__init(reply);
+    a->reply = &reply->base;
+    TRY(core_undrain(c->core, request->node, shell_now(), out, err));
+    reply->node = node_now(c, a, request->node);
+    return TITAN_OK;
+}
+
+void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, ask_undrain);
+}
+
+static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
+                               struct titan_error *err)
+{
+    const Titan__V1__ForgetNodeRequest *request = (const Titan__V1__ForgetNodeRequest *)base;
+    Titan__V1__ForgetNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    titan__v1__forget_node_response__init(reply);
+    a->reply = &reply->base;
+    TRY(core_node_forget(c->core, request->node, shell_now(), out, err));
+    reply->node = node_now(c, a, request->node);
+    return TITAN_OK;
+}
+
+void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, ask_forget);
 }

@@ -66,7 +66,7 @@ static void free_job(struct jobrec *j)
     free(j->holders);
     free(j->epoch_checkpoint);
     free(j->user);
-    free(j->requeue_why);
+    free(j->stop_why);
     free(j->said);
     free(j->past);
     free(j);

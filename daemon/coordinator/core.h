@@ -89,6 +89,14 @@ struct core_resize {
 /* TITAN_EINVAL with the nearest legal numbers. */
 titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
                          struct batch *out, struct titan_error *err) TITAN_MUST_USE;
+/* Order a checkpoint; *ret_step: what is committed now. TITAN_ECONFLICT: it does not train. */
+titan_status core_checkpoint(struct core *c, uint64_t job_id, struct core_time now, struct batch *out,
+                             uint64_t *ret_step, struct titan_error *err) TITAN_MUST_USE;
+/* Before core_cancel: its last checkpoint is written even if its recipe writes none, and its reason says where. */
+void core_want_checkpoint(struct core *c, uint64_t job_id);
+/* The operator knows that the node is gone: its workers have ended. TITAN_ECONFLICT while it is connected. */
+titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* Out of service, at once or for a maintenance window. TITAN_ENOTFOUND, TITAN_EINVAL. */
 struct core_drain {
     const char *reason;

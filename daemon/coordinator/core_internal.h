@@ -25,6 +25,7 @@ struct noderec {
     struct node_policy policy; /* name is ours; the texts are owned */
     bool in_window;            /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
+    bool given_up;             /* an operator has said that it is gone for good */
     int64_t drain_at;          /* what is still there then is stopped; INT64_MAX = never */
     int64_t quarantine_end;    /* 0 = it is not in quarantine */
     int64_t crashes[NODE_CRASHES]; /* times of the last ones, as a ring */
@@ -115,9 +116,9 @@ struct jobrec {
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
 
-    bool requeue;           /* it is to give its slots back and be queued again, ... */
-    char *requeue_why;      /* ... for this, ... */
+    bool requeue;           /* it is to give its slots back and be queued again ... */
     bool requeueing;        /* ... and is being stopped */
+    char *stop_why;         /* for this, or why it is cancelled */
     bool must_checkpoint;   /* when it stops, also if its recipe writes none */
     bool finishing;         /* all members are done; waiting for their exits */
     int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
@@ -174,6 +175,7 @@ void core_finish(struct core *c);
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
                         struct titan_error *err) TITAN_MUST_USE;
 void node_tick(struct core *c);
+void node_lose(struct core *c, struct noderec *n, const char *words);
 int64_t node_deadline(const struct core *c);
 
 /* --- core_policy.c --- */
@@ -347,6 +349,7 @@ void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint6
 void tell_form(struct core *c, struct jobrec *j, struct noderec *n);
 void tell_revoke(struct core *c, struct jobrec *j, struct noderec *n);
 void tell_pause(struct core *c, struct jobrec *j, struct noderec *n);
+void tell_checkpoint(struct core *c, const struct jobrec *j); /* write one at the next step and go on */
 void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
                const char *reason);
 void tell_welcome(struct core *c, struct noderec *n);

@@ -113,6 +113,7 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
         return;
     }
     j->grace_ms = grace_ms;
+    core_set_string(&j->stop_why, why);
     say_job_move(c, j, JOB_CANCELLING, why);
     job_stop_all(c, j, grace_ms, why);
 }
@@ -202,6 +203,17 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
                       told);
 }
 
+/* Who asked for a last checkpoint is told where it is. */
+static const char *cancelled_words(struct core *c, const struct jobrec *j)
+{
+    if (!j->must_checkpoint)
+        return "";
+    if (j->n_ckpts == 0 || j->ckpts[0].epoch != j->status.epoch)
+        return batch_printf(c->out, "%s; no checkpoint was written in time", j->stop_why);
+    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop_why, (unsigned long long)j->ckpts[0].step,
+                        j->ckpts[0].path);
+}
+
 /* --- driver ---------------------------------------------------------------------------------------------------- */
 
 void job_advance(struct core *c, struct jobrec *j)
@@ -211,7 +223,7 @@ void job_advance(struct core *c, struct jobrec *j)
     if (!job_final(j)) {
         if (j->state == JOB_CANCELLING) {
             if (j->n_workers == 0)
-                end_job(c, j, JOB_CANCELLED, "");
+                end_job(c, j, JOB_CANCELLED, cancelled_words(c, j));
         } else if (j->finishing) {
             if (j->n_workers == 0)
                 end_job(c, j, JOB_COMPLETED, "");

@@ -17,12 +17,12 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
     core_finish(c);
 }
 
-static void node_lose(struct core *c, struct noderec *n)
+void node_lose(struct core *c, struct noderec *n, const char *words)
 {
     if (n->session)
         batch_drop(c->out, n->session);
     n->session = 0;
-    say_node(c, n, NODE_LOST, "is lost: no sign of life");
+    say_node(c, n, NODE_LOST, words);
     const char *why = batch_printf(c->out, "node %s is lost", n->name);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
@@ -69,6 +69,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         batch_drop(c->out, n->session);
     bool back = n->state == NODE_READY;
     n->session = session;
+    n->given_up = false;
     n->slots = m->slots;
     core_set_string(&n->device, m->device);
     core_set_string(&n->address, m->address);
@@ -111,7 +112,7 @@ void node_tick(struct core *c)
 {
     for (struct noderec *n = c->nodes; n; n = n->next)
         if (n->state == NODE_READY && c->now.mono_ms - n->seen_mono >= c->options.node_timeout_ms)
-            node_lose(c, n);
+            node_lose(c, n, "is lost: no sign of life");
 }
 
 int64_t node_deadline(const struct core *c)

@@ -41,7 +41,7 @@ const char *node_reason_text(const struct noderec *n)
 {
     if (n->quarantine_end && !node_empties(n))
         return n->policy.quarantine_reason;
-    return n->policy.reason;
+    return n->given_up && !node_empties(n) ? "given up by an operator" : n->policy.reason;
 }
 
 /* Jobs with workers there may have something to do. */
@@ -151,6 +151,32 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
     n->n_crashes = 0;
     set_reason(&n->policy.quarantine_reason, "");
     end_drain(c, n, "is in service again, as asked for");
+    core_finish(c);
+    return TITAN_OK;
+}
+
+titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
+                              struct titan_error *err)
+{
+    struct noderec *n = core_find_node(c, node);
+    if (!n)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no node '%.253s'", node);
+    if (n->session) {
+        titan_status status = titan_fail(err, TITAN_ECONFLICT, "node %s is connected: it is not gone", n->name);
+        if (err)
+            titan_error_hint(err, "titanctl drain takes it out of service");
+        return status;
+    }
+    core_begin(c, now, out);
+    n->given_up = true;
+    if (n->state == NODE_READY)
+        node_lose(c, n, "is lost: given up by an operator");
+    else
+        say_event(c, NULL,
+                  (struct say){.type = "node.forgotten",
+                               .message = batch_printf(c->out, "node %s is given up by an operator", n->name),
+                               .node = n});
+    look_again(c, n);
     core_finish(c);
     return TITAN_OK;
 }

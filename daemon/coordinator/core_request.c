@@ -19,6 +19,31 @@ static titan_status find_open(struct core *c, uint64_t job_id, struct jobrec **r
     return TITAN_OK;
 }
 
+/* --- checkpoint ------------------------------------------------------------------------------------------------ */
+
+titan_status core_checkpoint(struct core *c, uint64_t job_id, struct core_time now, struct batch *out,
+                             uint64_t *ret_step, struct titan_error *err)
+{
+    struct jobrec *j = NULL;
+    TRY(find_open(c, job_id, &j, err));
+    const struct workrec *first = j->n_seats ? j->seats[0].worker : NULL;
+    if (j->state != JOB_RUNNING || j->requeue || !first || !first->node->session)
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu is %s: only one that trains can write a checkpoint",
+                          (unsigned long long)job_id, sm_name(&job_sm, (int)j->state));
+    core_begin(c, now, out);
+    *ret_step = j->status.step;
+    tell_checkpoint(c, j);
+    core_finish(c);
+    return TITAN_OK;
+}
+
+void core_want_checkpoint(struct core *c, uint64_t job_id)
+{
+    struct jobrec *j = core_find_job(c, job_id);
+    if (j)
+        j->must_checkpoint = true;
+}
+
 /* --- resize ---------------------------------------------------------------------------------------------------- */
 
 /* "2 and 4", the legal numbers next to n. */

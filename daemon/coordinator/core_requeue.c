@@ -11,7 +11,7 @@
 
 static void stop_workers(struct core *c, struct jobrec *j)
 {
-    const char *why = batch_strdup(c->out, j->requeue_why);
+    const char *why = batch_strdup(c->out, j->stop_why);
     j->requeueing = j->must_checkpoint = true;
     j->grace_ms = j->epoch_state == EPOCH_RUNNING ? REQUEUE_GRACE_MS : 0; /* otherwise there is nothing new to write */
     j->starve_at = j->epoch_deadline = INT64_MAX;
@@ -24,7 +24,7 @@ void requeue_begin(struct core *c, struct jobrec *j, const char *why)
     if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeue)
         return;
     j->requeue = true;
-    core_set_string(&j->requeue_why, why);
+    core_set_string(&j->stop_why, why);
     job_advance(c, j);
 }
 
@@ -42,7 +42,7 @@ static bool may_stop(const struct jobrec *j)
 /* The last worker is gone. */
 static void queue_again(struct core *c, struct jobrec *j)
 {
-    const char *why = batch_strdup(c->out, j->requeue_why);
+    const char *why = batch_strdup(c->out, j->stop_why);
     if (epoch_live(j))
         say_epoch_move(c, j, EPOCH_REVOKED, why);
     job_end_run(c, j, RUN_CANCELLED, why);
@@ -84,5 +84,5 @@ void requeue_restored(struct jobrec *j)
         return;
     j->requeue = j->requeueing = j->must_checkpoint = true;
     j->grace_ms = REQUEUE_GRACE_MS;
-    core_set_string(&j->requeue_why, "its workers were being stopped when the coordinator restarted");
+    core_set_string(&j->stop_why, "its workers were being stopped when the coordinator restarted");
 }

@@ -99,6 +99,16 @@ void tell_pause(struct core *c, struct jobrec *j, struct noderec *n)
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
 }
 
+void tell_checkpoint(struct core *c, const struct jobrec *j)
+{
+    Titan__Internal__PauseJob *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__pause_job__init(m);
+    m->job_id = j->id;
+    m->epoch = j->status.epoch;
+    m->checkpoint = m->go_on = true;
+    batch_message(c->out, j->seats[0].worker->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
+}
+
 void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
                const char *reason)
 {

@@ -39,7 +39,8 @@ static void test_job(void **state)
                        "\"steps\":10,\"loss\":null,\"tokens_per_second\":1500.5,\"mfu\":0.0,\"world_size\":4,"
                        "\"epoch\":0,\"restarts\":0,\"submitted_at\":\"2025-11-20T20:00:00.123Z\",\"started_at\":null,"
                        "\"finished_at\":null,\"checkpoint\":null,\"user\":null,\"min_workers\":0,\"max_workers\":0,"
-                       "\"directory\":null}");
+                       "\"directory\":null,\"priority\":0,\"wanted_min\":0,\"wanted_max\":0,\"preemptions\":0,"
+                       "\"losses\":[]}");
 }
 
 static void test_event(void **state)

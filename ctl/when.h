@@ -1,0 +1,15 @@
+/* when.h - points in time and lengths as people write them. */
+#ifndef TITAN_CTL_WHEN_H
+#define TITAN_CTL_WHEN_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* "90", "90s", "30m", "2h", "1d", at most ten years; milliseconds. */
+titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
+/* "+2h", "22:30" (the next one, local), "2026-11-22T03:00" or "2026-11-22 03:00:00" (local), "2026-11-22T03:00:00Z";
+ * Unix time in milliseconds. */
+titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

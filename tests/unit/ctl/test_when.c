@@ -1,0 +1,63 @@
+/* Lengths and points in time as people write them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "ctl/when.h"
+
+static void test_durations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t ms;
+    } good[] = {{"90", 90000},   {"90s", 90000},   {"0.5s", 500},   {"30m", 1800000},
+                {"2h", 7200000}, {"1d", 86400000}, {"5min", 300000}};
+    static const char *const bad[] = {"", "s", "-5", "5x", "5 m", "1e400", "nan", "inf", "4000d", "0x10", "5mm"};
+    int64_t ms;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(when_duration(good[i].text, &ms, NULL), TITAN_OK);
+        assert_int_equal(ms, good[i].ms);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(when_duration(bad[i], &ms, NULL), TITAN_EINVAL);
+}
+
+/* Expected values from GNU date: date -d '2026-11-22 03:00 CET' +%s and so on. */
+static void test_times(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t s;
+    } good[] = {{"2026-11-22T03:00:00Z", 1795316400},
+                {"2026-11-22T03:00", 1795312800},
+                {"2026-11-22 03:00:30", 1795312830},
+                {"2026-11-22", 1795302000},
+                {"now", 1795300000},
+                {"+2h", 1795307200},
+                {"23:55", 1795301700},
+                {"23:00", 1795384800},
+                {"23:26", 1795386360}};
+    static const char *const bad[] = {"", "tomorrow", "25:00", "2026-13-01", "+", "+x", "12:00Z", "03:00 pm"};
+    int64_t ms, now = INT64_C(1795300000000); /* 2026-11-21 23:26:40 in this zone */
+    (void)setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
+    tzset();
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(when_time(good[i].text, now, &ms, NULL), TITAN_OK);
+        assert_int_equal(ms, good[i].s * 1000);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(when_time(bad[i], now, &ms, NULL), TITAN_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_durations), cmocka_unit_test(test_times)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
