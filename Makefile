@@ -106,14 +106,14 @@ libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv
 libs_state  := -lsqlite3 -lcrypto
 libs_daemon := $(libs_state) $(libs_rpc) -lpthread -lm
 libs_worker := $(if $(BARE),,-lprotobuf-c) -ldl -lrt -lpthread -lm
-libs_ctl    := $(libs_rpc) -lpthread -lm
+libs_ctl    := $(libs_state) $(libs_rpc) -lpthread -lm
 
 link = @mkdir -p $(@D); $(if $(V),,printf '  %-8s%s\n' LINK $@;) $(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -o $@
 $(BUILD)/bin/titand: $(call obj,daemon/main.c) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_daemon)
 $(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
 	$(link) -rdynamic $^ $(libs_worker)
-$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_proto) $(lib_base)
+$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_ctl)
 # The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, nobody installs them.
 fp_programs := $(BUILD)/fp/bin/titand $(BUILD)/fp/bin/titan-worker

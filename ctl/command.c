@@ -23,6 +23,7 @@ const struct command *const commands[] = {
     &command_generate,
     &command_convert,
     &command_plan,
+    &command_admin,
     &command_version,
     &command_help,
     &command_completion,

@@ -11,7 +11,7 @@ _titanctl_nodes() {
 
 _titanctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes drain undrain node checkpoints generate convert plan version help completion' command='' server='' i
+    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes drain undrain node checkpoints generate convert plan admin version help completion' command='' server='' i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -174,6 +174,14 @@ _titanctl() {
         COMPREPLY=()
         return
         ;;
+    admin:--state-dir)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    admin:--above)
+        COMPREPLY=()
+        return
+        ;;
     esac
     local options='--server -s --output -o --help -h --version -V'
     case $command in
@@ -255,6 +263,10 @@ _titanctl() {
         ;;
     plan)
         options+=' --world -n --device -d --memory -m --timeline -t --picture -p --search --print --set'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
+        ;;
+    admin)
+        options+=' --state-dir --above --rederive'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     version)

@@ -155,7 +155,7 @@ static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct titan_e
 {
     struct event e = read_event(stmt);
     unsigned char should[EVENT_CHAIN_BYTES], is[EVENT_CHAIN_BYTES];
-    if (e.id != w->last + 1 && e.id > w->base + 1)
+    if (e.id != w->last + 1 && e.id > w->base + 1 && strcmp(e.type, EVENT_RESTORED) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %llu are missing",
                           (unsigned long long)w->last + 1, (unsigned long long)e.id - 1);
     TRY(chain_on(w->chain, &e, col_text(stmt, 10), should, err));

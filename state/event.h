@@ -1,7 +1,8 @@
 /* event.h - what happened, in order. Rows are only ever added, in the transaction of the change they speak of.
  *
  * The log is a chain: events.chain = SHA-256(chain of the event before | this event in a fixed encoding), the first one
- * on 32 zero bytes; ids follow each other without a gap. So a row that was changed, taken out or put in later is found
+ * on 32 zero bytes; ids follow each other without a gap but
+ * before EVENT_RESTORED. So a row that was changed, taken out or put in later is found
  * (event_verify), unless all rows behind it were written anew.
  *
  * Whatever moves a state also says so in events.change, by event_add_change(); replaying these words gives every state
@@ -13,6 +14,9 @@
 #include "state/db.h"
 
 #define EVENT_CHAIN_BYTES 32
+/* Of the one event that may leave a gap in the ids before it: what was told between a backup and its return is not told
+ * again under the same numbers. */
+#define EVENT_RESTORED "store.restored"
 
 struct event {
     uint64_t id; /* given by the store; increases over all jobs */

@@ -31,6 +31,9 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *d
 void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_backup(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_backup_drain(struct rpc_call *call, void *data);
+void api_backup_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_version(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 
 void api_watch_events(struct rpc_call *call, const ProtobufCMessage *request, void *data);

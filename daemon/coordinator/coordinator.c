@@ -339,10 +339,14 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
 {
     struct db *db = store_reader(c->store);
     uint64_t last_worker = 0, last_job = 0;
-    int64_t turn = 0;
+    int64_t turn = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup this store comes from */
     TRY(worker_last_id(db, &last_worker, err));
     TRY(job_last_id(db, &last_job, err));
     TRY(db_int(db, 0, &turn, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
+    TRY(db_int(db, 0, &gone_job, err, "SELECT value FROM meta WHERE key = 'last_job'", ""));
+    TRY(db_int(db, 0, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
+    last_job = MAX(last_job, (uint64_t)gone_job);
+    last_worker = MAX(last_worker, (uint64_t)gone_worker);
     c->next_job_id = last_job + 1;
     c->next_turn = (uint64_t)turn + 1;
     struct core_options options = {

@@ -47,6 +47,7 @@ struct coordinator {
 
     struct agent_session *sessions;
     uint64_t next_session;
+    bool backing_up;
     struct watcher *watchers;
     size_t n_watchers;
     struct log_request *log_requests;

@@ -1,0 +1,144 @@
+/* Backup: copy the store on a thread of the pool, then pass the copy on as it is read. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "daemon/api/api.h"
+#include "state/backup.h"
+
+#define CHUNK ((size_t)64 << 10)
+
+struct backup {
+    struct rpc_call *call; /* NULL: over; the coordinator may be gone, too */
+    uv_work_t work;
+    bool copying;
+    char store[PATH_MAX + 16], copy[PATH_MAX + 16];
+    struct titan_error err;
+    int fd;
+    uint64_t size, sent;
+};
+
+static void backup_free(struct backup *b)
+{
+    if (b->fd >= 0)
+        (void)close(b->fd);
+    free(b);
+}
+
+static void fail(struct backup *b)
+{
+    if (b->call)
+        rpc_call_fail(b->call, &b->err);
+}
+
+/* Send until it is all gone or the queue is full. */
+static void pump(struct backup *b)
+{
+    static uint8_t data[CHUNK];
+    Titan__V1__BackupChunk chunk = TITAN__V1__BACKUP_CHUNK__INIT;
+    chunk.total_bytes = b->size;
+    while (b->sent < b->size) {
+        ssize_t n = pread(b->fd, data, CHUNK, (off_t)b->sent);
+        if (n <= 0) {
+            titan_fail(&b->err, TITAN_EIO, "'%s' cannot be read: %s", b->copy, n ? strerror(errno) : "it is shorter");
+            fail(b);
+            return;
+        }
+        chunk.data = (ProtobufCBinaryData){.data = data, .len = (size_t)n};
+        if (rpc_call_send(b->call, &chunk.base) != TITAN_OK)
+            return;
+        b->sent += (uint64_t)n;
+    }
+    rpc_call_finish(b->call, TITAN_OK, NULL);
+}
+
+static void copy(uv_work_t *work)
+{
+    struct backup *b = work->data;
+    (void)!backup_copy(b->store, b->copy, &b->err);
+}
+
+static void copied(uv_work_t *work, int cancelled)
+{
+    struct backup *b = work->data;
+    struct stat st;
+    b->copying = false;
+    if (cancelled)
+        titan_fail(&b->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    if (b->err.status == TITAN_OK) {
+        b->fd = open(b->copy, O_RDONLY | O_CLOEXEC);
+        if (b->fd < 0 || fstat(b->fd, &st) != 0)
+            titan_fail_errno(&b->err, "'%s'", b->copy);
+        else
+            b->size = (uint64_t)st.st_size;
+        (void)unlink(b->copy); /* gone with its last descriptor */
+    }
+    if (!b->call)
+        backup_free(b);
+    else if (b->err.status != TITAN_OK)
+        fail(b);
+    else
+        pump(b);
+}
+
+static titan_status begin(struct coordinator *c, struct rpc_call *call, struct backup **ret, struct titan_error *err)
+{
+    if (strncmp(rpc_call_peer(call), "unix:", 5) != 0)
+        return titan_fail(err, TITAN_EPERM, "a backup is given over a Unix socket only");
+    if (c->backing_up)
+        return titan_fail(err, TITAN_ELIMIT, "another backup is under way");
+    static unsigned count; /* a copy whose call was broken off may still be under way */
+    struct backup *b = calloc(1, sizeof(*b));
+    if (!b)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    b->call = call;
+    b->fd = -1;
+    b->work.data = b;
+    (void)snprintf(b->store, sizeof(b->store), "%s/titan.db", c->state_dir);
+    (void)snprintf(b->copy, sizeof(b->copy), "%s/backup-%u.tmp", c->state_dir, count++);
+    b->copying = uv_queue_work(c->loop, &b->work, copy, copied) == 0;
+    if (!b->copying) {
+        backup_free(b);
+        return titan_fail(err, TITAN_ELIMIT, "no thread for a backup");
+    }
+    c->backing_up = true;
+    *ret = b;
+    return TITAN_OK;
+}
+
+void api_backup(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct titan_error err = {0};
+    struct backup *b = NULL;
+    (void)base;
+    if (begin(data, call, &b, &err) == TITAN_OK)
+        rpc_call_set_data(call, b);
+    else
+        rpc_call_fail(call, &err);
+}
+
+void api_backup_drain(struct rpc_call *call, void *data)
+{
+    struct backup *b = rpc_call_data(call);
+    (void)data;
+    if (b && !b->copying)
+        pump(b);
+}
+
+void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct coordinator *c = data;
+    struct backup *b = rpc_call_data(call);
+    (void)cancelled;
+    if (!b)
+        return;
+    c->backing_up = false;
+    b->call = NULL;
+    if (!b->copying)
+        backup_free(b);
+}

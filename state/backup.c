@@ -1,0 +1,251 @@
+#include "state/backup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "state/event.h"
+#include "state/job.h"
+#include "state/member.h"
+#include "state/schema.h"
+
+static void close_db(struct db **db)
+{
+    db_close(*db);
+}
+#define _cleanup_db_ _cleanup_(close_db)
+
+static titan_status exists(const char *path, struct titan_error *err)
+{
+    return access(path, R_OK) == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", path);
+}
+
+static titan_status sync_file(const char *path, struct titan_error *err)
+{
+    char dir[PATH_MAX];
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) != 0)
+        return titan_fail_errno(err, "'%s'", path);
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return dir_sync(*dir ? dir : "/", err);
+}
+
+/* --- copy -------------------------------------------------------------------------------------------------------- */
+
+static titan_status copy_pages(struct db *from, const char *to, struct titan_error *err)
+{
+    sqlite3 *out = NULL;
+    int rc = sqlite3_open_v2(to, &out, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(out, "main", db_handle(from), "main") : NULL;
+    if (b) {
+        (void)sqlite3_backup_step(b, -1); /* all at once: one view of the store, which the writer does not disturb */
+        rc = sqlite3_backup_finish(b);
+        if (rc == SQLITE_OK) /* one file, also when somebody opens it */
+            rc = sqlite3_exec(out, "PRAGMA journal_mode=DELETE", NULL, NULL, NULL);
+    } else if (rc == SQLITE_OK) {
+        rc = sqlite3_errcode(out);
+    }
+    titan_status status = TITAN_OK;
+    if (rc != SQLITE_OK)
+        status = titan_fail(err, rc == SQLITE_FULL ? TITAN_ENOSPC : TITAN_EIO, "copying the store to '%s': %s", to,
+                            sqlite3_errstr(rc));
+    sqlite3_close(out);
+    return status;
+}
+
+titan_status backup_copy(const char *from, const char *to, struct titan_error *err)
+{
+    _cleanup_db_ struct db *db = NULL;
+    if (unlink(to) != 0 && errno != ENOENT)
+        return titan_fail_errno(err, "'%s'", to);
+    TRY(db_open(from, DB_READER, true, &db, err));
+    titan_status status = copy_pages(db, to, err);
+    if (status == TITAN_OK)
+        status = sync_file(to, err);
+    if (status != TITAN_OK)
+        (void)unlink(to);
+    return status;
+}
+
+/* --- verify ------------------------------------------------------------------------------------------------------ */
+
+static titan_status read_report(struct db *db, struct backup_report *r, struct titan_error *err)
+{
+    TRY(db_int(db, 0, &r->schema, err, "PRAGMA user_version", ""));
+    if (r->schema == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "the store is empty");
+    TRY(db_int(db, 0, &r->jobs, err, "SELECT count(*) FROM jobs", ""));
+    TRY(db_int(db, 0, &r->last_job, err, "SELECT max(id) FROM jobs", ""));
+    TRY(db_int(db, 0, &r->last_event, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
+    return db_int(db, 0, &r->term, err, "SELECT value FROM meta WHERE key = 'term'", "");
+}
+
+titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
+                           void (*say)(const char *line, void *data), void *data, struct titan_error *err)
+{
+    _cleanup_db_ struct db *db = NULL;
+    memset(ret, 0, sizeof(*ret));
+    TRY(exists(path, err));
+    TRY(schema_probe(&schema_store, path, NULL, err));
+    TRY(db_open(path, DB_READER, true, &db, err));
+    TRY(schema_check(db, false, err));
+    TRY(read_report(db, ret, err));
+    if (ret->schema < SCHEMA_CHAINED)
+        return TITAN_OK;
+    TRY(event_verify(db, 0, &ret->chained, err));
+    return rederive ? replay_check(db, &ret->replay, say, data, err) : TITAN_OK;
+}
+
+/* --- restore ----------------------------------------------------------------------------------------------------- */
+
+/* What may have been given out since the backup was made. */
+struct given {
+    int64_t term, job, worker, event;
+};
+
+static void raise_to(int64_t *n, int64_t at_least)
+{
+    *n = MAX(*n, at_least);
+}
+
+/* The store that is in place, as far as it can be read; its damage may be why it is to be replaced. */
+static void look_at_old(const char *path, struct given *g)
+{
+    _cleanup_db_ struct db *db = NULL;
+    int64_t n = 0;
+    if (access(path, R_OK) != 0 || schema_probe(&schema_store, path, NULL, NULL) != TITAN_OK ||
+        db_open(path, DB_READER, true, &db, NULL) != TITAN_OK)
+        return;
+    if (db_int(db, 0, &n, NULL, "SELECT value FROM meta WHERE key = 'term'", "") == TITAN_OK)
+        raise_to(&g->term, n);
+    if (db_int(db, 0, &n, NULL, "SELECT max(id) FROM jobs", "") == TITAN_OK)
+        raise_to(&g->job, n);
+    if (db_int(db, 0, &n, NULL, "SELECT max(id) FROM workers", "") == TITAN_OK)
+        raise_to(&g->worker, n);
+    if (db_int(db, 0, &n, NULL, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", "") == TITAN_OK)
+        raise_to(&g->event, n);
+}
+
+/* Folders of jobs, and the term an agent over the same directory has seen. */
+static void look_around(const char *dir, struct given *g)
+{
+    char path[PATH_MAX];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    (void)snprintf(path, sizeof(path), "%s/run/term", dir);
+    if (file_read(path, 64, &text, NULL) == TITAN_OK && text.len)
+        raise_to(&g->term, strtoll(text.data, NULL, 10));
+    (void)snprintf(path, sizeof(path), "%s/jobs", dir);
+    DIR *jobs = opendir(path);
+    for (const struct dirent *e; jobs && (e = readdir(jobs));)
+        raise_to(&g->job, strtoll(e->d_name, NULL, 10));
+    if (jobs)
+        (void)closedir(jobs);
+}
+
+static titan_status mark_restored(struct db *db, const struct given *g, int64_t now_ms, struct titan_error *err)
+{
+    char detail[160];
+    (void)snprintf(detail, sizeof(detail), "{\"term\": %lld, \"next_job\": %lld, \"next_worker\": %lld}",
+                   (long long)g->term + 1, (long long)g->job + 1, (long long)g->worker + 1);
+    TRY(db_run(db, err,
+               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3), ('clean', 1)"
+               " ON CONFLICT DO UPDATE SET value = excluded.value",
+               "iii", g->term, g->job, g->worker));
+    TRY(db_run(db, err, "DELETE FROM sqlite_sequence WHERE name = 'events'", ""));
+    TRY(db_run(db, err, "INSERT INTO sqlite_sequence VALUES ('events', ?)", "i", g->event));
+    return event_add(db,
+                     &(struct event){.at_ms = now_ms,
+                                     .type = EVENT_RESTORED,
+                                     .message = "the store was restored from a backup",
+                                     .rank = -1,
+                                     .detail = detail},
+                     err);
+}
+
+/* Make the new store ready under a name of its own. */
+static titan_status prepare(const char *path, struct given *g, int64_t now_ms, struct titan_error *err)
+{
+    _cleanup_db_ struct db *db = NULL;
+    uint64_t worker = 0;
+    TRY(db_open(path, DB_WRITER, true, &db, err));
+    TRY(schema_migrate(&schema_store, db, err));
+    TRY(worker_last_id(db, &worker, err));
+    raise_to(&g->worker, (int64_t)worker);
+    g->term += BACKUP_TERM_STEP;
+    g->worker += BACKUP_ID_STEP;
+    g->event += BACKUP_ID_STEP;
+    TRY(db_exec(db, "BEGIN IMMEDIATE", err));
+    titan_status status = mark_restored(db, g, now_ms, err);
+    return status == TITAN_OK ? db_exec(db, "COMMIT", err) : status;
+}
+
+/* The old store keeps its WAL: under its new name it opens as it was. */
+static titan_status move_aside(const char *path, int64_t now_ms, char *aside, size_t size, struct titan_error *err)
+{
+    char when[32], from[PATH_MAX + 8], to[PATH_MAX + 8];
+    *aside = '\0';
+    if (access(path, F_OK) != 0)
+        return TITAN_OK;
+    if (snprintf(aside, size, "%s.before-%s", path, clock_format(now_ms, when)) >= (int)size)
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
+    (void)snprintf(from, sizeof(from), "%s-wal", path);
+    (void)snprintf(to, sizeof(to), "%s-wal", aside);
+    if (rename(from, to) != 0 && errno != ENOENT)
+        return titan_fail_errno(err, "moving '%s' aside", from);
+    (void)snprintf(from, sizeof(from), "%s-shm", path);
+    (void)unlink(from);
+    return rename(path, aside) == 0 ? TITAN_OK : titan_fail_errno(err, "moving '%s' aside", path);
+}
+
+/* Root puts it there, the directory's owner runs on it. */
+static titan_status give_to_owner(const char *path, const char *dir, struct titan_error *err)
+{
+    struct stat st;
+    if (geteuid() != 0)
+        return TITAN_OK;
+    if (stat(dir, &st) != 0 || chown(path, st.st_uid, st.st_gid) != 0)
+        return titan_fail_errno(err, "'%s'", path);
+    return TITAN_OK;
+}
+
+titan_status backup_restore(const char *backup, const char *state_dir, uint64_t above, int64_t now_ms,
+                            struct restore_report *ret, struct titan_error *err)
+{
+    char path[PATH_MAX], fresh[PATH_MAX];
+    memset(ret, 0, sizeof(*ret));
+    if (snprintf(path, sizeof(path), "%s/titan.db", state_dir) >= (int)sizeof(path) ||
+        snprintf(fresh, sizeof(fresh), "%s/titan.db.restored", state_dir) >= (int)sizeof(fresh))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", state_dir);
+    TRY(backup_verify(backup, true, &ret->backup, NULL, NULL, err));
+    struct given g = {
+        .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
+    look_at_old(path, &g);
+    look_around(state_dir, &g);
+    TRY(backup_copy(backup, fresh, err));
+    titan_status status = prepare(fresh, &g, now_ms, err);
+    if (status == TITAN_OK)
+        status = give_to_owner(fresh, state_dir, err);
+    if (status == TITAN_OK)
+        status = sync_file(fresh, err);
+    if (status == TITAN_OK)
+        status = move_aside(path, now_ms, ret->aside, sizeof(ret->aside), err);
+    if (status == TITAN_OK && rename(fresh, path) != 0)
+        status = titan_fail_errno(err, "'%s'", path);
+    if (status != TITAN_OK) {
+        (void)unlink(fresh);
+        return status;
+    }
+    ret->term = g.term;
+    ret->next_job = g.job + 1;
+    return dir_sync(state_dir, err);
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""titanctl admin: backup of a running store, its return, and what is refused."""
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, Daemon, command, headers_text, tap  # noqa: E402
+
+CTL = BIN / "titanctl"
+
+
+class World:
+    """A daemon with one slot: jobs that need two wait, nothing trains."""
+
+
+def submit(n=1):
+    keys = {"training.dataset_path": World.text, "elastic.min_workers": 2, "elastic.max_workers": 2}
+    return [int(World.daemon.submit("tiny", keys)) for _ in range(n)]
+
+
+def admin(*args, code=0):
+    done = command(CTL, "-s", World.daemon.server, "-o", "json", "admin", *args)
+    assert done.code == code, f"exit {done.code} instead of {code}: {done.err}"
+    return json.loads(done.out) if code == 0 else done.err
+
+
+def jobs():
+    listed = json.loads(World.daemon.ok("-o", "json", "list", "--limit", 1000))
+    return {int(job["id"]) for job in listed["jobs"]}
+
+
+def backup_while_submitting():
+    """A backup holds what was acknowledged before it began, and is sound in itself."""
+    before = submit(5)
+    over, acked = threading.Event(), []
+
+    def flood():
+        while not over.is_set():
+            acked.extend(submit())
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        report = admin("backup", World.home / "one.db")
+    finally:
+        over.set()
+        thread.join()
+    assert report["jobs"] >= len(before) and report["events"] >= report["jobs"], report
+    again = admin("verify", "--rederive", World.home / "one.db")
+    assert again["jobs"] == report["jobs"] and again["replayed"] >= report["jobs"], again
+    live = admin("verify", World.daemon.state)  # in use
+    assert live["jobs"] >= 5 + len(acked), live
+    assert sorted(p.name for p in World.home.glob("one.db*")) == ["one.db"], "a backup is one file"
+    assert not list(World.daemon.state.glob("backup-*")), "the server keeps nothing"
+
+
+def backup_is_not_overwritten():
+    error = admin("backup", World.home / "one.db", code=6)
+    assert "is there already" in error, error
+    error = admin("backup", "/nowhere/at/all.db", code=3)
+    assert "/nowhere/at/all.db" in error, error
+
+
+def backup_over_tcp_is_refused():
+    port = (World.daemon.state / "run/listen").read_text().split("127.0.0.1:")[1].split()[0]
+    done = command(CTL, "-s", f"127.0.0.1:{port}", "admin", "backup", World.home / "tcp.db")
+    assert done.code == 5, done.err
+    assert not list(World.home.glob("tcp.db*"))
+
+
+def restore_of_a_running_store_is_refused():
+    error = admin("restore", World.home / "one.db", "--state-dir", World.daemon.state, code=6)
+    assert "in use by process" in error, error
+
+
+def stored(sql):
+    db = sqlite3.connect(World.daemon.state / "titan.db")
+    try:
+        return db.execute(sql).fetchone()[0]
+    finally:
+        db.close()
+
+
+def term():
+    return stored("SELECT value FROM meta WHERE key = 'term'")
+
+
+def damaged_backup_is_refused():
+    World.daemon.stop()
+    before = (World.daemon.state / "titan.db").read_bytes()
+    bad = World.home / "bad.db"
+    shutil.copy(World.home / "one.db", bad)
+    with sqlite3.connect(bad) as db:
+        db.execute("UPDATE events SET message = 'nothing happened' WHERE id = 3")
+    db.close()
+    assert "event 3 " in admin("verify", bad, code=1)
+    assert "event 3 " in admin("restore", bad, "--state-dir", World.daemon.state, code=1)
+    shutil.copy(World.home / "one.db", bad)
+    with sqlite3.connect(bad) as db:
+        db.execute("UPDATE jobs SET state = 7 WHERE id = 2")
+    db.close()
+    admin("verify", bad)
+    assert "do not follow" in admin("verify", "--rederive", bad, code=1)
+    assert "do not follow" in admin("restore", bad, "--state-dir", World.daemon.state, code=1)
+    bad.write_bytes(b"no database at all " * 1000)
+    admin("restore", bad, "--state-dir", World.daemon.state, code=1)
+    admin("restore", World.home / "missing.db", "--state-dir", World.daemon.state, code=3)
+    assert (World.daemon.state / "titan.db").read_bytes() == before, "a refused restore touches nothing"
+
+
+def restore():
+    """The jobs of the backup are back, later ones are not; numbers go on; the term is above every one seen."""
+    World.daemon.start()
+    in_backup = {job for job in jobs() if job <= admin("verify", World.home / "one.db")["jobs"]}
+    later = submit(3)
+    World.daemon.stop()
+    old = term()
+    report = admin("restore", World.home / "one.db", "--state-dir", World.daemon.state, "--above", old + 5)
+    assert report["term"] > old + 5 and report["next_job"] == max(later) + 1, (report, old, later)
+    assert Path(report["aside"]).exists()
+    World.daemon.start()
+    assert jobs() == in_backup, (jobs() ^ in_backup)
+    assert term() == report["term"] + 1
+    assert submit() == [max(later) + 1]
+    detail = json.loads(stored("SELECT detail FROM events WHERE type = 'store.restored'"))
+    assert detail["term"] == report["term"] + 1, detail
+    World.daemon.stop()
+    admin("verify", "--rederive", World.daemon.state)
+    admin("verify", "--rederive", report["aside"])  # what was moved aside still opens
+
+
+def restore_without_a_store():
+    fresh = World.home / "fresh"
+    fresh.mkdir()
+    report = admin("restore", World.home / "one.db", "--state-dir", fresh)
+    assert not report["aside"], report
+    admin("verify", "--rederive", fresh)
+
+
+def usage():
+    assert "state-dir" in admin("restore", World.home / "one.db", code=2)
+    assert "backup, restore and verify" in admin("destroy", World.home / "one.db", code=2)
+
+
+World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))
+World.text = headers_text(World.home / "text", 1 << 20)
+World.daemon = Daemon(World.home / "state", "--slots", "1").start()
+try:
+    tap(backup_while_submitting, backup_is_not_overwritten, backup_over_tcp_is_refused,
+        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, usage)
+finally:
+    World.daemon.stop()
+    shutil.rmtree(World.home, ignore_errors=True)
