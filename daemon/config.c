@@ -17,6 +17,7 @@
 
 #define DEFAULT_TCP "127.0.0.1:7070"
 #define DEFAULT_GRACE_MS 10000
+#define DEFAULT_QUARANTINE_CRASHES 3
 #define ROOT_STATE_DIR "/var/lib/titan"
 
 static const char usage[] =
@@ -90,6 +91,7 @@ static const struct setting settings[] = {
     NUMBER("titand", "log_level", VALUE_LEVEL, log_level, 0, 0),
     NUMBER("coordinator", "listen", VALUE_LISTEN, listen, 0, 0),
     NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
+    NUMBER("coordinator", "quarantine_crashes", VALUE_U32, quarantine_crashes, 0, 16),
     TEXT("agent", "coordinator", coordinator),
     TEXT("agent", "node", node),
     TEXT("agent", "address", address),
@@ -475,7 +477,8 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
 {
     struct daemon_config *c = ret;
     bool stop_given = false;
-    *c = (struct daemon_config){.log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS};
+    *c = (struct daemon_config){.log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS,
+                                .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
     if (argc < 2)
         return titan_fail(err, TITAN_EINVAL, "no role given: dev, agent or coordinator (titand --help)");
     c->help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");

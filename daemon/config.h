@@ -27,6 +27,7 @@ struct daemon_config {
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX]; /* "" = beside titand */
     uint32_t slots, lease_ms, grace_ms;
+    uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;
     bool stop_workers; /* at SIGTERM; otherwise they are left to the next agent */
 };

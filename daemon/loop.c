@@ -214,7 +214,10 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
 
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
-    struct coordinator_options options = {.state_dir = d->config->state_dir};
+    struct coordinator_options options = {.state_dir = d->config->state_dir,
+                                          .quarantine_crashes = d->config->quarantine_crashes
+                                                                    ? d->config->quarantine_crashes
+                                                                    : COORDINATOR_NO_QUARANTINE};
     size_t n = 0;
     TRY(coordinator_open(&d->loop, &options, &d->coordinator, err));
     const struct rpc_method *methods = api_methods(&n);

@@ -8,9 +8,9 @@ $(BUILD)/tests/fault/shim.so: $(BUILD)/obj/tests/fault/shim.o
 tests: $(fault_tools)
 
 .PHONY: fault soak reliability
-fault: all $(fault_tools) ## the 25 scenarios with real processes, as root (ROUNDS=20 ONLY=1,6 SEED=n); results in build/fault
+fault: all $(fp_programs) $(fault_tools) ## the 25 scenarios with real processes, as root (ROUNDS=20 ONLY=1,6 SEED=n); results in build/fault
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/run_faults.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED))
-soak: all $(fault_tools) ## a failure every 15 s, as root (MINUTES=60 SEED=n); results in build/soak
+soak: all $(fp_programs) $(fault_tools) ## a failure every 15 s, as root (MINUTES=60 SEED=n); results in build/soak
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 reliability: ## write docs/reliability.md from what `make fault sim scale soak bench` have measured
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/reliability.py

@@ -233,6 +233,26 @@ char worker_process_state(int stat_fd, uint64_t *ret_rss)
     return state;
 }
 
+/* The last field of its stat is the status that wait() will give, set as soon as the process begins to end (proc(5)). */
+bool worker_process_ending(const struct worker_process *p, int *ret_code, int *ret_signal)
+{
+    char text[1024];
+    int fd = worker_process_stat(p);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+    if (fd >= 0)
+        (void)close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *name_end = strrchr(text, ')'), *last = strrchr(text, ' ');
+    if (!name_end || name_end[1] != ' ' || !last)
+        return false;
+    int status = atoi(last);
+    if (status == 0 && name_end[2] != 'Z')
+        return false;
+    *ret_code = WIFSIGNALED(status) ? -1 : WEXITSTATUS(status);
+    *ret_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return true;
+}
+
 titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal)
 {
     struct pollfd poll_fd = {.fd = p->pidfd, .events = POLLIN};

@@ -46,6 +46,9 @@ void worker_process_signal(const struct worker_process *p, int signal);
 int worker_process_stat(const struct worker_process *p);
 /* State letter from it (0 = not known) and resident bytes. */
 char worker_process_state(int stat_fd, uint64_t *ret_rss);
+/* How a process ends that is not gone yet (its memory is large, say) or is not ours to reap: exit code, or -1 and the
+ * signal. False when that is not known. */
+bool worker_process_ending(const struct worker_process *p, int *ret_code, int *ret_signal);
 /* TITAN_OK and how it ended (exit code, or -1 and the signal), or TITAN_EAGAIN while it is not gone yet. What is left
  * of its group is killed first. An adopted one cannot be reaped: TITAN_OK with -1 and 0 once it is gone. */
 titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal);

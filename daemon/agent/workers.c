@@ -98,7 +98,7 @@ static void worker_report(struct worker *w)
         return;
     w->reported = true;
     struct worker_exit how = {.code = w->exit_code, .signal = w->exit_signal, .last_step = atomic_load(&w->page->step)};
-    bool known = how.code >= 0 || how.signal > 0;
+    bool known = how.code >= 0 || how.signal > 0 || worker_process_ending(&w->process, &how.code, &how.signal);
     int32_t said = atomic_load(&w->page->exit_code);
     if (!known)
         how.code = said; /* -1 unless it left in order */

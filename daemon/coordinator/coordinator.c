@@ -356,6 +356,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .jobs_dir = c->jobs_dir,
         .beat_ms = c->options.beat_ms,
         .node_timeout_ms = c->options.node_timeout_ms,
+        .quarantine_crashes = c->options.quarantine_crashes,
     };
     TRY(core_new(&options, &c->core, err));
     return core_restore(c->core, db, shell_now(), err);

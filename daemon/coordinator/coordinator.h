@@ -18,10 +18,13 @@ struct coordinator;
  */
 #define COORDINATOR_EXIT_STORE 74 /* EX_IOERR of sysexits.h */
 
+#define COORDINATOR_NO_QUARANTINE UINT32_MAX
+
 struct coordinator_options {
     const char *state_dir;     /* titan.db and jobs/ live here; the caller holds its lock */
     uint32_t beat_ms;          /* agents beat at least this often; 0 = 200 */
     uint32_t node_timeout_ms;  /* silence after which a node is lost; 0 = 2000 */
+    uint32_t quarantine_crashes; /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
     uint32_t max_pending_jobs; /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 

@@ -69,7 +69,6 @@ def store_call_fails(rounds, rng, r):
     small = {**k, "training.steps": 1, "elastic.max_workers": 1}
     with Cluster(nodes=2, slots=2) as c:
         shim = Shim(c.dir / "shim")
-        c.env = {}
         c.c.env = shim.env()
         c.c.kill()
         c.start_coordinator()

@@ -19,7 +19,8 @@ HOME = BUILD / "fault"
 KEYS = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": 4, "checkpoint.interval": 100,
         "checkpoint.keep_latest_k": 3, "numerics.canonical": "true", "training.mixed_precision_param": "float32",
         "training.global_batch_size": 8, "training.local_batch_size": 1, "fault_tolerance.backoff_ms": 300,
-        "fault_tolerance.max_restarts": 1000000, "device.threads": 1}
+        "fault_tolerance.max_restarts": 1000000,
+        "fault_tolerance.redundancy": "buddy", "device.threads": 1}
 SCENARIOS = {}
 
 
@@ -151,6 +152,7 @@ def check_nothing_left(c):
         if host.running():
             left = [p for p in host.cgroup.pids() if p not in (host.pid, c.c.pid if c.c.process else 0)]
             assert not left, f"{host.name}: processes {left} are left"
+            until(f"{host.name} has removed its workers' cgroups", lambda: not host.cgroup.inner(), 5, 0.02)
             memfds = [os.readlink(f) for f in Path(f"/proc/{host.pid}/fd").iterdir() if "memfd" in os.readlink(f)]
             assert not memfds, f"{host.name}: {memfds}"
             assert not [p for p in host.listening() if p != 7070], f"{host.name}: listens at {host.listening()}"

@@ -2,6 +2,7 @@
 (tests/fault/wire.c) that can cut, lose, delay, reorder and slow down what passes. Needs root."""
 import contextlib
 import errno
+import itertools
 import json
 import mmap
 import os
@@ -22,6 +23,7 @@ WIRE = BUILD / "tests/fault/wire"
 SHIM = BUILD / "tests/fault/shim.so"
 NET = "10.213.78."
 PORT = 7070
+NUMBERS = itertools.count()
 CGROUPS = {"v2": Path("/sys/fs/cgroup/unified"), "cpu": Path("/sys/fs/cgroup/cpu"), "memory": Path("/sys/fs/cgroup/memory")}
 
 
@@ -133,6 +135,13 @@ class Shim:
         self.set(calls=0, failed=0, last="", error=error, marker=marker, stay=stay, fail_at=call)
 
 
+def read_words(path):
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
 class Cgroup:
     """One cgroup in each hierarchy there is, by need. What runs in it inherits it."""
 
@@ -150,13 +159,19 @@ class Cgroup:
         (self.folder(kind) / "cgroup.procs").write_text(str(pid))
 
     def pids(self):
+        """Of it and of those that the agent has made in it for its workers."""
         path = self.made.get("v2")
-        return [int(p) for p in (path / "cgroup.procs").read_text().split()] if path else []
+        return [int(p) for procs in path.rglob("cgroup.procs") for p in read_words(procs)] if path else []
+
+    def inner(self):
+        """Names of the cgroups inside."""
+        return sorted(p.name for path in self.made.values() for p in path.iterdir() if p.is_dir())
 
     def close(self):
         for kind, path in self.made.items():
-            for pid in (path / "cgroup.procs").read_text().split():
-                (CGROUPS[kind] / "cgroup.procs").write_text(pid)
+            for procs in path.rglob("cgroup.procs"):
+                for pid in read_words(procs):
+                    (CGROUPS[kind] / "cgroup.procs").write_text(pid)
             for inner in sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True):
                 until(f"{inner} is empty", lambda: self.remove(inner), 5, 0.01)
             until(f"{path} is empty", lambda: self.remove(path), 5, 0.01)
@@ -196,12 +211,13 @@ class Host:
         def enter():
             (folder / "cgroup.procs").write_text(str(os.getpid()))
 
+        extra = {**self.env, **(env or {})}
+        program = (BUILD / "fp/bin" if "TITAN_FAILPOINTS" in extra else BIN) / "titand"
         self.spawned_ms = now_ms()
         with open(self.cluster.dir / f"{self.name}.log", "a") as log:
             self.process = subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{self.space}", BIN / "titand", *map(str, args), "--state-dir", self.state],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=enter,
-                env={**os.environ, **self.env, **(env or {})})
+                ["nsenter", f"--net=/run/netns/{self.space}", program, *map(str, args), "--state-dir", self.state],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=enter, env={**os.environ, **extra})
 
     @property
     def pid(self):
@@ -264,16 +280,15 @@ class Host:
 class Cluster:
     """A coordinator on host "c" (or on one of the nodes: coordinator="n1") and agents n1..nN. A context manager."""
 
-    def __init__(self, nodes=2, slots=2, coordinator="c", lease_ms=30000, coordinator_args=(), agent_args=(), env=None, absent=(),
-                 prepare=None):
-        """absent: nodes that are not started yet. prepare(cluster) is called before anything is started."""
+    def __init__(self, nodes=2, slots=2, coordinator="c", lease_ms=30000, config="", absent=(), prepare=None):
+        """config: of titand, TOML. absent: nodes that are not started yet. prepare(cluster) is called before anything is started."""
         self.dir = Path(tempfile.mkdtemp(prefix="titan-fault-"))
-        self.tag = f"tf{os.getpid() % 100000}"
+        self.tag = f"tf{os.getpid() % 100000}x{next(NUMBERS)}"
         self.slots = slots if isinstance(slots, dict) else {f"n{i + 1}": slots for i in range(nodes)}
-        self.lease_ms, self.coordinator_args, self.agent_args = lease_ms, coordinator_args, agent_args
+        self.lease_ms, self.config = lease_ms, self.dir / "titand.toml"
+        self.config.write_text(config or "[coordinator]\nquarantine_crashes = 0\n")
         names = ["c", *self.slots]
         self.hosts = {name: Host(self, name, i + 1) for i, name in enumerate(names)}
-        self.env = env or {}
         self.seat = self.hosts[coordinator]
         # On a node the coordinator is a second process; it has the host's network and cgroup and a state folder of its own.
         self.c = self.hosts["c"]
@@ -309,8 +324,8 @@ class Cluster:
     def start_coordinator(self, env=None, wait=True):
         """Returns how long it took until the API answered, in ms."""
         begin = time.monotonic()
-        self.c.spawn("coordinator", "--listen", f"{self.c.address}:{PORT}", "--insecure", *self.coordinator_args,
-                     env={**self.env, **(env or {})})
+        self.c.spawn("coordinator", "--config", self.config, "--listen", f"{self.c.address}:{PORT}", "--insecure",
+                     env=env)
         if wait:
             until("the coordinator answers", lambda: self.answers(), 20, 0.002)
         return 1000 * (time.monotonic() - begin)
@@ -326,8 +341,7 @@ class Cluster:
 
     def start_agent(self, host, env=None):
         host.spawn("agent", "--coordinator", f"{self.c.address}:{PORT}", "--node", host.name, "--address", host.address,
-                   "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *self.agent_args, *host.args,
-                   env={**self.env, **(env or {})})
+                   "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *host.args, env=env)
 
     def ctl(self, *args, timeout=60):
         return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout)
