@@ -830,7 +830,8 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
                                 .optimise = optimise,
                                 .reduced = reduced,
                                 .settle = settle,
-                                .arg = e};
+                                .arg = e,
+                                .revoked = t->members->ops->revoked(t->members)};
 
     memcpy(exec.streams, t->streams, sizeof exec.streams);
     memcpy(exec.comms, e->comms, sizeof exec.comms);

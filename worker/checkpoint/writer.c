@@ -20,14 +20,19 @@
 
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
+#define LOOK_MS 20      /* between looks at whether a wait for the thread is cancelled */
+#define LINGER_MS 250   /* for the thread, once cancelled */
 #define POLL_NS 5000000 /* peers may be on other hosts: only the file system is shared */
 
 struct checkpoint_writer {
     struct writer_options opt;
+    char dir[PATH_MAX]; /* opt.dir's: the thread may outlive the caller's */
     struct tensor_spec *specs;
     struct piece *pieces;
     int n_specs, n_pieces;
-    float *host; /* the snapshot */
+    int64_t linger_until_ms; /* 0: not yet */
+    float *host;             /* the snapshot */
+    atomic_int holders;      /* caller and thread */
     pthread_t thread;
     bool started; /* a thread is there to be joined */
     bool told;    /* its result has been collected */
@@ -61,6 +66,9 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     if (!w)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     w->opt = *options;
+    (void)snprintf(w->dir, sizeof w->dir, "%s", options->dir);
+    w->opt.dir = w->dir;
+    atomic_init(&w->holders, 1);
     if (w->opt.wait_ms == 0)
         w->opt.wait_ms = WAIT_MS_DEFAULT;
     w->told = true;
@@ -73,13 +81,40 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     return TITAN_OK;
 }
 
-static void join_thread(struct checkpoint_writer *w)
+/* Frees it when the other of the two, caller and thread, has let go as well. */
+static void let_go(struct checkpoint_writer *w)
 {
+    if (atomic_fetch_sub(&w->holders, 1) > 1)
+        return;
+    free(w->info.recipe);
+    free(w->host);
+    free(w->specs);
+    free(w->pieces);
+    free(w);
+}
+
+static bool join_within(struct checkpoint_writer *w, int64_t ms)
+{
+    const int64_t until = clock_mono_ns() + ms * 1000000;
+    const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    return pthread_clockjoin_np(w->thread, NULL, CLOCK_MONOTONIC, &at) == 0;
+}
+
+/* True when no thread is left. Cancelled, it does not wait for a slow disk, and the thread goes on by itself. */
+static bool join_thread(struct checkpoint_writer *w)
+{
+    if (!w->started)
+        return true;
     progress_wait_begin(); /* a disk may take its time */
-    if (w->started)
-        (void)pthread_join(w->thread, NULL);
+    bool joined = false;
+    while (!joined && !atomic_load(&w->cancelled))
+        joined = join_within(w, LOOK_MS);
+    if (!joined && w->linger_until_ms == 0) /* once, however often it is asked */
+        w->linger_until_ms = clock_mono_ns() / 1000000 + LINGER_MS;
+    joined = joined || join_within(w, w->linger_until_ms - clock_mono_ns() / 1000000);
     progress_wait_end();
-    w->started = false;
+    w->started = !joined;
+    return joined;
 }
 
 void checkpoint_writer_close(struct checkpoint_writer *w)
@@ -87,12 +122,9 @@ void checkpoint_writer_close(struct checkpoint_writer *w)
     if (!w)
         return;
     checkpoint_writer_cancel(w);
-    join_thread(w);
-    free(w->info.recipe);
-    free(w->host);
-    free(w->specs);
-    free(w->pieces);
-    free(w);
+    if (!join_thread(w))
+        (void)pthread_detach(w->thread);
+    let_go(w);
 }
 
 void checkpoint_writer_cancel(struct checkpoint_writer *w)
@@ -141,8 +173,7 @@ static titan_status await_entry(const struct checkpoint_writer *w, int rank, int
             return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: rank %d could not write its part",
                               (unsigned long)w->info.step, rank);
         if (atomic_load(&w->cancelled))
-            return titan_fail(err, TITAN_ECANCELLED,
-                              "checkpoint of step %lu dropped: rank %d left before it was written",
+            return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: rank %d left before it was written",
                               (unsigned long)w->info.step, rank);
         if (clock_mono_ns() > deadline)
             return titan_fail(err, TITAN_ETIMEDOUT, "checkpoint of step %lu dropped: rank %d has not written its part",
@@ -207,11 +238,18 @@ static void *writer_main(void *arg)
     struct checkpoint_writer *w = arg;
     w->status = write_checkpoint(w, &w->error);
     atomic_store(&w->done, true);
+    let_go(w);
     return NULL;
 }
 
 /* --- the caller's side
  * ------------------------------------------------------------------------------------------------------- */
+
+static titan_status still_writing(const struct checkpoint_writer *w, struct titan_error *err)
+{
+    return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: it was not written when the epoch ended",
+                      (unsigned long)w->info.step);
+}
 
 static titan_status copy_info(struct checkpoint_writer *w, const struct checkpoint_info *info, struct titan_error *err)
 {
@@ -228,7 +266,8 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
 {
     sigset_t all, old;
 
-    join_thread(w);
+    if (!join_thread(w))
+        return still_writing(w, err);
     TRY(copy_info(w, info, err));
     TRY(state_snapshot(state, w->host, s, err));
     w->written = (struct written_checkpoint){0};
@@ -236,10 +275,13 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     atomic_store(&w->done, false);
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
+    atomic_fetch_add(&w->holders, 1);
     const int rc = pthread_create(&w->thread, NULL, writer_main, w);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0)
+    if (rc != 0) {
+        atomic_fetch_sub(&w->holders, 1);
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: cannot start a thread: %s", strerror(rc));
+    }
     w->started = true;
     w->told = false;
     return TITAN_OK;
@@ -252,7 +294,8 @@ titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, s
         return TITAN_ENOTFOUND;
     if (!wait && !atomic_load(&w->done))
         return TITAN_EAGAIN;
-    join_thread(w);
+    if (!join_thread(w))
+        return still_writing(w, err);
     w->told = true;
     *ret = w->written;
     if (w->status != TITAN_OK && err)

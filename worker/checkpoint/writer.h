@@ -18,7 +18,7 @@
 struct checkpoint_writer;
 
 struct writer_options {
-    const char *dir; /* of all checkpoints; borrowed */
+    const char *dir; /* of all checkpoints */
     int rank, world;
     int keep;                    /* newest complete ones that stay, 0 = all */
     const struct layout *layout; /* borrowed */
@@ -34,7 +34,8 @@ struct written_checkpoint {
 
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
                                     struct titan_error *err) TITAN_MUST_USE;
-/* Waits for the write under way, cancelled. NULL is fine. */
+/* Cancelled; a write that does not end soon goes on by itself and is not told of: its unfinished folder is swept later.
+ * NULL is fine. */
 void checkpoint_writer_close(struct checkpoint_writer *w);
 
 /* Copy the state and start writing. Waits for an earlier write first; its failure is returned by collect. info: step,
@@ -47,7 +48,8 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
  * Each result is told once. */
 titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, struct written_checkpoint *ret,
                                        struct titan_error *err) TITAN_MUST_USE;
-/* Stop waiting for peers: a write whose entries are all there is still committed. Any thread. */
+/* The epoch is over: stop waiting for peers, and soon for the disk. A write whose entries are all there is still
+ * committed; otherwise start and collect return TITAN_EREVOKED. Any thread. */
 void checkpoint_writer_cancel(struct checkpoint_writer *w);
 
 #endif

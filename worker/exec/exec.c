@@ -921,8 +921,11 @@ titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan
 
     e->prepared = false;
     e->next_final = 0;
-    for (int i = 0; i < e->p->n_actions; i++)
+    for (int i = 0; i < e->p->n_actions; i++) {
+        if (i < e->agree && e->opt.revoked && atomic_load(e->opt.revoked))
+            return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
         TRY(run_action(e, i, -1, step, &skip, err));
+    }
     return join_streams(e, err);
 }
 

@@ -12,6 +12,8 @@
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
 
+#include <stdatomic.h>
+
 #include "worker/comm/comm.h"
 #include "worker/plan/program.h"
 #include "worker/plan/sequence.h"
@@ -41,6 +43,8 @@ struct exec_options {
                             struct titan_error *err);
     titan_status (*settle)(void *arg, struct titan_error *err);
     void *arg;
+    /* Non-zero: a step that has not come to AGREE is not worth finishing, TITAN_EREVOKED. NULL: never. */
+    const atomic_int *revoked;
 };
 
 struct exec_step {

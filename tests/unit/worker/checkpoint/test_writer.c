@@ -12,6 +12,8 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "worker/checkpoint/writer.h"
 
@@ -160,7 +162,7 @@ static void test_peer_leaves(void **state)
     start(f, 1, 50); /* rank 2 is gone */
     assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_OK);
     checkpoint_writer_cancel(f->writers[0]);
-    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_ECANCELLED);
+    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_EREVOKED);
     assert_non_null(strstr(err.msg, "rank 2"));
 }
 
@@ -178,6 +180,34 @@ static void test_cancelled_but_complete(void **state)
     start(f, 0, 60);
     assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_OK);
     assert_int_equal(w.step, 60);
+}
+
+/* The disk of rank 1 stands still: whoever has to leave the epoch does not wait for it. */
+static void test_slow_disk(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+
+    assert_int_equal(failpoint_set("checkpoint.write=sleep:1500", &err), TITAN_OK);
+    start(f, 1, 60);
+    checkpoint_writer_cancel(f->writers[1]);
+    const int64_t began = clock_mono_ns();
+    assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_EREVOKED);
+    assert_non_null(strstr(err.msg, "step 60"));
+    checkpoint_writer_close(f->writers[1]);
+    f->writers[1] = NULL;
+    assert_true(clock_mono_ns() - began < INT64_C(1400000000)); /* the write would take longer */
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    /* It ends by itself, and before the folder goes. */
+    char path[PATH_MAX];
+    const struct checkpoint_info info = info_of(60);
+    assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
+    (void)strncat(path, "/entry-00001.json", sizeof path - strlen(path) - 1);
+    while (access(path, F_OK) != 0) {
+        assert_true(clock_mono_ns() - began < INT64_C(20000000000));
+        (void)usleep(5000);
+    }
 }
 
 static void test_peer_fails(void **state)
@@ -209,6 +239,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_complete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_leaves, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_slow_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_fails, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -24,9 +25,10 @@
 #include "base/file.h"
 #include "base/frame.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "daemon/agent/page.h"
 #include "titan/internal/worker.pb-c.h"
-#include "worker/elastic/membership.h"
+#include "worker/elastic/member.h"
 
 #define JOB 3
 #define WORKER 7
@@ -74,7 +76,8 @@ static void hang_up(void)
 static int teardown(void **state)
 {
     (void)state;
-    f.m->ops->close(f.m);
+    if (f.m)
+        f.m->ops->close(f.m);
     hang_up();
     (void)close(f.listener);
     if (f.last)
@@ -447,6 +450,61 @@ static void test_lease(void **state)
     say_lease(60000);
 }
 
+/* A worker whose training thread never leaves a revoked epoch, in a process of its own. */
+static void hang(const char *page_path)
+{
+    struct membership *m;
+    struct epoch_view view;
+    struct link_options options = {.socket = f.socket,
+                                   .page = page_path,
+                                   .job_id = JOB,
+                                   .worker_id = WORKER,
+                                   .host = "127.0.0.1",
+                                   .job_dir = f.folder};
+    if (membership_link_open(&options, &m, NULL) != TITAN_OK || m->ops->next(m, &view, NULL) != TITAN_OK)
+        _exit(1);
+    for (int i = 0; i < 42; i++)
+        progress_action();
+    for (;;)
+        (void)pause();
+}
+
+static void test_never_quiesces(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    char page_path[160];
+    struct worker_page *page;
+    int status = 0;
+
+    (void)answer_the_call(); /* of this process's own: hung up on */
+    (void)snprintf(page_path, sizeof(page_path), "%s/w7.hang.page", f.folder);
+    assert_int_equal(page_create(page_path, JOB, WORKER, 0, &page, &err), TITAN_OK);
+    f.m->ops->close(f.m);
+    hang_up();
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        hang(page_path);
+    do /* the link of this process may have called once more before it was closed */
+        hang_up();
+    while (answer_the_call()->pid != pid);
+    say_form(3, 2, 1, -1);
+    EVENTUALLY(atomic_load(&page->actions) == 42);
+    const int64_t began = clock_mono_ns();
+    say_revoke(3);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    print_message("# killed itself after %.0f ms\n", (double)(clock_mono_ns() - began) / 1e6);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGKILL);
+    assert_true(clock_mono_ns() - began >= MEMBER_QUIESCE_MS * INT64_C(1000000));
+    assert_non_null(strstr(page->last_words, "did not leave epoch 3 in 10"));
+    assert_non_null(strstr(page->last_words, "at action 42"));
+    assert_int_equal(page_owner(page), PAGE_DEAD);
+    page_close(page);
+    f.m = NULL;
+}
+
 static void test_failing(void **state)
 {
     (void)state;
@@ -521,6 +579,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_pause_and_stop, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_agent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_never_quiesces, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_garbage, setup, teardown),
         cmocka_unit_test(test_solo),

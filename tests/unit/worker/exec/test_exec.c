@@ -43,6 +43,8 @@ struct fixture {
     double counts[MICROBATCHES];
     /* what decide is to do, and what it saw */
     bool skip, fail;
+    atomic_int revoked;
+    enum { REVOKE_NEVER, REVOKE_REDUCED, REVOKE_SETTLED } revoke; /* when it is to be */
     struct step_outcome outcome;
     struct update update;
 };
@@ -51,6 +53,27 @@ static void must(titan_status status, const struct titan_error *err)
 {
     if (status != TITAN_OK)
         fail_msg("%s: %s", titan_status_name(status), err->msg);
+}
+
+static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
+                            struct titan_error *err)
+{
+    struct fixture *f = arg;
+    (void)unit;
+    (void)grad;
+    (void)n;
+    (void)s;
+    (void)err;
+    atomic_store(&f->revoked, f->revoke == REVOKE_REDUCED);
+    return TITAN_OK;
+}
+
+static titan_status settle(void *arg, struct titan_error *err)
+{
+    struct fixture *f = arg;
+    (void)err;
+    atomic_store(&f->revoked, f->revoke == REVOKE_SETTLED);
+    return TITAN_OK;
 }
 
 static void *bind(void *arg, const struct buffer *buffer)
@@ -123,7 +146,10 @@ static int set_up(void **state)
                                 .device = &f.device,
                                 .bind = bind,
                                 .optimise = optimise,
-                                .arg = &f};
+                                .reduced = reduced,
+                                .settle = settle,
+                                .arg = &f,
+                                .revoked = &f.revoked};
     memcpy(exec.streams, f.streams, sizeof exec.streams);
     must(exec_open(&exec, &f.exec, &err), &err);
     make_batch(&f);
@@ -256,6 +282,26 @@ static void test_host_fails(void **state)
     assert_memory_equal(before, after, (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float));
 }
 
+/* Before AGREE a revoked step ends at once; from there on it needs nobody, and is finished. */
+static void test_revoked(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    const size_t bytes = (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float);
+    _cleanup_free_ float *before = copy_state(f);
+
+    f->revoke = REVOKE_REDUCED;
+    assert_int_equal(run(f, 0, &err), TITAN_EREVOKED);
+    assert_false(exec_prepared(f->exec));
+    _cleanup_free_ float *after = copy_state(f);
+    assert_memory_equal(before, after, bytes);
+    atomic_store(&f->revoked, 0);
+    f->revoke = REVOKE_SETTLED;
+    must(run(f, 0, &err), &err);
+    _cleanup_free_ float *updated = copy_state(f);
+    assert_memory_not_equal(before, updated, bytes);
+}
+
 /* A weight that is not finite: its unit is named, though the units after it and all gradients are spoilt too. */
 static void test_bad_unit(void **state)
 {
@@ -303,6 +349,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_loss_and_norm, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_skip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_host_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_revoked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_unit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_gradient, set_up, tear_down),
     };
