@@ -1,26 +1,38 @@
-/* An agent made of a few rules: what the coordinator says goes to the workers, what the workers say goes to the
- * coordinator, reports are kept and said again. */
+/* An agent: its real core (daemon/agent/core.h), and around it what the shell does (daemon/agent/agent.c): actions are
+ * carried out in order, and wait for the records they rest on to be on the host's disk. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
+#include "daemon/agent/core.h"
 
-#define KEPT 64
-#define KEEP (5 * SEC)
 #define LEASE_MS 8000
+#define SAMPLE (50 * MS)
+#define ADOPTION (200 * MS) /* for adopted workers to say where they are, before the first hello */
+#define PORT 7000
 
+/* What one input has led to. */
+struct turn {
+    struct turn *next;
+    struct agent_actions actions;
+    const struct agent_action *at; /* to be carried out next */
+};
+/* For a worker that is not connected. */
+struct order {
+    struct order *next;
+    uint64_t worker;
+    void *bytes;
+    uint32_t len;
+};
 struct agent {
-    bool welcomed;
-    uint32_t beat_ms;
-    uint64_t term, beat;
-    struct {
-        usec sent; /* 0 = not yet */
-        void *bytes;
-        uint32_t len;
-    } kept[KEPT]; /* reports that are sent (again) on a new session */
-    int n_kept;
+    struct agent_core *core;
+    struct turn *turns, **turns_tail;
+    struct order *orders, **orders_tail;
+    bool carrying_out, writing, sampling;
+    usec tick_at, retry;
 };
 
 static struct agent *agent_of(int h)
@@ -28,309 +40,467 @@ static struct agent *agent_of(int h)
     return S->hosts[h].agent;
 }
 
-#define MESSAGE(name, CASE, member, body)                                                                              \
-    agent_message name = TITAN__INTERNAL__AGENT_MESSAGE__INIT;                                                         \
-    (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE;                                                    \
-    (name).member = (body)
+static int64_t now_of(int h)
+{
+    return clock_mono_of(&S->hosts[h].clocks);
+}
 
-static void send_kept(int h)
+static void carry_out(int h);
+static void set_timers(int h);
+
+/* An input for the core: CORE(h, agent_core_sample, id, &sample). */
+#define CORE(h, input, ...)                                                                                            \
+    do {                                                                                                               \
+        struct turn *turn_ = calloc(1, sizeof(*turn_));                                                                \
+        titan_assert(turn_);                                                                                           \
+        agent_actions_init(&turn_->actions);                                                                           \
+        input(agent_of(h)->core, ##__VA_ARGS__, now_of(h), &turn_->actions);                                           \
+        turn_end((h), turn_);                                                                                          \
+    } while (0)
+
+static void turn_free(struct turn *t)
+{
+    agent_actions_free(&t->actions);
+    free(t);
+}
+
+static void turn_end(int h, struct turn *t)
 {
     struct agent *a = agent_of(h);
-    for (int i = 0; i < a->n_kept; i++) {
-        if (a->kept[i].sent)
+    if (t->actions.first) {
+        t->at = t->actions.first;
+        *a->turns_tail = t;
+        a->turns_tail = &t->next;
+        carry_out(h);
+    } else {
+        turn_free(t);
+    }
+    set_timers(h);
+}
+
+/* --- time -----------------------------------------------------------------------------------------------------------
+ */
+
+static bool same_life(const struct ev *e)
+{
+    return S->hosts[e->a].alive && S->hosts[e->a].life == (uint32_t)e->b;
+}
+
+static void on_tick(const struct ev *e)
+{
+    int h = (int)e->a;
+    if (!same_life(e) || S->now < agent_of(h)->tick_at)
+        return;
+    agent_of(h)->tick_at = 0;
+    CORE(h, agent_core_tick);
+}
+static const struct handler tick = {"agent tick", on_tick, TARGET_AGENT};
+
+static void look(const struct proc *p, struct agent_sample *ret)
+{
+    *ret = (struct agent_sample){.actions = p->actions,
+                                 .busy_ns = p->busy_ns,
+                                 .waiting = p->waiting || !p->comm,
+                                 .process_state = p->stopped ? 'T' : 'S'};
+    if (!p->member)
+        return;
+    const struct member_state *m = member_state(p->member);
+    ret->epoch = m->epoch;
+    ret->step = m->step;
+    ret->phase = m->phase;
+}
+
+static void sample_all(int h)
+{
+    for (uint64_t i = 1; i <= S->last_proc; i++) {
+        struct agent_sample sample;
+        if (!S->procs[i].alive || S->procs[i].host != h)
             continue;
-        agent_message *m = titan__internal__agent_message__unpack(&event_memory, a->kept[i].len, a->kept[i].bytes);
-        titan_assert(m);
-        net_up(h, &m->base);
-        a->kept[i].sent = S->now;
+        look(&S->procs[i], &sample);
+        CORE(h, agent_core_sample, i, &sample);
     }
 }
 
-static void report(int h, const agent_message *m)
+static void on_sample(const struct ev *e)
+{
+    if (!same_life(e))
+        return;
+    agent_of((int)e->a)->sampling = false;
+    sample_all((int)e->a);
+    set_timers((int)e->a);
+}
+static const struct handler sample_due = {"sample", on_sample, TARGET_AGENT};
+
+static void set_timers(int h)
 {
     struct agent *a = agent_of(h);
-    if (a->n_kept == KEPT) {
-        free(a->kept[0].bytes);
-        memmove(a->kept, a->kept + 1, (KEPT - 1) * sizeof(a->kept[0]));
-        a->n_kept--;
+    int64_t due = agent_core_deadline(a->core);
+    if (!a->sampling && agent_core_watches(a->core)) {
+        a->sampling = true;
+        (void)at(S->now + SAMPLE, &sample_due, (uint64_t)h, S->hosts[h].life);
     }
-    typeof(&a->kept[0]) k = &a->kept[a->n_kept++];
-    k->bytes = packed(&m->base, &k->len);
-    k->sent = 0;
-    if (a->welcomed)
-        send_kept(h);
+    if (due == INT64_MAX)
+        return;
+    usec when = clock_reaches(&S->hosts[h].clocks, due);
+    when = when > S->now ? when : S->now + MS;
+    if (a->tick_at > S->now && a->tick_at <= when)
+        return;
+    a->tick_at = when;
+    (void)at(when, &tick, (uint64_t)h, S->hosts[h].life);
+}
+
+/* --- orders to workers ----------------------------------------------------------------------------------------------
+ */
+
+static void tell(int h, uint64_t worker, const order_message *m)
+{
+    struct agent *a = agent_of(h);
+    const struct proc *p = worker < SIM_WORKERS ? &S->procs[worker] : NULL;
+    if (!p || !p->alive || p->host != h)
+        return;
+    if (p->connected) {
+        net_local_down(worker, &m->base);
+        return;
+    }
+    struct order *o = calloc(1, sizeof(*o));
+    titan_assert(o);
+    o->worker = worker;
+    o->bytes = packed(&m->base, &o->len);
+    *a->orders_tail = o;
+    a->orders_tail = &o->next;
+}
+
+static void send_waiting(int h, uint64_t worker)
+{
+    struct agent *a = agent_of(h);
+    for (struct order **o = &a->orders; *o;) {
+        struct order *x = *o;
+        if (x->worker != worker) {
+            o = &x->next;
+            continue;
+        }
+        order_message *m = titan__internal__agent_to_worker__unpack(&event_memory, x->len, x->bytes);
+        titan_assert(m);
+        net_local_down(worker, &m->base);
+        *o = x->next;
+        free(x->bytes);
+        free(x);
+    }
+    a->orders_tail = &a->orders;
+    while (*a->orders_tail)
+        a->orders_tail = &(*a->orders_tail)->next;
+}
+
+static void on_lease(const struct ev *e);
+static const struct handler lease_due = {"lease", on_lease, TARGET_AGENT};
+
+static void on_lease(const struct ev *e)
+{
+    Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
+    order_message m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    if (!same_life(e))
+        return;
+    lease.lease_ms = LEASE_MS;
+    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
+    m.lease = &lease;
+    m.term = agent_core_term(agent_of((int)e->a)->core);
+    for (uint64_t i = 1; i <= S->last_proc; i++)
+        if (S->procs[i].alive && S->procs[i].host == (int)e->a && S->procs[i].connected)
+            net_local_down(i, &m.base);
+    (void)at(S->now + LEASE_MS * MS / 3, &lease_due, e->a, e->b);
+}
+
+static void on_kill(const struct ev *e)
+{
+    if (S->procs[e->a].host == (int)(e->b >> 32) && S->hosts[e->b >> 32].alive &&
+        S->hosts[e->b >> 32].life == (uint32_t)e->b)
+        host_signal(e->a, 9);
+}
+static const struct handler kill_due = {"agent kills", on_kill, TARGET_WORLD};
+
+static void stop(int h, const struct agent_action *x)
+{
+    Titan__Internal__WorkerStop body = TITAN__INTERNAL__WORKER_STOP__INIT;
+    order_message order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    const struct proc *p = x->worker_id < SIM_WORKERS ? &S->procs[x->worker_id] : NULL;
+    if (!p || !p->alive || p->host != h)
+        return;
+    TRACE("worker %llu is told to stop within %u ms: %s", LL(x->worker_id), x->grace_ms, x->text);
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
+    order.stop = &body;
+    order.term = agent_core_term(agent_of(h)->core);
+    body.grace_ms = x->grace_ms;
+    body.checkpoint = x->grace_ms > 0;
+    body.reason = (char *)x->text;
+    if (x->grace_ms)
+        tell(h, x->worker_id, &order);
+    usec wait = x->grace_ms ? x->grace_ms * MS : between(CHANCE_HOST, 50, 2 * MS);
+    (void)at(S->now + wait, &kill_due, x->worker_id, (uint64_t)h << 32 | S->hosts[h].life);
+}
+
+/* --- records --------------------------------------------------------------------------------------------------------
+ */
+
+static void put_record(struct host *h, const struct agent_action *x)
+{
+    if (x->kind == AGENT_RECORD_TERM) {
+        h->term = x->term;
+        return;
+    }
+    CHECK("sim", x->record->job_id <= SIM_JOBS, "record of job %llu", LL(x->record->job_id));
+    typeof(&h->records[0]) r = &h->records[x->record->job_id];
+    free(r->bytes);
+    r->bytes = packed(&x->record->base, &r->len);
+}
+
+static void on_written(const struct ev *e)
+{
+    int h = (int)e->a;
+    struct agent *a = agent_of(h);
+    if (!same_life(e))
+        return;
+    struct turn *t = a->turns;
+    put_record(&S->hosts[h], t->at);
+    t->at = t->at->next;
+    a->writing = false;
+    carry_out(h);
+    set_timers(h);
+}
+
+static void write_record(int h)
+{
+    static const struct handler written = {"record is written", on_written, TARGET_AGENT};
+    usec takes = between(CHANCE_DISK, 100, 2 * MS);
+    if (S->now < S->hosts[h].disk_slow_until)
+        takes = S->hosts[h].disk_slow_until - S->now;
+    agent_of(h)->writing = true;
+    (void)at(S->now + takes, &written, (uint64_t)h, S->hosts[h].life);
+}
+
+/* --- what is to be done ---------------------------------------------------------------------------------------------
+ */
+
+static void start(int h, uint64_t worker, const Titan__Internal__StartWorkers *m)
+{
+    host_spawn(h, m->job_id, worker);
+    CORE(h, agent_core_started, worker, 1000 + (int64_t)worker);
+}
+
+static void send_to_peer(int h, const char *to, const Titan__Internal__PeerMessage *m)
+{
+    int other = -1, port = 0;
+    if (sscanf(to, "n%d:%d", &other, &port) == 2 && other >= 0 && other < S->plan->nodes)
+        net_peer(h, other, &m->base);
+}
+
+static void obey(int h, const coord_message *m)
+{
+    (void)h;
+    if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED)
+        return;
+    for (size_t i = 0; i < m->checkpoint_committed->n_expired_paths; i++)
+        disk_remove_checkpoint(m->checkpoint_committed->expired_paths[i]);
+}
+
+static void do_action(int h, const struct agent_action *x)
+{
+    struct host *host = &S->hosts[h];
+    switch (x->kind) {
+    case AGENT_RECORD_TERM:
+    case AGENT_RECORD_JOB:
+        break; /* write_record() */
+    case AGENT_FORGET_JOB:
+        if (x->job_id <= SIM_JOBS) {
+            free(host->records[x->job_id].bytes);
+            host->records[x->job_id].bytes = NULL;
+        }
+        break;
+    case AGENT_SEND:
+        net_up(h, &x->send->base);
+        break;
+    case AGENT_END_SESSION:
+        TRACE("agent %s ends its session: %s", host->name, x->text);
+        net_end(h);
+        break;
+    case AGENT_TELL:
+        tell(h, x->worker_id, x->tell);
+        break;
+    case AGENT_START_WORKER:
+        start(h, x->worker_id, x->start);
+        break;
+    case AGENT_STOP_WORKER:
+        stop(h, x);
+        break;
+    case AGENT_PEER:
+        send_to_peer(h, x->text, x->peer);
+        break;
+    case AGENT_ORDER:
+        obey(h, x->order);
+        break;
+    case AGENT_RANK:
+        break;
+    case AGENT_SAY:
+        TRACE("agent %s: %s (%s)", host->name, x->text, x->pairs ? x->pairs : "");
+        break;
+    }
+}
+
+/* From where it stopped. Inputs that this leads to append turns, which are seen here. */
+static void carry_out(int h)
+{
+    struct agent *a = agent_of(h);
+    if (a->carrying_out)
+        return;
+    a->carrying_out = true;
+    while (a->turns && !a->writing) {
+        struct turn *t = a->turns;
+        const struct agent_action *x = t->at;
+        if (x && (x->kind == AGENT_RECORD_TERM || x->kind == AGENT_RECORD_JOB)) {
+            write_record(h);
+        } else if (x) {
+            t->at = x->next;
+            do_action(h, x);
+        } else {
+            a->turns = t->next;
+            a->turns_tail = a->turns ? a->turns_tail : &a->turns;
+            turn_free(t);
+        }
+    }
+    a->carrying_out = false;
 }
 
 /* --- its life -------------------------------------------------------------------------------------------------------
  */
 
-static void on_lease(const struct ev *e)
-{
-    int h = (int)e->a;
-    if (!S->hosts[h].alive || S->hosts[h].life != e->b)
-        return;
-    static const struct handler again = {"lease", on_lease, TARGET_AGENT};
-    Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
-    order_message m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    lease.lease_ms = LEASE_MS;
-    m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
-    m.lease = &lease;
-    for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (S->procs[i].alive && S->procs[i].host == h)
-            net_local_down(i, &m.base);
-    (void)at(S->now + LEASE_MS * MS / 3, &again, e->a, e->b);
-}
-static const struct handler lease_timer = {"lease", on_lease, TARGET_AGENT};
-
 static void on_connect(const struct ev *e)
 {
-    if (S->hosts[e->a].alive && S->hosts[e->a].life == e->b)
+    if (same_life(e))
         net_connect((int)e->a);
 }
-static const struct handler connect_later = {"agent connects", on_connect, TARGET_AGENT};
+static const struct handler connect_due = {"agent connects", on_connect, TARGET_AGENT};
+
+static void restore(int h)
+{
+    struct agent *a = agent_of(h);
+    const struct host *host = &S->hosts[h];
+    agent_core_restore_term(a->core, host->term);
+    for (int id = 1; id <= SIM_JOBS; id++) {
+        if (!host->records[id].bytes)
+            continue;
+        Titan__Internal__AgentJobRecord *record = titan__internal__agent_job_record__unpack(
+            &event_memory, host->records[id].len, host->records[id].bytes);
+        titan_assert(record);
+        agent_core_restore_job(a->core, record);
+    }
+    for (uint64_t i = 1; i <= S->last_proc; i++) {
+        struct agent_sample sample;
+        const struct proc *p = &S->procs[i];
+        if (!p->alive || p->host != h)
+            continue;
+        look(p, &sample);
+        agent_core_adopted(a->core, p->job, i, &sample, now_of(h));
+    }
+}
 
 void agent_begin(int h)
 {
-    S->hosts[h].agent = calloc(1, sizeof(struct agent));
-    titan_assert(S->hosts[h].agent);
-    (void)at(S->now + between(CHANCE_HOST, MS, 50 * MS), &connect_later, (uint64_t)h, S->hosts[h].life);
-    (void)at(S->now + 100 * MS, &lease_timer, (uint64_t)h, S->hosts[h].life);
+    struct host *host = &S->hosts[h];
+    struct agent *a = host->agent = calloc(1, sizeof(*a));
+    titan_assert(a);
+    a->turns_tail = &a->turns;
+    a->orders_tail = &a->orders;
+    a->retry = 20 * MS;
+    struct agent_core_options options = {.node = host->name,
+                                         .device = "cpu",
+                                         .address = host->name,
+                                         .version = "1",
+                                         .slots = S->plan->slots[h],
+                                         .memory_bytes = 1,
+                                         .incarnation = host->life + 1,
+                                         .seed = chance_mix(S->plan->seed, (uint64_t)h << 32 | host->life),
+                                         .peer_port = PORT,
+                                         .hang_unknown_ms = 3000};
+    titan_assert(agent_core_new(&options, &a->core, NULL) == TITAN_OK);
+    bool adopts = false;
+    for (uint64_t i = 1; i <= S->last_proc; i++)
+        adopts |= S->procs[i].alive && S->procs[i].host == h;
+    restore(h);
+    (void)at(S->now + (adopts ? ADOPTION : between(CHANCE_HOST, MS, 30 * MS)), &connect_due, (uint64_t)h, host->life);
+    (void)at(S->now + 100 * MS, &lease_due, (uint64_t)h, host->life);
+    set_timers(h);
 }
 
 void agent_end(int h)
 {
     struct agent *a = agent_of(h);
-    for (int i = 0; a && i < a->n_kept; i++)
-        free(a->kept[i].bytes);
+    if (!a)
+        return;
+    /* What is on its way to the disk may get there. */
+    if (a->writing && chance(CHANCE_DISK, 50))
+        put_record(&S->hosts[h], a->turns->at);
+    for (struct turn *t = a->turns, *next; t; t = next) {
+        next = t->next;
+        turn_free(t);
+    }
+    for (struct order *o = a->orders, *next; o; o = next) {
+        next = o->next;
+        free(o->bytes);
+        free(o);
+    }
+    agent_core_free(a->core);
     free(a);
     S->hosts[h].agent = NULL;
 }
 
-/* --- the session ----------------------------------------------------------------------------------------------------
+/* --- inputs ---------------------------------------------------------------------------------------------------------
  */
 
-static void say_hello(int h)
+void agent_session(int h, bool open, bool was_open)
 {
-    Titan__Internal__LiveWorker live[SIM_WORKERS / 8], *list[SIM_WORKERS / 8];
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
-    hello.node = S->hosts[h].name;
-    hello.slots = S->plan->slots[h];
-    hello.device = (char *)"cpu";
-    hello.address = S->hosts[h].name;
-    hello.version = (char *)"1";
-    hello.incarnation = S->hosts[h].life + 1;
-    for (uint64_t i = 1; i <= S->last_proc; i++) {
-        const struct proc *p = &S->procs[i];
-        if (!p->alive || p->host != h || hello.n_workers == SIM_WORKERS / 8)
-            continue;
-        Titan__Internal__LiveWorker *l = &live[hello.n_workers];
-        titan__internal__live_worker__init(l);
-        l->job_id = p->job;
-        l->worker_id = p->id;
-        l->address = (char *)(p->begun ? "host:1" : "");
-        if (p->member) {
-            const struct member_state *m = member_state(p->member);
-            l->epoch = m->epoch;
-            l->step = m->step;
-            l->state = m->phase;
-        }
-        list[hello.n_workers++] = l;
-    }
-    hello.workers = list;
-    TRACE("node %s says hello with %zu workers, session %llu", S->hosts[h].name, hello.n_workers,
-          LL(S->hosts[h].session));
-    MESSAGE(m, HELLO, hello, &hello);
-    net_up(h, &m.base);
-}
-
-static void on_beat(const struct ev *e)
-{
-    int h = (int)e->a;
     struct agent *a = agent_of(h);
-    if (!S->hosts[h].alive || S->hosts[h].session != e->b || !e->b)
+    if (open) {
+        sample_all(h);
+        CORE(h, agent_core_session_up);
         return;
-    static const struct handler beat_again = {"beat", on_beat, TARGET_AGENT};
-    Titan__Internal__AgentBeat beat = TITAN__INTERNAL__AGENT_BEAT__INIT;
-    beat.number = ++a->beat;
-    MESSAGE(m, BEAT, beat, &beat);
-    net_up(h, &m.base);
-    while (a->n_kept && a->kept[0].sent && S->now - a->kept[0].sent > KEEP) {
-        free(a->kept[0].bytes);
-        memmove(a->kept, a->kept + 1, (size_t)--a->n_kept * sizeof(a->kept[0]));
     }
-    (void)at(S->now + a->beat_ms * MS * 3 / 4, &beat_again, e->a, e->b);
-}
-
-static const struct handler beat_timer = {"beat", on_beat, TARGET_AGENT};
-
-void agent_session(int h, bool open)
-{
-    struct agent *a = agent_of(h);
-    a->welcomed = false;
-    for (int i = 0; i < a->n_kept; i++)
-        a->kept[i].sent = 0;
-    if (open)
-        say_hello(h);
-    else
-        (void)at(S->now + between(CHANCE_HOST, 20 * MS, 500 * MS), &connect_later, (uint64_t)h, S->hosts[h].life);
-}
-
-/* --- orders ---------------------------------------------------------------------------------------------------------
- */
-
-static void tell(int h, uint64_t worker, const order_message *m)
-{
-    const struct proc *p = &S->procs[worker];
-    if (worker < SIM_WORKERS && p->alive && p->host == h)
-        net_local_down(worker, &m->base);
-}
-
-static void tell_job(int h, uint64_t job, const order_message *m)
-{
-    for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (S->procs[i].job == job)
-            tell(h, i, m);
-}
-
-static void start(int h, const Titan__Internal__StartWorkers *m)
-{
-    for (size_t i = 0; i < m->n_worker_ids; i++) {
-        uint64_t id = m->worker_ids[i];
-        if (id < SIM_WORKERS && S->procs[id].there)
-            continue; /* told twice */
-        host_spawn(h, m->job_id, id);
-        Titan__Internal__WorkerStarted started = TITAN__INTERNAL__WORKER_STARTED__INIT;
-        started.job_id = m->job_id;
-        started.worker_id = id;
-        started.pid = 1000 + (int64_t)id;
-        MESSAGE(up, WORKER_STARTED, worker_started, &started);
-        report(h, &up);
-    }
-}
-
-static void on_kill(const struct ev *e)
-{
-    host_signal(e->a, 9);
-}
-static const struct handler kill_later = {"agent kills", on_kill, TARGET_WORLD};
-
-static void stop(int h, const Titan__Internal__StopWorkers *m)
-{
-    Titan__Internal__WorkerStop body = TITAN__INTERNAL__WORKER_STOP__INIT;
-    order_message order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
-    order.stop = &body;
-    body.grace_ms = m->grace_ms;
-    body.checkpoint = m->grace_ms > 0;
-    body.reason = m->reason;
-    for (size_t i = 0; i < m->n_worker_ids; i++) {
-        uint64_t id = m->worker_ids[i];
-        if (id >= SIM_WORKERS || !S->procs[id].alive || S->procs[id].host != h)
-            continue;
-        TRACE("worker %llu is told to stop within %u ms: %s", LL(id), m->grace_ms, m->reason);
-        if (m->grace_ms)
-            tell(h, id, &order);
-        (void)at(S->now + (m->grace_ms ? m->grace_ms * MS : between(CHANCE_HOST, 100, 20 * MS)), &kill_later, id, 0);
-    }
+    if (was_open)
+        CORE(h, agent_core_session_down);
+    (void)at(S->now + a->retry, &connect_due, (uint64_t)h, S->hosts[h].life);
+    a->retry = MIN(2 * a->retry, SEC);
 }
 
 void agent_hears(int h, const coord_message *m)
 {
-    struct agent *a = agent_of(h);
-    order_message order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    order.term = m->term;
-    switch (m->kind_case) {
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME:
-        if (a->welcomed)
-            return;
-        a->welcomed = true;
-        a->beat_ms = m->welcome->beat_ms ? m->welcome->beat_ms : 200;
-        send_kept(h);
-        (void)at(S->now + a->beat_ms * MS * 3 / 4, &beat_timer, (uint64_t)h, S->hosts[h].session);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
-        start(h, m->start);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
-        stop(h, m->stop);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
-        order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
-        order.form = m->form;
-        for (size_t i = 0; i < m->form->n_members; i++)
-            tell(h, m->form->members[i]->worker_id, &order);
-        for (size_t i = 0; i < m->form->n_leavers; i++)
-            tell(h, m->form->leavers[i]->worker_id, &order);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
-        order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
-        order.revoke = m->revoke;
-        tell_job(h, m->revoke->job_id, &order);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
-        order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-        order.pause = m->pause;
-        tell_job(h, m->pause->job_id, &order);
-        break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
-        for (size_t i = 0; i < m->checkpoint_committed->n_expired_paths; i++)
-            disk_remove_checkpoint(m->checkpoint_committed->expired_paths[i]);
-        order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
-        order.checkpoint_committed = m->checkpoint_committed;
-        tell_job(h, m->checkpoint_committed->job_id, &order);
-        break;
-    default:
-        break;
-    }
+    CORE(h, agent_core_coordinator, m);
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME && agent_core_welcome(agent_of(h)->core))
+        agent_of(h)->retry = 20 * MS;
 }
-
-/* --- reports --------------------------------------------------------------------------------------------------------
- */
 
 void agent_hears_worker(int h, uint64_t worker, const worker_message *m)
 {
-    agent_message up = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    (void)worker;
-#define PASS_ON(kind, FROM, TO)                                                                                        \
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_##FROM:                                                                \
-        up.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##TO;                                                      \
-        up.hello = (void *)m->kind; /* the kinds share one pointer */                                                  \
-        break;
-    switch (m->kind_case) {
-        PASS_ON(ready, READY, WORKER_READY)
-        PASS_ON(quiesced, QUIESCED, WORKER_QUIESCED)
-        PASS_ON(checkpoint, CHECKPOINT, CHECKPOINT)
-        PASS_ON(finished, FINISHED, FINISHED)
-        PASS_ON(state_ready, STATE_READY, STATE_READY)
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
-        up.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS;
-        up.progress = m->progress;
-        if (agent_of(h)->welcomed)
-            net_up(h, &up.base);
-        return;
-    default:
-        return;
+    if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO) {
+        CORE(h, agent_core_connected, m->hello);
+        send_waiting(h, worker);
+    } else {
+        CORE(h, agent_core_worker, worker, m);
     }
-#undef PASS_ON
-    report(h, &up);
 }
 
 void agent_hears_peer(int h, int from, const void *bytes, uint32_t len)
 {
-    (void)h;
-    (void)from;
-    (void)bytes;
-    (void)len;
+    char address[16];
+    Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(&event_memory, len, bytes);
+    titan_assert(m);
+    (void)snprintf(address, sizeof(address), "n%d:%d", from, PORT);
+    CORE(h, agent_core_peer, m, address);
 }
 
 void agent_worker_ended(int h, uint64_t worker, int code, int signal, const char *words)
 {
-    Titan__Internal__WorkerExited x = TITAN__INTERNAL__WORKER_EXITED__INIT;
-    x.job_id = S->procs[worker].job;
-    x.worker_id = worker;
-    x.exit_code = signal ? -1 : code;
-    x.signal = signal;
-    x.reason = (char *)words;
-    MESSAGE(m, WORKER_EXITED, worker_exited, &x);
-    report(h, &m);
+    const struct proc *p = &S->procs[worker];
+    const struct agent_exit how = {.code = signal ? -1 : code,
+                                   .signal = signal,
+                                   .reason = words,
+                                   .last_step = p->member ? member_state(p->member)->step : 0};
+    CORE(h, agent_core_exited, worker, &how);
 }

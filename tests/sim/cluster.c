@@ -294,8 +294,13 @@ static void run_events(void)
 
 static void end(void)
 {
-    for (int h = 0; h < SIM_NODES; h++)
+    for (int h = 0; h < SIM_NODES; h++) {
         agent_end(h);
+        for (int id = 0; id <= SIM_JOBS; id++)
+            free(S->hosts[h].records[id].bytes);
+    }
+    for (uint64_t i = 1; i <= S->last_proc; i++)
+        member_close(S->procs[i].member);
     coord_kill(-1);
     disk_close();
     net_reset();

@@ -27,9 +27,8 @@ void image_submit(int job)
 static void take_status(struct image_job *j, const struct change *c)
 {
     const struct job_status *s = &c->job.status;
-    if (s->epoch == j->job.status.epoch && s->world_size)
-        CHECK("I3", s->step >= j->job.status.step, "job %llu step falls from %llu to %llu in epoch %llu", LL(j->job.id),
-              LL(j->job.status.step), LL(s->step), LL(s->epoch));
+    if (s->step < j->job.status.step)
+        must_fall(j, s);
     CHECK("I1", s->epoch >= j->job.status.epoch, "job %llu epoch falls", LL(j->job.id));
     j->job.status = *s;
     (void)snprintf(j->checkpoint, sizeof(j->checkpoint), "%s", s->checkpoint ? s->checkpoint : "");
@@ -39,7 +38,7 @@ static void take_status(struct image_job *j, const struct change *c)
 static void add_epoch(struct image_job *j, const struct change *c)
 {
     const struct epoch *e = &c->epoch;
-    CHECK("sim", e->number < SIM_EPOCHS && e->world_size <= SIM_WORLD, "more epochs than the simulator keeps");
+    CHECK("sim", e->number < SIM_EPOCHS && e->world_size + e->leavers <= SIM_RANKS, "more epochs than the simulator keeps");
     CHECK("I1", j->epochs[e->number].state == EPOCH_NONE, "epoch %llu of job %llu is made twice", LL(e->number),
           LL(j->job.id));
     for (uint64_t n = e->number - 1; n > 0; n--)
@@ -49,7 +48,8 @@ static void add_epoch(struct image_job *j, const struct change *c)
     *copy = *e;
     copy->state = EPOCH_FORMING;
     copy->workers = j->members[e->number];
-    memcpy(j->members[e->number], e->workers, e->world_size * sizeof(uint64_t));
+    memcpy(j->members[e->number], e->workers, (e->world_size + e->leavers) * sizeof(uint64_t));
+    copy->delegate = "";
     (void)snprintf(j->paths[e->number], sizeof(j->paths[0]), "%s", e->checkpoint ? e->checkpoint : "");
     copy->checkpoint = j->paths[e->number];
     j->newest = e->number;
@@ -216,9 +216,10 @@ void image_apply(const struct change *c)
     case CHANGE_EVENT:
         take_event(c);
         break;
-    case CHANGE_LOSS_ADD: /* windows, wishes and decisions about nodes are not simulated */
+    case CHANGE_EPOCH_ORIGIN:
     case CHANGE_JOB_WISH:
     case CHANGE_NODE_POLICY:
+    case CHANGE_LOSS_ADD:
         break;
     default:
         CHECK("sim", S->disk.db, "change %d is not known to the simulator", (int)c->kind);

@@ -76,6 +76,26 @@ void must_enter(const struct proc *p, const struct comm *c)
     }
 }
 
+static const struct comm *comm_that_started(uint64_t job, uint64_t epoch)
+{
+    for (int i = 0; i < S->n_comms; i++)
+        if (S->comms[i].job == job && S->comms[i].epoch == epoch && S->comms[i].rung != RUNG_NONE)
+            return &S->comms[i];
+    return NULL;
+}
+
+void must_fall(struct image_job *j, const struct job_status *s)
+{
+    const struct comm *c = comm_that_started(j->job.id, s->epoch);
+    bool memory = j->epochs[s->epoch].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    CHECK("I3", memory ? c && c->rung <= RUNG_CHECKPOINT : s->world_size > 0,
+          "job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
+          LL(j->job.status.step), LL(s->step), LL(s->epoch));
+    CHECK("I3", !j->fell[s->epoch], "job %llu step falls from %llu to %llu once more in epoch %llu", LL(j->job.id),
+          LL(j->job.status.step), LL(s->step), LL(s->epoch));
+    j->fell[s->epoch] = true;
+}
+
 /* --- state ----------------------------------------------------------------------------------------------------------
  */
 
@@ -123,14 +143,21 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
     return all;
 }
 
+/* Has anybody passed the barrier that seals the state of that epoch? Before, its parts are nobody's source. */
+static bool was_sealed(uint64_t job, uint64_t epoch)
+{
+    const struct comm *c = comm_that_started(job, epoch);
+    return c && c->sealed;
+}
+
 static void forget_steps_above(const struct comm *c, struct ledger *l)
 {
     struct holding found;
     bool replica, rolled;
-    for (uint64_t epoch = 1; epoch < c->epoch && (c->source == STATE_FROM_MEMORY || S->strict_source); epoch++)
+    for (uint64_t epoch = 1; epoch < c->epoch; epoch++)
         CHECK("I3",
-              !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step < l->top ||
-                  found.content != l->content[l->top],
+              !was_sealed(c->job, epoch) || !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) ||
+                  found.step < l->top || found.content != l->content[l->top],
               "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
               LL(c->epoch), LL(c->target.step), LL(l->top));
     TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));

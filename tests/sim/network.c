@@ -136,7 +136,7 @@ static void on_closed_at_agent(const struct ev *e)
     if (h->session != e->b)
         return;
     h->session = 0;
-    agent_session(s->host, false);
+    agent_session(s->host, false, true);
 }
 static const struct handler closed_at_agent = {"closed at agent", on_closed_at_agent, TARGET_AGENT};
 
@@ -163,7 +163,7 @@ static void on_connected(const struct ev *e)
         return;
     h->connecting = false;
     if (!S->coord.core || !net_reaches(host, SIM_COORD) || !net_reaches(SIM_COORD, host)) {
-        agent_session(host, false);
+        agent_session(host, false, false);
         return;
     }
     uint64_t session = S->next_session++;
@@ -178,7 +178,7 @@ static void on_connected(const struct ev *e)
     held_free(s);
     h->session = session;
     totals->sessions++;
-    agent_session(host, true);
+    agent_session(host, true, false);
 }
 static const struct handler connected = {"connected", on_connected, TARGET_AGENT};
 
@@ -235,6 +235,16 @@ void net_break(int host)
 {
     if (S->hosts[host].session)
         close_both(S->hosts[host].session);
+}
+
+void net_end(int host)
+{
+    uint64_t session = S->hosts[host].session;
+    if (!session)
+        return;
+    (void)at(S->now, &closed_at_agent, (uint64_t)host, session);
+    if (net_reaches(host, SIM_COORD))
+        (void)at(stream_of(session)->up_last + between(CHANCE_NET, 0, 2 * MS), &closed_at_coord, SIM_COORD, session);
 }
 
 void net_agent_gone(int host, bool power)

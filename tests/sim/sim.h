@@ -6,7 +6,7 @@
  *   coordinator.c  the real core with what the shell does around it; disk.c what it stores on
  *   image.c        what is committed, with the state tables checked at every change
  *   host.c         machines: clocks, the agent's process, processes of workers
- *   agent.c        what an agent does (behind the functions of "agent" below)
+ *   agent.c        the real core of an agent with what its shell does around it
  *   worker.c       a worker's control thread: its real core (worker/elastic/member.h)
  *   training.c     a worker's training thread: a model of docs/membership.md, parts with contents
  *   faults.c       how each fault strikes, and how it ends
@@ -215,6 +215,7 @@ void net_down(uint64_t session, const ProtobufCMessage *m);
 /* The coordinator ends it; the stream breaks; the agent's process is gone, or its whole host. */
 void net_drop(uint64_t session);
 void net_break(int host);
+void net_end(int host); /* by its agent; agent_session() follows */
 void net_agent_gone(int host, bool power);
 void net_coord_gone(void);
 void net_peer(int from, int to, const ProtobufCMessage *m);
@@ -232,7 +233,8 @@ struct image_job {
     uint32_t run;
     enum run_state run_state;
     struct epoch epochs[SIM_EPOCHS];
-    uint64_t members[SIM_EPOCHS][SIM_WORLD];
+    uint64_t members[SIM_EPOCHS][2 * SIM_WORLD];
+    bool fell[SIM_EPOCHS];
     char paths[SIM_EPOCHS][64];
     uint64_t newest; /* epoch */
     uint32_t counted, failed_epochs;
@@ -315,8 +317,14 @@ struct host {
     uint32_t life;    /* of the agent */
     uint64_t session; /* 0 = none */
     bool connecting;
-    usec starts_fail_until;
+    usec starts_fail_until, disk_slow_until;
     struct agent *agent;
+    /* On its disk. */
+    uint64_t term;
+    struct {
+        void *bytes;
+        uint32_t len;
+    } records[SIM_JOBS + 1];
 };
 void host_agent_kill(int h, usec restart_after);
 void host_agent_stop(int h, usec lasts);
@@ -330,7 +338,7 @@ void host_signal(uint64_t worker, int signal); /* what the agent does: SIGKILL *
 void agent_begin(int h);
 void agent_end(int h); /* its process is no more */
 /* The session it asked for is there, or was lost or refused. */
-void agent_session(int h, bool open);
+void agent_session(int h, bool open, bool was_open);
 void agent_hears(int h, const coord_message *m);
 void agent_hears_worker(int h, uint64_t worker, const worker_message *m);
 void agent_hears_peer(int h, int from, const void *bytes, uint32_t len);
@@ -408,6 +416,8 @@ struct ledger {
     uint64_t content[SIM_STEPS + 1], epoch[SIM_STEPS + 1];
     uint64_t newest; /* epoch that has started from some state */
 };
+/* The stored step of a job falls. */
+void must_fall(struct image_job *j, const struct job_status *s);
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
 /* Everybody of c starts from c->target, found on c->rung. */
@@ -429,7 +439,7 @@ struct disk_ckpt {
 };
 struct told {
     bool seen;
-    uint64_t members[SIM_WORLD], holders[SIM_WORLD], leavers[SIM_WORLD];
+    uint64_t members[SIM_WORLD], holders[SIM_RANKS], leavers[SIM_WORLD];
     size_t n, n_holders, n_leavers;
     uint32_t source;
     uint64_t resume;
@@ -470,7 +480,6 @@ struct sim {
     struct comm comms[SIM_COMMS];
     int n_comms;
     uint64_t ckpt_numbers;
-    bool strict_source; /* what the coordinator names as source is judged too */
     struct told told[SIM_JOBS + 1][SIM_EPOCHS];
     struct ledger ledgers[SIM_JOBS + 1];
     struct disk_ckpt ckpts[SIM_CKPTS];
