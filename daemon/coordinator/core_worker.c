@@ -137,6 +137,10 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
             worker_finished(c, j, w, live->epoch, live->step);
         else
             w->quiesced = false;
+        /* It has made a step: a StateReady that is said once more is of the past. */
+        if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && j->state != JOB_CANCELLING &&
+            !job_final(j))
+            epoch_formed(c, j);
     } else if (j->epoch_state == EPOCH_REVOKED && (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED ||
                                                    live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
         w->quiesced = true; /* it never heard of the epoch that is over already */

@@ -176,6 +176,7 @@ void coord_start(void)
                                    .form_ms = 5000,
                                    .stall_ms = 3000,
                                    .stop_ms = 1000,
+                                   .quarantine_crashes = S->plan->quarantine ? 3 : CORE_NO_QUARANTINE,
                                    .starve_ms = 4000};
     c->life++;
     totals->coordinator_lives++;
@@ -274,4 +275,33 @@ void coord_request(int job)
     TRACE("cancel of job %d: %s", job, titan_status_name(status));
     CHECK("I5", status == TITAN_OK || status == TITAN_ECONFLICT || status == TITAN_ENOTFOUND, "cancel: %s", err.msg);
     take(&b, 0, status == TITAN_OK ? job : 0);
+}
+
+void coord_resize(int job, uint32_t workers)
+{
+    struct coord *c = &S->coord;
+    if (!c->core || c->stopped || c->stalled || !c->submitted[job])
+        return;
+    struct batch b;
+    struct titan_error err = {0};
+    struct core_resize r = {.workers = workers};
+    batch_init(&b);
+    titan_status status = core_resize(c->core, (uint64_t)job, &r, coord_now(), &b, &err);
+    TRACE("resize of job %d to %u: %s", job, workers, titan_status_name(status));
+    take(&b, 0, 0);
+}
+
+void coord_drain(int node, bool drain)
+{
+    struct coord *c = &S->coord;
+    if (!c->core || c->stopped || c->stalled)
+        return;
+    struct batch b;
+    struct titan_error err = {0};
+    struct core_drain d = {.reason = "maintenance", .deadline_ms = 3000};
+    batch_init(&b);
+    titan_status status = drain ? core_drain(c->core, S->hosts[node].name, &d, coord_now(), &b, &err)
+                                : core_undrain(c->core, S->hosts[node].name, coord_now(), &b, &err);
+    TRACE("%s of %s: %s", drain ? "drain" : "undrain", S->hosts[node].name, titan_status_name(status));
+    take(&b, 0, 0);
 }

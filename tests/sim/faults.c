@@ -222,6 +222,13 @@ static void strike(const struct fault *f)
         if (S->coord.submitted[1 + f->pick % (uint32_t)S->plan->jobs])
             coord_request(1 + (int)(f->pick % (uint32_t)S->plan->jobs));
         break;
+    case REQUEST_RESIZE:
+        coord_resize(1 + (int)(f->pick % (uint32_t)S->plan->jobs), f->pick2 % (SIM_WORLD + 1));
+        break;
+    case REQUEST_DRAIN:
+    case REQUEST_UNDRAIN:
+        coord_drain(n, f->kind == REQUEST_DRAIN);
+        break;
     case FAULT_KINDS:
         break;
     }
@@ -235,8 +242,20 @@ static void on_strike(const struct ev *e)
     strike(f);
 }
 
+/* An operator puts everything into service again, now and then. */
+static void on_operator(const struct ev *e)
+{
+    static const struct handler again = {"operator", on_operator, TARGET_WORLD};
+    for (int n = 0; n < S->plan->nodes; n++)
+        coord_drain(n, false);
+    (void)at(S->now + 20 * SEC, &again, 0, 0);
+    (void)e;
+}
+
 void faults_begin(void)
 {
+    static const struct handler operator = {"operator", on_operator, TARGET_WORLD};
+    (void)at(S->plan->quiet_at + SEC, &operator, 0, 0);
     static const struct handler strikes = {"strikes", on_strike, TARGET_WORLD};
     for (int i = 0; i < S->plan->n_faults; i++)
         (void)at(S->plan->faults[i].at, &strikes, (uint64_t)i, 0);

@@ -131,7 +131,7 @@ static void take_node(const struct change *c)
 static void take_reason(struct image_job *j, const struct change *c)
 {
     (void)snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);
-    if (!*j->reason)
+    if (strncmp(j->reason, "waiting", 7) != 0)
         return;
     totals->waits++;
     enum epoch_state epoch = j->epochs[j->job.status.epoch].state;
@@ -167,6 +167,38 @@ static void move_epoch(struct image_job *j, const struct change *c)
     CHECK("I6", sm_allowed(&epoch_sm, (int)e->state, (int)c->epoch.state), "epoch %s -> %s",
           sm_name(&epoch_sm, (int)e->state), sm_name(&epoch_sm, (int)c->epoch.state));
     e->state = c->epoch.state;
+}
+
+static void take_policy(const struct change *c)
+{
+    for (int i = 0; i < S->plan->nodes; i++) {
+        struct node_policy *p = &S->image.policies[i];
+        if (strcmp(S->hosts[i].name, c->policy.name) != 0)
+            continue;
+        *p = c->policy;
+        (void)snprintf(S->image.policy_texts[i][0], sizeof(S->image.policy_texts[i][0]), "%s", c->policy.reason);
+        (void)snprintf(S->image.policy_texts[i][1], sizeof(S->image.policy_texts[i][1]), "%s",
+                       c->policy.quarantine_reason);
+        p->name = S->hosts[i].name;
+        p->reason = S->image.policy_texts[i][0];
+        p->quarantine_reason = S->image.policy_texts[i][1];
+    }
+}
+
+static void take_loss(const struct change *c)
+{
+    CHECK("sim", S->image.n_losses < SIM_LOSSES, "more losses than the simulator keeps");
+    struct loss *l = &S->image.losses[S->image.n_losses++];
+    *l = c->loss;
+    l->node = "";
+    for (int i = 0; i < S->plan->nodes; i++)
+        if (strcmp(S->hosts[i].name, c->loss.node) == 0)
+            l->node = S->hosts[i].name;
+}
+
+static void take_origin(const struct change *c)
+{
+    must_originate(c->epoch_origin.job_id, c->epoch_origin.number, &c->epoch_origin.is);
 }
 
 static void take_event(const struct change *c)
@@ -217,9 +249,16 @@ void image_apply(const struct change *c)
         take_event(c);
         break;
     case CHANGE_EPOCH_ORIGIN:
+        take_origin(c);
+        break;
     case CHANGE_JOB_WISH:
+        job_of(c->job.id)->job.wish = c->job.wish;
+        break;
     case CHANGE_NODE_POLICY:
+        take_policy(c);
+        break;
     case CHANGE_LOSS_ADD:
+        take_loss(c);
         break;
     default:
         CHECK("sim", S->disk.db, "change %d is not known to the simulator", (int)c->kind);
@@ -240,6 +279,7 @@ static void restore_job(struct core *core, int id, struct core_time now)
 {
     static struct worker live[SIM_WORKERS];
     static struct checkpoint ckpts[SIM_CKPTS];
+    static struct loss losses[SIM_LOSSES];
     struct image_job *j = &S->image.jobs[id];
     struct core_saved_job saved = {.job = j->job, .run = j->run, .run_active = j->run_state == RUN_ACTIVE};
     for (uint64_t w = 1; w <= S->image.last_worker; w++)
@@ -258,6 +298,11 @@ static void restore_job(struct core *core, int id, struct core_time now)
         saved.holders = j->members[e->source_epoch];
         saved.n_holders = j->epochs[e->source_epoch].world_size;
     }
+    for (size_t i = 0; i < S->image.n_losses && j->job.spec.restart_window_s; i++)
+        if (S->image.losses[i].job_id == (uint64_t)id &&
+            S->image.losses[i].at_ms >= now.wall_ms - (int64_t)j->job.spec.restart_window_s * 1000)
+            losses[saved.n_losses++] = S->image.losses[i];
+    saved.losses = losses;
     core_restore_job(core, &saved, now);
 }
 
@@ -266,6 +311,12 @@ void image_restore(struct core *core, struct core_time now)
     for (int i = 0; i < S->plan->nodes; i++)
         if (S->image.nodes[i].state != NODE_NONE)
             core_restore_node(core, &S->image.nodes[i], now);
+    for (int i = 0; i < S->plan->nodes; i++)
+        if (S->image.policies[i].name)
+            core_restore_policy(core, &S->image.policies[i], now);
+    for (size_t i = 0; i < S->image.n_losses; i++)
+        if (S->image.losses[i].at_ms >= now.wall_ms - CORE_NODE_HISTORY_MS)
+            core_restore_loss(core, &S->image.losses[i], now);
     for (int id = 1; id <= SIM_JOBS; id++)
         if (S->image.jobs[id].there && !sm_final(&job_sm, (int)S->image.jobs[id].job.state))
             restore_job(core, id, now);

@@ -96,6 +96,17 @@ void must_fall(struct image_job *j, const struct job_status *s)
     j->fell[s->epoch] = true;
 }
 
+void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin)
+{
+    const struct comm *c = comm_that_started(job, epoch);
+    CHECK("I3", c && c->sealed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job), LL(epoch));
+    CHECK("I3",
+          origin->rung == (int32_t)(c->rung - RUNG_INIT) && origin->step == c->target.step &&
+              origin->params_hash == c->target.content,
+          "job %llu epoch %llu: state of step %llu from rung %d is stored", LL(job), LL(epoch), LL(origin->step),
+          origin->rung);
+}
+
 /* --- state ----------------------------------------------------------------------------------------------------------
  */
 
@@ -223,17 +234,38 @@ bool must_be_over(void)
     return S->coord.core && !S->coord.pending;
 }
 
+/* Losses of a job that count against the budget of that cause; windows are longer than schedules. */
+static uint32_t losses_of(const struct image_job *j, enum loss_cause cause)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < S->image.n_losses; i++) {
+        const struct loss *l = &S->image.losses[i];
+        bool own = l->cause == LOSS_NODE || l->cause == LOSS_HANG || l->cause == LOSS_OOM;
+        n += l->job_id == j->job.id && (own ? l->cause : LOSS_CRASH) == cause;
+    }
+    return n;
+}
+
+static bool budget_used(const struct image_job *j)
+{
+    const struct job_spec *spec = &j->job.spec;
+    if (spec->restart_window_s == 0)
+        return j->job.status.restarts > spec->max_restarts;
+    return losses_of(j, LOSS_CRASH) > spec->max_restarts || losses_of(j, LOSS_NODE) > spec->max_node_losses ||
+           losses_of(j, LOSS_HANG) > spec->max_hangs || losses_of(j, LOSS_OOM) > spec->max_ooms;
+}
+
 static void check_budget(const struct image_job *j)
 {
     const struct job_status *s = &j->job.status;
     CHECK("I10", s->restarts == j->counted + j->failed_epochs, "job %llu: %u restarts, %u counted, %u failed",
           LL(j->job.id), s->restarts, j->counted, j->failed_epochs);
     if (j->job.state == JOB_FAILED)
-        CHECK("I10", s->restarts > j->job.spec.max_restarts || j->permanent, "job %llu failed with %u of %u: %s",
-              LL(j->job.id), s->restarts, j->job.spec.max_restarts, j->reason);
+        CHECK("I10", budget_used(j) || j->permanent, "job %llu failed with %u of %u: %s", LL(j->job.id), s->restarts,
+              j->job.spec.max_restarts, j->reason);
     else if (j->job.state == JOB_COMPLETED)
-        CHECK("I10", s->restarts <= j->job.spec.max_restarts, "job %llu went on with %u of %u", LL(j->job.id),
-              s->restarts, j->job.spec.max_restarts);
+        CHECK("I10", !budget_used(j), "job %llu went on with %u of %u", LL(j->job.id), s->restarts,
+              j->job.spec.max_restarts);
 }
 
 static void check_job(int id)

@@ -33,6 +33,9 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_DISK_ERROR] = "disk fails",
     [FAULT_WALL_STEP] = "wall clock steps",
     [REQUEST_CANCEL] = "cancel",
+    [REQUEST_RESIZE] = "resize",
+    [REQUEST_DRAIN] = "drain",
+    [REQUEST_UNDRAIN] = "undrain",
 };
 
 /* How often each is drawn, and how long it lasts in ms. */
@@ -54,6 +57,9 @@ static const struct {
     [FAULT_DISK_SLOW] = {3, 100, 3000},    [FAULT_DISK_FULL] = {3, 100, 3000},
     [FAULT_DISK_ERROR] = {2, 50, 1000},    [FAULT_WALL_STEP] = {3, 0, 0},
     [REQUEST_CANCEL] = {4, 0, 0},
+    [REQUEST_RESIZE] = {9, 0, 0},
+    [REQUEST_DRAIN] = {5, 0, 0},
+    [REQUEST_UNDRAIN] = {3, 0, 0},
 };
 
 struct dice {
@@ -88,6 +94,13 @@ static void make_spec(struct dice *d, struct plan *p, int id)
     j->spec.backoff_ms = (uint32_t)roll(d, 10, 300);
     j->spec.backoff_max_ms = j->spec.backoff_ms * 8;
     j->spec.keep_latest = (uint32_t)roll(d, 0, 2);
+    j->spec.priority = (int32_t)roll(d, 0, 2);
+    if (roll(d, 0, 3) == 0) {
+        j->spec.restart_window_s = 36000;
+        j->spec.max_node_losses = (uint32_t)roll(d, 0, 12);
+        j->spec.max_hangs = (uint32_t)roll(d, 0, 5);
+        j->spec.max_ooms = 1;
+    }
     p->redundancy[id] = (enum redundancy)roll(d, 0, 2);
 }
 
@@ -143,6 +156,7 @@ void plan_make(struct plan *p, uint64_t seed)
     p->seed = seed;
     bool large = roll(&d, 0, 49) == 0;
     p->store = roll(&d, 0, 39) == 0;
+    p->quarantine = roll(&d, 0, 5) == 0;
     p->nodes = (int)roll(&d, 2, large ? SIM_NODES : 4);
     p->jobs = large ? (int)roll(&d, 2, SIM_JOBS) : (int)roll(&d, 0, 2) == 0 ? 2 : 1;
     for (int h = 0; h < p->nodes; h++)

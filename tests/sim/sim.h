@@ -35,6 +35,7 @@
 #define SIM_STEPS 32    /* of one job */
 #define SIM_CKPTS 512
 #define SIM_COMMS 512
+#define SIM_LOSSES 512
 #define SIM_SESSIONS 2048
 #define SIM_FAULTS 64
 #define SIM_COORD SIM_NODES /* the coordinator's end of a link */
@@ -81,6 +82,9 @@ enum fault_kind {
     FAULT_DISK_ERROR,
     FAULT_WALL_STEP,
     REQUEST_CANCEL,
+    REQUEST_RESIZE,
+    REQUEST_DRAIN,
+    REQUEST_UNDRAIN,
     FAULT_KINDS,
 };
 extern const char *const fault_names[FAULT_KINDS];
@@ -103,6 +107,7 @@ struct plan {
     enum redundancy redundancy[SIM_JOBS + 1];
     usec submit_at[SIM_JOBS + 1];
     bool store;    /* on SQLite, not only on the image of what is committed */
+    bool quarantine;
     usec quiet_at; /* every fault is over */
     struct fault faults[SIM_FAULTS];
     int n_faults;
@@ -256,6 +261,10 @@ struct image {
     struct image_ckpt ckpts[SIM_CKPTS];
     int n_ckpts;
     struct node nodes[SIM_NODES];
+    struct node_policy policies[SIM_NODES];
+    char policy_texts[SIM_NODES][2][160];
+    struct loss losses[SIM_LOSSES];
+    size_t n_losses;
 };
 void image_submit(int job);
 void image_apply(const struct change *c);
@@ -282,6 +291,8 @@ void coord_stop(usec lasts);
 void coord_hears(uint64_t session, const void *bytes, uint32_t len);
 void coord_session_closed(uint64_t session);
 void coord_request(int job); /* submit, or cancel when it is there */
+void coord_resize(int job, uint32_t workers);
+void coord_drain(int node, bool drain);
 struct core_time coord_now(void);
 
 struct disk {
@@ -418,6 +429,8 @@ struct ledger {
 };
 /* The stored step of a job falls. */
 void must_fall(struct image_job *j, const struct job_status *s);
+/* What is stored about where an epoch's state came from. */
+void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin);
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
 /* Everybody of c starts from c->target, found on c->rung. */
