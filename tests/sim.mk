@@ -12,3 +12,9 @@ $(sim_bin): $(call obj,tests/sim/main.c) $(lib_sim) $(lib_daemon) $(lib_worker) 
 .PHONY: sim
 sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n)
 	@SEED=$(SEED) ROUNDS=$(ROUNDS) FIRST=$(FIRST) KEEP=$(KEEP) TRACE=$(TRACE) $(sim_bin)
+
+# Deliberate bugs (base/mutant.h) in a build of their own: each must be found within 10,000 schedules.
+.PHONY: sim-mutants
+sim-mutants: ## are 20 and more deliberate bugs of the protocol found? (ROUNDS=n, ONLY=NAME)
+	@$(MAKE) --no-print-directory BUILD=build/mutants CFLAGS='-O2 -g -DTITAN_MUTANTS' build/mutants/tests/sim/sim
+	@MUTANTS='$(ONLY)' FIRST=$(FIRST) ROUNDS=$(if $(ROUNDS),$(ROUNDS),10000) build/mutants/tests/sim/sim

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "daemon/agent/core_internal.h"
 
 static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
@@ -20,7 +21,7 @@ enum fence agent_fence_form(const struct ajob *j, const form_epoch *form)
 {
     const job_record *r = j->record;
     if (form->epoch < agent_job_accepted(j))
-        return FENCE_OLDER;
+        return MUTANT(AGENT_EPOCH) ? FENCE_NEW : FENCE_OLDER;
     if (r->accepted && form->epoch == r->accepted->epoch)
         return same_bytes(&form->comm_id, &r->accepted->comm_id) ? FENCE_SAME : FENCE_OTHER;
     if (form->epoch == r->promised_epoch && !same_bytes(&form->comm_id, &r->promised_id))
@@ -32,9 +33,10 @@ bool agent_fence_term(struct agent_core *c, uint64_t term, struct agent_actions 
 {
     if (term > c->term) {
         c->term = term;
-        agent_action_add(out, AGENT_RECORD_TERM)->term = term;
+        if (!MUTANT(AGENT_TERM_UNRECORDED))
+            agent_action_add(out, AGENT_RECORD_TERM)->term = term;
     }
-    if (term == c->term)
+    if (term == c->term || MUTANT(AGENT_TERM))
         return true;
     c->counters.fenced_terms++;
     if (c->ending)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 
 struct budget {
     enum loss_cause cause;
@@ -101,7 +102,7 @@ static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cau
 
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words)
 {
-    j->status.restarts++;
+    j->status.restarts += MUTANT(LOSS_UNCOUNTED) ? 0 : MUTANT(LOSS_TWICE) ? 2 : 1;
     j->losses++;
     j->charged = true;
     j->replace_at = c->now.mono_ms + backoff_ms(j);

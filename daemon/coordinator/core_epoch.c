@@ -196,7 +196,7 @@ bool epoch_state_in_memory(int32_t rung)
 void epoch_say_recovered(struct core *c, struct jobrec *j)
 {
     const int64_t now = c->now.mono_ms;
-    if (!j->recovery.lost || j->epoch_state != EPOCH_RUNNING ||
+    if (!j->recovery.lost || !j->recovery.stepped || j->epoch_state != EPOCH_RUNNING ||
         (!j->origin_known && now < j->recovery.stepped + ORIGIN_MS))
         return;
     say_recovery_finished(c, j);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/rng.h"
 
 #define FINISH_GRACE_MS 10000 /* for a worker that is done to exit by itself */
@@ -67,7 +68,7 @@ size_t job_count_workers(const struct jobrec *j, enum worker_state state)
 void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const char *reason)
 {
     for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->state != WORKER_STOPPING)
+        if (j->workers[i]->state != WORKER_STOPPING && !(MUTANT(CANCEL_LEAVES) && i == 0))
             worker_stop(c, j->workers[i], grace_ms, reason);
 }
 
@@ -114,7 +115,10 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
     }
     j->grace_ms = grace_ms;
     core_set_string(&j->stop_why, why);
-    say_job_move(c, j, JOB_CANCELLING, why);
+    if (MUTANT(CANCEL_UNSTORED))
+        j->state = JOB_CANCELLING;
+    else
+        say_job_move(c, j, JOB_CANCELLING, why);
     job_stop_all(c, j, grace_ms, why);
 }
 
@@ -189,7 +193,7 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
     told->job_id = j->id;
     told->step = m->step;
     told->expired_paths = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
-    while (j->n_ckpts > keep) {
+    while (j->n_ckpts > (MUTANT(EXPIRED_NEWEST) && keep == 1 ? 0 : keep)) {
         struct ckptrec *old = &j->ckpts[--j->n_ckpts];
         say_checkpoint_expired(c, j, old);
         told->expired_paths[told->n_expired_paths++] = batch_strdup(c->out, old->path);

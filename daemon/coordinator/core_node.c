@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 
 /* What an agent has left to say about a worker that is no more comes right behind its hello. */
 #define MISSING_MS 300
@@ -60,7 +61,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
 {
     TRY(check_hello(m, err));
     /* A second one would be an old one: what it does not list would count as ended. */
-    if (core_find_session(c, session))
+    if (core_find_session(c, session) && !MUTANT(HELLO_TWICE))
         return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
     struct noderec *n = core_find_node(c, m->node);
     if (!n)
@@ -84,7 +85,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n)
-                j->workers[i]->missing = c->now.mono_ms + MISSING_MS;
+                j->workers[i]->missing = MUTANT(DEAD_ADOPTED) ? 0 : c->now.mono_ms + MISSING_MS;
     for (size_t i = 0; i < m->n_workers; i++) {
         const Titan__Internal__LiveWorker *live = m->workers[i];
         struct jobrec *j = core_find_job(c, live->job_id);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 
 void core_restore_node(struct core *c, const struct node *saved, struct core_time now)
 {
@@ -45,13 +46,14 @@ static void restore_worker(struct core *c, struct jobrec *j, const struct worker
 static void restore_epoch(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
 {
     const struct epoch *e = saved->epoch;
-    j->epoch_state = e->state;
-    j->status.epoch = e->number;
+    j->epoch_state = MUTANT(EPOCH_REUSED) && e->state == EPOCH_FORMING ? EPOCH_REVOKED : e->state;
+    j->status.epoch = e->number - (MUTANT(EPOCH_REUSED) && e->state == EPOCH_FORMING);
     j->source = e->source;
     j->source_epoch = e->source_epoch;
     j->resume_step = e->resume_step;
     j->epoch_checkpoint = core_strdup(e->checkpoint);
     memcpy(j->comm_id, e->comm_id, sizeof(j->comm_id));
+    j->comm_id[0] ^= MUTANT(EPOCH_REDRAWN);
     j->n_seats = e->world_size;
     j->n_leavers = e->state == EPOCH_RUNNING ? 0 : e->leavers;
     j->seats = core_alloc((j->n_seats + j->n_leavers + 1) * sizeof(*j->seats));

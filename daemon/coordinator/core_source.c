@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 
 bool source_holds(const struct workrec *w, uint64_t epoch)
 {
@@ -89,7 +90,7 @@ uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, 
         bool member = false;
         for (uint32_t k = 0; k < n && !member; k++)
             member = members[k] == w;
-        if (w && !member && source_holds(w, j->source_epoch))
+        if (w && !member && source_holds(w, j->source_epoch) && !MUTANT(LEAVER_DROPPED))
             ret[found++] = w;
     }
     return found;
@@ -112,7 +113,7 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     j->origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
     j->recovery.ready = c->now.mono_ms;
     j->state_took = MAX(j->state_took, c->now.mono_ms - j->recovery.formed);
-    if (epoch_state_in_memory(m->rung))
+    if (epoch_state_in_memory(m->rung) && !MUTANT(STEP_FORGOTTEN))
         j->status.step = MAX(j->status.step, m->step); /* a step that only who is gone had committed is made again */
     else if (j->epoch_state == EPOCH_FORMING)
         j->status.step = m->step;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 
 /* --- ends ------------------------------------------------------------------------------------------------------ */
 
@@ -238,7 +239,8 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     }
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
-        if (job_seat(j, w) && m->checkpoint->epoch == j->status.epoch && !job_final(j) && m->checkpoint->path[0])
+        if (job_seat(j, w) && (m->checkpoint->epoch == j->status.epoch || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
+            m->checkpoint->path[0])
             job_checkpoint(c, j, m->checkpoint);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:

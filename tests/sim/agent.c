@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/error.h"
 #include "daemon/agent/core.h"
 
@@ -33,6 +34,7 @@ struct agent {
     struct order *orders, **orders_tail;
     bool carrying_out, writing, sampling;
     usec tick_at, retry;
+    uint64_t hearing_term; /* of the coordinator's message it hears now; 0 = of none */
 };
 
 static struct agent *agent_of(int h)
@@ -267,6 +269,22 @@ static void on_written(const struct ev *e)
     set_timers(h);
 }
 
+static void on_written_late(const struct ev *e)
+{
+    Titan__Internal__AgentJobRecord *record =
+        titan__internal__agent_job_record__unpack(&event_memory, e->len, e->bytes);
+    if (same_life(e))
+        put_record(&S->hosts[e->a], &(struct agent_action){.kind = AGENT_RECORD_JOB, .record = record});
+}
+
+/* What the mutant does: nothing waits for it. */
+static void write_late(int h, const struct agent_action *x)
+{
+    static const struct handler late = {"record is written late", on_written_late, TARGET_AGENT};
+    struct ev *e = at(S->now + between(CHANCE_DISK, 10 * MS, 500 * MS), &late, (uint64_t)h, S->hosts[h].life);
+    e->bytes = packed(&x->record->base, &e->len);
+}
+
 static void write_record(int h)
 {
     static const struct handler written = {"record is written", on_written, TARGET_AGENT};
@@ -302,9 +320,41 @@ static void obey(int h, const coord_message *m)
         disk_remove_checkpoint(m->checkpoint_committed->expired_paths[i]);
 }
 
+/* What the agent has obeyed must not be above what it will remember. */
+static void obeys(int h, const struct agent_action *x)
+{
+    struct host *host = &S->hosts[h];
+    const struct agent *a = agent_of(h);
+    host->obeyed_term = MAX(host->obeyed_term, agent_core_term(a->core));
+    CHECK("I2", a->hearing_term == 0 || a->hearing_term >= host->obeyed_term,
+          "agent %s has seen term %llu and obeys an order of %llu", host->name, LL(host->obeyed_term),
+          LL(a->hearing_term));
+    if (x->kind != AGENT_TELL || x->tell->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM)
+        return;
+    const Titan__Internal__FormEpoch *f = x->tell->form;
+    CHECK("sim", f->job_id <= SIM_JOBS, "job %llu", LL(f->job_id));
+    CHECK("I2", f->epoch >= host->obeyed_epoch[f->job_id], "agent %s passes on epoch %llu of job %llu after %llu",
+          host->name, LL(f->epoch), LL(f->job_id), LL(host->obeyed_epoch[f->job_id]));
+    host->obeyed_epoch[f->job_id] = f->epoch;
+}
+
+static void must_remember(int h)
+{
+    const struct host *host = &S->hosts[h];
+    const struct agent *a = agent_of(h);
+    CHECK("I2", agent_core_term(a->core) >= host->obeyed_term, "agent %s has obeyed term %llu and remembers %llu",
+          host->name, LL(host->obeyed_term), LL(agent_core_term(a->core)));
+    for (uint64_t id = 1; id <= SIM_JOBS; id++)
+        CHECK("I2", agent_core_epoch(a->core, id) >= host->obeyed_epoch[id],
+              "agent %s has passed on epoch %llu of job %llu and remembers %llu", host->name,
+              LL(host->obeyed_epoch[id]), LL(id), LL(agent_core_epoch(a->core, id)));
+}
+
 static void do_action(int h, const struct agent_action *x)
 {
     struct host *host = &S->hosts[h];
+    if (x->kind == AGENT_TELL || x->kind == AGENT_START_WORKER || x->kind == AGENT_STOP_WORKER)
+        obeys(h, x);
     switch (x->kind) {
     case AGENT_RECORD_TERM:
     case AGENT_RECORD_JOB:
@@ -313,6 +363,7 @@ static void do_action(int h, const struct agent_action *x)
         if (x->job_id <= SIM_JOBS) {
             free(host->records[x->job_id].bytes);
             host->records[x->job_id].bytes = NULL;
+            host->obeyed_epoch[x->job_id] = 0;
         }
         break;
     case AGENT_SEND:
@@ -355,7 +406,10 @@ static void carry_out(int h)
     while (a->turns && !a->writing) {
         struct turn *t = a->turns;
         const struct agent_action *x = t->at;
-        if (x && (x->kind == AGENT_RECORD_TERM || x->kind == AGENT_RECORD_JOB)) {
+        if (MUTANT(AGENT_RECORD_LATE) && x && x->kind == AGENT_RECORD_JOB) {
+            t->at = x->next;
+            write_late(h, x);
+        } else if (x && (x->kind == AGENT_RECORD_TERM || x->kind == AGENT_RECORD_JOB)) {
             write_record(h);
         } else if (x) {
             t->at = x->next;
@@ -387,8 +441,8 @@ static void restore(int h)
     for (int id = 1; id <= SIM_JOBS; id++) {
         if (!host->records[id].bytes)
             continue;
-        Titan__Internal__AgentJobRecord *record = titan__internal__agent_job_record__unpack(
-            &event_memory, host->records[id].len, host->records[id].bytes);
+        Titan__Internal__AgentJobRecord *record =
+            titan__internal__agent_job_record__unpack(&event_memory, host->records[id].len, host->records[id].bytes);
         titan_assert(record);
         agent_core_restore_job(a->core, record);
     }
@@ -425,6 +479,7 @@ void agent_begin(int h)
     for (uint64_t i = 1; i <= S->last_proc; i++)
         adopts |= S->procs[i].alive && S->procs[i].host == h;
     restore(h);
+    must_remember(h);
     (void)at(S->now + (adopts ? ADOPTION : between(CHANCE_HOST, MS, 30 * MS)), &connect_due, (uint64_t)h, host->life);
     (void)at(S->now + 100 * MS, &lease_due, (uint64_t)h, host->life);
     set_timers(h);
@@ -471,7 +526,9 @@ void agent_session(int h, bool open, bool was_open)
 
 void agent_hears(int h, const coord_message *m)
 {
+    agent_of(h)->hearing_term = m->term;
     CORE(h, agent_core_coordinator, m);
+    agent_of(h)->hearing_term = 0;
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME && agent_core_welcome(agent_of(h)->core))
         agent_of(h)->retry = 20 * MS;
 }

@@ -2,6 +2,8 @@
  * committed in their order, messages leave when their batch is durable. */
 #include "tests/sim/sim.h"
 
+#include "base/mutant.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +62,7 @@ static void forget_pending(struct pending *p)
     struct coord *c = &S->coord;
     if (p->submit || p->cancel)
         (void)at(S->now + 100 * MS, &again, (uint64_t)(p->submit + p->cancel), 0);
-    if (p->submit && !S->image.jobs[p->submit].there)
+    if (p->submit && !S->image.jobs[p->submit].there && !c->job_acked[p->submit])
         c->submitted[p->submit] = false;
     batch_free(&p->batch);
     free(p);
@@ -103,7 +105,8 @@ static void on_commit(const struct ev *e)
         coord_kill(between(CHANCE_HOST, 20 * MS, 4 * SEC));
         return;
     }
-    release_messages(p);
+    if (!MUTANT(SAID_BEFORE_COMMIT))
+        release_messages(p);
     if (p->cancel)
         c->cancel_acked[p->cancel] = true;
     int submitted = p->submit;
@@ -139,6 +142,10 @@ static void take(struct batch *b, int submit, int cancel)
     p->batch = *b;
     p->submit = submit;
     p->cancel = cancel;
+    if (MUTANT(SAID_BEFORE_COMMIT))
+        release_messages(p);
+    if (MUTANT(SUBMIT_ACKED_EARLY) && submit)
+        c->job_acked[submit] = c->submitted[submit] = true;
     bool idle = !c->pending;
     *c->pending_tail = p;
     c->pending_tail = &p->next;

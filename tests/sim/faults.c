@@ -200,7 +200,8 @@ static void strike(const struct fault *f)
         break;
     case FAULT_REPLAY_UP:
     case FAULT_REPLAY_DOWN:
-        net_replay(f->kind == FAULT_REPLAY_UP, f->pick);
+    case FAULT_REPLAY_ORDER:
+        net_replay(f->kind == FAULT_REPLAY_UP ? OLD_UP : f->kind == FAULT_REPLAY_DOWN ? OLD_DOWN : OLD_ORDERS, f->pick);
         break;
     case FAULT_FALSE_NAME:
         false_name(f);
@@ -254,7 +255,7 @@ static void on_operator(const struct ev *e)
 
 void faults_begin(void)
 {
-    static const struct handler operator = {"operator", on_operator, TARGET_WORLD};
+    static const struct handler operator= {"operator", on_operator, TARGET_WORLD};
     (void)at(S->plan->quiet_at + SEC, &operator, 0, 0);
     static const struct handler strikes = {"strikes", on_strike, TARGET_WORLD};
     for (int i = 0; i < S->plan->n_faults; i++)

@@ -88,7 +88,11 @@ void host_spawn(int h, uint64_t job, uint64_t worker)
 {
     CHECK("sim", worker < SIM_WORKERS, "more workers than the simulator keeps");
     struct proc *p = &S->procs[worker];
-    CHECK("I7", !p->there, "worker %llu is started twice", LL(worker));
+    /* An old order to an agent that has been started anew is obeyed; the coordinator has no use for the process. */
+    CHECK("I7", !p->alive, "worker %llu is started twice", LL(worker));
+    if (p->there)
+        totals->started_again++;
+    member_close(p->member);
     bool fails = S->now < S->hosts[h].starts_fail_until;
     *p = (struct proc){.there = true,
                        .alive = true,

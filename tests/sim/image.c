@@ -38,7 +38,8 @@ static void take_status(struct image_job *j, const struct change *c)
 static void add_epoch(struct image_job *j, const struct change *c)
 {
     const struct epoch *e = &c->epoch;
-    CHECK("sim", e->number < SIM_EPOCHS && e->world_size + e->leavers <= SIM_RANKS, "more epochs than the simulator keeps");
+    CHECK("sim", e->number < SIM_EPOCHS && e->world_size + e->leavers <= SIM_RANKS,
+          "more epochs than the simulator keeps");
     CHECK("I1", j->epochs[e->number].state == EPOCH_NONE, "epoch %llu of job %llu is made twice", LL(e->number),
           LL(j->job.id));
     for (uint64_t n = e->number - 1; n > 0; n--)
@@ -205,6 +206,7 @@ static void take_event(const struct change *c)
 {
     if (strcmp(c->event.type, "epoch.failed") == 0)
         job_of(c->event.job_id)->failed_epochs++;
+    CHECK("I9", !strstr(c->event.detail ? c->event.detail : "", "ms\":-"), "%s: %s", c->event.type, c->event.detail);
     totals->recoveries += strcmp(c->event.type, "recovery.finished") == 0;
     totals->resizes += strcmp(c->event.type, "resize.finished") == 0;
 }

@@ -2,8 +2,9 @@
  *   SEED=n         this schedule only (KEEP=1,4 with only these of its faults, KEEP=none with none)
  *   ROUNDS=n       that many, from FIRST=n on (default: 20000 from 1)
  *   PROCESSES=n    side by side (default: as many as there are processors)
- *   TRACE=1        with SEED: print what happens */
-#include "tests/sim/rounds.h"
+ *   TRACE=1        with SEED: print what happens
+ *   MUTANTS=NAME   in a build with -DTITAN_MUTANTS: is that deliberate bug found ("" = is each)? */
+#include "tests/sim/mutants.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,8 @@ int main(void)
                        .count = number("ROUNDS", 20000),
                        .processes = (int)number("PROCESSES", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN)),
                        .quiet = number("QUIET", 0) != 0};
+    if (getenv("MUTANTS"))
+        return mutants_run(stdout, &r, getenv("MUTANTS"));
     static struct rounds_result result;
     rounds_run(&r, stdout, &result);
     rounds_print(stdout, &r, &result);

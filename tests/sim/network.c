@@ -72,15 +72,15 @@ static void hold(struct held ***tail, const struct ev *e)
     *tail = &h->next;
 }
 
-static void remember(bool up, int host, const struct ev *e)
+static void remember(int kind, int host, const struct ev *e)
 {
-    uint32_t i = S->n_old[up]++ % 16;
-    free(S->old[up][i].bytes);
-    S->old[up][i].bytes = malloc(e->len + 1);
-    titan_assert(S->old[up][i].bytes);
-    memcpy(S->old[up][i].bytes, e->bytes, e->len);
-    S->old[up][i].len = e->len;
-    S->old[up][i].host = host;
+    uint32_t i = S->n_old[kind]++ % 16;
+    free(S->old[kind][i].bytes);
+    S->old[kind][i].bytes = malloc(e->len + 1);
+    titan_assert(S->old[kind][i].bytes);
+    memcpy(S->old[kind][i].bytes, e->bytes, e->len);
+    S->old[kind][i].len = e->len;
+    S->old[kind][i].host = host;
 }
 
 static void on_up(const struct ev *e)
@@ -93,7 +93,7 @@ static void on_up(const struct ev *e)
         return;
     }
     if (draw(CHANCE_NET) % 8 == 0)
-        remember(true, s->host, e);
+        remember(OLD_UP, s->host, e);
     coord_hears(e->b, e->bytes, e->len);
 }
 static const struct handler up = {"up", on_up, TARGET_COORD};
@@ -110,7 +110,7 @@ static void on_down(const struct ev *e)
     coord_message *m = titan__internal__coordinator_message__unpack(&event_memory, e->len, e->bytes);
     titan_assert(m);
     if (draw(CHANCE_NET) % 4 == 0)
-        remember(false, s->host, e);
+        remember(OLD_DOWN, s->host, e);
     agent_hears(s->host, m);
 }
 static const struct handler down = {"down", on_down, TARGET_AGENT};
@@ -370,6 +370,8 @@ static void on_local_down(const struct ev *e)
         return;
     order_message *m = titan__internal__agent_to_worker__unpack(&event_memory, e->len, e->bytes);
     titan_assert(m);
+    if (m->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE && draw(CHANCE_NET) % 3 == 0)
+        remember(OLD_ORDERS, (int)p->id, e);
     worker_hears(p, m);
 }
 static const struct handler local_down = {"worker hears", on_local_down, TARGET_WORKER};
@@ -386,18 +388,28 @@ void net_local_down(uint64_t worker, const ProtobufCMessage *m)
 /* --- old messages ---------------------------------------------------------------------------------------------------
  */
 
-void net_replay(bool is_up, uint32_t pick)
+static struct ev *again(int kind, int host)
 {
-    uint32_t n = S->n_old[is_up] < 16 ? S->n_old[is_up] : 16;
+    uint64_t session = kind == OLD_ORDERS ? 0 : S->hosts[host].session;
+    if (kind == OLD_ORDERS) {
+        const struct proc *p = &S->procs[host];
+        return p->alive && p->connected ? at(p->down_last, &local_down, p->id, S->hosts[p->host].life) : NULL;
+    }
+    if (!session)
+        return NULL;
+    const struct stream *s = stream_of(session);
+    return kind == OLD_UP ? at(s->up_last, &up, SIM_COORD, session) : at(s->down_last, &down, (uint64_t)host, session);
+}
+
+void net_replay(int kind, uint32_t pick)
+{
+    uint32_t n = S->n_old[kind] < 16 ? S->n_old[kind] : 16;
     if (!n)
         return;
-    typeof(&S->old[0][0]) old = &S->old[is_up][pick % n];
-    uint64_t session = S->hosts[old->host].session;
-    if (!session)
+    typeof(&S->old[0][0]) old = &S->old[kind][pick % n];
+    struct ev *e = again(kind, old->host);
+    if (!e)
         return;
-    struct stream *s = stream_of(session);
-    struct ev *e = at(is_up ? s->up_last : s->down_last, is_up ? &up : &down,
-                      is_up ? (uint64_t)SIM_COORD : (uint64_t)old->host, session);
     e->bytes = malloc(old->len + 1);
     titan_assert(e->bytes);
     memcpy(e->bytes, old->bytes, old->len);
@@ -408,7 +420,7 @@ void net_reset(void)
 {
     for (uint64_t i = 1; i < S->next_session && i < SIM_SESSIONS; i++)
         held_free(&S->streams[i]);
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < OLD_KINDS; d++)
         for (int i = 0; i < 16; i++)
             free(S->old[d][i].bytes);
 }

@@ -76,6 +76,7 @@ enum fault_kind {
     FAULT_LINK_DOUBLES,
     FAULT_REPLAY_UP, /* an old message is heard again */
     FAULT_REPLAY_DOWN,
+    FAULT_REPLAY_ORDER,
     FAULT_FALSE_NAME, /* a stranger says hello in a node's name, or with nonsense */
     FAULT_DISK_SLOW,
     FAULT_DISK_FULL,
@@ -106,7 +107,7 @@ struct plan {
     struct job specs[SIM_JOBS + 1];
     enum redundancy redundancy[SIM_JOBS + 1];
     usec submit_at[SIM_JOBS + 1];
-    bool store;    /* on SQLite, not only on the image of what is committed */
+    bool store; /* on SQLite, not only on the image of what is committed */
     bool quarantine;
     usec quiet_at; /* every fault is over */
     struct fault faults[SIM_FAULTS];
@@ -177,11 +178,12 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
 /* What the schedules went through, all together: a simulator that no longer gets anywhere shows here. */
 #define TOTALS(X)                                                                                                      \
     X(inputs)                                                                                                          \
-    X(events) X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory)        \
-        X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes)       \
-            X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back)                 \
-                X(sealed_in_part) X(committed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn)             \
-                    X(store_refused) X(fenced_orders) X(datagrams) X(leases_over)
+    X(events)                                                                                                          \
+    X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory) X(rung_replica)  \
+        X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits)              \
+            X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part)        \
+                X(committed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)              \
+                    X(fenced_orders) X(datagrams) X(leases_over) X(started_again)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -226,7 +228,8 @@ void net_coord_gone(void);
 void net_peer(int from, int to, const ProtobufCMessage *m);
 void net_local_up(uint64_t worker, const ProtobufCMessage *m);
 void net_local_down(uint64_t worker, const ProtobufCMessage *m);
-void net_replay(bool up, uint32_t pick);
+enum { OLD_DOWN, OLD_UP, OLD_ORDERS, OLD_KINDS };
+void net_replay(int kind, uint32_t pick);
 void net_reset(void);
 
 /* --- coordinator.c, disk.c, image.c ---------------------------------------------------------------------------------
@@ -330,6 +333,7 @@ struct host {
     bool connecting;
     usec starts_fail_until, disk_slow_until;
     struct agent *agent;
+    uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */
     uint64_t term;
     struct {
@@ -434,7 +438,7 @@ void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *ori
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
 /* Everybody of c starts from c->target, found on c->rung. */
-void must_start(const struct comm *c);
+void must_start(struct comm *c);
 void must_agree(const struct comm *c); /* a step of it */
 /* The content of the step that p commits. */
 uint64_t must_commit(const struct proc *p, const struct comm *c);
@@ -485,14 +489,15 @@ struct sim {
         int host; /* sender or receiver */
         void *bytes;
         uint32_t len;
-    } old[2][16]; /* messages that went down, up */
-    uint32_t n_old[2];
+    } old[OLD_KINDS][16]; /* messages; host: or worker */
+    uint32_t n_old[OLD_KINDS];
 
     struct proc procs[SIM_WORKERS];
     uint64_t last_proc;
     struct comm comms[SIM_COMMS];
     int n_comms;
     uint64_t ckpt_numbers;
+    bool leases; /* the coordinator gives them: runs on the far side of a cut stop */
     struct told told[SIM_JOBS + 1][SIM_EPOCHS];
     struct ledger ledgers[SIM_JOBS + 1];
     struct disk_ckpt ckpts[SIM_CKPTS];

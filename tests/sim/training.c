@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/error.h"
 
 enum { CONNECT, PLAN, SEAL, FIRST_STEP };
@@ -144,6 +145,25 @@ static int ward_of(const struct comm *c, int rank)
     return -1;
 }
 
+static void mutate_target(struct comm *c, uint64_t epoch)
+{
+    bool all_prepared = true;
+    for (int r = 0; r < c->ranks; r++) {
+        const struct proc *p = &S->procs[c->workers[r]];
+        if (p->sealed.epoch != epoch)
+            continue;
+        all_prepared &= p->prepared;
+        if (MUTANT(GOES_BACK) && p->sealed.step < c->target.step) {
+            c->target.step = p->sealed.step;
+            c->target.content = p->sealed.content;
+        }
+    }
+    if (MUTANT(ROLLED_TOO_FAR) && all_prepared && !c->rolled_forward) {
+        c->rolled_forward = true;
+        c->target.content = chance_mix(c->target.content, ++c->target.step);
+    }
+}
+
 static bool from_memory(struct comm *c)
 {
     struct holding found = {0};
@@ -163,6 +183,7 @@ static bool from_memory(struct comm *c)
     c->rung = there == found.world ? RUNG_MEMORY : replica ? RUNG_REPLICA : RUNG_BUDDY;
     c->rolled_forward = rolled;
     c->target = found;
+    mutate_target(c, epoch);
     return true;
 }
 
@@ -246,6 +267,8 @@ static void try_open(struct comm *c)
     c->opened++;
     if (barrier == PLAN)
         decide(c);
+    if (c->over)
+        return;
     if (agrees(barrier)) {
         must_agree(c);
         c->agreed = c->orders;
@@ -265,6 +288,8 @@ static void on_arrive(const struct ev *e)
     int barrier = (int)(uint32_t)e->b;
     if (!p->alive || !c || e->b >> 32 != (uint64_t)p->comm || member_state(p->member)->in_revoked)
         return;
+    if (barrier == SEAL && MUTANT(SEALED_FREED))
+        p->sealed = (struct holding){0};
     if (barrier == SEAL && p->rank < c->world) {
         p->unsealed = c->target;
         p->unsealed.rank = p->rank;
@@ -352,7 +377,13 @@ static void on_part(const struct ev *e)
     struct comm *c = comm_of(p);
     if (!p->alive || !c || c->ckpt_number != e->b)
         return;
-    if (++c->ckpt_parts == c->world)
+    if (++c->ckpt_parts == 1 && MUTANT(CHECKPOINT_EARLY) && c->world > 1) {
+        char path[64];
+        (void)snprintf(path, sizeof(path), "/jobs/%llu/step-%llu-epoch-%llu", LL(c->job), LL(c->ckpt_step),
+                       LL(c->epoch));
+        member_checkpoint_written(p->member, c->ckpt_step, path, 1, c->world);
+    }
+    if (c->ckpt_parts == c->world)
         publish(c);
 }
 

@@ -103,7 +103,14 @@ void worker_connected(struct proc *p, bool connected)
 
 void worker_hears(struct proc *p, const order_message *m)
 {
+    const struct member_state was = *member_state(p->member);
     (void)member_hear(p->member, m, now_of(p));
+    const struct member_state *is = member_state(p->member);
+    if (m->term < was.term && m->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE)
+        CHECK("I2",
+              is->seen == was.seen && is->offered == was.offered && is->revoked == was.revoked &&
+                  is->stopped == was.stopped && is->in_revoked == was.in_revoked,
+              "worker %llu has seen term %llu and obeys an order of %llu", LL(p->id), LL(was.term), LL(m->term));
     training_poke(p);
     worker_timer(p);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "worker/comm/comm.h"
 
 #define NEVER INT64_MAX
@@ -435,7 +436,7 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
             note(m, "order to form an epoch refused", "epoch=%" PRIu64 " fault=\"%s\"", o->epoch, fault);
         return false;
     }
-    if (o->epoch <= m->state.seen || m->state.phase == PHASE(DONE)) {
+    if ((o->epoch <= m->state.seen && !MUTANT(WORKER_EPOCH)) || m->state.phase == PHASE(DONE)) {
         refuse_known(m, o);
         return false;
     }
@@ -548,7 +549,7 @@ static bool admit(struct member *m, const agent_message *message)
             note(m, "order for another job refused", "job=%" PRIu64, job_of(m, message));
         return false;
     }
-    if (message->term >= m->state.term) {
+    if (message->term >= m->state.term || MUTANT(WORKER_TERM)) {
         m->state.term = message->term;
         return true;
     }

@@ -1,0 +1,51 @@
+/* mutant.h - deliberate bugs of the protocol, to see that tests find them.
+ *
+ * MUTANT(NAME) is 0 unless the build has -DTITAN_MUTANTS (`make sim-mutants` makes one of its own), and then true while
+ * titan_mutant says so. Each stands where the bug would be made. */
+#ifndef TITAN_BASE_MUTANT_H
+#define TITAN_BASE_MUTANT_H
+
+#define MUTANTS(X)                                                                                                     \
+    X(AGENT_TERM, "agent obeys a coordinator of an older term")                                                        \
+    X(AGENT_TERM_UNRECORDED, "agent forgets over its death which term it has seen")                                    \
+    X(AGENT_EPOCH, "agent accepts an epoch older than the newest")                                                     \
+    X(AGENT_RECORD_LATE, "agent obeys before its record is on disk")                                                   \
+    X(WORKER_TERM, "worker obeys an order of an older term")                                                           \
+    X(WORKER_EPOCH, "worker forms an epoch it has left behind")                                                        \
+    X(SAID_BEFORE_COMMIT, "coordinator's messages leave before their batch is durable")                                \
+    X(SUBMIT_ACKED_EARLY, "a submit is acknowledged before it is durable")                                             \
+    X(CANCEL_UNSTORED, "a cancel is acknowledged and not stored")                                                      \
+    X(EPOCH_REUSED, "an epoch's number is used again after a crash")                                                   \
+    X(EPOCH_REDRAWN, "an epoch is sent again with another communicator id after a crash")                              \
+    X(EPOCH_SIZE, "an epoch of a size the mesh forbids is formed")                                                     \
+    X(OLD_CHECKPOINT, "a checkpoint of an older epoch is accepted")                                                    \
+    X(EXPIRED_NEWEST, "the newest checkpoint is let go with the old ones")                                             \
+    X(CHECKPOINT_EARLY, "a checkpoint is told of before every part is durable")                                        \
+    X(LOSS_UNCOUNTED, "the loss of a worker is not counted")                                                           \
+    X(LOSS_TWICE, "the loss of a worker is counted twice")                                                             \
+    X(CANCEL_LEAVES, "a worker is not stopped when its job is cancelled")                                              \
+    X(HELLO_TWICE, "an old hello is heard as a new one")                                                               \
+    X(DEAD_ADOPTED, "a worker that its agent does not list counts as alive")                                           \
+    X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
+    X(LEAVER_DROPPED, "a resize drops a leaver before its part has moved")                                             \
+    X(SEALED_FREED, "sealed state is freed before the barrier")                                                        \
+    X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
+    X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
+    X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")
+
+enum mutant {
+    MUTANT_NONE,
+#define MUTANT_NUMBER(name, what) MUTANT_##name,
+    MUTANTS(MUTANT_NUMBER)
+#undef MUTANT_NUMBER
+        MUTANT_COUNT
+};
+
+#ifdef TITAN_MUTANTS
+extern enum mutant titan_mutant;
+#define MUTANT(name) (titan_mutant == MUTANT_##name)
+#else
+#define MUTANT(name) 0
+#endif
+
+#endif
