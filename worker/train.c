@@ -471,14 +471,20 @@ static titan_status open_parts(struct epoch *e, struct titan_error *err)
 }
 
 /* All members have come here with their parts, or nobody passes. */
-static titan_status pass_barrier(struct epoch *e, struct titan_error *err)
+static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks, struct titan_error *err)
 {
     struct stream *const s = e->t->streams[STREAM_COMPUTE];
 
-    if (ranks_of(&e->view) == 1)
+    if (ranks == 1)
         return TITAN_OK;
-    TRY(e->comm_ops->barrier(atomic_load(&e->comm), s));
+    TRY(e->comm_ops->barrier(comm, s));
     return e->t->device.ops->stream_sync(s, err);
+}
+
+/* Of members and leavers. */
+static titan_status pass_barrier(struct epoch *e, struct titan_error *err)
+{
+    return wait_together(e, atomic_load(&e->comm), ranks_of(&e->view), err);
 }
 
 /* The old state stays until every member has its new one. */
@@ -871,7 +877,7 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
  * still there to go on. */
 static titan_status leave_together(struct epoch *e, struct titan_error *err)
 {
-    return pass_barrier(e, err);
+    return wait_together(e, e->comms[CHANNEL_WORLD], e->view.world, err); /* leavers are gone by now */
 }
 
 /* "pp=2 dp_shard=2": the axes with more than one rank. */
