@@ -70,7 +70,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     struct text t = {buf, size};
     if (!j || j->state != JOB_PENDING || j->lacks || size == 0)
         return false;
-    if (j->status.preemptions && j->stop_why)
+    if (j->status.preemptions && j->stop_why && *j->stop_why)
         put(&t, "%s; ", j->stop_why);
     if (ahead && ahead != j && ahead->state == JOB_PENDING) {
         put(&t, "waiting behind job %llu (priority %d)", (unsigned long long)ahead->id, ahead->spec.priority);

@@ -95,6 +95,8 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         j->ckpts[i] = (struct ckptrec){.step = saved->checkpoints[i].step,
                                        .epoch = saved->checkpoints[i].epoch,
                                        .path = core_strdup(saved->checkpoints[i].path)};
+    if (j->state == JOB_PENDING && saved->job.reason && strncmp(saved->job.reason, "waiting", 7) != 0)
+        core_set_string(&j->stop_why, saved->job.reason);
     for (size_t i = 0; i < saved->n_losses; i++)
         budget_restore(j, &saved->losses[i]);
     if (j->state == JOB_RECOVERING)

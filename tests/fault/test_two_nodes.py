@@ -1,99 +1,19 @@
 #!/usr/bin/env python3
 """A coordinator and two agents, each a process of its own: they train together over TCP, lose a node, get it back. Over loopback
 always; as hosts of their own (network namespaces, a bridge between them) where root may make them."""
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, command, headers_text, overrides, tap, until, worker_pids  # noqa: E402
+from nodes import Cluster  # noqa: E402
+from titan import BIN, command, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 20, "training.global_batch_size": 4,
         "training.local_batch_size": 1, "device.threads": 1, "training.mixed_precision_param": "float32",
         "fault_tolerance.backoff_ms": 50, "training.steps": 1000000, "fault_tolerance.max_restarts": 20}
-
-
-class Cluster:
-    """A coordinator and agents n1, n2 of two slots. hosts: name -> (command prefix, address)."""
-
-    def __init__(self, hosts=None):
-        self.dir = Path(tempfile.mkdtemp(prefix="titan-nodes-"))
-        self.hosts = hosts or {}
-        self.processes = {}
-
-    def host(self, name):
-        return self.hosts.get(name, ([], "127.0.0.1"))
-
-    def spawn(self, name, *args):
-        prefix, _ = self.host(name)
-        with open(self.dir / f"{name}.log", "a") as log:
-            self.processes[name] = subprocess.Popen(
-                [*prefix, BIN / "titand", *map(str, args), "--state-dir", self.dir / name],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def __enter__(self):
-        address = self.host("c")[1]
-        insecure = [] if address == "127.0.0.1" else ["--insecure"]
-        self.spawn("c", "coordinator", "--listen", f"{address}:0", *insecure)
-        listen = self.dir / "c/run/listen"
-        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) == 2, 10)
-        self.unix, self.tcp = listen.read_text().split()
-        for name in "n1", "n2":
-            self.agent(name)
-        until("both nodes are ready", lambda: self.nodes() == {"n1": "ready", "n2": "ready"}, 10)
-        return self
-
-    def agent(self, name):
-        self.spawn(name, "agent", "--coordinator", self.tcp, "--node", name, "--address", self.host(name)[1],
-                   "--slots", 2, "--lease-ms", 1500)
-
-    def kill(self, name):
-        self.processes[name].kill()
-        self.processes[name].wait()
-
-    def ctl(self, *args):
-        done = command(BIN / "titanctl", "--server", self.unix, *args)
-        assert done.code == 0, f"{args}: {done.err}"
-        return done.out
-
-    def nodes(self):
-        return {n["name"]: n["state"] for n in json.loads(self.ctl("-o", "json", "nodes"))["nodes"]}
-
-    def status(self, job):
-        return json.loads(self.ctl("-o", "json", "status", job))
-
-    def events(self, job):
-        return [json.loads(line) for line in self.ctl("-o", "json", "events", job).splitlines() if line]
-
-    def submit(self, keys):
-        return self.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys)).strip()
-
-    def training(self, job, world, beyond):
-        def check():
-            s = self.status(job)
-            assert s["state"] not in ("FAILED", "CANCELLED", "COMPLETED"), s
-            return s["state"] == "RUNNING" and s["world_size"] == world and s["step"] > beyond and s
-        return until(f"{world} workers train beyond step {beyond}", check, 60)
-
-    def __exit__(self, kind, *_):
-        for name in ("n1", "n2", "c"):
-            p = self.processes.get(name)
-            if p and p.poll() is None:
-                p.send_signal(signal.SIGTERM)
-                try:
-                    p.wait(20)
-                except subprocess.TimeoutExpired:
-                    self.kill(name)
-        if kind:
-            for log in sorted(self.dir.glob("*.log")) + sorted(self.dir.glob("c/jobs/*/logs/*.log")):
-                print(f"# {log.name}:\n# " + log.read_text(errors="replace")[-3000:].replace("\n", "\n# "))
-        until("no worker is left", lambda: not worker_pids(self.dir), 20)
-        shutil.rmtree(self.dir, ignore_errors=True)
 
 
 def scenario(hosts):

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Resize, drain, preemption and quarantine as an operator does them: real titand, agents and workers."""
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from nodes import Cluster  # noqa: E402
+from titan import BIN, Daemon, command, headers_text, tap, until  # noqa: E402
+
+TEXT = Path(tempfile.mkdtemp(prefix="titan-test-"))
+KEYS = {"training.dataset_path": headers_text(TEXT / "text", 1 << 18), "device.threads": 1, "training.local_batch_size": 1,
+        "training.global_batch_size": 20, "training.seq_len": 32, "training.mixed_precision_param": "float32",
+        "checkpoint.enable": "false", "training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": 4}
+
+
+def keys(**more):
+    return {**KEYS, **{k.replace("__", "."): v for k, v in more.items()}}
+
+
+def one_by_one(points):
+    """Every step once, none twice: nothing that was committed was lost."""
+    steps = [p["step"] for p in points]
+    assert steps == list(range(1, len(steps) + 1)), steps
+    return [p["loss"] for p in points]
+
+
+def world_of(daemon, job):
+    return daemon.status(job)["world_size"]
+
+
+def resized_run_is_the_same_run():
+    """resize 4, 3, 5, 4 on request: the losses are bit for bit those of a run that was never resized"""
+    shape = {"numerics__canonical": "true", "training__steps": 150, "elastic__max_workers": 5}
+    with Daemon(None, "--slots", 5) as d:
+        calm = d.submit("tiny", keys(**shape))
+        d.ok("wait", calm)
+        job = d.submit("tiny", keys(**shape))
+        until("it trains", lambda: d.status(job)["step"] > 5)
+        for world in 4, 3, 5, 4:
+            d.ok("resize", job, world, "--wait")
+            assert world_of(d, job) == world, d.status(job)
+            before = d.status(job)["step"]
+            until("it goes on", lambda: d.status(job)["step"] > before)
+        d.ok("wait", job)
+        assert d.status(job)["restarts"] == 0
+        losses = one_by_one(d.lines("metrics", job))
+        assert losses == one_by_one(d.lines("metrics", calm)), "the losses differ"
+        events = [e["type"] for e in d.lines("events", job)]
+        assert events.count("resize.finished") >= 4 and "epoch.revoked" not in events, events
+
+
+def resize_is_checked_and_kept():
+    """resize: illegal sizes are refused with the nearest; the wish outlives the server; recipe takes it back"""
+    with Daemon(None, "--slots", 4) as d:
+        job = d.submit("tiny", keys(parallelism__tensor_parallel_degree=2, elastic__min_workers=2))
+        until("it trains with four", lambda: world_of(d, job) == 4 and d.status(job)["state"] == "RUNNING")
+        for words, hint in (("3", "2 and 4"), ("7", "nearest: 4"), ("4:2", "no range"), ("x", "MIN:MAX")):
+            refused = d.ctl("resize", job, words)
+            assert refused.code == 2 and hint in refused.err and refused.err.count("\n") == 1, refused.err
+        d.ok("resize", job, "2", "--wait")
+        d.kill()
+        d.start()
+        until("it is adopted", lambda: d.status(job)["state"] == "RUNNING")
+        step = d.status(job)["step"]
+        until("it goes on with two", lambda: d.status(job)["step"] > step)
+        assert world_of(d, job) == 2 and d.status(job)["wanted_max"] == 2
+        d.ok("resize", job, "recipe")
+        until("it has four again", lambda: world_of(d, job) == 4)
+        steps = [p["step"] for p in d.lines("metrics", job)]  # without those nobody was there to hear of
+        assert steps == sorted(set(steps)), steps
+        d.ok("cancel", job)
+        assert d.ctl("resize", "99", "2").code == 3
+        assert d.ctl("resize", job, "2").code == 6
+
+
+def checkpoints_on_request():
+    """checkpoint and cancel --checkpoint write one although the run file asks for none, and say where"""
+    with Daemon(None, "--slots", 2) as d:
+        job = d.submit("tiny", keys(elastic__max_workers=2))
+        until("it trains", lambda: d.status(job)["step"] > 3)
+        d.ok("checkpoint", job)
+        first = until("it is listed", lambda: json.loads(d.ok("-o", "json", "checkpoints", job))["checkpoints"])[0]
+        assert Path(first["path"]).is_dir()
+        step = d.status(job)["step"]
+        until("it goes on", lambda: d.status(job)["step"] > step)
+        d.ok("cancel", job, "--checkpoint", "--reason", "enough")
+        end = d.wait_state(job, "CANCELLED")
+        assert end["reason"].startswith("enough; checkpoint of step") and end["checkpoint"] in end["reason"], end
+        refused = d.ctl("checkpoint", job)
+        assert refused.code == 6 and refused.err.count("\n") == 1, refused.err
+        plain = d.submit("tiny", keys(elastic__max_workers=2))
+        until("it trains", lambda: d.status(plain)["step"] > 3)
+        d.ok("cancel", plain)
+        assert d.wait_state(plain, "CANCELLED")["checkpoint"] is None
+
+
+def drained_node():
+    """drain: workers move to the other node without a lost step; the node takes none until undrain"""
+    with Cluster(slots={"n1": 2, "n2": 4}) as c:
+        c.ctl("drain", "n2", "--reason", "not yet")
+        job = c.submit(keys(elastic__min_workers=2, elastic__max_workers=2))
+        c.training(job, 2, 3)
+        c.ctl("undrain", "n2")
+        c.ctl("drain", "n1", "--reason", "new disk")
+        until("the node is empty", lambda: c.nodes()["n1"] == "drained")
+        s = c.training(job, 2, c.status(job)["step"])
+        assert s["restarts"] == 0 and s["state"] == "RUNNING", s
+        one_by_one([json.loads(x) for x in c.ctl("-o", "json", "metrics", job).splitlines()])
+        events = c.events(job)
+        assert "epoch.revoked" not in [e["type"] for e in events]
+        assert "2 of 2 workers move" in [e for e in events if e["type"] == "job.state"][-2]["message"], events
+        assert "new disk" in c.ctl("nodes")
+        # A second job does not fit on what is left, and says so.
+        other = c.submit(keys(elastic__min_workers=4, elastic__max_workers=4))
+        reason = c.status(other)["reason"]
+        assert "2 free on node n2" in reason or "waiting for nodes" in reason, reason
+        c.ctl("undrain", "n1")
+        c.training(other, 4, 1)
+        c.ctl("cancel", job, other)
+
+
+def drain_deadline():
+    """drain --deadline: what fits nowhere else is stopped with a checkpoint, queued, and goes on after undrain"""
+    with Cluster(slots={"n1": 2, "n2": 1}) as c:
+        job = c.submit(keys(elastic__min_workers=2, elastic__max_workers=2))
+        c.training(job, 2, 3)
+        c.ctl("drain", "n1", "--deadline", "1s")
+        assert "draining node n1" in c.status(job)["reason"]
+        until("it is queued again", lambda: c.status(job)["state"] == "PENDING")
+        s = c.status(job)
+        assert s["restarts"] == 0 and s["preemptions"] == 1 and s["checkpoint"], s
+        c.ctl("undrain", "n1")
+        c.training(job, 2, s["step"])
+        one_by_one([json.loads(x) for x in c.ctl("-o", "json", "metrics", job).splitlines()])
+        c.ctl("cancel", job)
+
+
+def preemption():
+    """priorities: elastic runs shrink first, then the lowest stops with a checkpoint; it comes back by itself"""
+    with Daemon(None, "--slots", 4) as d:
+        low = d.submit("tiny", keys(elastic__min_workers=2))
+        until("it has all slots", lambda: world_of(d, low) == 4)
+        mid = d.submit("tiny", keys(elastic__min_workers=2, elastic__max_workers=2), "--priority", "5")
+        until("both train", lambda: d.status(mid)["state"] == "RUNNING" and world_of(d, low) == 2)
+        high = d.submit("tiny", keys(elastic__min_workers=2, elastic__max_workers=2, training__steps=60), "-p", 9)
+        until("the lowest waits", lambda: d.status(low)["state"] == "PENDING")
+        reason = d.status(low)["reason"]
+        assert f"preempted by job {high} (priority 9)" in reason and "waiting" in reason, reason
+        assert d.status(mid)["state"] in ("RUNNING", "RESIZING")
+        d.ok("wait", high)
+        until("it is back", lambda: d.status(low)["state"] == "RUNNING")
+        step = d.status(low)["step"]
+        until("it goes on", lambda: d.status(low)["step"] > step)
+        assert d.status(low)["restarts"] == 0 and d.status(low)["preemptions"] == 1
+        one_by_one(d.lines("metrics", low))
+        d.ok("cancel", low, mid)
+
+
+def quarantined_node():
+    """quarantine: a node whose workers keep crashing gets no more of them, the run goes on elsewhere"""
+    with Cluster(slots={"n1": 1, "n2": 1}) as c:
+        c.ctl("drain", "n2")
+        job = c.submit(keys(elastic__min_workers=1, elastic__max_workers=1, fault_tolerance__backoff_ms=10,
+                            fault_tolerance__backoff_max_ms=10))
+        c.training(job, 1, 0)
+        c.ctl("undrain", "n2")
+        other = c.submit(keys(elastic__min_workers=1, elastic__max_workers=1))  # takes the other slot
+        c.training(other, 1, 0)
+        for crash in range(3):
+            started = until("a worker is there", lambda: [e for e in c.events(job) if e["type"] == "worker.started"][crash:])
+            os.kill(started[-1]["detail"]["pid"], signal.SIGKILL)
+        until("the node is in quarantine", lambda: c.nodes()["n1"] == "quarantined")
+        assert "3 workers crashed there within 10 min" in c.ctl("nodes")
+        assert c.status(job)["world_size"] == 0
+        c.ctl("cancel", other)
+        c.training(job, 1, 0)
+        assert [e for e in c.events(job) if e["type"] == "worker.started"][-1]["node"] == "n2"
+        c.kill("n1")
+        c.agent("n1")
+        until("it is back", lambda: command(BIN / "titanctl", "--server", c.unix, "nodes").out.count("lost") == 0)
+        assert c.nodes()["n1"] == "quarantined", "coming back cleared it"
+        losses = c.status(job)["losses"]
+        assert losses == [{"cause": "crash", "count": 3, "budget": 10, "window_s": 86400}], losses
+        c.ctl("undrain", "n1")
+        assert c.nodes()["n1"] == "ready"
+        c.ctl("cancel", job)
+
+
+try:
+    tap(resized_run_is_the_same_run, resize_is_checked_and_kept, checkpoints_on_request, drained_node, drain_deadline,
+        preemption, quarantined_node)
+finally:
+    shutil.rmtree(TEXT, ignore_errors=True)

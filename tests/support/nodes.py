@@ -1,0 +1,88 @@
+"""A coordinator and agents, each a process of its own, on this machine or on hosts of their own."""
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from titan import BIN, SOURCE, command, overrides, until, worker_pids
+
+
+class Cluster:
+    """A coordinator and agents n1, n2 of two slots (more with slots). hosts: name -> (command prefix, address)."""
+
+    def __init__(self, hosts=None, slots=None):
+        self.slots = slots or {"n1": 2, "n2": 2}
+        self.dir = Path(tempfile.mkdtemp(prefix="titan-nodes-"))
+        self.hosts = hosts or {}
+        self.processes = {}
+
+    def host(self, name):
+        return self.hosts.get(name, ([], "127.0.0.1"))
+
+    def spawn(self, name, *args):
+        prefix, _ = self.host(name)
+        with open(self.dir / f"{name}.log", "a") as log:
+            self.processes[name] = subprocess.Popen(
+                [*prefix, BIN / "titand", *map(str, args), "--state-dir", self.dir / name],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def __enter__(self):
+        address = self.host("c")[1]
+        insecure = [] if address == "127.0.0.1" else ["--insecure"]
+        self.spawn("c", "coordinator", "--listen", f"{address}:0", *insecure)
+        listen = self.dir / "c/run/listen"
+        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) == 2, 10)
+        self.unix, self.tcp = listen.read_text().split()
+        for name in self.slots:
+            self.agent(name)
+        until("the nodes are ready", lambda: self.nodes() == {name: "ready" for name in self.slots}, 10)
+        return self
+
+    def agent(self, name):
+        self.spawn(name, "agent", "--coordinator", self.tcp, "--node", name, "--address", self.host(name)[1],
+                   "--slots", self.slots[name], "--lease-ms", 1500)
+
+    def kill(self, name):
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def ctl(self, *args):
+        done = command(BIN / "titanctl", "--server", self.unix, *args)
+        assert done.code == 0, f"{args}: {done.err}"
+        return done.out
+
+    def nodes(self):
+        return {n["name"]: n["state"] for n in json.loads(self.ctl("-o", "json", "nodes"))["nodes"]}
+
+    def status(self, job):
+        return json.loads(self.ctl("-o", "json", "status", job))
+
+    def events(self, job):
+        return [json.loads(line) for line in self.ctl("-o", "json", "events", job).splitlines() if line]
+
+    def submit(self, keys, *args):
+        return self.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys), *args).strip()
+
+    def training(self, job, world, beyond):
+        def check():
+            s = self.status(job)
+            assert s["state"] not in ("FAILED", "CANCELLED", "COMPLETED"), s
+            return s["state"] == "RUNNING" and s["world_size"] == world and s["step"] > beyond and s
+        return until(f"{world} workers train beyond step {beyond}", check, 60)
+
+    def __exit__(self, kind, *_):
+        for name in (*self.slots, "c"):
+            p = self.processes.get(name)
+            if p and p.poll() is None:
+                p.send_signal(signal.SIGTERM)
+                try:
+                    p.wait(20)
+                except subprocess.TimeoutExpired:
+                    self.kill(name)
+        if kind:
+            for log in sorted(self.dir.glob("*.log")) + sorted(self.dir.glob("c/jobs/*/logs/*.log")):
+                print(f"# {log.name}:\n# " + log.read_text(errors="replace")[-3000:].replace("\n", "\n# "))
+        until("no worker is left", lambda: not worker_pids(self.dir), 20)
+        shutil.rmtree(self.dir, ignore_errors=True)
