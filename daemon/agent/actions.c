@@ -32,7 +32,7 @@ void agent_actions_free(struct agent_actions *a)
 
 /* Zeroed. Without memory the process ends: half a decision cannot be taken back, and the next start goes on from what
  * is on disk. */
-static void *arena_alloc(struct agent_actions *a, size_t bytes)
+void *agent_action_alloc(struct agent_actions *a, size_t bytes)
 {
     bytes = (bytes + 15) & ~(size_t)15;
     struct agent_chunk *c = a->chunks;
@@ -50,7 +50,7 @@ static void *arena_alloc(struct agent_actions *a, size_t bytes)
 
 static void *unpack_alloc(void *arena, size_t bytes)
 {
-    return arena_alloc(arena, bytes);
+    return agent_action_alloc(arena, bytes);
 }
 
 static void unpack_free(void *arena, void *p)
@@ -83,7 +83,7 @@ void *agent_message_copy(const ProtobufCMessage *m)
 
 struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind)
 {
-    struct agent_action *a = arena_alloc(out, sizeof(*a));
+    struct agent_action *a = agent_action_alloc(out, sizeof(*a));
     a->kind = kind;
     *out->tail = a;
     out->tail = &a->next;
@@ -97,7 +97,7 @@ static char *text_va(struct agent_actions *out, const char *fmt, va_list args)
     int len = vsnprintf(NULL, 0, fmt, again);
     va_end(again);
     titan_assert(len >= 0);
-    char *text = arena_alloc(out, (size_t)len + 1);
+    char *text = agent_action_alloc(out, (size_t)len + 1);
     (void)vsnprintf(text, (size_t)len + 1, fmt, args);
     return text;
 }

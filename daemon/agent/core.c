@@ -370,8 +370,7 @@ void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_
         tell_one_form(c, form, form->leavers[i]->worker_id, -1, out);
 }
 
-/* Is it in an epoch up to this one, as far as we know? */
-static bool in_epoch(const struct aworker *w, uint64_t epoch)
+bool agent_in_epoch(const struct aworker *w, uint64_t epoch)
 {
     uint64_t newest = MAX(w->told_epoch, w->sample.epoch);
     return newest > 0 && newest <= epoch && !(w->quiesced && w->quiesced->epoch >= newest) &&
@@ -389,12 +388,23 @@ void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, in
     tell_job(c, job_id, &order, out);
     for (struct aworker *w = c->workers; w; w = w->next) {
         /* One that was told to stop has its grace. */
-        if (w->job_id != job_id || w->end == END_ASKED || !in_epoch(w, epoch) || w->revoked_epoch >= epoch)
+        if (w->job_id != job_id || w->end == END_ASKED || !agent_in_epoch(w, epoch) || w->revoked_epoch >= epoch)
             continue;
         if (w->revoked_epoch == 0) /* asked before and still in: that time counts */
             w->revoked_at = now;
         w->revoked_epoch = epoch;
     }
+}
+
+void agent_tell_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out)
+{
+    Titan__Internal__PauseJob pause = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    pause.job_id = job_id;
+    pause.epoch = epoch;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    order.pause = &pause;
+    tell_job(c, job_id, &order, out);
 }
 
 static void stop_worker(struct aworker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
@@ -600,14 +610,23 @@ void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHel
     (void)snprintf(w->address, sizeof(w->address), "%s", hello->address);
 }
 
+/* All members of that epoch have had their state, a worker here shows. */
+static void note_complete(struct agent_core *c, uint64_t job_id, uint64_t epoch)
+{
+    struct ajob *j = agent_job_of(c, job_id, false);
+    if (j && epoch && epoch == agent_job_accepted(j))
+        j->complete = true;
+}
+
 static void on_quiesced(struct agent_core *c, struct aworker *w, const Titan__Internal__WorkerQuiesced *m, int64_t now,
                         struct agent_actions *out)
 {
     if (w->quiesced)
         titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
     w->quiesced = agent_message_copy(&m->base);
-    if (m->epoch >= w->revoked_epoch)
+    if (!agent_in_epoch(w, w->revoked_epoch))
         w->revoked_epoch = 0;
+    note_complete(c, w->job_id, m->sealed_epoch);
     agent_delegate_quiesced(c, m, now, out);
 }
 
@@ -685,6 +704,9 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         in->progress->busy_ms = w->pace.busy_ms;
         agent_send(c, &m, out);
         return;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_STATE_READY:
+        note_complete(c, w->job_id, in->state_ready->epoch);
+        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
         on_checkpoint(c, in->checkpoint);
         break;
@@ -844,6 +866,8 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
     }
     if (sample->epoch > w->revoked_epoch)
         w->revoked_epoch = 0;
+    if (sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING)
+        note_complete(c, w->job_id, sample->epoch);
     enum watch_verdict verdict = watch_sample(&w->watch, sample, &limits, now, &ms);
     if (verdict != WATCH_WELL && !w->killed)
         stalled(c, w, verdict == WATCH_STOPPED, ms, out);
@@ -889,6 +913,7 @@ static void end_deaf_session(struct agent_core *c, int64_t now, struct agent_act
 
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
+    c->ticked_at = now;
     if (c->welcomed && !c->ending && now >= c->next_beat_at) {
         reports_expire(c, now);
         beat(c, now, out);

@@ -24,7 +24,8 @@ enum fence agent_fence_form(const struct ajob *j, const form_epoch *form)
         return MUTANT(AGENT_EPOCH) ? FENCE_NEW : FENCE_OLDER;
     if (r->accepted && form->epoch == r->accepted->epoch)
         return same_bytes(&form->comm_id, &r->accepted->comm_id) ? FENCE_SAME : FENCE_OTHER;
-    if (form->epoch == r->promised_epoch && !same_bytes(&form->comm_id, &r->promised_id))
+    if (form->epoch < r->promised_epoch ||
+        (form->epoch == r->promised_epoch && !same_bytes(&form->comm_id, &r->promised_id)))
         return FENCE_OTHER;
     return FENCE_NEW;
 }
@@ -108,6 +109,20 @@ static void add_delegated(const struct agent_core *c, job_record *r, const char 
     r->delegated[r->n_delegated++] = agent_message_copy(&d.base);
 }
 
+/* The accepted epoch makes room for the next. Complete, it is the one to count by; before it nothing matters any more.
+ */
+static void add_before(job_record *r, bool complete)
+{
+    for (size_t i = 0; complete && i < r->n_before; i++)
+        titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
+    r->n_before = complete ? 0 : r->n_before;
+    void *grown = realloc(r->before, (r->n_before + 1) * sizeof(*r->before));
+    titan_assert(grown);
+    r->before = grown;
+    r->before[r->n_before++] = r->accepted;
+    r->accepted = NULL;
+}
+
 void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *form, const char *delegate,
                       struct agent_actions *out)
 {
@@ -116,11 +131,11 @@ void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *fo
     if (again && (delegate || r->n_delegated == 0) && r->term == c->term)
         return;
     if (!again) {
-        form_epoch *copy = agent_message_copy(&form->base);
         if (r->accepted)
-            titan__internal__form_epoch__free_unpacked(r->accepted, NULL);
-        r->accepted = copy;
-        j->lease_paused = j->lease_revoked = false;
+            add_before(r, j->complete);
+        r->accepted = agent_message_copy(&form->base);
+        j->complete = j->lease_paused = j->lease_revoked = false;
+        j->relay_epoch = 0;
     }
     r->term = c->term;
     if (delegate)

@@ -59,8 +59,11 @@ struct ajob {
     job_record *record; /* owned; what is or will be on disk */
     char *checkpoint;   /* newest that a worker here has written */
     uint64_t checkpoint_step;
+    bool complete;                 /* all members of the accepted epoch have had their state */
     struct delegation *delegation; /* NULL while it needs none */
     bool lease_paused, lease_revoked;
+    uint64_t relay_epoch; /* what workers say when they leave it goes to a delegate; 0 = none asked */
+    char relay_to[128];
 };
 
 struct probe {
@@ -85,7 +88,7 @@ struct agent_core {
         uint64_t number;
         int64_t at;
     } beats[BEATS_KEPT];
-    int64_t hello_at, next_beat_at;
+    int64_t hello_at, next_beat_at, ticked_at;
     int64_t contact_at; /* when what the coordinator answered last was sent */
     bool contact;       /* ... since this start, at all */
     struct aworker *workers;
@@ -102,6 +105,7 @@ struct agent_core {
 
 /* --- actions.c --- */
 struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind);
+void *agent_action_alloc(struct agent_actions *out, size_t bytes);             /* zeroed, of the arena */
 void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
 char *agent_action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* sentence is a literal, as in log.h. */
@@ -118,7 +122,11 @@ void agent_tell(const struct agent_core *c, const struct aworker *w, worker_orde
 /* To all of the job here that the order to form names, and their ranks. */
 void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
 void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out);
+void agent_tell_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out);
 uint32_t agent_alive(const struct agent_core *c);
+
+/* Is it in an epoch up to this one, as far as we know? */
+bool agent_in_epoch(const struct aworker *w, uint64_t epoch);
 
 /* --- core_fence.c --- */
 enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };

@@ -1,51 +1,895 @@
-/* delegate.c - epochs without a coordinator; see core.h. */
+/* delegate.c - epochs without a coordinator (docs/membership.md, "Who may decide"; the rules are checked by
+ * tests/model/membership.pml).
+ *
+ *   watch ──► propose ──► revoke ──► commit: watch the new epoch
+ *     ▲          │           │
+ *     └──────────┴───────────┘  too few promise, too few are left
+ *
+ * Every agent of a job's members watches while no coordinator is heard: it asks those before it, by the lowest rank of
+ * their members, until one answers; that one is the delegate and asks all. Whoever has missed a commit is given it when
+ * it is asked or answers. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
+#include "base/rng.h"
 #include "daemon/agent/core_internal.h"
 
-struct delegation {
-    int unused;
+#define ASK_MS 100
+#define SILENT_MS 350 /* asked for so long without an answer */
+#define PROPOSE_MS 600
+#define REVOKE_MS 3000 /* by then who hangs has been killed */
+#define AGAIN_MS 50    /* datagrams get lost */
+#define REST_MS 200    /* after a try that failed, and twice as long after each more */
+#define REST_MS_MAX 6400
+#define NUMBER_STEP UINT64_C(1024)
+#define PAUSE_BEFORE_MS 2000 /* the end of the lease, or a quarter of it */
+#define FORM_BYTES_MAX 60000 /* a datagram */
+
+/* An agent of members of the epoch. */
+struct peer {
+    const char *node, *address;   /* of the record */
+    bool self, asked, heard, out; /* asked: no answer since; out: hears a coordinator, or can give no promise */
+    bool promised;
+    int64_t asked_at;
+    uint64_t epoch;
+    uint64_t *alive;
+    size_t n_alive;
 };
+
+enum stage { STAGE_WATCH, STAGE_PROPOSE, STAGE_REVOKE };
+
+struct delegation {
+    uint64_t epoch; /* the accepted one that it is about */
+    enum stage stage;
+    size_t n_peers;
+    struct peer *peers; /* by the lowest rank of their members */
+    int64_t ask_at, again_at, until, rest_until;
+    unsigned fails;
+    uint64_t above; /* numbers up to here are taken */
+    uint64_t message;
+    form_epoch *proposal;                       /* owned */
+    Titan__Internal__WorkerQuiesced **quiesced; /* by rank in the epoch; owned */
+};
+
+void agent_delegation_free(struct delegation *d)
+{
+    if (!d)
+        return;
+    for (size_t i = 0; i < d->n_peers; i++)
+        free(d->peers[i].alive);
+    free(d->peers);
+    if (d->proposal)
+        titan__internal__form_epoch__free_unpacked(d->proposal, NULL);
+    for (size_t i = 0; d->quiesced && d->quiesced[i] != (void *)-1; i++)
+        if (d->quiesced[i])
+            titan__internal__worker_quiesced__free_unpacked(d->quiesced[i], NULL);
+    free(d->quiesced);
+    free(d);
+}
+
+/* --- time and leases ------------------------------------------------------------------------------------------------
+ */
 
 bool agent_coordinator_away(const struct agent_core *c, int64_t now)
 {
     return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
 }
 
+static bool by_delegate(const struct ajob *j)
+{
+    const job_record *r = j->record;
+    return r->accepted && r->n_delegated && r->delegated[r->n_delegated - 1]->epoch->epoch == r->accepted->epoch;
+}
+
+static int64_t lease_end(const struct agent_core *c)
+{
+    return c->contact ? c->contact_at + (int64_t)c->delegate_lease_ms : INT64_MIN;
+}
+
+static int64_t lease_pause(const struct agent_core *c)
+{
+    return c->contact ? lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->delegate_lease_ms / 4) : INT64_MIN;
+}
+
+/* Away, and the lease lasts: this agent can promise. */
+static bool able(const struct agent_core *c, int64_t now)
+{
+    return c->delegate_lease_ms && agent_coordinator_away(c, now) && now < lease_pause(c);
+}
+
+/* A delegated epoch that no coordinator has taken over stops with its lease. */
+static void lease_check(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
+{
+    if (!by_delegate(j))
+        return;
+    if (now < lease_pause(c)) { /* heard again meanwhile: whoever has paused waits for its order */
+        j->lease_paused = j->lease_revoked = false;
+        return;
+    }
+    if (!j->lease_paused) {
+        agent_say(out, AGENT_WARN, "the lease of a delegated epoch ends, its workers pause until a coordinator is back",
+                  "job=%" PRIu64 " epoch=%" PRIu64, j->id, agent_job_accepted(j));
+        agent_tell_pause(c, j->id, agent_job_accepted(j), out);
+        j->lease_paused = true;
+    }
+    if (now >= lease_end(c) && !j->lease_revoked) {
+        agent_tell_revoke(c, j->id, agent_job_accepted(j), now, out);
+        j->lease_revoked = true;
+    }
+}
+
+/* --- the members of an epoch ----------------------------------------------------------------------------------------
+ */
+
+static struct peer *peer_of(const struct delegation *d, const char *node)
+{
+    for (size_t i = 0; i < d->n_peers; i++)
+        if (!strcmp(d->peers[i].node, node))
+            return &d->peers[i];
+    return NULL;
+}
+
+static bool is_member(const form_epoch *form, uint64_t worker_id)
+{
+    for (size_t i = 0; i < form->n_members; i++)
+        if (form->members[i]->worker_id == worker_id)
+            return true;
+    return false;
+}
+
+static bool is_leaver(const form_epoch *form, uint64_t worker_id)
+{
+    for (size_t i = 0; i < form->n_leavers; i++)
+        if (form->leavers[i]->worker_id == worker_id)
+            return true;
+    return false;
+}
+
+static bool hosts(const form_epoch *form, const char *node)
+{
+    for (size_t i = 0; i < form->n_members; i++)
+        if (!strcmp(form->members[i]->node, node))
+            return true;
+    for (size_t i = 0; i < form->n_leavers; i++)
+        if (!strcmp(form->leavers[i]->node, node))
+            return true;
+    return false;
+}
+
+/* Is M, the members and leavers of form, more than half of that epoch's? */
+static bool majority(const form_epoch *form, const form_epoch *of)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < of->n_members; i++)
+        n += is_member(form, of->members[i]->worker_id) || is_leaver(form, of->members[i]->worker_id);
+    return 2 * n > of->n_members;
+}
+
+/* Of each epoch it has to count by. */
+static bool enough(const struct ajob *j, const form_epoch *form)
+{
+    for (size_t i = 0; !j->complete && i < j->record->n_before; i++)
+        if (!majority(form, j->record->before[i]))
+            return false;
+    return majority(form, j->record->accepted);
+}
+
+static bool legal(const form_epoch *accepted, size_t n)
+{
+    bool found = n == accepted->n_members;
+    for (size_t i = 0; i < accepted->n_worlds && !found; i++)
+        found = accepted->worlds[i] == n;
+    return found;
+}
+
+static struct delegation *delegation_new(const struct agent_core *c, const form_epoch *form)
+{
+    struct delegation *d = calloc(1, sizeof(*d));
+    titan_assert(d);
+    d->epoch = form->epoch;
+    d->peers = calloc(form->n_members + 1, sizeof(*d->peers));
+    d->quiesced = calloc(form->n_members + 1, sizeof(*d->quiesced));
+    titan_assert(d->peers && d->quiesced);
+    d->quiesced[form->n_members] = (void *)-1; /* the end of the list */
+    for (size_t i = 0; i < form->n_members; i++) {
+        const Titan__Internal__Member *m = form->members[i];
+        if (!peer_of(d, m->node))
+            d->peers[d->n_peers++] =
+                (struct peer){.node = m->node, .address = m->peer_address, .self = !strcmp(m->node, c->node)};
+    }
+    return d;
+}
+
+/* --- who lives ------------------------------------------------------------------------------------------------------
+ */
+
+static bool worker_lives(const struct agent_core *c, const struct ajob *j, uint64_t worker_id)
+{
+    const struct aworker *w = agent_worker_of(c, worker_id);
+    return w && w->job_id == j->id && !w->killed && !watch_hangs(&w->watch);
+}
+
+static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t now, Titan__Internal__PeerState *state,
+                       struct agent_actions *out)
+{
+    titan__internal__peer_state__init(state);
+    uint64_t *ids = agent_action_alloc(out, (agent_alive(c) + 1) * sizeof(*ids));
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->job_id == j->id && worker_lives(c, j, w->id))
+            ids[state->n_alive++] = w->id;
+    state->epoch = agent_job_accepted(j);
+    state->alive = ids;
+    state->coordinator = !able(c, now);
+}
+
+static void send_state(struct agent_core *c, const struct ajob *j, const char *to, uint64_t id, int64_t now,
+                       struct agent_actions *out)
+{
+    Titan__Internal__PeerState state;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    fill_state(c, j, now, &state, out);
+    m.id = id;
+    m.job_id = j->id;
+    m.kind_case = id ? TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE : TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK;
+    *(id ? &m.state : &m.ask) = &state;
+    (void)agent_peer_send(c, to, &m, out);
+}
+
+static void send_form(struct agent_core *c, const char *to, Titan__Internal__PeerMessage__KindCase kind, uint64_t id,
+                      form_epoch *form, struct agent_actions *out)
+{
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.id = id;
+    m.job_id = form->job_id;
+    m.kind_case = kind;
+    m.propose = form; /* commit is in the same place */
+    (void)agent_peer_send(c, to, &m, out);
+}
+
+static void send_commit(struct agent_core *c, const struct ajob *j, const char *to, struct agent_actions *out)
+{
+    send_form(c, to, TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT, 0, j->record->accepted, out);
+}
+
+static void ask(struct agent_core *c, const struct ajob *j, struct peer *p, int64_t now, struct agent_actions *out)
+{
+    if (p->self || !*p->address)
+        return;
+    if (!p->asked)
+        p->asked_at = now;
+    p->asked = true;
+    send_state(c, j, p->address, 0, now, out);
+}
+
+static bool silent(const struct peer *p, int64_t now)
+{
+    return !p->self && (!*p->address || (p->asked && now - p->asked_at >= SILENT_MS));
+}
+
+/* The first that answers and can promise; NULL while it is not known. */
+static struct peer *leader(const struct delegation *d, int64_t now)
+{
+    for (size_t i = 0; i < d->n_peers; i++) {
+        struct peer *p = &d->peers[i];
+        if (p->self || (!silent(p, now) && !(p->heard && p->out)))
+            return p;
+    }
+    return NULL;
+}
+
+static void ask_round(struct agent_core *c, const struct ajob *j, struct delegation *d, int64_t now,
+                      struct agent_actions *out)
+{
+    struct peer *lead = leader(d, now);
+    for (size_t i = 0; i < d->n_peers; i++) {
+        struct peer *p = &d->peers[i];
+        /* The delegate asks all; the others those before them, up to the one that answers. */
+        if (!lead || lead->self || p <= lead)
+            ask(c, j, p, now, out);
+    }
+    d->ask_at = now + ASK_MS;
+}
+
+enum life { LIFE_UNKNOWN, LIFE_GONE, LIFE_THERE };
+
+static enum life life_of(const struct agent_core *c, const struct ajob *j, const struct delegation *d,
+                         const Titan__Internal__Member *m, int64_t now)
+{
+    const struct peer *p = peer_of(d, m->node);
+    if (p->self)
+        return worker_lives(c, j, m->worker_id) ? LIFE_THERE : LIFE_GONE;
+    if (silent(p, now))
+        return LIFE_GONE;
+    if (!p->heard)
+        return LIFE_UNKNOWN;
+    for (size_t i = 0; i < p->n_alive; i++)
+        if (p->alive[i] == m->worker_id)
+            return LIFE_THERE;
+    return LIFE_GONE;
+}
+
+/* A member here that lives, and is out of the epoch. */
+static bool left(const struct agent_core *c, const struct ajob *j)
+{
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->job_id == j->id && is_member(j->record->accepted, w->id) && w->quiesced &&
+            w->sample.phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
+            w->quiesced->epoch >= agent_job_accepted(j))
+            return true;
+    return false;
+}
+
+/* --- what it forms --------------------------------------------------------------------------------------------------
+ */
+
+struct choice {
+    size_t n;
+    Titan__Internal__Member **all; /* who can be in it, in rank order */
+};
+
+/* The largest legal number of them in form, in rank order, the others as leavers; false: there is none, or too few.
+ * What form points to stays the choice's. */
+static bool choose(const struct ajob *j, const struct choice *choice, form_epoch *form)
+{
+    size_t n = choice->n;
+    while (n > 0 && !legal(j->record->accepted, n))
+        n--;
+    form->members = choice->all;
+    form->n_members = n;
+    form->leavers = choice->all + n;
+    form->n_leavers = choice->n - n;
+    return n > 0 && enough(j, form);
+}
+
+static void set_proposal(struct delegation *d, const form_epoch *form)
+{
+    form_epoch *copy = form ? agent_message_copy(&form->base) : NULL;
+    if (d->proposal)
+        titan__internal__form_epoch__free_unpacked(d->proposal, NULL);
+    d->proposal = copy;
+}
+
+static void give_up(struct delegation *d, int64_t now)
+{
+    d->stage = STAGE_WATCH;
+    d->rest_until = now + MIN(REST_MS << MIN(d->fails, 10u), REST_MS_MAX);
+    d->fails++;
+    set_proposal(d, NULL);
+    for (size_t i = 0; i < d->n_peers; i++)
+        d->peers[i].promised = false;
+}
+
+static uint64_t next_number(const struct ajob *j, const struct delegation *d)
+{
+    uint64_t above = MAX(MAX(agent_job_accepted(j), j->record->promised_epoch), d->above);
+    return (above / NUMBER_STEP + 1) * NUMBER_STEP;
+}
+
+static void propose(struct agent_core *c, struct ajob *j, struct delegation *d, const struct choice *choice,
+                    int64_t now, struct agent_actions *out)
+{
+    const form_epoch *accepted = j->record->accepted;
+    form_epoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    uint64_t id[2];
+    if (!choose(j, choice, &form))
+        return;
+    id[0] = agent_draw(c, "communicator", ++c->ids);
+    id[1] = agent_draw(c, "communicator", ++c->ids);
+    form.job_id = j->id;
+    form.epoch = next_number(j, d);
+    form.comm_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)id};
+    form.source_epoch = accepted->epoch; /* of a proposal: the epoch it goes on from */
+    if (titan__internal__form_epoch__get_packed_size(&form) > FORM_BYTES_MAX)
+        return;
+    set_proposal(d, &form);
+    agent_job_promise(c, j, &form, out);
+    d->stage = STAGE_PROPOSE;
+    d->message = agent_draw(c, "datagram", ++c->ids) | 1;
+    d->until = now + PROPOSE_MS;
+    d->again_at = now;
+    for (size_t i = 0; i < d->n_peers; i++)
+        d->peers[i].promised = d->peers[i].self;
+    agent_say(out, AGENT_INFO, "no coordinator: asking for promises",
+              "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu of=%zu", j->id, form.epoch, form.n_members,
+              accepted->n_members);
+}
+
+/* Members that live, on agents that can promise; false: something is not known yet, or nothing is amiss. */
+static bool survivors(const struct agent_core *c, const struct ajob *j, const struct delegation *d, int64_t now,
+                      struct choice *choice)
+{
+    const form_epoch *accepted = j->record->accepted;
+    bool amiss = left(c, j);
+    for (size_t i = 0; i < accepted->n_members; i++) {
+        const struct peer *p = peer_of(d, accepted->members[i]->node);
+        switch (life_of(c, j, d, accepted->members[i], now)) {
+        case LIFE_UNKNOWN:
+            return false;
+        case LIFE_GONE:
+            amiss = true;
+            break;
+        case LIFE_THERE:
+            if (p->heard && p->epoch > accepted->epoch)
+                return false; /* behind: it will be told */
+            if (p->self || !p->out)
+                choice->all[choice->n++] = accepted->members[i];
+        }
+    }
+    return amiss;
+}
+
+static struct choice choice_new(const form_epoch *accepted, struct agent_actions *out)
+{
+    return (struct choice){.all =
+                               agent_action_alloc(out, (accepted->n_members + 1) * sizeof(Titan__Internal__Member *))};
+}
+
+/* Everyone the proposal is about has promised, or time is up: those who have. */
+static void promises(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+{
+    bool all = true;
+    struct choice choice = choice_new(j->record->accepted, out);
+    form_epoch form = *d->proposal;
+    for (size_t i = 0; i < j->record->accepted->n_members; i++) {
+        Titan__Internal__Member *m = j->record->accepted->members[i];
+        if (!is_member(d->proposal, m->worker_id) && !is_leaver(d->proposal, m->worker_id))
+            continue;
+        if (peer_of(d, m->node)->promised)
+            choice.all[choice.n++] = m;
+        else
+            all = false;
+    }
+    if (!all && now < d->until)
+        return;
+    if (!choose(j, &choice, &form)) {
+        give_up(d, now);
+        return;
+    }
+    set_proposal(d, &form);
+    d->stage = STAGE_REVOKE;
+    d->until = now + REVOKE_MS;
+    d->again_at = now;
+    agent_tell_revoke(c, j->id, agent_job_accepted(j), now, out);
+}
+
+static void note_quiesced(struct delegation *d, const form_epoch *accepted, const Titan__Internal__WorkerQuiesced *m)
+{
+    for (size_t i = 0; i < accepted->n_members; i++) {
+        if (accepted->members[i]->worker_id != m->worker_id)
+            continue;
+        if (d->quiesced[i])
+            titan__internal__worker_quiesced__free_unpacked(d->quiesced[i], NULL);
+        d->quiesced[i] = agent_message_copy(&m->base);
+    }
+}
+
+/* Members of the epoch that state is sealed of, in its rank order; false: not known here. */
+static bool holders_of(const struct ajob *j, uint64_t epoch, form_epoch *form, struct agent_actions *out)
+{
+    const job_record *r = j->record;
+    const form_epoch *found = r->accepted->epoch == epoch ? r->accepted : NULL;
+    for (size_t i = 0; i < r->n_before && !found; i++)
+        found = r->before[i]->epoch == epoch ? r->before[i] : NULL;
+    size_t n = found ? found->n_members : r->accepted->n_state_holders;
+    if (!found && r->accepted->source_epoch != epoch)
+        return false;
+    form->state_holders = agent_action_alloc(out, (n + 1) * sizeof(uint64_t));
+    form->n_state_holders = n;
+    for (size_t i = 0; i < n; i++)
+        form->state_holders[i] = found ? found->members[i]->worker_id : r->accepted->state_holders[i];
+    return true;
+}
+
+static void set_checkpoints(const struct ajob *j, form_epoch *form, struct agent_actions *out)
+{
+    const form_epoch *a = j->record->accepted;
+    size_t n = 0;
+    bool newer = j->checkpoint && strcmp(j->checkpoint, a->checkpoint_path) != 0;
+    form->checkpoint_path = newer ? j->checkpoint : a->checkpoint_path;
+    form->older_checkpoints = agent_action_alloc(out, (a->n_older_checkpoints + 1) * sizeof(char *));
+    if (newer && *a->checkpoint_path)
+        form->older_checkpoints[n++] = a->checkpoint_path;
+    for (size_t i = 0; i < a->n_older_checkpoints; i++)
+        form->older_checkpoints[n++] = a->older_checkpoints[i];
+    form->n_older_checkpoints = n;
+}
+
+/* Where the state comes from, of what they hold; as the coordinator does it. false: it is not known whose it is. */
+static bool set_source(const struct ajob *j, const struct delegation *d, form_epoch *form, struct agent_actions *out)
+{
+    uint64_t sealed = 0;
+    form->resume_step = 0;
+    for (size_t i = 0; i < j->record->accepted->n_members; i++)
+        if (d->quiesced[i])
+            sealed = MAX(sealed, d->quiesced[i]->sealed_epoch);
+    for (size_t i = 0; i < j->record->accepted->n_members; i++)
+        if (d->quiesced[i] && sealed && d->quiesced[i]->sealed_epoch == sealed)
+            form->resume_step = MAX(form->resume_step, d->quiesced[i]->last_step);
+    set_checkpoints(j, form, out);
+    form->source_epoch = sealed;
+    form->source = sealed                   ? TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY
+                   : *form->checkpoint_path ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT
+                                            : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+    return !sealed || holders_of(j, sealed, form, out);
+}
+
+static void set_worlds(const form_epoch *accepted, form_epoch *form, struct agent_actions *out)
+{
+    form->worlds = agent_action_alloc(out, (accepted->n_worlds + 1) * sizeof(uint32_t));
+    form->n_worlds = 0;
+    for (size_t i = 0; i < accepted->n_worlds; i++)
+        if (accepted->worlds[i] < form->n_members)
+            form->worlds[form->n_worlds++] = accepted->worlds[i];
+}
+
+static void report_delegated(struct agent_core *c, const struct ajob *j, struct agent_actions *out)
+{
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
+    m.delegated = j->record->delegated[j->record->n_delegated - 1];
+    agent_send(c, &m, out);
+}
+
+static void commit(struct agent_core *c, struct ajob *j, struct delegation *d, form_epoch *form,
+                   struct agent_actions *out)
+{
+    const form_epoch *accepted = j->record->accepted;
+    set_worlds(accepted, form, out);
+    form_epoch *final = agent_action_copy(out, &form->base);
+    /* Addresses, before the record they belong to goes. */
+    const char **to = agent_action_alloc(out, (d->n_peers + 1) * sizeof(*to));
+    size_t n = 0;
+    for (size_t i = 0; i < d->n_peers; i++)
+        if (!d->peers[i].self && hosts(final, d->peers[i].node))
+            to[n++] = agent_action_text(out, "%s", d->peers[i].address);
+    agent_say(out, AGENT_WARN, "no coordinator: a delegate's epoch",
+              "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, j->id,
+              final->epoch, final->n_members, final->source_epoch, final->resume_step);
+    c->counters.delegated++;
+    agent_job_accept(c, j, final, c->node, out);
+    agent_tell_form(c, final, out);
+    report_delegated(c, j, out);
+    for (size_t i = 0; i < n; i++)
+        send_commit(c, j, to[i], out);
+    agent_delegation_free(d);
+    j->delegation = NULL;
+}
+
+/* All that promised are out of the epoch, or gone, or late: the others form the next one. */
+static void settle(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+{
+    const form_epoch *accepted = j->record->accepted;
+    struct choice choice = choice_new(accepted, out);
+    form_epoch form = *d->proposal;
+    for (size_t i = 0; i < accepted->n_members; i++) {
+        Titan__Internal__Member *m = accepted->members[i];
+        if (!is_member(d->proposal, m->worker_id) && !is_leaver(d->proposal, m->worker_id))
+            continue;
+        bool gone = life_of(c, j, d, m, now) == LIFE_GONE;
+        if (d->quiesced[i] && !gone)
+            choice.all[choice.n++] = m;
+        else if (!gone && now < d->until)
+            return;
+    }
+    if (choose(j, &choice, &form) && set_source(j, d, &form, out))
+        commit(c, j, d, &form, out);
+    else
+        give_up(d, now);
+}
+
+/* --- datagrams ------------------------------------------------------------------------------------------------------
+ */
+
+static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from,
+                     struct agent_actions *out)
+{
+    const Titan__Internal__PeerState *s = m->state;
+    struct delegation *d = j->delegation;
+    struct peer *p = d ? peer_of(d, m->from) : NULL;
+    if (s->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
+        send_commit(c, j, from, out);
+    if (!p || p->self)
+        return;
+    p->heard = true;
+    p->asked = false;
+    p->out = s->coordinator;
+    p->epoch = s->epoch;
+    free(p->alive);
+    p->alive = calloc(s->n_alive + 1, sizeof(*p->alive));
+    titan_assert(p->alive);
+    memcpy(p->alive, s->alive, s->n_alive * sizeof(*p->alive));
+    p->n_alive = s->n_alive;
+}
+
+static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from, int64_t now,
+                   struct agent_actions *out)
+{
+    if (m->ask->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
+        send_commit(c, j, from, out);
+    send_state(c, j, from, m->id, now, out);
+}
+
+/* May it be promised? */
+static bool promisable(const struct agent_core *c, const struct ajob *j, const peer_message *m, int64_t now)
+{
+    const form_epoch *form = m->propose, *accepted = j->record->accepted;
+    if (!accepted || m->term < c->term || !able(c, now) || agent_fence_form(j, form) != FENCE_NEW ||
+        form->source_epoch < accepted->epoch)
+        return false;
+    for (size_t i = 0; i < form->n_members; i++)
+        if (!is_member(accepted, form->members[i]->worker_id))
+            return false;
+    return true;
+}
+
+static void on_propose(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from, int64_t now,
+                       struct agent_actions *out)
+{
+    Titan__Internal__EpochPromise promise = TITAN__INTERNAL__EPOCH_PROMISE__INIT;
+    peer_message answer = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    const job_record *r = j->record;
+    promise.epoch = m->propose->epoch;
+    promise.granted = promisable(c, j, m, now);
+    promise.seen_epoch = MAX(agent_job_accepted(j), r->promised_epoch);
+    promise.coordinator = !able(c, now);
+    promise.contact_ms = c->contact ? (uint32_t)MIN(now - c->contact_at, (int64_t)UINT32_MAX) : UINT32_MAX;
+    promise.counts = agent_action_alloc(out, (r->n_before + 1) * sizeof(uint64_t));
+    for (size_t i = 0; !j->complete && i < r->n_before; i++)
+        promise.counts[promise.n_counts++] = r->before[i]->epoch;
+    promise.counts[promise.n_counts++] = agent_job_accepted(j);
+    if (promise.granted)
+        agent_job_promise(c, j, m->propose, out);
+    answer.id = m->id;
+    answer.job_id = j->id;
+    answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
+    answer.promise = &promise;
+    (void)agent_peer_send(c, from, &answer, out);
+}
+
+/* Does the delegate know every epoch the other counts by? */
+static bool knows(const struct ajob *j, const Titan__Internal__EpochPromise *promise)
+{
+    for (size_t i = 0; i < promise->n_counts; i++) {
+        bool found = promise->counts[i] == agent_job_accepted(j);
+        for (size_t k = 0; k < j->record->n_before && !found; k++)
+            found = promise->counts[i] == j->record->before[k]->epoch;
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+static void on_promise(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+                       struct agent_actions *out)
+{
+    struct delegation *d = j->delegation;
+    struct peer *p = d ? peer_of(d, m->from) : NULL;
+    if (!p || d->stage != STAGE_PROPOSE || m->id != d->message || m->promise->epoch != d->proposal->epoch)
+        return;
+    if (m->promise->granted && knows(j, m->promise)) {
+        p->promised = true;
+        promises(c, j, d, now, out);
+        return;
+    }
+    d->above = MAX(d->above, m->promise->seen_epoch);
+    p->out |= m->promise->coordinator;
+    give_up(d, now);
+}
+
+static void relay(struct agent_core *c, const struct ajob *j, const Titan__Internal__WorkerQuiesced *q,
+                  struct agent_actions *out)
+{
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.job_id = j->id;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
+    m.quiesced = (Titan__Internal__WorkerQuiesced *)q;
+    (void)agent_peer_send(c, j->relay_to, &m, out);
+}
+
+/* By a delegate that has our promise. */
+static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from, int64_t now,
+                      struct agent_actions *out)
+{
+    uint64_t epoch = m->revoke->epoch;
+    if (m->term < c->term || epoch < agent_job_accepted(j) || j->record->promised_epoch <= epoch)
+        return;
+    if (j->relay_epoch != epoch)
+        agent_tell_revoke(c, j->id, epoch, now, out);
+    j->relay_epoch = epoch;
+    (void)snprintf(j->relay_to, sizeof(j->relay_to), "%s", from);
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->job_id == j->id && w->quiesced && !agent_in_epoch(w, epoch))
+            relay(c, j, w->quiesced, out);
+}
+
+static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, struct agent_actions *out)
+{
+    if (m->term < c->term || agent_fence_form(j, m->commit) != FENCE_NEW)
+        return;
+    agent_say(out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
+              "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", j->id, m->commit->epoch, m->from);
+    agent_job_accept(c, j, m->commit, m->from, out);
+    agent_delegation_free(j->delegation);
+    j->delegation = NULL;
+    agent_tell_form(c, m->commit, out);
+    report_delegated(c, j, out);
+}
+
+static void on_peer_quiesced(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+                             struct agent_actions *out)
+{
+    struct delegation *d = j->delegation;
+    const struct peer *p = d ? peer_of(d, m->from) : NULL;
+    if (!p || d->stage != STAGE_REVOKE || m->quiesced->job_id != j->id)
+        return;
+    for (size_t i = 0; i < j->record->accepted->n_members; i++) { /* it speaks for its own workers only */
+        const Titan__Internal__Member *member = j->record->accepted->members[i];
+        if (member->worker_id == m->quiesced->worker_id && !strcmp(member->node, m->from)) {
+            note_quiesced(d, j->record->accepted, m->quiesced);
+            settle(c, j, d, now, out);
+            return;
+        }
+    }
+}
+
 void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
                          struct agent_actions *out)
 {
-    (void)c;
-    (void)m;
-    (void)from;
-    (void)now;
-    (void)out;
+    struct ajob *j = agent_job_of(c, m->job_id, false);
+    if (!j || !j->record->accepted)
+        return;
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK:
+        on_ask(c, j, m, from, now, out);
+        break;
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE:
+        on_state(c, j, m, from, out);
+        break;
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE:
+        on_propose(c, j, m, from, now, out);
+        break;
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE:
+        on_promise(c, j, m, now, out);
+        break;
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE:
+        on_revoke(c, j, m, from, now, out);
+        break;
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT:
+        if (m->commit->job_id == j->id)
+            on_commit(c, j, m, out);
+        break;
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED:
+        on_peer_quiesced(c, j, m, now, out);
+        break;
+    default:
+        break;
+    }
 }
 
 void agent_delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
                              struct agent_actions *out)
 {
-    (void)c;
-    (void)m;
+    struct ajob *j = agent_job_of(c, m->job_id, false);
     (void)now;
-    (void)out;
+    const struct aworker *w = agent_worker_of(c, m->worker_id);
+    if (j && w && j->relay_epoch && !agent_in_epoch(w, j->relay_epoch))
+        relay(c, j, m, out);
+}
+
+/* --- time -----------------------------------------------------------------------------------------------------------
+ */
+
+/* What workers here hold that are out of the epoch. */
+static void own_quiesced(struct agent_core *c, struct ajob *j, struct delegation *d)
+{
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->job_id == j->id && w->quiesced && !agent_in_epoch(w, d->epoch))
+            note_quiesced(d, j->record->accepted, w->quiesced);
+}
+
+static void repeat(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    revoke.job_id = m.job_id = j->id;
+    revoke.epoch = d->epoch;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE;
+    m.revoke = &revoke;
+    for (size_t i = 0; i < d->n_peers; i++) {
+        const struct peer *p = &d->peers[i];
+        if (p->self || !hosts(d->proposal, p->node))
+            continue;
+        if (d->stage == STAGE_PROPOSE && !p->promised)
+            send_form(c, p->address, TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE, d->message, d->proposal, out);
+        else if (d->stage == STAGE_REVOKE) {
+            m.id = 0;
+            (void)agent_peer_send(c, p->address, &m, out);
+        }
+    }
+    d->again_at = now + AGAIN_MS;
+}
+
+static void watch(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+{
+    struct choice choice = choice_new(j->record->accepted, out);
+    const struct peer *lead = leader(d, now);
+    if (now >= d->rest_until && lead && lead->self && survivors(c, j, d, now, &choice))
+        propose(c, j, d, &choice, now, out);
+}
+
+static void delegation_tick(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
+{
+    struct delegation *d = j->delegation;
+    if (now >= d->ask_at)
+        ask_round(c, j, d, now, out);
+    if (d->stage == STAGE_WATCH)
+        watch(c, j, d, now, out);
+    if (d->stage == STAGE_PROPOSE) {
+        if (now >= d->again_at)
+            repeat(c, j, d, now, out);
+        promises(c, j, d, now, out);
+    }
+    if (d->stage == STAGE_REVOKE) {
+        if (now >= d->again_at)
+            repeat(c, j, d, now, out);
+        own_quiesced(c, j, d);
+        settle(c, j, d, now, out); /* the end of d, perhaps */
+    }
+}
+
+/* Is there something to watch? Members here, living or not, and the others within reach. */
+static bool wants(const struct agent_core *c, const struct ajob *j)
+{
+    const form_epoch *accepted = j->record->accepted;
+    if (!accepted || accepted->n_worlds == 0)
+        return false;
+    bool here = false, elsewhere = false;
+    for (size_t i = 0; i < accepted->n_members; i++) {
+        bool self = !strcmp(accepted->members[i]->node, c->node);
+        here |= self;
+        elsewhere |= !self;
+    }
+    return here && (!elsewhere || c->options.peer_port);
 }
 
 void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    (void)c;
-    (void)now;
-    (void)out;
+    bool can = able(c, now);
+    for (struct ajob *j = c->jobs; j; j = j->next) {
+        lease_check(c, j, now, out);
+        bool wanted = can && wants(c, j);
+        if (j->delegation && (!wanted || j->delegation->epoch != agent_job_accepted(j))) {
+            agent_delegation_free(j->delegation);
+            j->delegation = NULL;
+        }
+        if (wanted && !j->delegation)
+            j->delegation = delegation_new(c, j->record->accepted);
+        if (j->delegation)
+            delegation_tick(c, j, now, out);
+    }
 }
 
 int64_t agent_delegate_deadline(const struct agent_core *c)
 {
-    (void)c;
-    return INT64_MAX;
-}
-
-void agent_delegation_free(struct delegation *d)
-{
-    free(d);
+    int64_t due = INT64_MAX;
+    for (const struct ajob *j = c->jobs; j; j = j->next) {
+        const struct delegation *d = j->delegation;
+        if (by_delegate(j) && !j->lease_revoked)
+            due = MIN(due, j->lease_paused ? lease_end(c) : lease_pause(c));
+        if (!c->contact || !c->delegate_lease_ms || !wants(c, j))
+            continue;
+        int64_t away = c->contact_at + (int64_t)c->away_ms;
+        if (!d) {
+            if (away > c->ticked_at || c->ticked_at < lease_pause(c)) /* at once, for an epoch accepted since */
+                due = MIN(due, away);
+            continue;
+        }
+        due = MIN(due, d->ask_at);
+        if (d->stage != STAGE_WATCH)
+            due = MIN(due, MIN(d->again_at, d->until));
+    }
+    return due;
 }

@@ -1,0 +1,782 @@
+/* Epochs without a coordinator: five agents' cores in one process, workers made of a few rules, a network that loses,
+ * delays and repeats datagrams and falls apart, and a coordinator that goes away and comes back.
+ *
+ *   SEED=n       draw from that seed; that schedule only      SCHEDULES=n  how many (default 300)      TRACE=1, 2  what
+ * is said, and sent
+ *
+ * Checked all the time: an epoch has one communicator and one membership whoever accepts it; no step is trained in two
+ * epochs; an epoch goes on from the furthest step any of its members holds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/core.h"
+
+enum { N = 5, EPOCHS_MAX = 256, STEPS_MAX = 100000, NETWORK_MAX = 4096 };
+#define JOB 7
+#define AWAY_MS 1000
+#define LEASE_MS 20000
+#define TICK_MS 5
+
+typedef Titan__Internal__FormEpoch form_epoch;
+
+struct node {
+    bool alive, session;
+    int side; /* of a partition */
+    struct agent_core *core;
+    uint64_t term; /* on disk */
+    Titan__Internal__AgentJobRecord *record;
+    char name[8], address[16];
+    int64_t restart_at;
+    /* its worker, whose id is the node's index + 1 */
+    bool worker, told_hang, paused;
+    uint64_t epoch, revoked, sealed, step;
+    uint32_t phase;
+    int64_t quiet_at; /* 0 = not asked */
+};
+struct datagram {
+    int64_t at;
+    int from, to;
+    Titan__Internal__PeerMessage *m;
+};
+struct seen {
+    uint64_t epoch, members;
+    unsigned char id[16];
+    int n_members;
+    uint64_t source;
+    bool trained, ready;
+};
+
+static struct {
+    int64_t now;
+    uint64_t random;
+    struct node nodes[N];
+    bool coordinator;
+    uint64_t term, told_epoch;
+    double loss;
+    struct datagram network[NETWORK_MAX];
+    int n_network;
+    struct seen seen[EPOCHS_MAX];
+    int n_seen;
+    uint64_t committed_by[STEPS_MAX], furthest;
+    uint64_t reported; /* highest epoch in a hello or a report */
+    size_t refused;
+} w;
+
+static uint64_t draw(void) /* SplitMix64 */
+{
+    uint64_t z = (w.random += UINT64_C(0x9E3779B97F4A7C15));
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+static uint64_t below(uint64_t n)
+{
+    return draw() % n;
+}
+static bool chance(double p)
+{
+    return (double)(draw() >> 11) / (double)(UINT64_C(1) << 53) < p;
+}
+
+/* --- what everybody may see ----------------------------------------------------------------------------------------
+ */
+
+static struct seen *note_form(const form_epoch *f)
+{
+    uint64_t members = 0;
+    for (size_t i = 0; i < f->n_members; i++)
+        members |= UINT64_C(1) << f->members[i]->worker_id;
+    for (int i = 0; i < w.n_seen; i++) {
+        if (w.seen[i].epoch != f->epoch)
+            continue;
+        assert_memory_equal(w.seen[i].id, f->comm_id.data, 16);
+        assert_int_equal(w.seen[i].members, members);
+        return &w.seen[i];
+    }
+    assert_true(w.n_seen < EPOCHS_MAX);
+    struct seen *s = &w.seen[w.n_seen++];
+    *s =
+        (struct seen){.epoch = f->epoch, .members = members, .n_members = (int)f->n_members, .source = f->source_epoch};
+    assert_int_equal(f->comm_id.len, 16);
+    memcpy(s->id, f->comm_id.data, 16);
+    return s;
+}
+
+/* --- workers --------------------------------------------------------------------------------------------------------
+ */
+
+static void carry_out(int n, struct agent_actions *out);
+
+#define INPUT(n, call, ...)                                                                                            \
+    do {                                                                                                               \
+        struct agent_actions out_;                                                                                     \
+        agent_actions_init(&out_);                                                                                     \
+        call(w.nodes[n].core, ##__VA_ARGS__, w.now, &out_);                                                            \
+        carry_out(n, &out_);                                                                                           \
+        agent_actions_free(&out_);                                                                                     \
+    } while (0)
+
+static void worker_quiet(int n)
+{
+    struct node *x = &w.nodes[n];
+    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    x->quiet_at = 0;
+    x->phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED;
+    q.job_id = JOB;
+    q.worker_id = (uint64_t)n + 1;
+    q.epoch = x->epoch;
+    q.sealed_epoch = x->sealed;
+    q.last_step = x->step;
+    q.paused = x->paused;
+    m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED;
+    m.quiesced = &q;
+    INPUT(n, agent_core_worker, q.worker_id, &m);
+}
+
+static void worker_hear(int n, const Titan__Internal__AgentToWorker *m)
+{
+    struct node *x = &w.nodes[n];
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM:
+        note_form(m->form);
+        if (m->form->epoch > x->epoch && m->form->epoch > x->revoked) {
+            x->epoch = m->form->epoch;
+            x->phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
+            x->quiet_at = 0;
+            x->paused = false;
+        }
+        break;
+    case TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE:
+        x->revoked = MAX(x->revoked, m->revoke->epoch);
+        if (x->epoch <= m->revoke->epoch && x->phase != TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
+            x->quiet_at = w.now + 1 + (int64_t)below(40);
+        break;
+    case TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE:
+        if (x->epoch == m->pause->epoch && x->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING)
+            x->quiet_at = w.now + 1 + (int64_t)below(40);
+        x->paused = true;
+        break;
+    default:
+        break;
+    }
+}
+
+/* Members reach each other and have been told: they train. A step is theirs together. */
+static void group_advance(struct seen *s)
+{
+    int first = -1, n = 0;
+    bool all_training = true;
+    uint64_t step = 0;
+    for (int i = 0; i < N; i++) {
+        struct node *x = &w.nodes[i];
+        if (!(s->members >> (i + 1) & 1))
+            continue;
+        if (!x->worker || !x->alive || x->epoch != s->epoch || x->quiet_at ||
+            x->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
+            return;
+        if (first >= 0 && w.nodes[first].side != x->side)
+            return;
+        first = i;
+        n++;
+        all_training &= x->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
+        if (x->sealed && (x->sealed == s->source || x->sealed == s->epoch))
+            step = MAX(step, x->step);
+    }
+    assert_int_equal(n, s->n_members);
+    if (!all_training) { /* the state has moved: the barrier */
+        assert_int_equal(step, w.furthest);
+        for (int i = 0; i < N; i++)
+            if (s->members >> (i + 1) & 1) {
+                w.nodes[i].phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
+                w.nodes[i].sealed = s->epoch;
+                w.nodes[i].step = step;
+            }
+        return;
+    }
+    s->trained = true;
+    step++;
+    assert_true(step < STEPS_MAX);
+    assert_int_equal(w.committed_by[step], 0);
+    w.committed_by[step] = s->epoch;
+    w.furthest = step;
+    for (int i = 0; i < N; i++)
+        if (s->members >> (i + 1) & 1)
+            w.nodes[i].step = step;
+}
+
+static void workers_advance(void)
+{
+    for (int i = 0; i < N; i++)
+        if (w.nodes[i].alive && w.nodes[i].worker && w.nodes[i].quiet_at && w.now >= w.nodes[i].quiet_at)
+            worker_quiet(i);
+    for (int i = 0; i < w.n_seen; i++)
+        group_advance(&w.seen[i]);
+}
+
+static struct agent_sample sample_of(const struct node *x)
+{
+    bool training = x->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
+    return (struct agent_sample){.epoch = x->epoch,
+                                 .step = x->step,
+                                 .actions = x->step,
+                                 .phase = x->phase,
+                                 .waiting = !training || x->step, /* for peers, as a rule */
+                                 .process_state = 'S'};
+}
+
+/* --- agents ---------------------------------------------------------------------------------------------------------
+ */
+
+static void agent_up(int n)
+{
+    struct node *x = &w.nodes[n];
+    struct titan_error err = {0};
+    const struct agent_core_options options = {.node = x->name,
+                                               .device = "cpu",
+                                               .address = "10.0.0.1",
+                                               .version = "1",
+                                               .slots = 1,
+                                               .incarnation = draw(),
+                                               .seed = draw(),
+                                               .peer_port = 1};
+    assert_int_equal(agent_core_new(&options, &x->core, &err), TITAN_OK);
+    agent_core_restore_term(x->core, x->term);
+    if (x->record)
+        agent_core_restore_job(x->core, x->record);
+    if (x->worker) {
+        struct agent_sample s = sample_of(x);
+        agent_core_adopted(x->core, JOB, (uint64_t)n + 1, &s, w.now);
+    }
+    x->alive = true;
+}
+
+static void agent_dies(int n, bool with_worker)
+{
+    struct node *x = &w.nodes[n];
+    agent_core_free(x->core);
+    x->core = NULL;
+    x->alive = x->session = false;
+    x->worker &= !with_worker;
+}
+
+static void coordinator_hears(const Titan__Internal__AgentMessage *m)
+{
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
+        for (size_t i = 0; i < m->hello->n_delegated; i++)
+            w.reported = MAX(w.reported, m->hello->delegated[i]->epoch->epoch);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
+        w.reported = MAX(w.reported, m->delegated->epoch->epoch);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
+        w.refused++;
+        w.told_epoch = MAX(w.told_epoch, m->refused->seen_epoch);
+    }
+}
+
+static void coordinator_says(int n, Titan__Internal__CoordinatorMessage *m)
+{
+    m->term = w.term;
+    INPUT(n, agent_core_coordinator, m);
+}
+
+static void answer_beat(int n, uint64_t number)
+{
+    Titan__Internal__BeatAnswer answer = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    answer.number = number;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER;
+    m.beat_answer = &answer;
+    coordinator_says(n, &m);
+}
+
+static void post(int from, const char *to, const Titan__Internal__PeerMessage *m)
+{
+    for (int copies = chance(0.05) ? 2 : 1; copies > 0; copies--) {
+        if (chance(w.loss) || w.n_network == NETWORK_MAX)
+            continue;
+        for (int i = 0; i < N; i++)
+            if (!strcmp(w.nodes[i].address, to)) {
+                size_t len = titan__internal__peer_message__get_packed_size(m);
+                uint8_t *bytes = malloc(len + 1);
+                (void)titan__internal__peer_message__pack(m, bytes);
+                w.network[w.n_network++] =
+                    (struct datagram){w.now + 1 + (int64_t)below(chance(0.02) ? 900 : 30), from, i,
+                                      titan__internal__peer_message__unpack(NULL, len, bytes)};
+                free(bytes);
+            }
+    }
+}
+
+static void kill_worker(int n)
+{
+    const struct agent_exit how = {.code = -1, .signal = 9, .last_step = w.nodes[n].step};
+    if (!w.nodes[n].worker)
+        return;
+    w.nodes[n].worker = false;
+    if (w.nodes[n].alive)
+        INPUT(n, agent_core_exited, (uint64_t)n + 1, &how);
+}
+
+static void carry_out(int n, struct agent_actions *out)
+{
+    struct node *x = &w.nodes[n];
+    for (const struct agent_action *a = out->first; a; a = a->next) {
+        switch (a->kind) {
+        case AGENT_RECORD_TERM:
+            x->term = a->term;
+            break;
+        case AGENT_RECORD_JOB:
+            if (x->record)
+                titan__internal__agent_job_record__free_unpacked(x->record, NULL);
+            size_t len = titan__internal__agent_job_record__get_packed_size(a->record);
+            uint8_t *bytes = malloc(len + 1);
+            (void)titan__internal__agent_job_record__pack(a->record, bytes);
+            x->record = titan__internal__agent_job_record__unpack(NULL, len, bytes);
+            free(bytes);
+            if (x->record->accepted)
+                note_form(x->record->accepted);
+            break;
+        case AGENT_SEND:
+            if (!w.coordinator || !x->session)
+                break;
+            if (a->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT)
+                answer_beat(n, a->send->beat->number);
+            else
+                coordinator_hears(a->send);
+            break;
+        case AGENT_TELL:
+            assert_int_equal(a->worker_id, n + 1);
+            if (x->worker)
+                worker_hear(n, a->tell);
+            break;
+        case AGENT_STOP_WORKER:
+            kill_worker(n);
+            break;
+        case AGENT_SAY:
+            if (getenv("TRACE"))
+                print_message("# %6" PRId64 " %s: %s %s\n", w.now, x->name, a->text, a->pairs);
+            break;
+        case AGENT_PEER:
+            if (getenv("TRACE") && strcmp(getenv("TRACE"), "2") == 0)
+                print_message("# %6" PRId64 " %s -> %s: %d\n", w.now, x->name, a->text, a->peer->kind_case);
+            post(n, a->text, a->peer);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static void deliver(void)
+{
+    for (int i = 0; i < w.n_network; i++) {
+        struct datagram d = w.network[i];
+        if (d.at > w.now)
+            continue;
+        w.network[i--] = w.network[--w.n_network];
+        if (w.nodes[d.to].alive && w.nodes[d.from].side == w.nodes[d.to].side)
+            INPUT(d.to, agent_core_peer, d.m, w.nodes[d.from].address);
+        titan__internal__peer_message__free_unpacked(d.m, NULL);
+    }
+}
+
+/* --- the coordinator ------------------------------------------------------------------------------------------------
+ */
+
+static void welcome(int n)
+{
+    Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    w.nodes[n].session = true;
+    INPUT(n, agent_core_session_up);
+    welcome.term = w.term;
+    welcome.beat_ms = 50;
+    welcome.away_ms = AWAY_MS;
+    welcome.delegate_lease_ms = LEASE_MS;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
+    m.welcome = &welcome;
+    coordinator_says(n, &m);
+}
+
+static void form(uint64_t epoch, uint64_t source)
+{
+    static uint32_t worlds[] = {1, 2, 3, 4};
+    Titan__Internal__Member members[N], *list[N];
+    uint64_t holders[N];
+    uint64_t id[2] = {draw(), draw()};
+    form_epoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    for (int i = 0; i < N; i++) {
+        if (!w.nodes[i].worker || !w.nodes[i].session)
+            continue;
+        Titan__Internal__Member *x = &members[f.n_members];
+        titan__internal__member__init(x);
+        x->worker_id = (uint64_t)i + 1;
+        x->node = w.nodes[i].name;
+        x->address = w.nodes[i].address;
+        x->peer_address = w.nodes[i].address;
+        list[f.n_members] = x;
+        holders[f.n_members++] = x->worker_id;
+    }
+    f.job_id = JOB;
+    f.epoch = epoch;
+    f.comm_id = (ProtobufCBinaryData){16, (uint8_t *)id};
+    f.members = list;
+    f.worlds = worlds;
+    f.n_worlds = f.n_members - 1;
+    f.source = source ? TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+    f.source_epoch = source;
+    f.state_holders = holders;
+    f.n_state_holders = source ? f.n_members : 0;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM;
+    m.form = &f;
+    w.told_epoch = epoch;
+    for (int i = 0; i < N; i++)
+        if (w.nodes[i].session)
+            coordinator_says(i, &m);
+}
+
+static void revoke_epoch(uint64_t epoch)
+{
+    Titan__Internal__RevokeEpoch r = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    r.job_id = JOB;
+    r.epoch = epoch;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE;
+    m.revoke = &r;
+    for (int i = 0; i < N; i++)
+        if (w.nodes[i].session)
+            coordinator_says(i, &m);
+}
+
+static void coordinator_goes(void)
+{
+    w.coordinator = false;
+    for (int i = 0; i < N; i++)
+        if (w.nodes[i].session) {
+            w.nodes[i].session = false;
+            INPUT(i, agent_core_session_down);
+        }
+}
+
+static void coordinator_comes(void)
+{
+    w.coordinator = true;
+    w.term++;
+    for (int i = 0; i < N; i++)
+        if (w.nodes[i].alive)
+            welcome(i);
+}
+
+/* --- the world ------------------------------------------------------------------------------------------------------
+ */
+
+static void advance(int64_t ms)
+{
+    for (int64_t until = w.now + ms; w.now < until; w.now += TICK_MS) {
+        deliver();
+        workers_advance();
+        for (int i = 0; i < N; i++) {
+            struct node *x = &w.nodes[i];
+            if (!x->alive && x->restart_at && w.now >= x->restart_at) {
+                x->restart_at = 0;
+                agent_up(i);
+                if (w.coordinator)
+                    welcome(i);
+            }
+            if (!x->alive)
+                continue;
+            if (x->worker && w.now % 25 == 0) {
+                struct agent_sample s = sample_of(x);
+                INPUT(i, agent_core_sample, (uint64_t)i + 1, &s);
+            }
+            if (agent_core_deadline(x->core) <= w.now)
+                INPUT(i, agent_core_tick);
+        }
+    }
+}
+
+static void world_new(uint64_t seed)
+{
+    memset(&w, 0, sizeof(w));
+    w.random = seed;
+    w.now = 1000;
+    w.coordinator = true;
+    w.term = 1;
+    for (int i = 0; i < N; i++) {
+        struct node *x = &w.nodes[i];
+        (void)snprintf(x->name, sizeof(x->name), "n%d", i);
+        (void)snprintf(x->address, sizeof(x->address), "10.0.0.%d:1", i);
+        x->worker = true;
+        agent_up(i);
+        welcome(i);
+    }
+    form(1, 0);
+    advance(2000);
+    assert_true(w.furthest > 10);
+}
+
+static void world_free(void)
+{
+    for (int i = 0; i < N; i++) {
+        agent_core_free(w.nodes[i].core);
+        if (w.nodes[i].record)
+            titan__internal__agent_job_record__free_unpacked(w.nodes[i].record, NULL);
+    }
+    for (int i = 0; i < w.n_network; i++)
+        titan__internal__peer_message__free_unpacked(w.network[i].m, NULL);
+}
+
+static void part(unsigned others)
+{
+    for (int i = 0; i < N; i++)
+        w.nodes[i].side = others >> i & 1;
+}
+
+static uint64_t newest_trained(void)
+{
+    return w.committed_by[w.furthest];
+}
+
+/* A coordinator that is back forms the next epoch of all that live, above what it was told of and what was refused. */
+static void coordinator_takes_over(void)
+{
+    part(0);
+    coordinator_comes();
+    assert_true(w.reported == 0 || w.reported >= newest_trained());
+    revoke_epoch(MAX(w.reported, w.told_epoch));
+    advance(1500);
+    for (int tries = 0; tries < 3; tries++) {
+        size_t refused = w.refused;
+        form(MAX(w.reported, w.told_epoch) + 1, newest_trained());
+        if (w.refused == refused)
+            break;
+    }
+    uint64_t before = w.furthest;
+    advance(1000);
+    assert_true(w.furthest > before + 10);
+    assert_int_equal(newest_trained(), w.told_epoch);
+}
+
+/* --- tests ----------------------------------------------------------------------------------------------------------
+ */
+
+static void test_death_without_coordinator(void **state)
+{
+    (void)state;
+    world_new(1);
+    coordinator_goes();
+    advance(3000); /* it goes on as if nothing were */
+    assert_int_equal(newest_trained(), 1);
+    uint64_t before = w.furthest;
+    kill_worker(0); /* the delegate's own */
+    int64_t begin = w.now;
+    while (w.furthest == before && w.now < begin + 10000)
+        advance(TICK_MS);
+    print_message("# a worker dies while the coordinator is away: training again after %" PRId64 " ms\n",
+                  w.now - begin);
+    assert_true(w.now < begin + 1500);
+    assert_int_equal(newest_trained(), 1024);
+    kill_worker(3);
+    advance(2000);
+    assert_int_equal(newest_trained(), 2048);
+    coordinator_takes_over();
+    assert_true(w.reported == 2048 && w.told_epoch == 2049);
+    world_free();
+}
+
+/* others: the side without node 0. */
+static void partition(unsigned others, uint64_t seed)
+{
+    world_new(seed);
+    w.loss = 0.2;
+    coordinator_goes();
+    advance(1500);
+    part(others);
+    advance(4000);
+    unsigned bigger = __builtin_popcount(others) >= 3 ? others : ~others & ((1u << N) - 1);
+    assert_int_equal(newest_trained() % 1024, 0);
+    assert_true(newest_trained() >= 1024);
+    for (int i = 0; i < w.n_seen; i++)
+        if (w.seen[i].epoch == newest_trained())
+            assert_int_equal(w.seen[i].members, (uint64_t)bigger << 1);
+    coordinator_takes_over();
+    world_free();
+}
+
+static void test_partitions(void **state)
+{
+    (void)state;
+    partition(0x18, 2);      /* 3, 4 | 0, 1, 2: the delegate with the majority */
+    partition(0x07 << 2, 3); /* 2, 3, 4 | 0, 1: and without */
+}
+
+static void test_no_majority(void **state)
+{
+    (void)state;
+    world_new(4);
+    coordinator_goes();
+    advance(1500);
+    part(0x04); /* 2 | 0, 1, 3, 4, of which then only two are left */
+    kill_worker(1);
+    agent_dies(3, true);
+    advance(6000);
+    assert_int_equal(newest_trained(), 1);
+    coordinator_takes_over();
+    world_free();
+}
+
+static void test_lease_ends(void **state)
+{
+    (void)state;
+    world_new(5);
+    coordinator_goes();
+    advance(1500);
+    kill_worker(4);
+    advance(3000);
+    assert_int_equal(newest_trained(), 1024);
+    advance(LEASE_MS);
+    uint64_t at = w.furthest;
+    advance(3000);
+    assert_int_equal(w.furthest, at); /* paused, all of them */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(w.nodes[i].phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED);
+    coordinator_takes_over();
+    world_free();
+}
+
+static void test_not_while_heard(void **state)
+{
+    (void)state;
+    world_new(6);
+    kill_worker(2);
+    advance(5000);
+    assert_int_equal(newest_trained(), 1); /* the coordinator's to decide */
+    for (int i = 0; i < N; i++)
+        assert_int_equal(agent_core_counters(w.nodes[i].core)->promises, 0);
+    world_free();
+}
+
+/* The delegate dies at every moment of its work. */
+static void test_delegate_dies(void **state)
+{
+    (void)state;
+    int64_t slowest = 0;
+    for (int64_t after = 0; after < 1200; after += 15) {
+        world_new(100 + (uint64_t)after);
+        w.loss = 0.1;
+        coordinator_goes();
+        advance(1500);
+        kill_worker(4);
+        advance(after);
+        agent_dies(0, true);
+        uint64_t before = w.furthest;
+        int64_t begin = w.now;
+        advance(TICK_MS);
+        while (w.furthest <= before + 1 && w.now < begin + 20000)
+            advance(TICK_MS);
+        slowest = MAX(slowest, w.now - begin);
+        assert_true(w.now < begin + 10000);
+        coordinator_takes_over();
+        world_free();
+    }
+    print_message("# a delegate dies at any moment: the others train again after %" PRId64 " ms at most\n", slowest);
+}
+
+static void random_fault(void)
+{
+    switch (below(6)) {
+    case 0:
+        kill_worker((int)below(N));
+        break;
+    case 1: {
+        int n = (int)below(N);
+        if (w.nodes[n].alive) {
+            agent_dies(n, chance(0.3));
+            w.nodes[n].restart_at = w.now + 1 + (int64_t)below(2000);
+        }
+        break;
+    }
+    case 2:
+    case 3:
+        part((unsigned)below(1u << N));
+        break;
+    case 4:
+        part(0);
+        break;
+    default:
+        if (w.coordinator)
+            coordinator_goes();
+    }
+}
+
+static uint64_t n_delegated, last_seed;
+
+static int say_seed(void **state)
+{
+    (void)state;
+    print_message("# the last schedule was of SEED=%" PRIu64 "\n", last_seed);
+    return 0;
+}
+
+static void schedule(uint64_t seed)
+{
+    world_new(seed);
+    w.loss = (double)below(40) / 100;
+    coordinator_goes();
+    advance((int64_t)below(2500));
+    for (int i = 0; i < 8 && w.now < 14000; i++) {
+        random_fault();
+        advance((int64_t)below(2000));
+    }
+    n_delegated += newest_trained() > 1;
+    int living = 0;
+    for (int i = 0; i < N; i++)
+        living += w.nodes[i].worker;
+    advance(2500); /* who restarts is back */
+    if (living > 0) {
+        bool holder = false; /* of the furthest step */
+        for (int i = 0; i < N; i++)
+            holder |= w.nodes[i].worker && w.nodes[i].step == w.furthest && w.nodes[i].sealed == newest_trained();
+        if (holder)
+            coordinator_takes_over();
+    }
+    world_free();
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    const char *seed = getenv("SEED"), *count = getenv("SCHEDULES");
+    uint64_t n = seed ? 1 : count ? strtoull(count, NULL, 10) : 300;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t s = seed ? strtoull(seed, NULL, 10) : 1000 + i;
+        last_seed = s;
+        schedule(s);
+    }
+    print_message("# %" PRIu64 " of %" PRIu64 " schedules trained delegated epochs\n", n_delegated, n);
+    assert_true(seed || n_delegated > n / 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_death_without_coordinator),
+        cmocka_unit_test(test_partitions),
+        cmocka_unit_test(test_no_majority),
+        cmocka_unit_test(test_lease_ends),
+        cmocka_unit_test(test_not_while_heard),
+        cmocka_unit_test(test_delegate_dies),
+        cmocka_unit_test_teardown(test_random, say_seed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
