@@ -144,6 +144,10 @@ test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/ba
 	@$(MAKE) --no-print-directory -j$(shell nproc) tests
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh -- $(if $(T),$(filter $(T:%=$(BUILD)/tests/%%) $(T:%=tests/%%),$(test_bins) $(test_scripts)),$(test_bins) $(test_scripts))
 
+.PHONY: model
+model: ## check the membership protocol's model with spin, also at random for larger clusters (SECONDS_EACH=60)
+	@tests/model/run.sh all
+
 clean: ## remove everything built
 	rm -rf build
 
