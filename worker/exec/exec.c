@@ -901,7 +901,9 @@ static titan_status run_action(struct exec *e, int index, int done, const struct
                            .err = &fault};
 
     progress_action();
-    titan_status status = a->op == OP_AGREE ? prepare(e, &fault) : TITAN_OK;
+    titan_status status = failpoint("exec.action", &fault);
+    if (status == TITAN_OK && a->op == OP_AGREE)
+        status = prepare(e, &fault);
     if (status == TITAN_OK)
         status = issue(&c, index, done);
     if (status == TITAN_OK)
