@@ -159,6 +159,7 @@ def preemption():
         assert d.status(low)["restarts"] == 0 and d.status(low)["preemptions"] == 1
         one_by_one(d.lines("metrics", low))
         d.ok("cancel", low, mid)
+        d.ok("admin", "verify", "--rederive", d.state)
 
 
 def quarantined_node():
@@ -188,6 +189,7 @@ def quarantined_node():
         assert losses == [{"cause": "crash", "count": 3, "budget": 10, "window_s": 86400}], losses
         c.ctl("undrain", "n1")
         assert c.nodes()["n1"] == "ready"
+        c.ctl("admin", "verify", "--rederive", c.dir / "c")
         c.ctl("cancel", job)
 
 
