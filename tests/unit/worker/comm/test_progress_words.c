@@ -105,8 +105,11 @@ static void watch(const struct comm_ops *ops, enum where where)
     scene->where = where;
     ranks_init(&ranks, ops, 2, RANKS_THREAD);
     ranks_start(&ranks, false, member, scene);
-    while (!atomic_load(&scene->stands) || !atomic_load(&waits->actions) || atomic_load(&waits->waiting) == 0)
-        (void)usleep(SAMPLE_US);  /* ranks end by themselves when this never comes */
+    const int64_t until = clock_mono_ns() + INT64_C(20000000000);
+    while (!atomic_load(&scene->stands) || !atomic_load(&waits->actions) || atomic_load(&waits->waiting) == 0) {
+        assert_true(clock_mono_ns() < until);
+        (void)usleep(SAMPLE_US);
+    }
     (void)usleep(10 * SAMPLE_US); /* whatever is still being queued */
     const uint64_t at = atomic_load(&hangs->actions), other = atomic_load(&waits->actions);
     for (int i = 0; i < SAMPLES; i++) {
