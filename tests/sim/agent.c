@@ -502,6 +502,14 @@ void agent_end(int h)
         free(o->bytes);
         free(o);
     }
+    const struct agent_counters *k = agent_core_counters(a->core);
+    totals->fenced_terms += k->fenced_terms;
+    totals->fenced_epochs += k->fenced_epochs;
+    totals->refused += k->refused;
+    totals->stalls += k->stalls;
+    totals->kills += k->kills;
+    totals->promises += k->promises;
+    totals->delegated += k->delegated;
     agent_core_free(a->core);
     free(a);
     S->hosts[h].agent = NULL;

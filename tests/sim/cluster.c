@@ -299,8 +299,14 @@ static void end(void)
         for (int id = 0; id <= SIM_JOBS; id++)
             free(S->hosts[h].records[id].bytes);
     }
-    for (uint64_t i = 1; i <= S->last_proc; i++)
+    for (uint64_t i = 1; i <= S->last_proc; i++) {
+        if (S->procs[i].member) {
+            const struct member_counters *k = &member_state(S->procs[i].member)->counters;
+            totals->fenced_orders += k->fenced + k->stale + k->conflicts + k->nonsense;
+            totals->duplicates += k->duplicates;
+        }
         member_close(S->procs[i].member);
+    }
     coord_kill(-1);
     disk_close();
     net_reset();

@@ -179,6 +179,7 @@ static bool from_memory(struct comm *c)
     for (int r = 0; r < c->ranks; r++) {
         const struct proc *p = &S->procs[c->workers[r]];
         there += p->sealed.epoch == epoch || p->unsealed.epoch == epoch;
+        totals->sealed_in_part += p->unsealed.epoch == epoch;
     }
     c->rung = there == found.world ? RUNG_MEMORY : replica ? RUNG_REPLICA : RUNG_BUDDY;
     c->rolled_forward = rolled;
@@ -276,7 +277,7 @@ static void try_open(struct comm *c)
     }
     for (int r = 0; r < n; r++) {
         struct proc *p = &S->procs[c->workers[r]];
-        usec takes = between(CHANCE_WORK, 20, chance(CHANCE_WORK, 90) ? MS : 20 * MS);
+        usec takes = between(CHANCE_WORK, 20, chance(CHANCE_WORK, 80) ? MS : 20 * MS);
         (void)at(S->now + takes, &pass, p->id, about(p, barrier));
     }
 }
