@@ -160,6 +160,12 @@ static void strike(const struct fault *f)
     case FAULT_WORKERS_KILL:
         trouble_worker(f);
         break;
+    case FAULT_KILL_AT_AGREE:
+        S->kill_at_agree = f->pick | 1;
+        break;
+    case FAULT_KILL_AT_SEAL:
+        S->kill_at_seal = f->pick | 1;
+        break;
     case FAULT_COMM_BREAK:
         training_break(f->pick);
         break;

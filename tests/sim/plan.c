@@ -9,6 +9,8 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_WORKER_HANG] = "worker hangs",
     [FAULT_WORKER_STOP] = "worker stopped",
     [FAULT_WORKERS_KILL] = "two workers killed",
+    [FAULT_KILL_AT_AGREE] = "worker killed in the agreement on a step",
+    [FAULT_KILL_AT_SEAL] = "worker killed while state is sealed",
     [FAULT_COMM_BREAK] = "communicator breaks",
     [FAULT_STARTS_FAIL] = "starts fail",
     [FAULT_AGENT_KILL] = "agent killed",
@@ -45,7 +47,8 @@ static const struct {
 } kinds[FAULT_KINDS] = {
     [FAULT_WORKER_KILL] = {20, 0, 0},      [FAULT_WORKER_EXIT] = {6, 0, 0},
     [FAULT_WORKER_HANG] = {5, 0, 0},       [FAULT_WORKER_STOP] = {5, 50, 4000},
-    [FAULT_WORKERS_KILL] = {8, 0, 100},    [FAULT_COMM_BREAK] = {6, 0, 0},
+    [FAULT_WORKERS_KILL] = {8, 0, 100},    [FAULT_KILL_AT_AGREE] = {8, 0, 0},
+    [FAULT_KILL_AT_SEAL] = {6, 0, 0},      [FAULT_COMM_BREAK] = {6, 0, 0},
     [FAULT_STARTS_FAIL] = {3, 100, 2000},  [FAULT_AGENT_KILL] = {7, 50, 12000},
     [FAULT_AGENT_STOP] = {4, 50, 5000},    [FAULT_NODE_POWER] = {6, 200, 9000},
     [FAULT_COORD_KILL] = {8, 20, 4000},    [FAULT_COORD_KILL_AT_COMMIT] = {10, 20, 4000},

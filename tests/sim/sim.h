@@ -55,11 +55,13 @@ typedef Titan__Internal__AgentToWorker order_message;
 enum fault_kind {
     FAULT_WORKER_KILL,
     FAULT_WORKER_EXIT,
-    FAULT_WORKER_HANG,  /* its training thread stands still, its control thread answers */
-    FAULT_WORKER_STOP,  /* SIGSTOP, and SIGCONT later */
-    FAULT_WORKERS_KILL, /* two, some milliseconds apart */
-    FAULT_COMM_BREAK,   /* an epoch's communicator fails though all its members live */
-    FAULT_STARTS_FAIL,  /* workers started meanwhile end at once */
+    FAULT_WORKER_HANG,   /* its training thread stands still, its control thread answers */
+    FAULT_WORKER_STOP,   /* SIGSTOP, and SIGCONT later */
+    FAULT_WORKERS_KILL,  /* two, some milliseconds apart */
+    FAULT_KILL_AT_AGREE, /* while the members learn that a step is committed */
+    FAULT_KILL_AT_SEAL,
+    FAULT_COMM_BREAK,  /* an epoch's communicator fails though all its members live */
+    FAULT_STARTS_FAIL, /* workers started meanwhile end at once */
     FAULT_AGENT_KILL,
     FAULT_AGENT_STOP,
     FAULT_NODE_POWER,
@@ -180,7 +182,8 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(inputs)                                                                                                          \
     X(events)                                                                                                          \
     X(completed)                                                                                                       \
-    X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy) \
+    X(failed)                                                                                                          \
+    X(cancelled) X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy)           \
         X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives)       \
             X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked)            \
                 X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms)     \
@@ -499,7 +502,8 @@ struct sim {
     struct comm comms[SIM_COMMS];
     int n_comms;
     uint64_t ckpt_numbers;
-    bool leases; /* the coordinator gives them: runs on the far side of a cut stop */
+    uint32_t kill_at_agree, kill_at_seal; /* armed: whom to kill at the next such barrier; 0 = not */
+    bool leases;                          /* the coordinator gives them: runs on the far side of a cut stop */
     struct told told[SIM_JOBS + 1][SIM_EPOCHS];
     struct ledger ledgers[SIM_JOBS + 1];
     struct disk_ckpt ckpts[SIM_CKPTS];

@@ -253,6 +253,24 @@ static int barrier_ranks(const struct comm *c, int barrier)
     return barrier <= SEAL ? c->ranks : c->world;
 }
 
+static void on_struck(const struct ev *e)
+{
+    proc_end(e->a, -1, 9, "fault");
+}
+
+/* One of them dies while the others pass, some before and some after they would hear of it. */
+static usec strike_at(const struct comm *c, int barrier, int n)
+{
+    static const struct handler struck = {"killed at a barrier", on_struck, TARGET_WORLD};
+    uint32_t *armed = agrees(barrier) ? &S->kill_at_agree : barrier == SEAL ? &S->kill_at_seal : NULL;
+    if (!armed || !*armed || n == 1)
+        return 0;
+    uint64_t victim = c->workers[*armed % (uint32_t)n];
+    *armed = 0;
+    (void)at(S->now + between(CHANCE_WORK, 0, 2 * MS), &struck, victim, 0);
+    return 20 * MS;
+}
+
 static void try_open(struct comm *c)
 {
     int barrier = c->opened, n = barrier_ranks(c, barrier);
@@ -275,9 +293,10 @@ static void try_open(struct comm *c)
         c->agreed = c->orders;
         c->orders = 0;
     }
+    usec spread = strike_at(c, barrier, n);
     for (int r = 0; r < n; r++) {
         struct proc *p = &S->procs[c->workers[r]];
-        usec takes = between(CHANCE_WORK, 20, chance(CHANCE_WORK, 80) ? MS : 20 * MS);
+        usec most = chance(CHANCE_WORK, 80) ? MS : 20 * MS, takes = between(CHANCE_WORK, 20, MAX(most, spread));
         (void)at(S->now + takes, &pass, p->id, about(p, barrier));
     }
 }
