@@ -35,6 +35,26 @@ static uint64_t newest_sealed(const struct jobrec *j)
     return newest;
 }
 
+static bool all_hold_current(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        if (!j->seats[i].worker || !source_holds(j->seats[i].worker, j->status.epoch))
+            return false;
+    return true;
+}
+
+/* Has everybody who held the source of the current epoch kept it, because that one was not sealed for them? Then nobody
+ * has made a step in the current epoch, and both are of one step. */
+static bool all_kept_source(const struct jobrec *j)
+{
+    for (size_t i = 0; i < j->n_holders; i++) {
+        const struct workrec *w = job_worker(j, j->holders[i]);
+        if (!w || w->state != WORKER_READY || w->sealed != j->source_epoch)
+            return false;
+    }
+    return j->source_epoch && j->n_holders > 0;
+}
+
 /* The step of the furthest holder of that epoch; *ret_reach: the one it can be brought to without a peer's data. */
 static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_reach)
 {
@@ -65,7 +85,11 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
 
 void source_choose(struct jobrec *j)
 {
-    uint64_t reach = 0, epoch = newest_sealed(j), step = furthest(j, epoch, &reach);
+    uint64_t reach = 0, epoch = newest_sealed(j);
+    /* A part of the newest may be gone with its holder, while the one before it is whole. */
+    if (epoch == j->status.epoch && !all_hold_current(j) && all_kept_source(j))
+        epoch = j->source_epoch;
+    uint64_t step = furthest(j, epoch, &reach);
     const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
     if (newest && newest->step > reach)
         epoch = 0; /* whoever holds it has been out of the run for long */
