@@ -34,6 +34,7 @@ struct agent {
     struct order *orders, **orders_tail;
     bool carrying_out, writing, sampling;
     usec tick_at, retry;
+    bool ending;           /* its session */
     uint64_t hearing_term; /* of the coordinator's message it hears now; 0 = of none */
 };
 
@@ -370,6 +371,7 @@ static void do_action(int h, const struct agent_action *x)
         net_up(h, &x->send->base);
         break;
     case AGENT_END_SESSION:
+        agent_of(h)->ending = true;
         TRACE("agent %s ends its session: %s", host->name, x->text);
         net_end(h);
         break;
@@ -521,6 +523,7 @@ void agent_end(int h)
 void agent_session(int h, bool open, bool was_open)
 {
     struct agent *a = agent_of(h);
+    a->ending = false;
     if (open) {
         sample_all(h);
         CORE(h, agent_core_session_up);
@@ -534,9 +537,14 @@ void agent_session(int h, bool open, bool was_open)
 
 void agent_hears(int h, const coord_message *m)
 {
-    agent_of(h)->hearing_term = m->term;
+    struct agent *a = agent_of(h);
+    uint64_t seen = agent_core_term(a->core), fenced = agent_core_counters(a->core)->fenced_terms;
+    bool listens = agent_core_welcome(a->core) && !a->ending;
+    a->hearing_term = m->term;
     CORE(h, agent_core_coordinator, m);
-    agent_of(h)->hearing_term = 0;
+    a->hearing_term = 0;
+    CHECK("I2", !listens || m->term == 0 || m->term >= seen || agent_core_counters(a->core)->fenced_terms > fenced,
+          "agent %s has seen term %llu and takes a message of %llu", S->hosts[h].name, LL(seen), LL(m->term));
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME && agent_core_welcome(agent_of(h)->core))
         agent_of(h)->retry = 20 * MS;
 }

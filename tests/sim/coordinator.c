@@ -312,3 +312,8 @@ void coord_drain(int node, bool drain)
     TRACE("%s of %s: %s", drain ? "drain" : "undrain", S->hosts[node].name, titan_status_name(status));
     take(&b, 0, 0);
 }
+
+void coord_ask_later(int job, usec wait)
+{
+    (void)at(S->now + wait, &again, (uint64_t)job, 0);
+}

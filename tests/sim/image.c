@@ -55,6 +55,7 @@ static void add_epoch(struct image_job *j, const struct change *c)
     copy->checkpoint = j->paths[e->number];
     j->newest = e->number;
     totals->epochs++;
+    must_include(copy);
     CHECK("I11", world_set_has(&j->job.spec.worlds, e->world_size), "epoch of a forbidden size %u", e->world_size);
 }
 
@@ -149,6 +150,8 @@ static void move_job(struct image_job *j, const struct change *c)
     CHECK("I11", j->job.state != JOB_RUNNING || strncmp(j->reason, "waiting", 7) != 0, "job %llu runs and waits",
           LL(c->job.id));
     take_status(j, c);
+    if (S->plan->late_cancel && sm_final(&job_sm, (int)j->job.state))
+        coord_ask_later((int)j->job.id, between(CHANCE_HOST, 0, 30 * MS));
 }
 
 static void move_run(struct image_job *j, const struct change *c)

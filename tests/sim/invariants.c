@@ -163,6 +163,33 @@ static bool was_sealed(uint64_t job, uint64_t epoch)
     return c && c->sealed;
 }
 
+/* Who held all of the newest step between them is named by the next epoch, as members or leavers, as far as they are
+ * there: nobody's part is dropped. */
+void must_include(const struct epoch *e)
+{
+    const struct ledger *l = &S->ledgers[e->job_id];
+    uint64_t there[SIM_RANKS], named[SIM_RANKS];
+    int n_there = 0, n_named = 0;
+    for (uint64_t i = 1; i <= S->image.last_worker && n_there < SIM_RANKS; i++) {
+        const struct image_worker *w = &S->image.workers[i];
+        if (w->w.job_id == e->job_id && w->w.state == WORKER_READY && S->procs[i].alive && S->procs[i].comm == 0)
+            there[n_there++] = i;
+    }
+    for (uint32_t i = 0; i < e->world_size + e->leavers; i++)
+        if (S->procs[e->workers[i]].alive)
+            named[n_named++] = e->workers[i];
+    for (uint64_t epoch = 1; epoch < e->number; epoch++) {
+        struct holding found, all;
+        bool replica, rolled;
+        if (!was_sealed(e->job_id, epoch) || !must_cover(there, n_there, epoch, &all, &replica, &rolled) ||
+            all.step != l->top || all.content != l->content[l->top])
+            continue;
+        CHECK("I3", must_cover(named, n_named, epoch, &found, &replica, &rolled) && found.step == all.step,
+              "job %llu epoch %llu is formed without somebody who holds a part of step %llu", LL(e->job_id),
+              LL(e->number), LL(l->top));
+    }
+}
+
 static void forget_steps_above(const struct comm *c, struct ledger *l)
 {
     struct holding found;

@@ -159,6 +159,7 @@ void plan_make(struct plan *p, uint64_t seed)
     p->seed = seed;
     bool large = roll(&d, 0, 49) == 0;
     p->store = roll(&d, 0, 39) == 0;
+    p->late_cancel = roll(&d, 0, 5) == 0;
     p->quarantine = roll(&d, 0, 5) == 0;
     p->nodes = (int)roll(&d, 2, large ? SIM_NODES : 4);
     p->jobs = large ? (int)roll(&d, 2, SIM_JOBS) : (int)roll(&d, 0, 2) == 0 ? 2 : 1;

@@ -111,7 +111,8 @@ struct plan {
     usec submit_at[SIM_JOBS + 1];
     bool store; /* on SQLite, not only on the image of what is committed */
     bool quarantine;
-    usec quiet_at; /* every fault is over */
+    bool late_cancel; /* of a job that has just ended */
+    usec quiet_at;    /* every fault is over */
     struct fault faults[SIM_FAULTS];
     int n_faults;
 };
@@ -183,12 +184,13 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(events)                                                                                                          \
     X(completed)                                                                                                       \
     X(failed)                                                                                                          \
-    X(cancelled) X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy)           \
-        X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives)       \
-            X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked)            \
-                X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms)     \
-                    X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams)               \
-                        X(leases_over) X(started_again)
+    X(cancelled)                                                                                                       \
+    X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint)     \
+        X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives)           \
+            X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints)            \
+                X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs)   \
+                    X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams) X(leases_over)                 \
+                        X(started_again)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -299,6 +301,7 @@ void coord_stop(usec lasts);
 void coord_hears(uint64_t session, const void *bytes, uint32_t len);
 void coord_session_closed(uint64_t session);
 void coord_request(int job); /* submit, or cancel when it is there */
+void coord_ask_later(int job, usec wait);
 void coord_resize(int job, uint32_t workers);
 void coord_drain(int node, bool drain);
 struct core_time coord_now(void);
@@ -401,6 +404,7 @@ struct proc {
     usec tick_at;
     uint64_t actions, busy_ns;
     int comm, rank;   /* index + 1; 0 = in none */
+    bool held;        /* something, when it entered */
     uint64_t entered; /* newest epoch */
     struct holding sealed, unsealed;
     bool prepared;           /* the step after sealed.step */
@@ -439,6 +443,8 @@ struct ledger {
 /* The stored step of a job falls. */
 void must_fall(struct image_job *j, const struct job_status *s);
 /* What is stored about where an epoch's state came from. */
+/* An epoch is formed. */
+void must_include(const struct epoch *e);
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin);
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);

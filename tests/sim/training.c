@@ -62,6 +62,9 @@ static void leave(struct proc *p, bool paused)
     p->comm = 0;
     p->pausing = p->waiting = false;
     c->out[rank] = true;
+    CHECK("I3", !p->held || p->sealed.epoch || (rank >= c->world && c->sealed),
+          "worker %llu held the state of job %llu, and nothing when it leaves epoch %llu", LL(p->id), LL(p->job),
+          LL(c->epoch));
     struct quiesced q = {.epoch = c->epoch,
                          .last_step = p->sealed.epoch ? p->sealed.step : 0,
                          .paused = paused,
@@ -567,6 +570,7 @@ static void enter(struct proc *p, const struct epoch_view *v)
     p->comm = (int)(c - S->comms) + 1;
     p->rank = v->rank;
     p->entered = v->epoch;
+    p->held = p->sealed.epoch != 0;
     if (c->over) /* somebody came and went before */
         (void)at(S->now + between(CHANCE_WORK, MS, 100 * MS), &failed, p->id, (uint64_t)p->comm);
     work_towards(p, CONNECT);

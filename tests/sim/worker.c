@@ -106,6 +106,10 @@ void worker_hears(struct proc *p, const order_message *m)
     const struct member_state was = *member_state(p->member);
     (void)member_hear(p->member, m, now_of(p));
     const struct member_state *is = member_state(p->member);
+    CHECK("I2",
+          m->term >= was.term || m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE ||
+              is->counters.fenced + is->counters.nonsense > was.counters.fenced + was.counters.nonsense,
+          "worker %llu has seen term %llu and takes an order of %llu", LL(p->id), LL(was.term), LL(m->term));
     if (m->term < was.term && m->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE)
         CHECK("I2",
               is->seen == was.seen && is->offered == was.offered && is->revoked == was.revoked &&
