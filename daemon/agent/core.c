@@ -768,7 +768,6 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
         hung ? agent_action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch) : (char *)reason;
     exited.last_step = how->last_step;
     exited.cause = exit_cause(w, how, !how->not_started);
-    exited.oom = how->out_of_memory;
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
     ended_add(c, w, &m);
     if (!c->draining || !c->quiet)

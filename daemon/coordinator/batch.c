@@ -16,6 +16,7 @@ void batch_init(struct batch *b)
     memset(b, 0, sizeof(*b));
     b->changes_tail = &b->changes;
     b->messages_tail = &b->messages;
+    b->answers_tail = &b->answers;
     b->metrics_tail = &b->metrics;
 }
 
@@ -30,7 +31,7 @@ void batch_free(struct batch *b)
 
 bool batch_empty(const struct batch *b)
 {
-    return !b->changes && !b->messages && !b->metrics && !b->drops;
+    return !b->changes && !b->messages && !b->answers && !b->metrics && !b->drops;
 }
 
 void *batch_alloc(struct batch *b, size_t bytes)
@@ -79,8 +80,8 @@ struct change *batch_change(struct batch *b, enum change_kind kind)
     return c;
 }
 
-Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,
-                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body)
+static Titan__Internal__CoordinatorMessage *add_message(struct batch *b, struct batch_message ***tail, uint64_t session,
+                                                        Titan__Internal__CoordinatorMessage__KindCase kind, void *body)
 {
     struct batch_message *m = batch_alloc(b, sizeof(*m));
     m->session = session;
@@ -89,9 +90,21 @@ Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t ses
     m->message->term = b->term;
     m->message->kind_case = kind;
     m->message->welcome = body; /* all members of the oneof are pointers */
-    *b->messages_tail = m;
-    b->messages_tail = &m->next;
+    **tail = m;
+    *tail = &m->next;
     return m->message;
+}
+
+Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,
+                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body)
+{
+    return add_message(b, &b->messages_tail, session, kind, body);
+}
+
+Titan__Internal__CoordinatorMessage *batch_answer(struct batch *b, uint64_t session,
+                                                  Titan__Internal__CoordinatorMessage__KindCase kind, void *body)
+{
+    return add_message(b, &b->answers_tail, session, kind, body);
 }
 
 struct metric *batch_metric(struct batch *b)

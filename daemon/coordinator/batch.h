@@ -25,6 +25,7 @@ struct batch {
     uint64_t term; /* every message says it */
     struct change *changes, **changes_tail;
     struct batch_message *messages, **messages_tail;
+    struct batch_message *answers, **answers_tail; /* rest on nothing that is not stored: they leave at once */
     struct batch_metric *metrics, **metrics_tail;
     struct batch_drop *drops;
     struct batch_chunk *chunks;
@@ -45,6 +46,9 @@ struct change *batch_change(struct batch *b, enum change_kind kind);
 /* Appended: body is the member of the oneof selected by kind, allocated with batch_alloc. */
 Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,
                                                    Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
+/* The same for a message that does not wait for the store: beats are answered however slow the disk is. */
+Titan__Internal__CoordinatorMessage *batch_answer(struct batch *b, uint64_t session,
+                                                  Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
 struct metric *batch_metric(struct batch *b);
 void batch_drop(struct batch *b, uint64_t session);
 

@@ -213,7 +213,8 @@ static void finish_commit(struct coordinator *c, struct commit *k)
     }
     if (!c->closing) {
         log_changes(c, &k->batch);
-        release_messages(c, &k->batch);
+        if (!core_fenced(c->core))
+            release_messages(c, &k->batch);
         poke_watchers(c, &k->batch);
     }
     batch_free(&k->batch);
@@ -251,9 +252,19 @@ static void commit_returned(void *arg, const struct titan_error *err)
 
 static void set_timer(struct coordinator *c);
 
+/* What does not wait for the store. */
+static void send_answers(struct coordinator *c, struct batch *batch)
+{
+    for (const struct batch_message *m = batch->answers; m; m = m->next)
+        session_tell(c, m->session, m->message);
+    batch->answers = NULL;
+    batch->answers_tail = &batch->answers;
+}
+
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg)
 {
     take_metrics(c, batch);
+    send_answers(c, batch);
     set_timer(c);
     if (!batch->changes && !batch->messages && !batch->drops && !done) {
         batch_free(batch);
@@ -270,6 +281,7 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         k->batch.messages_tail = &k->batch.messages;
     if (!k->batch.metrics)
         k->batch.metrics_tail = &k->batch.metrics;
+    k->batch.answers_tail = &k->batch.answers;
     batch_init(batch);
     k->turn = c->next_turn++;
     k->done = done;
@@ -286,6 +298,7 @@ titan_status shell_accepts(const struct coordinator *c, struct titan_error *err)
 {
     if (c->closing)
         return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    TRY(core_accepts(c->core, err));
     if (c->stalled) {
         if (err)
             *err = c->stall;
@@ -355,8 +368,13 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .next_worker_id = last_worker + 1,
         .jobs_dir = c->jobs_dir,
         .beat_ms = c->options.beat_ms,
+        .suspect_ms = c->options.suspect_ms,
+        .confirm_ms = c->options.confirm_ms,
         .node_timeout_ms = c->options.node_timeout_ms,
         .quarantine_crashes = c->options.quarantine_crashes,
+        .reachable_ms = c->options.reachable_ms,
+        .away_ms = c->options.away_ms,
+        .delegate_lease_ms = c->options.delegate_lease_ms,
     };
     TRY(core_new(&options, &c->core, err));
     return core_restore(c->core, db, shell_now(), err);
@@ -378,8 +396,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     c->loop = loop;
     log_init(&c->log, "coordinator", "%s", "");
     c->options = *options;
-    c->options.beat_ms = options->beat_ms ? options->beat_ms : 200;
-    c->options.node_timeout_ms = options->node_timeout_ms ? options->node_timeout_ms : 2000;
+    c->options.beat_ms = options->beat_ms ? options->beat_ms : 50;
     c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
     c->started_wall_ms = clock_wall_ms();
     c->commits_tail = &c->commits;

@@ -33,9 +33,13 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     c->options = *options;
 #define DEFAULT(field, value) c->options.field = c->options.field ? c->options.field : (value)
-    DEFAULT(beat_ms, 200);
-    DEFAULT(node_timeout_ms, 2000);
-    DEFAULT(adopt_ms, 3 * c->options.node_timeout_ms);
+    DEFAULT(beat_ms, 50);
+    DEFAULT(suspect_ms, 5 * c->options.beat_ms);
+    DEFAULT(confirm_ms, 3 * c->options.beat_ms);
+    DEFAULT(node_timeout_ms, 20 * c->options.beat_ms);
+    DEFAULT(reachable_ms, 100 * c->options.beat_ms);
+    DEFAULT(away_ms, 2 * c->options.node_timeout_ms);
+    DEFAULT(adopt_ms, MAX(3 * c->options.node_timeout_ms, 6000u));
     DEFAULT(start_ms, 120000);
     DEFAULT(quiesce_ms, 1200);
     DEFAULT(pause_ms, 60000);
@@ -95,6 +99,7 @@ void core_free(struct core *c)
     }
     queue_free(c);
     free(c->jobs_dir);
+    free(c->fenced_by);
     free(c);
 }
 
@@ -110,10 +115,25 @@ struct noderec *core_find_node(const struct core *c, const char *name)
 
 struct noderec *core_find_session(const struct core *c, uint64_t session)
 {
-    struct noderec *n = c->nodes;
+    struct noderec *n = c->sessions[session % CORE_BUCKETS];
     while (n && n->session != session)
-        n = n->next;
+        n = n->session_next;
     return n;
+}
+
+void core_set_session(struct core *c, struct noderec *n, uint64_t session)
+{
+    if (n->session) {
+        struct noderec **at = &c->sessions[n->session % CORE_BUCKETS];
+        while (*at != n)
+            at = &(*at)->session_next;
+        *at = n->session_next;
+    }
+    n->session = session;
+    if (session) {
+        n->session_next = c->sessions[session % CORE_BUCKETS];
+        c->sessions[session % CORE_BUCKETS] = n;
+    }
 }
 
 struct noderec *core_add_node(struct core *c, const char *name)
@@ -192,8 +212,11 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
 {
     /* When the process itself stood still (stopped, starved), silence says nothing about the nodes. */
     int64_t stall = c->last_input ? now.mono_ms - c->last_input - 2 * (int64_t)c->options.beat_ms : 0;
-    for (struct noderec *n = c->nodes; n && stall > 0; n = n->next)
+    for (struct noderec *n = c->nodes; n && stall > 0; n = n->next) {
         n->seen_mono += stall;
+        n->probe.at += n->probe.at ? stall : 0;
+        c->late_mono = now.mono_ms;
+    }
     c->last_input = now.mono_ms;
     c->now = now;
     c->out = out;
@@ -208,6 +231,8 @@ void core_finish(struct core *c)
 
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out)
 {
+    if (core_fenced(c))
+        return; /* it is stored; whoever comes after us finds it there */
     core_begin(c, now, out);
     core_add_job(c, job);
     c->slots_changed = true;
@@ -217,6 +242,7 @@ void core_submitted(struct core *c, const struct job *job, struct core_time now,
 titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,
                          struct batch *out, enum job_state *ret_state, struct titan_error *err)
 {
+    TRY(core_accepts(c, err));
     struct jobrec *j = core_find_job(c, job_id);
     if (!j)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
@@ -236,8 +262,10 @@ titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, ui
 
 void core_tick(struct core *c, struct core_time now, struct batch *out)
 {
+    if (core_fenced(c))
+        return;
     core_begin(c, now, out);
-    node_tick(c);
+    detect_tick(c);
     policy_tick(c);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
@@ -248,38 +276,72 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
 
 int64_t core_deadline(const struct core *c)
 {
-    int64_t at = node_deadline(c);
+    if (core_fenced(c))
+        return INT64_MAX;
+    int64_t at = detect_deadline(c);
     for (const struct jobrec *j = c->active; j; j = j->next)
         at = MIN(at, job_deadline(j, c->now.mono_ms));
     return at;
 }
 
+static void answer_beat(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *beat)
+{
+    Titan__Internal__BeatAnswer *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__beat_answer__init(m);
+    m->number = beat->number;
+    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER, m);
+    n->answered_mono = c->now.mono_ms;
+}
+
+/* What an agent says of a worker. */
+static void hear_report(struct core *c, struct noderec *n, const struct subject *about,
+                        const Titan__Internal__AgentMessage *m)
+{
+    struct jobrec *j = core_find_job(c, about->job_id);
+    struct workrec *w = j ? job_worker(j, about->worker_id) : NULL;
+    bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
+    if (w && w->node == n) {
+        worker_report(c, j, w, m);
+        job_advance(c, j);
+    } else if (exited) {
+        c->counters.duplicate++; /* kept by its agent, and said on another session before */
+    } else {
+        fence_stranger(c, n, about);
+        if (!w) /* somebody else's worker is none of its business, nor to be stopped */
+            tell_stop(c, n->session, about->job_id, about->worker_id, 0, "the coordinator has no use for it");
+    }
+}
+
+static void hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
+{
+    struct subject about;
+    detect_heard(c, n);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT)
+        answer_beat(c, n, m->beat);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
+        detect_probe_result(c, m->probe_result);
+    else if (worker_subject(m, &about))
+        hear_report(c, n, &about, m);
+}
+
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
                         struct batch *out, struct titan_error *err)
 {
+    TRY(core_accepts(c, err));
     core_begin(c, now, out);
-    titan_status status = TITAN_OK;
     struct noderec *n = core_find_session(c, session);
-    struct subject about;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
+    bool drop = false;
+    titan_status status = fence_message(c, n, m, &drop, err);
+    if (status == TITAN_OK && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
         status = node_hello(c, session, m->hello, err);
-    } else if (!n) {
+    } else if (status == TITAN_OK && !n) {
+        c->counters.unknown_node++;
         status = titan_fail(err, TITAN_ECONFLICT, "the session has said no hello, or its node was given up");
-    } else {
-        n->seen_mono = now.mono_ms;
-        n->seen_wall = now.wall_ms;
-        if (worker_subject(m, &about)) {
-            struct jobrec *j = core_find_job(c, about.job_id);
-            struct workrec *w = j ? job_worker(j, about.worker_id) : NULL;
-            if (w && w->node == n) {
-                worker_report(c, j, w, m);
-                job_advance(c, j);
-            } else if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED) {
-                tell_stop(c, session, about.job_id, about.worker_id, 0, "the coordinator has no use for it");
-            }
-        }
+    } else if (status == TITAN_OK && !drop) {
+        hear(c, n, m);
     }
-    core_finish(c);
+    if (!core_fenced(c))
+        core_finish(c);
     return status;
 }
 

@@ -29,21 +29,26 @@ struct core_time {
 
 #define CORE_NO_QUARANTINE UINT32_MAX
 struct core_options {
-    uint64_t term;            /* of this coordinator */
-    uint64_t seed;            /* communicator ids are drawn from it */
-    uint64_t next_worker_id;  /* above every id in the store */
-    const char *jobs_dir;     /* jobs live in JOBS_DIR/ID; copied */
-    uint32_t beat_ms;         /* 0 = 200 */
-    uint32_t node_timeout_ms; /* silence after which a node is lost; 0 = 2000 */
-    uint32_t adopt_ms;        /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms */
-    uint32_t start_ms;        /* spawn to ready; 0 = 120000 */
-    uint32_t quiesce_ms;      /* revoke to quiet; 0 = 10000 */
-    uint32_t pause_ms;        /* pause to quiet, and 20 steps more; 0 = 60000 */
-    uint32_t form_ms;         /* form to first step, and 20 steps more; 0 = 180000 */
-    uint32_t stall_ms;        /* a running epoch without a step, and 50 steps more; 0 = 300000 */
-    uint32_t stop_ms;         /* end of grace to exit, then it is killed again; 0 = 5000 */
+    uint64_t term;              /* of this coordinator */
+    uint64_t seed;              /* communicator ids are drawn from it */
+    uint64_t next_worker_id;    /* above every id in the store */
+    const char *jobs_dir;       /* jobs live in JOBS_DIR/ID; copied */
+    uint32_t beat_ms;           /* 0 = 50 */
+    uint32_t suspect_ms;        /* silence after which others are asked for a node; 0 = 5 beats */
+    uint32_t confirm_ms;        /* how long they try; 0 = 3 beats */
+    uint32_t node_timeout_ms;   /* silence after which a node is lost that nobody could be asked for; 0 = 20 beats */
+    uint32_t reachable_ms;      /* ... that others reach; 0 = 100 beats */
+    uint32_t away_ms;           /* agents take us for away after so long without an answer; 0 = 2 * node_timeout_ms */
+    uint32_t delegate_lease_ms; /* for which they may go on without us; 0 = they may not */
+    uint32_t adopt_ms;   /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms, at least 6 s */
+    uint32_t start_ms;   /* spawn to ready; 0 = 120000 */
+    uint32_t quiesce_ms; /* revoke to quiet; 0 = 10000 */
+    uint32_t pause_ms;   /* pause to quiet, and 20 steps more; 0 = 60000 */
+    uint32_t form_ms;    /* form to first step, and 20 steps more; 0 = 180000 */
+    uint32_t stall_ms;   /* a running epoch without a step, and 50 steps more; 0 = 300000 */
+    uint32_t stop_ms;    /* end of grace to exit, then it is killed again; 0 = 5000 */
     uint32_t quarantine_crashes; /* within 10 minutes on one node put it in quarantine; 0 = 3, CORE_NO_QUARANTINE */
-    uint32_t starve_ms;       /* a job below its minimum gives its slots back after; 0 = 30000 */
+    uint32_t starve_ms;          /* a job below its minimum gives its slots back after; 0 = 30000 */
 };
 
 titan_status core_new(const struct core_options *options, struct core **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -100,7 +105,7 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
 /* Out of service, at once or for a maintenance window. TITAN_ENOTFOUND, TITAN_EINVAL. */
 struct core_drain {
     const char *reason;
-    int64_t deadline_ms;      /* from now, and with a window before it; 0 = none, and 5 minutes */
+    int64_t deadline_ms;     /* from now, and with a window before it; 0 = none, and 5 minutes */
     int64_t from_ms, for_ms; /* the window; for_ms 0 = none */
 };
 titan_status core_drain(struct core *c, const char *node, const struct core_drain *d, struct core_time now,
@@ -119,6 +124,22 @@ void core_tick(struct core *c, struct core_time now, struct batch *out);
 int64_t core_deadline(const struct core *c);
 
 /* --- what can be asked --- */
+/* A node has obeyed a coordinator of a higher term: nothing is decided here any more, every request fails. */
+bool core_fenced(const struct core *c);
+/* TITAN_OK, or TITAN_EUNREACHABLE with the reason and what to do. */
+titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_MUST_USE;
+/* What was refused, since the start. */
+struct core_counters {
+    uint64_t old_term;       /* said to another coordinator */
+    uint64_t old_epoch;      /* about an epoch that is over */
+    uint64_t unknown_node;   /* without a hello, or of a node that was given up */
+    uint64_t name_taken;     /* a hello in the name of a node that is alive */
+    uint64_t unknown_worker; /* about a worker that node does not have */
+    uint64_t unknown_rank;   /* about an epoch the worker has no place in */
+    uint64_t duplicate;      /* said before */
+    uint64_t epoch_refused;  /* an agent did not take an epoch we formed */
+};
+const struct core_counters *core_counters(const struct core *c);
 size_t core_pending(const struct core *c);
 /* Progress since the last stored status; false when the job is not active. */
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);

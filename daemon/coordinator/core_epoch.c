@@ -36,6 +36,7 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
     j->recovery.revoked = c->now.mono_ms;
     j->recovery.quiet = 0;
     j->recovery.epochs++;
+    worker_spare_metrics(c, j);
     say_epoch_move(c, j, EPOCH_REVOKED, why);
     j->status.world_size = 0;
     say_job_update(c, j);
@@ -118,7 +119,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     memcpy(j->comm_id, words, sizeof(words));
     j->status.world_size = n;
     if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
-        j->status.step = j->resume_step;
+        job_falls_back(j, j->resume_step);
     j->broken = j->charged = j->origin_known = false;
     j->starve_at = INT64_MAX;
     say_job_waits(c, j, 0);

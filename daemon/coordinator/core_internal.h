@@ -1,7 +1,7 @@
 /* core_internal.h - the core's records, shared by its files: core.c (inputs), core_node.c (sessions, silence),
  * core_worker.c (reports, ends), core_epoch.c (revoke, form), core_job.c (what a job does next), core_budget.c (what a
- * loss costs), core_place.c (slots and queue), core_restore.c (from the store), core_source.c (where
- * the state comes from), core_say.c (events and changes),
+ * loss costs), core_detect.c (silence, hangs), core_fence.c (terms, names), core_place.c (slots and queue),
+ * core_restore.c (from the store), core_source.c (where the state comes from), core_say.c (events and changes),
  * core_tell.c (messages). */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
@@ -13,6 +13,14 @@ struct jobrec;
 struct lane;
 
 #define NODE_CRASHES 16 /* that are remembered */
+/* Others are asked whether they reach a silent node. */
+struct probe {
+    uint64_t id;
+    int64_t at; /* when they were asked; 0 = it is not suspected */
+    uint32_t asked, reached, denied;
+    bool held; /* the round before had reached it */
+};
+
 struct noderec {
     struct noderec *next;
     char *name, *device, *address, *version;
@@ -30,6 +38,13 @@ struct noderec {
     int64_t quarantine_end;    /* 0 = it is not in quarantine */
     int64_t crashes[NODE_CRASHES]; /* times of the last ones, as a ring */
     uint64_t n_crashes;
+    int64_t answered_mono; /* a beat of it, last */
+    struct noderec *session_next;
+    struct probe probe;
+    int64_t lost_mono;           /* last; 0 = never */
+    int64_t steady_at, quiet_ms; /* no new work before it has beaten well until then; 0 = it does */
+    uint32_t flaps;
+    int64_t said_mono; /* a refusal was told of */
 };
 
 struct workrec {
@@ -50,6 +65,8 @@ struct workrec {
     bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
     int64_t deadline;  /* of starting or stopping */
 };
+
+#define METRICS_SPARE 4 /* steps that members can be ahead of what rank 0 was heard to say */
 
 /* A place in the current epoch. */
 struct seat {
@@ -96,8 +113,8 @@ struct jobrec {
     uint32_t target;  /* workers it has a claim to */
     uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
     uint64_t squeezed_for;
-    char *said;       /* what it waits for, as it was said; NULL = nothing */
-    uint32_t lacks;  /* workers it has been said to wait for; 0 = it does not wait */
+    char *said;     /* what it waits for, as it was said; NULL = nothing */
+    uint32_t lacks; /* workers it has been said to wait for; 0 = it does not wait */
 
     enum epoch_state epoch_state; /* of status.epoch */
     struct seat *seats;           /* in rank order; behind them, until it is sealed, the leavers */
@@ -133,8 +150,10 @@ struct jobrec {
     int64_t resize_mono; /* resize began; 0 = none */
     uint32_t grace_ms;
     double step_ms;
-    int64_t saved_mono; /* status was last stored */
-    bool unsaved;       /* and has changed since */
+    uint64_t metric_step;               /* of the last one taken */
+    struct metric spare[METRICS_SPARE]; /* of other ranks than 0, by step */
+    int64_t saved_mono;                 /* status was last stored */
+    bool unsaved;                       /* and has changed since */
 };
 
 #define CORE_BUCKETS 4096
@@ -145,12 +164,17 @@ struct core {
     struct batch *out;
     struct noderec *nodes;
     struct jobrec *buckets[CORE_BUCKETS];
-    struct lane *lanes; /* the queue */
-    uint64_t blocker;   /* job in the queue that the others behind it wait for; 0 = none */
+    struct lane *lanes;     /* the queue */
+    uint64_t blocker;       /* job in the queue that the others behind it wait for; 0 = none */
     uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
     struct jobrec *active, *active_last;
     size_t pending;
-    uint64_t next_worker_id;
+    struct noderec *sessions[CORE_BUCKETS];
+    uint64_t next_worker_id, last_probe;
+    uint64_t fenced_term; /* that a node has obeyed, above ours; 0 = we are not fenced */
+    char *fenced_by;
+    int64_t late_mono; /* this process was found to have stood still; 0 = never */
+    struct core_counters counters;
     bool slots_changed;
     int64_t last_input;
 };
@@ -162,6 +186,7 @@ void core_set_string(char **field, const char *text);
 struct noderec *core_find_node(const struct core *c, const char *name);
 struct noderec *core_find_session(const struct core *c, uint64_t session);
 struct noderec *core_add_node(struct core *c, const char *name);
+void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 struct jobrec *core_find_job(const struct core *c, uint64_t id);
 struct jobrec *core_add_job(struct core *c, const struct job *job);
 void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec *j);
@@ -174,13 +199,11 @@ void core_finish(struct core *c);
 /* --- core_node.c --- */
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
                         struct titan_error *err) TITAN_MUST_USE;
-void node_tick(struct core *c);
 void node_lose(struct core *c, struct noderec *n, const char *words);
-int64_t node_deadline(const struct core *c);
 
 /* --- core_policy.c --- */
-bool node_empties(const struct noderec *n); /* workers on it have to go */
-bool node_accepts(const struct noderec *n); /* new workers may start there */
+bool node_empties(const struct noderec *n);           /* workers on it have to go */
+bool node_accepts(const struct noderec *n);           /* new workers may start there */
 const char *node_state_text(const struct noderec *n); /* as in titan.v1.Node.state */
 const char *node_reason_text(const struct noderec *n);
 /* A worker has crashed there: too many in too short a time put the node in quarantine. */
@@ -194,15 +217,36 @@ void requeue_begin(struct core *c, struct jobrec *j, const char *why);
 bool requeue_advance(struct core *c, struct jobrec *j);
 void requeue_restored(struct jobrec *j);
 
+/* --- core_detect.c --- */
+/* Something was heard of it. */
+void detect_heard(struct core *c, struct noderec *n);
+void detect_probe_result(struct core *c, const Titan__Internal__ProbeResult *m);
+void detect_lost(struct core *c, struct noderec *n);
+void detect_returned(struct core *c, struct noderec *n, bool same_agent);
+void detect_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m);
+void detect_straggler(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStraggles *m);
+void detect_tick(struct core *c);
+int64_t detect_deadline(const struct core *c);
+
 /* --- core_worker.c --- */
 struct exit_report {
     int32_t exit_code, signal;
-    bool oom; /* killed for the memory it took */
+    enum loss_cause cause;
     const char *reason;
 };
 struct subject {
     uint64_t job_id, worker_id;
 };
+/* --- core_fence.c --- */
+/* Fences the core when the message is of a higher term; *ret_drop: it is of a lower one. n may be NULL. */
+titan_status fence_message(struct core *c, const struct noderec *n, const Titan__Internal__AgentMessage *m,
+                           bool *ret_drop, struct titan_error *err) TITAN_MUST_USE;
+/* Is the name its own? */
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* A report about a worker that is not there. */
+void fence_stranger(struct core *c, struct noderec *n, const struct subject *about);
+
 /* Whom a report is about; false when it is about no worker. */
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret);
 void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m);
@@ -212,6 +256,8 @@ void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const cha
 /* A worker is no more: report is NULL when its node cannot say. Frees w. Does not advance the job. */
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
 void worker_deadlines(struct core *c, struct jobrec *j);
+/* Rank 0 will say no more in this epoch: what others said of steps that it did not tell of is taken. */
+void worker_spare_metrics(struct core *c, struct jobrec *j);
 
 /* --- core_epoch.c --- */
 bool epoch_live(const struct jobrec *j);    /* forming or running */
@@ -275,6 +321,7 @@ size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
 struct seat *job_seat(struct jobrec *j, const struct workrec *w); /* a member's or a leaver's */
 bool job_member(struct jobrec *j, const struct workrec *w);
+void job_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
 bool job_final(const struct jobrec *j);
 void job_add_worker(struct jobrec *j, struct workrec *w);
 

@@ -33,6 +33,12 @@ struct seat *job_seat(struct jobrec *j, const struct workrec *w)
     return NULL;
 }
 
+void job_falls_back(struct jobrec *j, uint64_t step)
+{
+    j->status.step = step;
+    j->metric_step = MIN(j->metric_step, step);
+}
+
 bool job_member(struct jobrec *j, const struct workrec *w)
 {
     const struct seat *seat = job_seat(j, w);

@@ -11,10 +11,12 @@
 
 void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out)
 {
+    if (core_fenced(c))
+        return;
     core_begin(c, now, out);
     struct noderec *n = core_find_session(c, session);
     if (n)
-        n->session = 0; /* silence from now on; the node timeout decides */
+        core_set_session(c, n, 0); /* silence from now on */
     core_finish(c);
 }
 
@@ -22,8 +24,10 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
 {
     if (n->session)
         batch_drop(c->out, n->session);
-    n->session = 0;
+    core_set_session(c, n, 0);
+    const int64_t silent = c->now.mono_ms - n->seen_mono;
     say_node(c, n, NODE_LOST, words);
+    detect_lost(c, n);
     const char *why = batch_printf(c->out, "node %s is lost", n->name);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
@@ -32,6 +36,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
             if (j->workers[i]->node != n)
                 continue;
             worker_ended(c, j->workers[i], NULL, why);
+            j->recovery.detect_ms = MAX(j->recovery.detect_ms, silent);
             hit = true;
         }
         if (hit)
@@ -61,15 +66,21 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
 {
     TRY(check_hello(m, err));
     /* A second one would be an old one: what it does not list would count as ended. */
-    if (core_find_session(c, session) && !MUTANT(HELLO_TWICE))
+    if (core_find_session(c, session) && !MUTANT(HELLO_TWICE)) {
+        c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
+    }
     struct noderec *n = core_find_node(c, m->node);
-    if (!n)
+    if (n)
+        TRY(fence_name(c, n, m, err));
+    else
         n = core_add_node(c, m->node);
-    if (n->session && n->session != session)
+    if (n->session)
         batch_drop(c->out, n->session);
     bool back = n->state == NODE_READY;
-    n->session = session;
+    if (n->state == NODE_LOST)
+        detect_returned(c, n, n->incarnation == m->incarnation);
+    core_set_session(c, n, session);
     n->given_up = false;
     n->slots = m->slots;
     core_set_string(&n->device, m->device);
@@ -78,8 +89,8 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->memory_bytes = m->memory_bytes;
     n->incarnation = m->incarnation;
     n->peer_port = m->peer_port;
-    n->seen_mono = c->now.mono_ms;
-    n->seen_wall = c->now.wall_ms;
+    n->answered_mono = c->now.mono_ms;
+    detect_heard(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
     for (struct jobrec *j = c->active; j; j = j->next)
@@ -107,20 +118,4 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     }
     c->slots_changed = true;
     return TITAN_OK;
-}
-
-void node_tick(struct core *c)
-{
-    for (struct noderec *n = c->nodes; n; n = n->next)
-        if (n->state == NODE_READY && c->now.mono_ms - n->seen_mono >= c->options.node_timeout_ms)
-            node_lose(c, n, "is lost: no sign of life");
-}
-
-int64_t node_deadline(const struct core *c)
-{
-    int64_t at = INT64_MAX;
-    for (const struct noderec *n = c->nodes; n; n = n->next)
-        if (n->state == NODE_READY)
-            at = MIN(at, n->seen_mono + c->options.node_timeout_ms);
-    return at;
 }

@@ -21,7 +21,7 @@ bool node_empties(const struct noderec *n)
 
 bool node_accepts(const struct noderec *n)
 {
-    return n->state == NODE_READY && n->session && !node_empties(n) && !n->quarantine_end;
+    return n->state == NODE_READY && n->session && !node_empties(n) && !n->quarantine_end && !n->steady_at;
 }
 
 const char *node_state_text(const struct noderec *n)

@@ -8,6 +8,7 @@
 
 static titan_status find_open(struct core *c, uint64_t job_id, struct jobrec **ret, struct titan_error *err)
 {
+    TRY(core_accepts(c, err));
     struct jobrec *j = core_find_job(c, job_id);
     if (!j)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);

@@ -19,7 +19,8 @@ void core_restore_node(struct core *c, const struct node *saved, struct core_tim
     n->peer_port = saved->peer_port;
     n->seen_wall = saved->last_seen_ms;
     /* It has this long to come back before its workers count as lost. */
-    n->seen_mono = now.mono_ms + c->options.adopt_ms - c->options.node_timeout_ms;
+    n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+    n->answered_mono = now.mono_ms; /* by the one before us */
 }
 
 static void restore_worker(struct core *c, struct jobrec *j, const struct worker *saved)
@@ -31,7 +32,8 @@ static void restore_worker(struct core *c, struct jobrec *j, const struct worker
     if (!w->node) {
         w->node = core_add_node(c, saved->node);
         w->node->state = NODE_READY;
-        w->node->seen_mono = c->now.mono_ms + c->options.adopt_ms - c->options.node_timeout_ms;
+        w->node->seen_mono = c->now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+        w->node->answered_mono = c->now.mono_ms;
     }
     w->node->used++;
     w->state = saved->state;
@@ -101,5 +103,6 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         budget_restore(j, &saved->losses[i]);
     if (j->state == JOB_RECOVERING)
         j->recovery = (struct recovery){.lost = now.mono_ms, .from_step = j->status.step};
+    j->metric_step = j->status.step;
     c->slots_changed = true;
 }

@@ -131,7 +131,13 @@ void source_sealed(struct core *c, struct jobrec *j)
 
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
 {
-    if (!job_member(j, w) || m->epoch != j->status.epoch || !epoch_live(j) || j->origin_known)
+    if (m->epoch != j->status.epoch || !job_member(j, w)) {
+        c->counters.old_epoch += m->epoch < j->status.epoch;
+        c->counters.unknown_rank += m->epoch >= j->status.epoch;
+        return;
+    }
+    c->counters.duplicate += j->origin_known;
+    if (!epoch_live(j) || j->origin_known)
         return;
     j->origin_known = true;
     j->origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
@@ -140,7 +146,7 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     if (epoch_state_in_memory(m->rung) && !MUTANT(STEP_FORGOTTEN))
         j->status.step = MAX(j->status.step, m->step); /* a step that only who is gone had committed is made again */
     else if (j->epoch_state == EPOCH_FORMING)
-        j->status.step = m->step;
+        job_falls_back(j, m->step);
     say_origin(c, j, m);
     say_job_update(c, j);
     source_sealed(c, j);

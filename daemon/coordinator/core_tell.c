@@ -9,7 +9,9 @@ void tell_welcome(struct core *c, struct noderec *n)
     titan__internal__welcome__init(m);
     m->term = c->options.term;
     m->beat_ms = c->options.beat_ms;
-    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
+    m->away_ms = c->options.away_ms;
+    m->delegate_lease_ms = c->options.delegate_lease_ms;
+    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
 }
 
 void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count)
@@ -67,6 +69,11 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
         memcpy(m->state_holders, j->holders, j->n_holders * sizeof(*m->state_holders));
         m->source_epoch = j->source_epoch;
     }
+    /* What a delegate may shrink it to. */
+    m->worlds = batch_alloc(c->out, (j->n_seats + 1) * sizeof(*m->worlds));
+    for (uint32_t world = plan_least(j); world < j->n_seats; world++)
+        if (world_set_has(&j->spec.worlds, world))
+            m->worlds[m->n_worlds++] = world;
     m->older_checkpoints = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
     bool older = false;
     for (size_t i = 0; i < j->n_ckpts; i++) {

@@ -44,14 +44,24 @@ static void forget_worker(struct core *c, struct workrec *w)
     free(w);
 }
 
+static enum loss_cause cause_told(Titan__Internal__ExitCause cause)
+{
+    switch (cause) {
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY:
+        return LOSS_OOM;
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG:
+        return LOSS_HANG;
+    default:
+        return LOSS_CRASH;
+    }
+}
+
 /* What the end of a worker that nobody asked for counts as. */
 static enum loss_cause cause_of(const struct workrec *w, const struct exit_report *report)
 {
     if (w->blame)
         return w->blame;
-    if (!report)
-        return LOSS_NODE;
-    return report->oom ? LOSS_OOM : LOSS_CRASH;
+    return report ? report->cause : LOSS_NODE;
 }
 
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why)
@@ -89,6 +99,16 @@ static void worker_ready(struct core *c, struct workrec *w, const char *address)
     say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
 }
 
+/* Is it about the current epoch, in which the worker has a place? */
+static bool speaks_of_epoch(struct core *c, struct jobrec *j, const struct workrec *w, uint64_t epoch)
+{
+    if (epoch < j->status.epoch)
+        c->counters.old_epoch++;
+    else if (epoch > j->status.epoch || !job_member(j, w))
+        c->counters.unknown_rank++;
+    return epoch == j->status.epoch && job_member(j, w);
+}
+
 /* A member or leaver is out of its epoch. */
 static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
@@ -110,8 +130,10 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
 static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
 {
     struct seat *seat = job_seat(j, w);
-    if (!seat || epoch != j->status.epoch || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
+    if (!speaks_of_epoch(c, j, w, epoch) || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
         return;
+    if (seat->finished)
+        c->counters.duplicate++;
     j->status.step = MAX(j->status.step, step);
     seat->finished = true;
     epoch_formed(c, j);
@@ -151,28 +173,9 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     }
 }
 
-static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
-                            const Titan__Internal__WorkerProgress *p)
+static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
 {
-    struct seat *seat = job_seat(j, w);
-    if (!seat || p->epoch != j->status.epoch || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
-        return;
-    j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
-    w->last_step = p->step;
-    if (j->epoch_state == EPOCH_FORMING && !j->origin_known && p->step < j->status.step)
-        j->status.step = p->step; /* nobody has said so yet, but the state is an older one */
-    epoch_formed(c, j);
-    if (p->step > j->status.step) {
-        j->status.step = p->step;
-        j->unsaved = true;
-        epoch_moves_on(c, j);
-    }
-    if (seat != j->seats)
-        return;
-    j->status.loss = p->loss;
-    j->status.tokens_per_second = p->tokens_per_second;
-    j->status.mfu = p->mfu;
-    *batch_metric(c->out) = (struct metric){
+    return (struct metric){
         .job_id = j->id,
         .step = p->step,
         .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
@@ -190,6 +193,57 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     };
 }
 
+static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
+{
+    j->metric_step = metric->step;
+    j->status.loss = metric->loss;
+    j->status.tokens_per_second = metric->tokens_per_second;
+    j->status.mfu = metric->mfu;
+    *batch_metric(c->out) = *metric;
+}
+
+void worker_spare_metrics(struct core *c, struct jobrec *j)
+{
+    for (uint64_t step = j->metric_step + 1; step <= j->metric_step + METRICS_SPARE; step++) {
+        const struct metric *spare = &j->spare[step % METRICS_SPARE];
+        if (spare->step == step && spare->epoch == j->status.epoch)
+            take_metric(c, j, spare);
+    }
+}
+
+/* Rank 0 speaks for all. What it was the last to do may never be heard of: others' words are kept for that. */
+static void worker_metric(struct core *c, struct jobrec *j, const struct seat *seat,
+                          const Titan__Internal__WorkerProgress *p)
+{
+    struct metric metric = metric_of(c, j, p);
+    if (seat == j->seats && epoch_live(j))
+        take_metric(c, j, &metric);
+    else
+        j->spare[p->step % METRICS_SPARE] = metric;
+    if (!epoch_live(j))
+        worker_spare_metrics(c, j);
+}
+
+static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
+                            const Titan__Internal__WorkerProgress *p)
+{
+    const struct seat *seat = job_seat(j, w);
+    if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
+        j->epoch_state == EPOCH_ENDED || w->state != WORKER_READY)
+        return;
+    j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
+    w->last_step = p->step;
+    if (j->epoch_state == EPOCH_FORMING && !j->origin_known && p->step < j->status.step)
+        job_falls_back(j, p->step - 1); /* nobody has said so yet, but the state is an older one */
+    epoch_formed(c, j);
+    if (p->step > j->status.step) {
+        j->status.step = p->step;
+        j->unsaved = true;
+        epoch_moves_on(c, j);
+    }
+    worker_metric(c, j, seat, p);
+}
+
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
 {
 #define ABOUT(CASE, member)                                                                                            \
@@ -205,6 +259,8 @@ bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
         ABOUT(CHECKPOINT, checkpoint)
         ABOUT(FINISHED, finished)
         ABOUT(STATE_READY, state_ready)
+        ABOUT(STALLED, stalled)
+        ABOUT(STRAGGLES, straggles)
     default:
         return false;
     }
@@ -226,6 +282,8 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED:
         if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
             worker_quiesced(j, w, m->worker_quiesced);
+        else
+            c->counters.old_epoch++;
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS:
         worker_progress(c, j, w, m->progress);
@@ -234,12 +292,13 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         const Titan__Internal__WorkerExited *x = m->worker_exited;
         worker_ended(
             c, w,
-            &(struct exit_report){.exit_code = x->exit_code, .signal = x->signal, .oom = x->oom, .reason = x->reason},
+            &(struct exit_report){
+                .exit_code = x->exit_code, .signal = x->signal, .cause = cause_told(x->cause), .reason = x->reason},
             NULL);
         break;
     }
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
-        if (job_seat(j, w) && (m->checkpoint->epoch == j->status.epoch || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
+        if ((speaks_of_epoch(c, j, w, m->checkpoint->epoch) || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
             m->checkpoint->path[0])
             job_checkpoint(c, j, m->checkpoint);
         break;
@@ -248,6 +307,12 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STATE_READY:
         source_ready(c, j, w, m->state_ready);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED:
+        detect_stalled(c, j, w, m->stalled);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STRAGGLES:
+        detect_straggler(c, j, w, m->straggles);
         break;
     default:
         break;

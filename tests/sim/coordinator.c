@@ -133,6 +133,9 @@ static void take(struct batch *b, int submit, int cancel)
     struct coord *c = &S->coord;
     totals->inputs++;
     set_timer();
+    for (const struct batch_message *m = b->answers; m; m = m->next)
+        net_down(m->session, &m->message->base);
+    b->answers = NULL;
     if (!b->changes && !b->messages && !b->drops && !submit && !cancel) {
         batch_free(b);
         return;

@@ -61,6 +61,7 @@ static inline titan_status hello(struct bench *b, uint64_t session, const char *
     body.node = (char *)node;
     body.slots = slots;
     body.device = (char *)"cpu";
+    body.incarnation = session; /* each from an agent of its own */
     body.workers = workers;
     body.n_workers = n;
     MESSAGE(m, HELLO, hello, body);

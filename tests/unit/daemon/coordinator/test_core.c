@@ -218,6 +218,30 @@ static void test_loss_before_the_seal(void **state)
     close_bench(&b);
 }
 
+/* Rank 0 dies before it has told of the last step, or two, that the others know to be committed. */
+static void test_metrics_of_who_died(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    progress(&b, 1, 1, 2, 1, 7); /* rank 0 has said so */
+    progress(&b, 1, 1, 2, 1, 8);
+    assert_null(b.out.metrics);
+    exited(&b, 1, 1, 1, -1, "");
+    assert_int_equal(b.out.metrics->metric.step, 8);
+    assert_null(b.out.metrics->next);
+    progress(&b, 1, 1, 4, 1, 9); /* on its way when the epoch was revoked */
+    assert_int_equal(b.out.metrics->metric.step, 9);
+    progress(&b, 1, 1, 3, 1, 9);
+    assert_null(b.out.metrics); /* once */
+    assert_int_equal(status_step(&b), 9);
+    for (uint64_t w = 2; w <= 4; w++)
+        quiesced(&b, 1, 1, w, 1, 9);
+    progress(&b, 1, 1, 2, 2, 10);
+    assert_int_equal(b.out.metrics->metric.step, 10);
+    close_bench(&b);
+}
+
 /* Nobody who is left has any state. */
 static void test_nothing_in_memory(void **state)
 {
@@ -786,6 +810,7 @@ int main(void)
         cmocka_unit_test(test_first_step_before_the_state),
         cmocka_unit_test(test_loss_before_the_seal),
         cmocka_unit_test(test_nothing_in_memory),
+        cmocka_unit_test(test_metrics_of_who_died),
         cmocka_unit_test(test_time_to_form),
         cmocka_unit_test(test_messages_say_the_term),
         cmocka_unit_test(test_laggard_is_excluded),

@@ -241,16 +241,16 @@ static void test_full_disk(void **state)
     assert_int_equal(submit(&f, "second"), 0);
     assert_int_equal(f.err.status, refused);
     connect_agent(&f);
+    spin(&f, &f.welcomed);       /* that and the answers to beats rest on nothing new */
     for (int i = 0; i < 50; i++) /* some loop turns and retries */
         (void)state_of(&f, job);
-    assert_false(f.welcomed); /* not durable, so not said */
-    assert_int_equal(f.starts, 0);
+    assert_int_equal(f.starts, 0); /* not durable, so not said */
     assert_int_equal(state_of(&f, job), TITAN__V1__JOB_STATE__PENDING);
     assert_int_equal(cancel(&f, job), refused);
     assert_int_equal(submit(&f, "second"), 0);
     limit_files(&f, false);
     spin(&f, &f.started);
-    assert_true(f.welcomed && f.starts == 1);
+    assert_int_equal(f.starts, 1);
     assert_int_equal(f.start_job, job);
     assert_int_equal(state_of(&f, job), TITAN__V1__JOB_STATE__FORMING);
     uint64_t second = submit(&f, "second");

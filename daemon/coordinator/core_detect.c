@@ -1,0 +1,203 @@
+/* Is it there? (docs/membership.md, "Detection".) A node that is silent for suspect_ms is asked for: up to three others
+ * try to reach it. It is lost when they say that they do not, kept for longer when one of them does, and given
+ * node_timeout_ms when there is nobody to ask. A stream that was closed says that the machine lives and its agent does
+ * not: peers are asked at once, and it has twice node_timeout_ms to come back.
+ *
+ * When this process itself stood still, silence says nothing about the nodes: core_begin() moves their times. */
+#include "daemon/coordinator/core_internal.h"
+
+#include "base/cleanup.h"
+
+#define ASKED_MAX 3
+#define QUIET_MS 2000        /* of good beats, before a node that was lost gets work again */
+#define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
+#define QUIET_MAX_MS 60000
+#define FLAPS_FORGOTTEN_MS 600000
+
+/* --- probes ---------------------------------------------------------------------------------------------------- */
+
+static bool beats_well(const struct core *c, const struct noderec *n)
+{
+    return n->state == NODE_READY && n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+}
+
+static void tell_probe(struct core *c, const struct noderec *asked, const struct noderec *n)
+{
+    Titan__Internal__ProbeNode *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__probe_node__init(m);
+    m->probe_id = n->probe.id;
+    m->node = batch_strdup(c->out, n->name);
+    m->address = batch_printf(c->out, "%s:%u", n->address, n->peer_port);
+    m->timeout_ms = c->options.confirm_ms;
+    batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
+}
+
+/* The next ones behind it in the list that beat well, so that different nodes ask different ones. */
+static void ask(struct core *c, struct noderec *n)
+{
+    bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
+    n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
+    if (!n->peer_port)
+        return;
+    for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < ASKED_MAX;
+         o = o->next ? o->next : c->nodes) {
+        if (!o->peer_port || !beats_well(c, o))
+            continue;
+        tell_probe(c, o, n);
+        n->probe.asked++;
+    }
+}
+
+void detect_probe_result(struct core *c, const Titan__Internal__ProbeResult *m)
+{
+    struct noderec *n = c->nodes;
+    while (n && (!n->probe.at || n->probe.id != m->probe_id))
+        n = n->next;
+    if (!n)
+        return; /* it has been heard meanwhile */
+    if (m->reached)
+        n->probe.reached++;
+    else
+        n->probe.denied++;
+}
+
+/* --- silence --------------------------------------------------------------------------------------------------- */
+
+/* When it is lost unless something is heard, as things stand. */
+static int64_t lost_at(const struct core *c, const struct noderec *n)
+{
+    const struct core_options *o = &c->options;
+    const struct probe *p = &n->probe;
+    bool late = c->late_mono && c->now.mono_ms - c->late_mono < o->node_timeout_ms;
+    int64_t alone = n->session ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
+    if (p->reached || (p->held && !p->denied) || late)
+        return n->seen_mono + MAX(alone, (int64_t)o->reachable_ms);
+    if (!n->session || !p->denied)
+        return n->seen_mono + alone;
+    if (p->denied == p->asked)
+        return p->at;
+    return MIN(p->at + o->confirm_ms + o->beat_ms, n->seen_mono + alone);
+}
+
+/* Silence becomes suspicion. */
+static int64_t suspect_at(const struct core *c, const struct noderec *n)
+{
+    return n->seen_mono + (n->session ? c->options.suspect_ms : 1);
+}
+
+static int64_t ask_again_at(const struct core *c, const struct noderec *n)
+{
+    return n->probe.at + c->options.confirm_ms + c->options.suspect_ms;
+}
+
+void detect_heard(struct core *c, struct noderec *n)
+{
+    n->seen_mono = c->now.mono_ms;
+    n->seen_wall = c->now.wall_ms;
+    n->probe.at = 0;
+}
+
+static void look(struct core *c, struct noderec *n)
+{
+    const int64_t now = c->now.mono_ms;
+    if (n->steady_at && now >= n->seen_mono + c->options.suspect_ms) {
+        n->steady_at = now + n->quiet_ms; /* not that good */
+    } else if (n->steady_at && now >= n->steady_at) {
+        n->steady_at = 0;
+        c->slots_changed = true;
+    }
+    if (now < suspect_at(c, n))
+        return;
+    if (!n->probe.at || now >= ask_again_at(c, n))
+        ask(c, n);
+    if (now >= lost_at(c, n))
+        node_lose(c, n,
+                  batch_printf(c->out, "is lost: no sign of life for %lld ms", (long long)(now - n->seen_mono)));
+}
+
+void detect_tick(struct core *c)
+{
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        if (n->state == NODE_READY)
+            look(c, n);
+}
+
+int64_t detect_deadline(const struct core *c)
+{
+    int64_t at = INT64_MAX;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (n->state != NODE_READY)
+            continue;
+        at = MIN(at, n->probe.at ? MIN(lost_at(c, n), ask_again_at(c, n)) : suspect_at(c, n));
+        if (n->steady_at)
+            at = MIN(at, n->steady_at);
+    }
+    return at;
+}
+
+/* --- flapping -------------------------------------------------------------------------------------------------- */
+
+void detect_lost(struct core *c, struct noderec *n)
+{
+    if (n->lost_mono && c->now.mono_ms - n->lost_mono > FLAPS_FORGOTTEN_MS)
+        n->flaps = 0;
+    n->lost_mono = c->now.mono_ms;
+    n->probe.at = n->steady_at = 0;
+}
+
+/* The same agent, which had been there all the time: its link is not to be trusted yet. A new agent is another matter.
+ */
+void detect_returned(struct core *c, struct noderec *n, bool same_agent)
+{
+    if (!n->lost_mono || !same_agent)
+        return;
+    int64_t quiet = QUIET_MS;
+    if (n->flaps > 0)
+        quiet = MIN((int64_t)QUIET_AGAIN_MS << MIN(n->flaps - 1, 8u), (int64_t)QUIET_MAX_MS);
+    n->flaps++;
+    n->quiet_ms = quiet;
+    n->steady_at = c->now.mono_ms + quiet;
+}
+
+/* --- hangs and stragglers -------------------------------------------------------------------------------------- */
+
+void detect_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m)
+{
+    const struct seat *seat = job_seat(j, w);
+    if (m->epoch != j->status.epoch) {
+        c->counters.old_epoch++;
+        return;
+    }
+    if (!seat || seat->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
+        return;
+    const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
+                                     m->stopped ? ": its process is stopped" : " though it waits for nobody");
+    say_event(
+        c, j,
+        (struct say){.type = "worker.stalled",
+                     .message = batch_printf(c->out, "worker %llu: %s", (unsigned long long)w->id, words),
+                     .worker = w,
+                     .detail = batch_printf(c->out,
+                                            "{\"worker\":%llu,\"step\":%llu,\"actions\":%llu,\"for_ms\":%u,"
+                                            "\"stopped\":%s}",
+                                            (unsigned long long)w->id, (unsigned long long)m->step,
+                                            (unsigned long long)m->actions, m->for_ms, m->stopped ? "true" : "false")});
+    job_begin_recovery(c, j);
+    j->recovery.detect_ms = MAX(j->recovery.detect_ms, (int64_t)m->for_ms);
+    w->blame = LOSS_HANG;
+    worker_stop(c, w, 0, words);
+}
+
+void detect_straggler(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStraggles *m)
+{
+    if (!job_member(j, w) || m->epoch != j->status.epoch || !epoch_live(j))
+        return;
+    say_event(c, j,
+              (struct say){
+                  .type = "worker.straggler",
+                  .message = batch_printf(c->out, "worker %llu works for %.1f ms of each step, the others for %.1f",
+                                          (unsigned long long)w->id, m->busy_ms, m->median_ms),
+                  .worker = w,
+                  .detail = batch_printf(c->out, "{\"worker\":%llu,\"busy_ms\":%.3f,\"median_ms\":%.3f,\"steps\":%u}",
+                                         (unsigned long long)w->id, m->busy_ms, m->median_ms, m->steps)});
+}

@@ -1,0 +1,112 @@
+/* Who may speak, and to whom (docs/membership.md): terms, names, workers that are somebody else's. What is refused has
+ * no effect and is counted. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SAID_ONCE_MS 60000 /* the same refusal of one node is told again after this */
+
+static const char *fence_words(const struct core *c, char *text, size_t size)
+{
+    (void)snprintf(
+        text, size,
+        "this coordinator is fenced: its term is %llu, and node %s has obeyed one of term %llu; its store is "
+        "an old backup, or another coordinator has taken over",
+        (unsigned long long)c->options.term, c->fenced_by, (unsigned long long)c->fenced_term);
+    return text;
+}
+
+bool core_fenced(const struct core *c)
+{
+    return c->fenced_term != 0;
+}
+
+titan_status core_accepts(const struct core *c, struct titan_error *err)
+{
+    char words[480];
+    if (!core_fenced(c))
+        return TITAN_OK;
+    titan_status status = titan_fail(err, TITAN_EUNREACHABLE, "%s", fence_words(c, words, sizeof(words)));
+    if (err)
+        titan_error_hint(err,
+                         "if this is the right one: titanctl admin restore gives its store a term above all nodes'");
+    return status;
+}
+
+static titan_status fence(struct core *c, uint64_t term, const char *node, struct titan_error *err)
+{
+    char words[480];
+    c->fenced_term = term;
+    core_set_string(&c->fenced_by, node);
+    say_event(c, NULL,
+              (struct say){.type = "coordinator.fenced",
+                           .message = batch_strdup(c->out, fence_words(c, words, sizeof(words))),
+                           .detail = batch_printf(c->out, "{\"term\":%llu,\"seen_term\":%llu}",
+                                                  (unsigned long long)c->options.term, (unsigned long long)term)});
+    return core_accepts(c, err);
+}
+
+/* The highest term the sender knows of. */
+static uint64_t seen_term(const Titan__Internal__AgentMessage *m)
+{
+    uint64_t seen = m->term;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO && m->hello->seen_term > seen)
+        seen = m->hello->seen_term;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED && m->refused->seen_term > seen)
+        seen = m->refused->seen_term;
+    return seen;
+}
+
+titan_status fence_message(struct core *c, const struct noderec *n, const Titan__Internal__AgentMessage *m,
+                           bool *ret_drop, struct titan_error *err)
+{
+    const bool hello = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    *ret_drop = false;
+    if (seen_term(m) > c->options.term)
+        return fence(c, seen_term(m), hello ? m->hello->node : n ? n->name : "(unknown)", err);
+    /* A hello says what was seen before; all else is said to one coordinator, and only to that. */
+    if (!hello && m->term && m->term < c->options.term) {
+        c->counters.old_term++;
+        *ret_drop = true;
+    }
+    return TITAN_OK;
+}
+
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
+                        struct titan_error *err)
+{
+    bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
+    bool alive = n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+    if (!other || !alive)
+        return TITAN_OK;
+    c->counters.name_taken++;
+    titan_status status =
+        titan_fail(err, TITAN_EEXIST, "hello from %s: the name '%s' is taken by the node at %s, which is alive",
+                   *m->address ? m->address : "somewhere", m->node, *n->address ? n->address : "another place");
+    if (err)
+        titan_error_hint(err, "give one of the two another name (node.name in its titand.toml)");
+    return status;
+}
+
+void fence_stranger(struct core *c, struct noderec *n, const struct subject *about)
+{
+    c->counters.unknown_worker++;
+    if (n->said_mono && c->now.mono_ms - n->said_mono < SAID_ONCE_MS)
+        return;
+    n->said_mono = c->now.mono_ms;
+    say_event(
+        c, NULL,
+        (struct say){.type = "report.refused",
+                     .message =
+                         batch_printf(c->out, "node %s reports of worker %llu of job %llu, which is not there", n->name,
+                                      (unsigned long long)about->worker_id, (unsigned long long)about->job_id),
+                     .node = n,
+                     .detail = batch_printf(c->out, "{\"job\":%llu,\"worker\":%llu}", (unsigned long long)about->job_id,
+                                            (unsigned long long)about->worker_id)});
+}
+
+const struct core_counters *core_counters(const struct core *c)
+{
+    return &c->counters;
+}

@@ -1,0 +1,372 @@
+/* Who is taken for lost, when, and who is not; with the numbers of docs/membership.md for a LAN. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "support/core_bench.h"
+
+#define NODES 5
+
+struct cluster {
+    struct bench b;
+    bool silent[NODES + 1];   /* by session: node 'a' has session 1 */
+    int deaf[NODES + 1];      /* who is asked for a node answers: 0 nothing, 1 reached, -1 not reached */
+    int64_t beaten[NODES + 1];
+    unsigned probes;
+    char seen[4096]; /* types of the events that were told, each behind a space */
+};
+
+static titan_status join(struct cluster *c, uint64_t session, char name, uint64_t incarnation, uint32_t slots)
+{
+    char node[2] = {name, '\0'}, address[16];
+    (void)snprintf(address, sizeof(address), "10.0.0.%d", name - 'a' + 1);
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = node;
+    body.address = address;
+    body.slots = slots;
+    body.device = (char *)"cpu";
+    body.incarnation = incarnation;
+    body.peer_port = 7000;
+    MESSAGE(m, HELLO, hello, body);
+    return say(&c->b, session, &m);
+}
+
+static void open_cluster(struct cluster *c, int nodes, uint32_t slots)
+{
+    memset(c, 0, sizeof(*c));
+    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs"};
+    c->b.now = 1000;
+    batch_init(&c->b.out);
+    assert_int_equal(core_new(&options, &c->b.core, NULL), TITAN_OK);
+    for (int i = 1; i <= nodes; i++)
+        assert_int_equal(join(c, (uint64_t)i, (char)('a' + i - 1), 1, slots), TITAN_OK);
+    for (int i = nodes + 1; i <= NODES; i++)
+        c->silent[i] = true;
+}
+
+/* What came out: events are noted, probes answered by who was asked. */
+static void look(struct cluster *c)
+{
+    uint64_t ids[16], sessions[16];
+    int about[16], n = 0;
+    for (const struct change *k = c->b.out.changes; k; k = k->next)
+        if (k->has_event && strlen(c->seen) + strlen(k->event.type) + 2 < sizeof(c->seen))
+            (void)strcat(strcat(c->seen, " "), k->event.type);
+    for (const struct batch_message *m = c->b.out.answers; m && n < 16; m = m->next) {
+        if (m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE)
+            continue;
+        ids[n] = m->message->probe->probe_id;
+        about[n] = m->message->probe->node[0] - 'a' + 1;
+        sessions[n++] = m->session;
+        c->probes++;
+        assert_int_equal(m->message->probe->timeout_ms, 150);
+    }
+    for (int i = 0; i < n; i++) {
+        Titan__Internal__ProbeResult body = TITAN__INTERNAL__PROBE_RESULT__INIT;
+        body.probe_id = ids[i];
+        body.reached = c->deaf[about[i]] > 0;
+        MESSAGE(m, PROBE_RESULT, probe_result, body);
+        if (c->deaf[about[i]] && !c->silent[sessions[i]])
+            assert_int_equal(say(&c->b, sessions[i], &m), TITAN_OK);
+    }
+}
+
+/* Let time pass until an event of that type is told. Returns how long it took; -1: it was not within ms. */
+static int64_t until(struct cluster *c, const char *type, int64_t ms)
+{
+    int64_t begin = c->b.now;
+    c->seen[0] = '\0';
+    for (; c->b.now - begin <= ms; c->b.now += 10) {
+        for (int i = 1; i <= NODES; i++) {
+            if (c->silent[i] || c->b.now - c->beaten[i] < 50)
+                continue;
+            c->beaten[i] = c->b.now;
+            beat(&c->b, (uint64_t)i);
+            look(c);
+        }
+        batch_free(&c->b.out);
+        core_tick(c->b.core, at(&c->b), &c->b.out);
+        look(c);
+        if (strstr(c->seen, type))
+            return c->b.now - begin;
+    }
+    return -1;
+}
+
+static void test_beats_are_answered(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 1, 1);
+    assert_int_equal(c.b.out.answers->message->kind_case, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME);
+    assert_int_equal(c.b.out.answers->message->welcome->beat_ms, 50);
+    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    body.number = 77;
+    MESSAGE(m, BEAT, beat, body);
+    assert_int_equal(say(&c.b, 1, &m), TITAN_OK);
+    assert_null(c.b.out.messages); /* nothing of it waits for the store */
+    assert_null(c.b.out.changes);
+    assert_int_equal(c.b.out.answers->session, 1);
+    assert_int_equal(c.b.out.answers->message->beat_answer->number, 77);
+    close_bench(&c.b);
+}
+
+/* Suspected after 250 ms, denied by all who are asked: lost then. */
+static void test_nobody_reaches_it(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 5, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[2] = true;
+    c.deaf[2] = -1;
+    int64_t took = until(&c, "node.lost", 5000);
+    assert_true(took >= 200 && took <= 300); /* of silence: 250, and up to a beat before */
+    assert_int_equal(c.probes, 3);
+    close_bench(&c.b);
+}
+
+/* Those who are asked say nothing: they may be as badly off as we are. */
+static void test_nobody_answers(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 3, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[2] = true;
+    int64_t took = until(&c, "node.lost", 5000);
+    assert_true(took >= 950 && took <= 1050);
+    close_bench(&c.b);
+}
+
+static void test_nobody_to_ask(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 1, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[1] = true;
+    int64_t took = until(&c, "node.lost", 5000);
+    assert_true(took >= 950 && took <= 1050);
+    assert_int_equal(c.probes, 0);
+    close_bench(&c.b);
+}
+
+/* Somebody reaches it: the link to us is bad, and it has 5 s. */
+static void test_others_reach_it(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 3, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[2] = true;
+    c.deaf[2] = 1;
+    int64_t took = until(&c, "node.lost", 10000);
+    assert_true(took >= 4950 && took <= 5050);
+    close_bench(&c.b);
+
+    /* And when they reach it no longer, that is the end. */
+    open_cluster(&c, 3, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[2] = true;
+    c.deaf[2] = 1;
+    assert_int_equal(until(&c, "node.lost", 1500), -1);
+    c.deaf[2] = -1;
+    assert_in_range(until(&c, "node.lost", 5000), 0, 450);
+    close_bench(&c.b);
+}
+
+/* A pause that is over before the answers are in. */
+static void test_it_was_only_slow(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 3, 1);
+    for (int round = 0; round < 20; round++) {
+        c.silent[2] = true;
+        c.deaf[2] = 1;
+        assert_int_equal(until(&c, "node.lost", 900), -1);
+        c.silent[2] = false;
+        assert_int_equal(until(&c, "node.lost", 200), -1);
+    }
+    close_bench(&c.b);
+}
+
+/* A closed stream: its machine lives. Others are asked at once; an agent has time to come back. */
+static void test_closed_stream(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 3, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[2] = true;
+    c.deaf[2] = -1;
+    batch_free(&c.b.out);
+    core_session_closed(c.b.core, 2, at(&c.b), &c.b.out);
+    assert_int_equal(until(&c, "node.lost", 100), -1);
+    assert_int_equal(c.probes, 2);
+    assert_int_equal(join(&c, 4, 'b', 2, 1), TITAN_OK);
+    c.silent[4] = false;
+    assert_int_equal(until(&c, "node.lost", 3000), -1);
+    batch_free(&c.b.out);
+    core_session_closed(c.b.core, 4, at(&c.b), &c.b.out);
+    c.silent[4] = true;
+    int64_t took = until(&c, "node.lost", 5000);
+    assert_true(took >= 1900 && took <= 2050);
+    close_bench(&c.b);
+}
+
+/* This process was stopped for ten seconds, or gets next to no time: the nodes are as they were. */
+static void test_own_stall(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 3, 1);
+    for (int i = 1; i <= 3; i++)
+        c.deaf[i] = -1;
+    (void)until(&c, "never", 1000);
+    c.b.now += 10000;
+    assert_int_equal(until(&c, "node.lost", 2000), -1);
+    for (int i = 0; i < 30; i++) { /* a little every 300 ms, the clock before what was received */
+        c.b.now += 300;
+        batch_free(&c.b.out);
+        core_tick(c.b.core, at(&c.b), &c.b.out);
+        look(&c);
+        assert_null(strstr(c.seen, "node.lost"));
+        for (uint64_t s = 1; s <= 3; s++)
+            beat(&c.b, s);
+    }
+    c.silent[3] = true; /* and one that dies is still found */
+    assert_in_range(until(&c, "node.lost", 10000), 200, 5100);
+    close_bench(&c.b);
+}
+
+/* The same agent comes and goes: new work only after a while of good beats, and each time after a longer one. */
+static void test_flapping(void **state)
+{
+    (void)state;
+    struct cluster c;
+    uint64_t session = 2;
+    open_cluster(&c, 1, 1);
+    struct job job = job_of(1, 1, 1);
+    static const int64_t quiet[] = {0, 2000, 10000, 20000, 40000, 60000, 60000};
+    for (int round = 0; round < 7; round++) {
+        c.silent[2] = c.silent[3] = true;
+        if (round > 0) {
+            c.deaf[2] = -1;
+            assert_true(until(&c, "node.lost", 5000) > 0);
+        }
+        session = 2 + (uint64_t)(round % 2); /* sessions of the same agent */
+        assert_int_equal(join(&c, session, 'b', 1, 1), TITAN_OK);
+        c.silent[session] = false;
+        c.beaten[session] = c.b.now;
+        job.id = (uint64_t)round + 2;
+        submit_job(&c.b, &job);
+        if (round == 0) { /* node a has one slot, b the other */
+            assert_non_null(told(&c.b, START, 1));
+            job.id = 100;
+            submit_job(&c.b, &job);
+            assert_non_null(told(&c.b, START, 2));
+            continue;
+        }
+        assert_null(told(&c.b, START, session));
+        int64_t took = until(&c, "worker.starting", 100000);
+        assert_in_range(took, quiet[round] - 10, quiet[round] + 50);
+    }
+    close_bench(&c.b);
+
+    /* Another agent, say of a machine that was started again, is another matter. */
+    open_cluster(&c, 2, 1);
+    c.silent[2] = true;
+    c.deaf[2] = -1;
+    assert_true(until(&c, "node.lost", 5000) > 0);
+    c.silent[1] = true; /* so that there is one slot alone */
+    assert_true(until(&c, "node.lost", 5000) > 0);
+    assert_int_equal(join(&c, 3, 'b', 2, 1), TITAN_OK);
+    submit(&c.b, 1, 1, 1);
+    assert_non_null(told(&c.b, START, 3));
+    close_bench(&c.b);
+}
+
+static void stalled(struct bench *b, uint64_t worker, uint64_t epoch)
+{
+    Titan__Internal__WorkerStalled body = TITAN__INTERNAL__WORKER_STALLED__INIT;
+    body.job_id = 1;
+    body.worker_id = worker;
+    body.epoch = epoch;
+    body.step = 7;
+    body.actions = 123;
+    body.for_ms = 310;
+    body.stopped = true;
+    MESSAGE(m, STALLED, stalled, body);
+    assert_int_equal(say(b, 1, &m), TITAN_OK);
+}
+
+static void test_hang(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    stalled(&b, 3, 0); /* of an epoch that is over */
+    assert_null(b.out.changes);
+    stalled(&b, 3, 1);
+    assert_string_equal(event(&b, "worker.stalled")->detail,
+                        "{\"worker\":3,\"step\":7,\"actions\":123,\"for_ms\":310,\"stopped\":true}");
+    assert_ids(told(&b, STOP, 1)->stop->worker_ids, 1, 1, 3);
+    assert_int_equal(told(&b, STOP, 1)->stop->grace_ms, 0);
+    assert_int_equal(told(&b, REVOKE, 1)->revoke->epoch, 1);
+    progress(&b, 1, 1, 3, 1, 8); /* SIGCONT: too late */
+    assert_null(b.out.changes);
+    for (uint64_t w = 1; w <= 4; w++)
+        if (w != 3)
+            quiesced(&b, 1, 1, w, 1, 7);
+    assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 4); /* it is not waited for */
+    progress(&b, 1, 1, 3, 1, 8);
+    assert_null(b.out.changes);
+    assert_true(core_counters(b.core)->old_epoch >= 2);
+    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA, 7);
+    progress(&b, 1, 1, 1, 2, 8);
+    assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"detect_ms\":310"));
+    exited(&b, 1, 1, 3, -1, "");
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 1);
+    close_bench(&b);
+}
+
+static void test_straggler(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    Titan__Internal__WorkerStraggles body = TITAN__INTERNAL__WORKER_STRAGGLES__INIT;
+    body.job_id = 1;
+    body.worker_id = 2;
+    body.epoch = 1;
+    body.busy_ms = 30;
+    body.median_ms = 12.25;
+    body.steps = 20;
+    MESSAGE(m, STRAGGLES, straggles, body);
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_string_equal(event(&b, "worker.straggler")->detail,
+                        "{\"worker\":2,\"busy_ms\":30.000,\"median_ms\":12.250,\"steps\":20}");
+    assert_null(b.out.messages); /* nothing is done about it */
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beats_are_answered), cmocka_unit_test(test_nobody_reaches_it),
+        cmocka_unit_test(test_nobody_answers),     cmocka_unit_test(test_nobody_to_ask),
+        cmocka_unit_test(test_others_reach_it),    cmocka_unit_test(test_it_was_only_slow),
+        cmocka_unit_test(test_closed_stream),      cmocka_unit_test(test_own_stall),
+        cmocka_unit_test(test_flapping),           cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_straggler),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

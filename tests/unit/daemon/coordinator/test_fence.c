@@ -1,0 +1,190 @@
+/* What is refused: old terms, names and workers of others, what was said before. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "support/core_bench.h"
+
+static titan_status hello_from(struct bench *b, uint64_t session, const char *node, const char *address,
+                               uint64_t incarnation, uint64_t seen_term, struct titan_error *err)
+{
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = (char *)node;
+    body.address = (char *)address;
+    body.slots = 2;
+    body.device = (char *)"cpu";
+    body.incarnation = incarnation;
+    body.seen_term = seen_term;
+    MESSAGE(m, HELLO, hello, body);
+    m.term = seen_term;
+    batch_free(&b->out);
+    return core_agent(b->core, session, &m, at(b), &b->out, err);
+}
+
+static void open_term(struct bench *b, uint64_t term)
+{
+    struct core_options options = {.term = term, .seed = 1, .jobs_dir = "/jobs"};
+    memset(b, 0, sizeof(*b));
+    b->now = 1000;
+    batch_init(&b->out);
+    assert_int_equal(core_new(&options, &b->core, NULL), TITAN_OK);
+}
+
+/* A store from an old backup: a node has obeyed a later coordinator. */
+static void test_higher_term(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    open_term(&b, 3);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 2, &err), TITAN_OK); /* has seen the one before us */
+    submit(&b, 1, 2, 2);
+    assert_non_null(told(&b, START, 1));
+    assert_int_equal(hello_from(&b, 2, "b", "10.0.0.2", 1, 7, &err), TITAN_EUNREACHABLE);
+    assert_true(core_fenced(b.core));
+    assert_string_equal(event(&b, "coordinator.fenced")->detail, "{\"term\":3,\"seen_term\":7}");
+    assert_null(b.out.messages);
+    assert_non_null(strstr(err.msg, "its term is 3, and node b has obeyed one of term 7"));
+    assert_non_null(strstr(err.hint, "titanctl admin restore"));
+    /* From here on nothing is decided: not by reports, not by time, not on request. */
+    Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
+    body.job_id = body.worker_id = 1;
+    body.address = (char *)"h:1";
+    MESSAGE(m, WORKER_READY, worker_ready, body);
+    assert_int_equal(say(&b, 1, &m), TITAN_EUNREACHABLE);
+    assert_true(batch_empty(&b.out));
+    tick(&b, 600000);
+    assert_true(batch_empty(&b.out));
+    assert_int_equal(core_deadline(b.core), INT64_MAX);
+    enum job_state got = JOB_NONE;
+    err = (struct titan_error){0};
+    assert_int_equal(core_cancel(b.core, 1, "", 0, at(&b), &b.out, &got, &err), TITAN_EUNREACHABLE);
+    assert_non_null(strstr(err.hint, "titanctl admin restore"));
+    submit(&b, 2, 1, 1);
+    core_session_closed(b.core, 1, at(&b), &b.out);
+    assert_true(batch_empty(&b.out));
+    assert_int_equal(core_accepts(b.core, NULL), TITAN_EUNREACHABLE);
+    close_bench(&b);
+}
+
+static void test_refusal_for_the_term(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_term(&b, 3);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    body.seen_term = 4;
+    MESSAGE(m, REFUSED, refused, body);
+    m.term = 3;
+    assert_int_equal(say(&b, 1, &m), TITAN_EUNREACHABLE);
+    assert_true(core_fenced(b.core));
+    close_bench(&b);
+}
+
+/* Said to the coordinator before us, and heard now. */
+static void test_lower_term(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_term(&b, 3);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    submit(&b, 1, 1, 1);
+    Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
+    body.job_id = body.worker_id = 1;
+    body.address = (char *)"h:1";
+    MESSAGE(m, WORKER_READY, worker_ready, body);
+    m.term = 2;
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_true(batch_empty(&b.out));
+    assert_int_equal(core_counters(b.core)->old_term, 1);
+    m.term = 3;
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_non_null(told(&b, FORM, 1));
+    close_bench(&b);
+}
+
+static void test_name_taken(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    open_term(&b, 1);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, &err), TITAN_OK);
+    b.now += 100;
+    assert_int_equal(hello_from(&b, 2, "a", "10.0.0.2", 9, 0, &err), TITAN_EEXIST);
+    assert_string_equal(err.msg, "hello from 10.0.0.2: the name 'a' is taken by the node at 10.0.0.1, which is alive");
+    assert_null(b.out.drops);
+    assert_int_equal(core_node_session(b.core, "a"), 1);
+    assert_int_equal(core_counters(b.core)->name_taken, 1);
+    /* The same machine with a new agent, or the same agent on a new stream: fine. */
+    assert_int_equal(hello_from(&b, 3, "a", "10.0.0.1", 2, 0, &err), TITAN_OK);
+    assert_int_equal(hello_from(&b, 4, "a", "10.0.0.1", 2, 0, &err), TITAN_OK);
+    assert_int_equal(core_node_session(b.core, "a"), 4);
+    /* It has moved to another address, and nothing is heard from the old one. */
+    tick(&b, 300);
+    assert_int_equal(hello_from(&b, 5, "a", "10.0.0.3", 3, 0, &err), TITAN_OK);
+    assert_int_equal(core_node_session(b.core, "a"), 5);
+    close_bench(&b);
+}
+
+/* Node b speaks of a worker of node a, of one that never was, and of its own for an epoch it has no place in. */
+static void test_others_workers(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    progress(&b, 2, 1, 1, 1, 50);
+    assert_null(told(&b, STOP, 0)); /* it is not b's to be stopped */
+    assert_string_equal(event(&b, "report.refused")->detail, "{\"job\":1,\"worker\":1}");
+    exited(&b, 2, 1, 1, -1, "");
+    assert_null(told(&b, REVOKE, 0));
+    progress(&b, 2, 7, 7, 1, 50);
+    assert_non_null(told(&b, STOP, 2));
+    assert_null(event(&b, "report.refused")); /* once */
+    const struct core_counters *counters = core_counters(b.core);
+    assert_int_equal(counters->unknown_worker, 2);
+    assert_int_equal(counters->duplicate, 1);
+    progress(&b, 1, 1, 2, 9, 50); /* of an epoch to come */
+    assert_null(b.out.changes);
+    assert_int_equal(counters->unknown_rank, 1);
+    progress(&b, 1, 1, 2, 0, 50);
+    assert_int_equal(counters->old_epoch, 1);
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.step, 7);
+    close_bench(&b);
+}
+
+static void test_said_twice(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_ECONFLICT);
+    assert_int_equal(core_counters(b.core)->duplicate, 1);
+    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, 1, 1, 3, -1, "");
+    assert_null(b.out.changes);
+    assert_int_equal(core_counters(b.core)->duplicate, 2);
+    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    MESSAGE(m, BEAT, beat, body);
+    assert_int_equal(say(&b, 99, &m), TITAN_ECONFLICT);
+    assert_int_equal(core_counters(b.core)->unknown_node, 1);
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_higher_term), cmocka_unit_test(test_refusal_for_the_term),
+        cmocka_unit_test(test_lower_term),  cmocka_unit_test(test_name_taken),
+        cmocka_unit_test(test_others_workers), cmocka_unit_test(test_said_twice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
