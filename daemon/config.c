@@ -102,6 +102,17 @@ static const struct setting settings[] = {
     NUMBER("agent", "log_bytes_max", VALUE_U64, log_bytes_max, 65536, UINT64_C(1) << 40),
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
+    TEXT("agent", "peer_listen", peer_listen),
+    TEXT("agent", "cluster_key", cluster_key),
+    TEXT("detection", "profile", profile),
+    NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
+    NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
+    NUMBER("detection", "confirm_ms", VALUE_U32, detection.confirm_ms, 10, 600000),
+    NUMBER("detection", "node_timeout_ms", VALUE_U32, detection.node_timeout_ms, 20, 3600000),
+    NUMBER("detection", "reachable_ms", VALUE_U32, detection.reachable_ms, 20, 3600000),
+    NUMBER("detection", "away_ms", VALUE_U32, detection.away_ms, 50, 3600000),
+    NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.delegate_lease_ms, 1000, UINT32_MAX),
+    NUMBER("detection", "hang_floor_ms", VALUE_U32, detection.hang_floor_ms, 50, 3600000),
 };
 
 /* what: "--slots" or "FILE:12: agent.slots", for messages. */
@@ -380,6 +391,65 @@ static titan_status flags_parse(int argc, char **argv, struct daemon_config *c, 
     return TITAN_OK;
 }
 
+/* --- detection ------------------------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *name;
+    struct detection d;
+} profiles[] = {
+    {"lan",
+     {.beat_ms = 50,
+      .suspect_ms = 250,
+      .confirm_ms = 150,
+      .node_timeout_ms = 2000,
+      .reachable_ms = 5000,
+      .away_ms = 1000,
+      .delegate_lease_ms = 30000,
+      .hang_floor_ms = 300}},
+    {"wan",
+     {.beat_ms = 500,
+      .suspect_ms = 2500,
+      .confirm_ms = 1500,
+      .node_timeout_ms = 10000,
+      .reachable_ms = 30000,
+      .away_ms = 10000,
+      .delegate_lease_ms = 120000,
+      .hang_floor_ms = 1000}},
+};
+
+/* What is not set is the profile's; and the times are in an order that makes sense. */
+static titan_status resolve_detection(struct daemon_config *c, struct titan_error *err)
+{
+    const struct detection *p = NULL;
+    struct detection *d = &c->detection;
+    for (size_t i = 0; i < ARRAY_SIZE(profiles); i++)
+        if (!strcmp(c->profile[0] ? c->profile : "lan", profiles[i].name))
+            p = &profiles[i].d;
+    if (!p)
+        return titan_fail(err, TITAN_EINVAL, "detection.profile: '%s' is not one of lan, wan", c->profile);
+#define OR_PROFILE(field) d->field = d->field ? d->field : p->field
+    OR_PROFILE(beat_ms);
+    OR_PROFILE(suspect_ms);
+    OR_PROFILE(confirm_ms);
+    OR_PROFILE(node_timeout_ms);
+    OR_PROFILE(reachable_ms);
+    OR_PROFILE(away_ms);
+    OR_PROFILE(delegate_lease_ms);
+    OR_PROFILE(hang_floor_ms);
+#undef OR_PROFILE
+    if (d->suspect_ms < 2 * d->beat_ms) {
+        (void)titan_fail(err, TITAN_EINVAL, "detection.suspect_ms: %u, but agents beat every %u ms", d->suspect_ms,
+                         d->beat_ms);
+        titan_error_hint(err, "one late beat would make a node suspect: at least two beats, better five");
+        return TITAN_EINVAL;
+    }
+    if (d->delegate_lease_ms < 2 * d->away_ms)
+        return titan_fail(err, TITAN_EINVAL, "detection.delegate_lease_ms: %u is less than twice away_ms, %u",
+                          d->delegate_lease_ms, d->away_ms);
+    return TITAN_OK;
+}
+
 /* --- the whole ------------------------------------------------------------------------------------------------------
  */
 
@@ -464,6 +534,7 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     if (c->role == ROLE_DEV && !stop_given)
         c->stop_workers = true;
     TRY(check_listen(c, err));
+    TRY(resolve_detection(c, err));
     if (!c->state_dir[0])
         TRY(default_state_dir(c->state_dir, err));
     TRY(dir_make(c->state_dir, err));
@@ -477,8 +548,8 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
 {
     struct daemon_config *c = ret;
     bool stop_given = false;
-    *c = (struct daemon_config){.log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS,
-                                .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
+    *c = (struct daemon_config){
+        .log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS, .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
     if (argc < 2)
         return titan_fail(err, TITAN_EINVAL, "no role given: dev, agent or coordinator (titand --help)");
     c->help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");

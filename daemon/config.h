@@ -13,6 +13,18 @@
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_FILE_MAX (256 * 1024)
 
+/* Times of failure detection (docs/membership.md), all in milliseconds. */
+struct detection {
+    uint32_t beat_ms;           /* agents beat at least this often */
+    uint32_t suspect_ms;        /* silence after which others are asked for a node */
+    uint32_t confirm_ms;        /* how long they try */
+    uint32_t node_timeout_ms;   /* silence after which a node nobody could be asked for is lost */
+    uint32_t reachable_ms;      /* ... one that others reach */
+    uint32_t away_ms;           /* without an answer, after which a coordinator is away */
+    uint32_t delegate_lease_ms; /* how long agents go on without one; UINT32_MAX = for ever, and decide nothing */
+    uint32_t hang_floor_ms;     /* a worker that stands still for less does not hang */
+};
+
 enum daemon_role { ROLE_DEV, ROLE_AGENT, ROLE_COORDINATOR };
 
 struct daemon_config {
@@ -25,7 +37,10 @@ struct daemon_config {
     char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
     int n_listen;
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
-    char worker[PATH_MAX]; /* "" = beside titand */
+    char worker[PATH_MAX];                                    /* "" = beside titand */
+    char peer_listen[CONFIG_TEXT_MAX], cluster_key[PATH_MAX]; /* "" = the address and a free port; no proofs */
+    char profile[8];                                          /* "lan", "wan" */
+    struct detection detection;                               /* 0 = the profile's, until config_parse is done */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;

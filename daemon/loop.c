@@ -215,6 +215,8 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
     struct coordinator_options options = {.state_dir = d->config->state_dir,
+                                          .beat_ms = d->config->detection.beat_ms,
+                                          .node_timeout_ms = d->config->detection.node_timeout_ms,
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};
@@ -245,6 +247,13 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .slots = c->slots,
                                     .lease_ms = c->lease_ms,
                                     .log_bytes_max = c->log_bytes_max,
+                                    .hang_floor_ms = c->detection.hang_floor_ms,
+                                    .away_ms = c->detection.away_ms,
+                                    /* One process has no other agents. */
+                                    .peer_listen = dev                 ? ""
+                                                   : c->peer_listen[0] ? c->peer_listen
+                                                                       : NULL,
+                                    .cluster_key = c->cluster_key[0] ? c->cluster_key : NULL,
                                     .quiet_stop = dev};
     return agent_open(&d->loop, &options, &d->agent, err);
 }

@@ -23,6 +23,7 @@
 #include "base/version.h"
 #include "daemon/agent/core.h"
 #include "daemon/agent/logs.h"
+#include "daemon/agent/peers.h"
 #include "daemon/agent/records.h"
 #include "daemon/agent/session.h"
 #include "daemon/agent/workers.h"
@@ -64,6 +65,7 @@ struct agent {
     struct writing *writing; /* a record is on its way to the disk */
     struct workers *workers;
     struct session *session;
+    struct peers *peers; /* NULL: none */
     struct logs *logs;
     struct segment *segments;
     uv_timer_t log_timer, close_timer, adoption_timer, tick_timer, sample_timer, record_timer;
@@ -108,7 +110,7 @@ static void tick_arm(struct agent *a);
 
 static void turn_end(struct agent *a, struct turn *t)
 {
-    workers_term(a->workers, agent_core_term(a->core));
+    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core));
     if (t->actions.first && !a->closing) {
         t->at = t->actions.first;
         *a->turns_tail = t;
@@ -216,6 +218,12 @@ static void on_session_lost(void *data)
     struct agent *a = data;
     CORE(a, agent_core_session_down);
     logs_forget(a->logs);
+}
+
+static void on_peer_message(const Titan__Internal__PeerMessage *m, const char *from, void *data)
+{
+    struct agent *a = data;
+    CORE(a, agent_core_peer, m, from);
 }
 
 static bool on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data)
@@ -466,6 +474,8 @@ static void do_action(struct agent *a, const struct agent_action *x)
         stop_worker(a, x);
         break;
     case AGENT_PEER:
+        if (a->peers)
+            peers_send(a->peers, x->text, x->peer);
         break;
     case AGENT_ORDER:
         do_order(a, x->order);
@@ -675,6 +685,42 @@ static titan_status fill_options(struct agent *a, const struct agent_options *o,
     return TITAN_OK;
 }
 
+/* The port of the time before, so that others still find us by what they were told of this node. */
+static uint16_t last_port(const char *path)
+{
+    struct buf text = BUF_INIT;
+    long port = file_read(path, 16, &text, NULL) == TITAN_OK && text.data ? strtol(text.data, NULL, 10) : 0;
+    buf_free(&text);
+    return port > 0 && port < 65536 ? (uint16_t)port : 0;
+}
+
+static titan_status open_peers(struct agent *a, const struct agent_options *o, struct titan_error *err)
+{
+    char path[PATH_MAX + 16], listen[sizeof(a->address) + 16], text[16];
+    if (o->peer_listen)
+        return *o->peer_listen ? peers_open(a->loop, o->peer_listen, o->cluster_key, on_peer_message, a, &a->peers, err)
+                               : TITAN_OK;
+    const bool v6 = strchr(a->address, ':') != NULL;
+    (void)snprintf(path, sizeof(path), "%s/peer_port", a->run_dir);
+    uint16_t ports[] = {last_port(path), 0};
+    titan_status status = TITAN_EIO;
+    for (size_t i = 0; i < ARRAY_SIZE(ports) && status != TITAN_OK; i++) {
+        (void)snprintf(listen, sizeof(listen), "%s%s%s:%u", v6 ? "[" : "", a->address, v6 ? "]" : "", ports[i]);
+        status = peers_open(a->loop, listen, o->cluster_key, on_peer_message, a, &a->peers, err);
+    }
+    if (status == TITAN_EINVAL)
+        return status; /* the key, the address */
+    if (status != TITAN_OK) {
+        tlog_warn(&a->log, "no socket for other agents: nobody can ask for this node, and it for nobody",
+                  "reason=\"%s\"", err->msg);
+        return TITAN_OK;
+    }
+    int len = snprintf(text, sizeof(text), "%u\n", peers_port(a->peers));
+    if (file_replace(path, text, (size_t)len, err) != TITAN_OK)
+        tlog_warn(&a->log, "port not recorded", "reason=\"%s\"", err->msg);
+    return TITAN_OK;
+}
+
 static void on_job_record(const Titan__Internal__AgentJobRecord *record, void *data)
 {
     agent_core_restore_job(((struct agent *)data)->core, record);
@@ -693,7 +739,10 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
                                                .memory_bytes = memory_bytes(),
                                                .incarnation = random[0],
                                                .seed = random[1],
-                                               .hang_floor_ms = o->hang_floor_ms};
+                                               .peer_port = a->peers ? peers_port(a->peers) : 0,
+                                               .hang_floor_ms = o->hang_floor_ms,
+                                               .away_ms = o->away_ms,
+                                               .delegate_lease_ms = o->delegate_lease_ms};
     TRY(record_read_term(a->run_dir, &term, err));
     TRY(agent_core_new(&options, &a->core, err));
     agent_core_restore_term(a->core, term);
@@ -706,7 +755,12 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
 /* What an earlier agent's workers were at, before any of them speaks. */
 static void adopt(struct agent *a)
 {
-    workers_term(a->workers, agent_core_term(a->core));
+    int64_t contact = workers_contact(a->workers);
+    if (contact) /* in the life of an earlier agent; the lease runs on */
+        agent_core_restore_contact(a->core, contact);
+    else if (workers_first(a->workers))
+        agent_core_restore_contact(a->core, now_ms());
+    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core));
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);
@@ -762,6 +816,8 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     if (status == TITAN_OK)
         status = dir_make(a->run_dir, err);
     if (status == TITAN_OK)
+        status = open_peers(a, o, err);
+    if (status == TITAN_OK)
         status = open_core(a, o, err);
     if (status == TITAN_OK)
         status = open_parts(a, o, program, err);
@@ -770,6 +826,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
             logs_close(a->logs, NULL, NULL);
         if (a->session)
             session_close(a->session, on_nothing, NULL);
+        peers_close(a->peers, NULL, NULL);
         agent_core_free(a->core);
         free(a);
         return status;
@@ -816,9 +873,10 @@ static void on_handle_closed(uv_handle_t *handle)
 static void on_session_closed(void *data)
 {
     struct agent *a = data;
-    a->open_parts = N_TIMERS + 2;
+    a->open_parts = N_TIMERS + 3;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
+    peers_close(a->peers, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
 }

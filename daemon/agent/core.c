@@ -43,7 +43,8 @@ titan_status agent_core_new(const struct agent_core_options *o, struct agent_cor
     c->options.hang_unknown_ms = o->hang_unknown_ms ? o->hang_unknown_ms : 10000;
     c->options.revoke_ms = o->revoke_ms ? o->revoke_ms : 1000;
     c->beat_ms = BEAT_MS;
-    c->away_ms = AWAY_MS;
+    c->away_ms = o->away_ms ? o->away_ms : AWAY_MS;
+    c->delegate_lease_ms = o->delegate_lease_ms;
     *ret = c;
     return TITAN_OK;
 }
@@ -61,6 +62,13 @@ static void job_free(struct ajob *j)
     agent_delegation_free(j->delegation);
     free(j->checkpoint);
     free(j);
+}
+
+static void held_drop(struct agent_core *c)
+{
+    for (size_t i = 0; i < c->n_held; i++)
+        titan__internal__form_epoch__free_unpacked(c->held[i], NULL);
+    c->n_held = 0;
 }
 
 void agent_core_free(struct agent_core *c)
@@ -85,6 +93,8 @@ void agent_core_free(struct agent_core *c)
     }
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
         titan__internal__agent_message__free_unpacked(c->ended[i].report, NULL);
+    held_drop(c);
+    free(c->held);
     free(c->node);
     free(c->device);
     free(c->address);
@@ -142,6 +152,17 @@ static struct aworker *worker_add(struct agent_core *c, uint64_t job_id, uint64_
 void agent_core_restore_term(struct agent_core *c, uint64_t term)
 {
     c->term = MAX(c->term, term);
+}
+
+void agent_core_restore_contact(struct agent_core *c, int64_t at)
+{
+    c->contact_at = at;
+    c->contact = true;
+}
+
+int64_t agent_core_contact(const struct agent_core *c)
+{
+    return c->contact ? c->contact_at : INT64_MIN;
 }
 
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record)
@@ -286,6 +307,7 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
     (void)now;
     (void)out;
     c->up = c->welcomed = c->ending = false;
+    held_drop(c);
     for (struct report *r = c->reports; r; r = r->next)
         r->sent = false;
     for (struct probe *p = c->probes, *next; p; p = next) {
@@ -312,14 +334,6 @@ static void beat(struct agent_core *c, int64_t now, struct agent_actions *out)
     MESSAGE(m, BEAT, beat, &b);
     agent_send(c, &m, out);
     c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
-}
-
-static void on_beat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m)
-{
-    if (m->number == 0 || c->beats[m->number % BEATS_KEPT].number != m->number)
-        return;
-    c->answered = true;
-    heard(c, c->beats[m->number % BEATS_KEPT].at);
 }
 
 /* --- to workers -----------------------------------------------------------------------------------------------------
@@ -490,6 +504,35 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
     }
 }
 
+/* An order to form may have lain in the socket of an agent that was stopped, while its node was given up and the job
+ * went on without it: it waits for an answer to a beat that was sent since. */
+static bool stale(const struct agent_core *c, int64_t now)
+{
+    return c->answered && agent_coordinator_away(c, now);
+}
+
+static void hold(struct agent_core *c, const form_epoch *m)
+{
+    void *grown = realloc(c->held, (c->n_held + 1) * sizeof(*c->held));
+    titan_assert(grown);
+    c->held = grown;
+    c->held[c->n_held++] = agent_message_copy(&m->base);
+}
+
+static void on_beat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m, int64_t now,
+                           struct agent_actions *out)
+{
+    if (m->number == 0 || c->beats[m->number % BEATS_KEPT].number != m->number)
+        return;
+    c->answered = true;
+    heard(c, c->beats[m->number % BEATS_KEPT].at);
+    if (stale(c, now))
+        return;
+    for (size_t i = 0; i < c->n_held; i++)
+        on_form(c, c->held[i], out);
+    held_drop(c);
+}
+
 static void on_revoke(struct agent_core *c, const Titan__Internal__RevokeEpoch *m, int64_t now,
                       struct agent_actions *out)
 {
@@ -551,7 +594,10 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         on_start(c, m->start, now, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
-        on_form(c, m->form, out);
+        if (stale(c, now))
+            hold(c, m->form);
+        else
+            on_form(c, m->form, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
         on_revoke(c, m->revoke, now, out);
@@ -563,7 +609,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         on_stop(c, m->stop, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER:
-        on_beat_answer(c, m->beat_answer);
+        on_beat_answer(c, m->beat_answer, now, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE:
         agent_probe_start(c, m->probe, now, out);

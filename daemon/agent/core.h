@@ -81,6 +81,7 @@ struct agent_core_options { /* texts are copied */
     uint32_t hang_floor_ms;   /* 0 = 300 */
     uint32_t hang_unknown_ms; /* while a worker's own pace is not known; 0 = 10000 */
     uint32_t revoke_ms;       /* revoked to quiet; 0 = 1000 */
+    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says; 0 = 1000, none */
 };
 
 titan_status agent_core_new(const struct agent_core_options *options, struct agent_core **ret,
@@ -89,6 +90,8 @@ void agent_core_free(struct agent_core *c);
 
 /* What an earlier agent of this node left, before the first input. */
 void agent_core_restore_term(struct agent_core *c, uint64_t term);
+/* When the coordinator was heard last (agent_core_contact). Not said, it was never. */
+void agent_core_restore_contact(struct agent_core *c, int64_t at);
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record);
 
 /* A look at a worker: its page (proto/worker_page.h) and its process. */
@@ -139,7 +142,9 @@ int64_t agent_core_deadline(const struct agent_core *c); /* INT64_MAX = none */
 void agent_core_drain(struct agent_core *c, bool quiet);
 
 /* --- what can be asked --- */
-uint64_t agent_core_term(const struct agent_core *c);                   /* highest seen */
+uint64_t agent_core_term(const struct agent_core *c); /* highest seen */
+/* When what a coordinator has answered last was sent; INT64_MIN = never. To be kept for the next agent of this boot. */
+int64_t agent_core_contact(const struct agent_core *c);
 bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
 struct agent_counters {

@@ -94,6 +94,8 @@ struct agent_core {
     struct aworker *workers;
     struct ajob *jobs;
     struct probe *probes;
+    form_epoch **held; /* orders that wait for a sign that they are of now; owned */
+    size_t n_held;
     struct report *reports, *reports_last;
     size_t n_reports;
     struct {

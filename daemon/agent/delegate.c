@@ -100,17 +100,26 @@ static bool able(const struct agent_core *c, int64_t now)
     return c->delegate_lease_ms && agent_coordinator_away(c, now) && now < lease_pause(c);
 }
 
-/* A delegated epoch that no coordinator has taken over stops with its lease. */
+static bool works_here(const struct agent_core *c, const struct ajob *j)
+{
+    const struct aworker *w = c->workers;
+    while (w && w->job_id != j->id)
+        w = w->next;
+    return w != NULL && j->record->accepted;
+}
+
+/* No epoch goes on for longer than the coordinator waits with the next one: it may have to be formed without anybody of
+ * this. */
 static void lease_check(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
 {
-    if (!by_delegate(j))
+    if (!c->delegate_lease_ms || !works_here(c, j))
         return;
     if (now < lease_pause(c)) { /* heard again meanwhile: whoever has paused waits for its order */
         j->lease_paused = j->lease_revoked = false;
         return;
     }
     if (!j->lease_paused) {
-        agent_say(out, AGENT_WARN, "the lease of a delegated epoch ends, its workers pause until a coordinator is back",
+        agent_say(out, AGENT_WARN, "no coordinator for the whole lease: workers pause until there is one",
                   "job=%" PRIu64 " epoch=%" PRIu64, j->id, agent_job_accepted(j));
         agent_tell_pause(c, j->id, agent_job_accepted(j), out);
         j->lease_paused = true;
@@ -877,7 +886,7 @@ int64_t agent_delegate_deadline(const struct agent_core *c)
     int64_t due = INT64_MAX;
     for (const struct ajob *j = c->jobs; j; j = j->next) {
         const struct delegation *d = j->delegation;
-        if (by_delegate(j) && !j->lease_revoked)
+        if (c->delegate_lease_ms && works_here(c, j) && !j->lease_revoked)
             due = MIN(due, j->lease_paused ? lease_end(c) : lease_pause(c));
         if (!c->contact || !c->delegate_lease_ms || !wants(c, j))
             continue;

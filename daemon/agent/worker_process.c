@@ -233,7 +233,8 @@ char worker_process_state(int stat_fd, uint64_t *ret_rss)
     return state;
 }
 
-/* The last field of its stat is the status that wait() will give, set as soon as the process begins to end (proc(5)). */
+/* The last field of its stat is the status that wait() will give, set as soon as the process begins to end (proc(5)).
+ */
 bool worker_process_ending(const struct worker_process *p, int *ret_code, int *ret_signal)
 {
     char text[1024];

@@ -327,9 +327,20 @@ void worker_look(struct worker *w, struct agent_sample *ret)
     w->rss_max = MAX(w->rss_max, rss);
 }
 
-void workers_term(struct workers *set, uint64_t term)
+void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms)
 {
     set->term = term;
+    for (struct worker *w = set->first; w && contact_ms > 0; w = w->next)
+        if (!w->dying)
+            atomic_store_explicit(&w->page->contact_ms, contact_ms, memory_order_relaxed);
+}
+
+int64_t workers_contact(const struct workers *set)
+{
+    int64_t contact = 0;
+    for (const struct worker *w = set->first; w; w = w->next)
+        contact = MAX(contact, atomic_load(&w->page->contact_ms));
+    return contact;
 }
 
 void workers_look_after(struct workers *set)

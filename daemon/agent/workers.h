@@ -82,8 +82,10 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
-/* In what is said to workers from here: leases, stops. */
-void workers_term(struct workers *set, uint64_t term);
+/* The term is in what is said to workers from here: leases, stops. The contact goes to their pages, for the next agent.
+ */
+void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms);
+int64_t workers_contact(const struct workers *set); /* the latest in their pages; 0 = none */
 /* Its page and its process, now. */
 void worker_look(struct worker *w, struct agent_sample *ret);
 /* Now and then, while there are any (oom.h). */

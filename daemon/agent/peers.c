@@ -1,0 +1,352 @@
+/* peers.c - see peers.h. */
+#include "daemon/agent/peers.h"
+
+#include <netinet/in.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/log.h"
+
+#define DATAGRAM_MAX 65536
+#define KEY_MIN 16
+#define KEY_MAX 4096
+#define PROOF_BYTES 32
+#define NAMES_MAX 1024
+
+/* A peer's address, once it is known. */
+struct name {
+    struct name *next;
+    struct peers *peers;
+    uv_getaddrinfo_t lookup;
+    bool looking, known;
+    struct sockaddr_storage address;
+    char text[];
+};
+
+struct peers {
+    uv_loop_t *loop;
+    struct log log;
+    uv_udp_t socket;
+    uint16_t port;
+    uint8_t key[KEY_MAX];
+    size_t key_len;
+    peers_message_cb on_message;
+    void *data;
+    struct name *names;
+    size_t n_names;
+    uint64_t refused;
+    bool refused_said, closing, closed;
+    int lookups;
+    void (*done)(void *);
+    void *done_data;
+    char buffer[DATAGRAM_MAX];
+};
+
+/* --- addresses ------------------------------------------------------------------------------------------------------
+ */
+
+/* "host:port", "[v6]:port" -> parts; false when it is neither. */
+static bool split(const char *text, char host[256], uint16_t *ret_port)
+{
+    const char *colon = strrchr(text, ':');
+    char *end;
+    long port = colon ? strtol(colon + 1, &end, 10) : -1;
+    if (!colon || port < 0 || port > 65535 || end == colon + 1 || *end || colon - text >= 256 || colon == text)
+        return false;
+    bool bracket = text[0] == '[' && colon[-1] == ']';
+    (void)snprintf(host, 256, "%.*s", (int)(colon - text) - (bracket ? 2 : 0), text + (bracket ? 1 : 0));
+    *ret_port = (uint16_t)port;
+    return true;
+}
+
+static bool numeric(const char *host, uint16_t port, struct sockaddr_storage *ret)
+{
+    return uv_ip4_addr(host, port, (struct sockaddr_in *)ret) == 0 ||
+           uv_ip6_addr(host, port, (struct sockaddr_in6 *)ret) == 0;
+}
+
+static bool print_address(const struct sockaddr *a, char out[80])
+{
+    char host[64];
+    if (a->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)a;
+        return uv_ip4_name(in, host, sizeof(host)) == 0 && snprintf(out, 80, "%s:%u", host, ntohs(in->sin_port)) < 80;
+    }
+    const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)a;
+    return a->sa_family == AF_INET6 && uv_ip6_name(in6, host, sizeof(host)) == 0 &&
+           snprintf(out, 80, "[%s]:%u", host, ntohs(in6->sin6_port)) < 80;
+}
+
+static void finish(struct peers *p)
+{
+    if (!p->closed || p->lookups)
+        return;
+    for (struct name *n = p->names, *next; n; n = next) {
+        next = n->next;
+        free(n);
+    }
+    void (*done)(void *) = p->done;
+    void *data = p->done_data;
+    OPENSSL_cleanse(p->key, sizeof(p->key));
+    free(p);
+    if (done)
+        done(data);
+}
+
+static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *found)
+{
+    struct name *n = request->data;
+    n->looking = false;
+    n->peers->lookups--;
+    if (status == 0 && found && found->ai_addrlen <= sizeof(n->address)) {
+        memcpy(&n->address, found->ai_addr, found->ai_addrlen);
+        n->known = true;
+    }
+    uv_freeaddrinfo(found);
+    finish(n->peers);
+}
+
+static struct name *name_of(struct peers *p, const char *text)
+{
+    struct name *n = p->names;
+    while (n && strcmp(n->text, text) != 0)
+        n = n->next;
+    if (n || p->n_names == NAMES_MAX)
+        return n;
+    n = calloc(1, sizeof(*n) + strlen(text) + 1);
+    if (!n)
+        return NULL;
+    memcpy(n->text, text, strlen(text) + 1);
+    n->peers = p;
+    n->lookup.data = n;
+    n->next = p->names;
+    p->names = n;
+    p->n_names++;
+    return n;
+}
+
+static bool resolve(struct peers *p, const char *to, struct sockaddr_storage *ret)
+{
+    char host[256], service[8];
+    uint16_t port;
+    if (!split(to, host, &port) || port == 0)
+        return false;
+    if (numeric(host, port, ret))
+        return true;
+    struct name *n = name_of(p, to);
+    if (n && n->known) {
+        *ret = n->address;
+        return true;
+    }
+    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+    (void)snprintf(service, sizeof(service), "%u", port);
+    if (n && !n->looking && uv_getaddrinfo(p->loop, &n->lookup, on_lookup, host, service, &hints) == 0) {
+        n->looking = true;
+        p->lookups++;
+    }
+    return false;
+}
+
+/* --- proofs ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Of the message without its proof, as packed by us: both ends are of the same protocol. */
+static bool prove(const struct peers *p, Titan__Internal__PeerMessage *m, uint8_t out[PROOF_BYTES])
+{
+    const ProtobufCBinaryData kept = m->proof;
+    m->proof = (ProtobufCBinaryData){0};
+    size_t len = titan__internal__peer_message__get_packed_size(m);
+    _cleanup_free_ uint8_t *bytes = malloc(len ? len : 1);
+    unsigned n = 0;
+    if (bytes) {
+        (void)titan__internal__peer_message__pack(m, bytes);
+        if (!HMAC(EVP_sha256(), p->key, (int)p->key_len, bytes, len, out, &n))
+            n = 0;
+    }
+    m->proof = kept;
+    return n == PROOF_BYTES;
+}
+
+static bool proved(const struct peers *p, Titan__Internal__PeerMessage *m)
+{
+    uint8_t proof[PROOF_BYTES];
+    if (p->key_len == 0)
+        return true;
+    return m->proof.len == PROOF_BYTES && prove(p, m, proof) && CRYPTO_memcmp(proof, m->proof.data, PROOF_BYTES) == 0;
+}
+
+static titan_status read_key(struct peers *p, const char *path, struct titan_error *err)
+{
+    struct buf key = BUF_INIT;
+    titan_status status = file_read(path, KEY_MAX, &key, err);
+    if (status == TITAN_OK && key.len < KEY_MIN) {
+        status = titan_fail(err, TITAN_EINVAL, "cluster key '%s' has %zu bytes, at least %d are needed", path, key.len,
+                            KEY_MIN);
+        titan_error_hint(err, "make one: head -c 32 /dev/urandom > FILE, the same file on every node");
+    }
+    if (status == TITAN_OK) {
+        memcpy(p->key, key.data, key.len);
+        p->key_len = key.len;
+    }
+    if (key.data)
+        OPENSSL_cleanse(key.data, key.len);
+    buf_free(&key);
+    return status;
+}
+
+/* --- datagrams ------------------------------------------------------------------------------------------------------
+ */
+
+void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message)
+{
+    struct sockaddr_storage address;
+    uint8_t proof[PROOF_BYTES];
+    Titan__Internal__PeerMessage m = *message;
+    if (p->closing || !resolve(p, to, &address))
+        return;
+    if (p->key_len) {
+        if (!prove(p, &m, proof))
+            return;
+        m.proof = (ProtobufCBinaryData){PROOF_BYTES, proof};
+    }
+    size_t len = titan__internal__peer_message__get_packed_size(&m);
+    _cleanup_free_ uint8_t *bytes = malloc(len ? len : 1);
+    if (!bytes)
+        return;
+    (void)titan__internal__peer_message__pack(&m, bytes);
+    const uv_buf_t buf = uv_buf_init((char *)bytes, (unsigned)len);
+    (void)uv_udp_try_send(&p->socket, &buf, 1, (const struct sockaddr *)&address); /* or it is lost, as any */
+}
+
+static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
+{
+    struct peers *p = handle->data;
+    (void)size;
+    *buf = uv_buf_init(p->buffer, sizeof(p->buffer));
+}
+
+static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const struct sockaddr *from, unsigned flags)
+{
+    struct peers *p = socket->data;
+    char sender[80];
+    if (n <= 0 || !from || p->closing)
+        return;
+    Titan__Internal__PeerMessage *m =
+        flags & UV_UDP_PARTIAL ? NULL
+                               : titan__internal__peer_message__unpack(NULL, (size_t)n, (const uint8_t *)buf->base);
+    if (m && proved(p, m) && print_address(from, sender)) {
+        p->on_message(m, sender, p->data);
+    } else {
+        p->refused++;
+        if (!p->refused_said && print_address(from, sender)) /* once: anybody can send datagrams */
+            tlog_warn(&p->log, "datagram refused", "from=%s reason=\"%s\"", sender,
+                      m ? "not proved with the cluster's key" : "no message");
+        p->refused_said = true;
+    }
+    if (m)
+        titan__internal__peer_message__free_unpacked(m, NULL);
+}
+
+static void on_socket_closed(uv_handle_t *handle)
+{
+    struct peers *p = handle->data;
+    p->closed = true;
+    finish(p);
+}
+
+static titan_status bind_socket(struct peers *p, const char *listen, struct titan_error *err)
+{
+    char host[256];
+    uint16_t port;
+    struct sockaddr_storage address = {0};
+    if (!split(listen, host, &port))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is not HOST:PORT", listen);
+    if (!numeric(host, port, &address)) {
+        uv_getaddrinfo_t request = {0};
+        const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+        if (uv_getaddrinfo(p->loop, &request, NULL, host, NULL, &hints) != 0 || !request.addrinfo)
+            return titan_fail(err, TITAN_EINVAL, "cannot find the address of '%s' to listen for other agents on", host);
+        memcpy(&address, request.addrinfo->ai_addr, request.addrinfo->ai_addrlen);
+        uv_freeaddrinfo(request.addrinfo);
+        if (address.ss_family == AF_INET)
+            ((struct sockaddr_in *)&address)->sin_port = htons(port);
+        else
+            ((struct sockaddr_in6 *)&address)->sin6_port = htons(port);
+    }
+    int rc = uv_udp_bind(&p->socket, (const struct sockaddr *)&address, 0);
+    if (rc == 0)
+        rc = uv_udp_recv_start(&p->socket, on_alloc, on_datagram);
+    struct sockaddr_storage bound;
+    int len = sizeof(bound);
+    if (rc == 0)
+        rc = uv_udp_getsockname(&p->socket, (struct sockaddr *)&bound, &len);
+    if (rc != 0)
+        return titan_fail(err, rc == UV_EADDRINUSE ? TITAN_EEXIST : TITAN_EIO,
+                          "cannot listen for other agents on %s: %s", listen, uv_strerror(rc));
+    p->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)&bound)->sin_port
+                                               : ((struct sockaddr_in6 *)&bound)->sin6_port);
+    return TITAN_OK;
+}
+
+titan_status peers_open(uv_loop_t *loop, const char *listen, const char *key_file, peers_message_cb on_message,
+                        void *data, struct peers **ret, struct titan_error *err)
+{
+    struct peers *p = calloc(1, sizeof(*p));
+    if (!p)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the agents' socket");
+    p->loop = loop;
+    p->on_message = on_message;
+    p->data = data;
+    log_init(&p->log, "agent", "peers=%s", listen);
+    titan_status status = key_file && *key_file ? read_key(p, key_file, err) : TITAN_OK;
+    if (status != TITAN_OK) {
+        free(p);
+        return status;
+    }
+    if (uv_udp_init(loop, &p->socket) != 0) {
+        free(p);
+        return titan_fail(err, TITAN_EIO, "cannot make a socket for other agents");
+    }
+    p->socket.data = p;
+    status = bind_socket(p, listen, err);
+    if (status != TITAN_OK) {
+        peers_close(p, NULL, NULL);
+        return status;
+    }
+    *ret = p;
+    return TITAN_OK;
+}
+
+uint16_t peers_port(const struct peers *p)
+{
+    return p->port;
+}
+
+uint64_t peers_refused(const struct peers *p)
+{
+    return p->refused;
+}
+
+void peers_close(struct peers *p, void (*done)(void *), void *data)
+{
+    if (!p) {
+        if (done)
+            done(data);
+        return;
+    }
+    p->closing = true;
+    p->done = done;
+    p->done_data = data;
+    for (struct name *n = p->names; n; n = n->next)
+        if (n->looking)
+            (void)uv_cancel((uv_req_t *)&n->lookup);
+    uv_close((uv_handle_t *)&p->socket, on_socket_closed);
+}
