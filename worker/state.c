@@ -176,8 +176,8 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
     return upload(state, host, s, err);
 }
 
-titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, struct stream *s,
-                        struct titan_error *err)
+titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, const atomic_int *stop,
+                        struct stream *s, struct titan_error *err)
 {
     const struct layout *l = state->layout;
     _cleanup_free_ float *host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *host); /* gaps: zero */
@@ -196,7 +196,7 @@ titan_status state_load(struct train_state *state, const char *path, uint64_t re
     }
     TRY(layout_specs(l->model, &specs, &n_specs, err));
     TRY(layout_pieces(l, state->rank, host, host + 3 * state->total, NULL, NULL, &pieces, &n_pieces, err));
-    TRY(checkpoint_load(path, specs, n_specs, pieces, n_pieces, err));
+    TRY(checkpoint_load(path, specs, n_specs, pieces, n_pieces, stop, err));
     TRY(upload(state, host, s, err));
     state->step = info.step;
     state->tokens = info.tokens;

@@ -409,6 +409,7 @@ static titan_status recover(struct epoch *e, struct titan_error *err)
                                   .ops = e->comm_ops,
                                   .comm = atomic_load(&e->comm),
                                   .s = t->streams[STREAM_COMPUTE],
+                                  .stop = t->members->ops->revoked(t->members),
                                   .log = &t->log,
                                   .brought = bring_source(e),
                                   .finish = finish_step,

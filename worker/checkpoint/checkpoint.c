@@ -357,7 +357,16 @@ static titan_status match_specs(const struct manifest *m, const struct tensor_sp
 }
 
 /* Size and checksum as the manifest says. */
-static titan_status verify_file(const char *path, const struct manifest_file *file, struct titan_error *err)
+static titan_status go_on(const atomic_int *stop, struct titan_error *err)
+{
+    progress_action();
+    if (stop && atomic_load(stop))
+        return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its checkpoint was read");
+    return TITAN_OK;
+}
+
+static titan_status verify_file(const char *path, const struct manifest_file *file, const atomic_int *stop,
+                                struct titan_error *err)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
@@ -381,7 +390,7 @@ static titan_status verify_file(const char *path, const struct manifest_file *fi
         if (n == 0)
             break;
         crc = crc32c(crc, block, (size_t)n);
-        progress_action();
+        TRY(go_on(stop, err));
     }
     if (crc != file->crc)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: crc32c %08x, its manifest says %08x", path, crc,
@@ -393,6 +402,7 @@ static titan_status verify_file(const char *path, const struct manifest_file *fi
 struct wishes {
     struct piece *list;
     int *first;
+    const atomic_int *stop; /* not zero: nobody wants them any more */
 };
 
 static void clear_wishes(struct wishes *w)
@@ -515,21 +525,23 @@ static titan_status load_file(const char *dir, const struct manifest *m, const s
 {
     char path[PATH_MAX];
     TRY(join(path, err, dir, file->name));
-    TRY(verify_file(path, file, err));
+    TRY(verify_file(path, file, wishes->stop, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open(path, &st, err));
-    for (int p = 0; p < file->npieces; p++)
+    for (int p = 0; p < file->npieces; p++) {
+        TRY(go_on(wishes->stop, err));
         if (piece_needed(&file->pieces[p].box, wishes) &&
             read_stored_piece(st, m, &file->pieces[p], wishes, err) != TITAN_OK)
             return titan_error_wrap(err, "'%s'", path);
+    }
     return TITAN_OK;
 }
 
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                             int npieces, struct titan_error *err)
+                             int npieces, const atomic_int *stop, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
-    _cleanup_(clear_wishes) struct wishes wishes = {0};
+    _cleanup_(clear_wishes) struct wishes wishes = {.stop = stop};
     TRY(read_manifest(path, &m, err));
     _cleanup_free_ int *map = calloc((size_t)nspecs + 1, sizeof(*map));
     if (!map)

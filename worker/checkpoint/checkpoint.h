@@ -13,6 +13,7 @@
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 #define TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -74,9 +75,10 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_info_clear(struct checkpoint_info *info);
 /* Fill the pieces. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that
- * is not). TITAN_ECORRUPT names the damaged file. */
+ * is not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after *stop is not zero any more (NULL: never).
+ */
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                             int npieces, struct titan_error *err) TITAN_MUST_USE;
+                             int npieces, const atomic_int *stop, struct titan_error *err) TITAN_MUST_USE;
 /* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */
 titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* keep the newest `keep` complete checkpoints of dir, remove the rest; 0 keeps all. */

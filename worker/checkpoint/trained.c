@@ -62,7 +62,7 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
         tensor_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
         out += m->numel;
     }
-    return checkpoint_load(t->path, specs, n, pieces, n, err);
+    return checkpoint_load(t->path, specs, n, pieces, n, NULL, err);
 }
 
 titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err)
@@ -80,5 +80,5 @@ titan_status trained_load_biases(const struct trained *t, float *out, struct tit
         tensor_matrix(&specs[before + i], &pieces[i].rows, &pieces[i].cols);
         out += specs[before + i].numel;
     }
-    return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, pieces, n - before, err);
+    return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, pieces, n - before, NULL, err);
 }

@@ -134,7 +134,7 @@ static titan_status try_checkpoint(struct restore *r, const char *path, struct t
     struct vote seen;
     int by;
 
-    const titan_status status = to ? state_load(to, path, r->recipe_hash, r->s, &fault) : TITAN_OK;
+    const titan_status status = to ? state_load(to, path, r->recipe_hash, r->stop, r->s, &fault) : TITAN_OK;
     if (status != TITAN_OK && !is_damage(status)) {
         if (err)
             *err = fault;

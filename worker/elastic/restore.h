@@ -20,6 +20,7 @@ struct restore {
     const struct comm_ops *ops;
     struct comm *comm; /* members and leavers; NULL: alone */
     struct stream *s;
+    const atomic_int *stop; /* not zero: the epoch is revoked; NULL: it cannot be */
     struct log *log;
     struct brought brought;
     /* Finish the prepared step with its report, in all parts this worker has; only called where it is prepared. */

@@ -180,7 +180,7 @@ static titan_status load_all(const char *path, uint64_t step, struct titan_error
         pieces[t].data = calloc((size_t)specs[t].numel, sizeof(float));
         assert_non_null(pieces[t].data);
     }
-    titan_status status = checkpoint_load(path, specs, TENSORS, pieces, TENSORS, err);
+    titan_status status = checkpoint_load(path, specs, TENSORS, pieces, TENSORS, NULL, err);
     for (int t = 0; t < TENSORS; t++) {
         if (status == TITAN_OK)
             check_piece(&pieces[t], step);
@@ -204,7 +204,7 @@ static void test_any_world_to_any_world(void **state)
         if (write_cut(&from, step, 1, path, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
         for (int r = 0; r < to.world; r++) {
-            if (checkpoint_load(path, specs, TENSORS, to.pieces[r], to.n[r], &err) != TITAN_OK)
+            if (checkpoint_load(path, specs, TENSORS, to.pieces[r], to.n[r], NULL, &err) != TITAN_OK)
                 fail_msg("%s", err.msg);
             for (int i = 0; i < to.n[r]; i++)
                 check_piece(&to.pieces[r][i], step);
@@ -247,13 +247,17 @@ static void test_subset_and_conflicts(void **state)
     float x[16], y[2];
     struct piece pieces[2] = {{.tensor = 0, .row = 100, .rows = 4, .col = 60, .cols = 4, .data = x},
                               {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &err), TITAN_OK);
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_OK);
     assert_true(x[0] == element(1, 3, 100, 60) && x[15] == element(1, 3, 103, 63) && y[1] == element(1, 1, 0, 6));
+    atomic_int stop = 1; /* whoever has to leave does not read on */
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &stop, &err), TITAN_EREVOKED);
+    atomic_store(&stop, 0);
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &stop, &err), TITAN_OK);
     wanted[1].shape[0] = 8;
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &err), TITAN_ECONFLICT);
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "layers.1.weight"));
     (void)snprintf(wanted[1].name, sizeof(wanted[1].name), "unknown");
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &err), TITAN_ECONFLICT);
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "unknown"));
 }
 
@@ -278,7 +282,7 @@ static void test_columns_of_large_pieces(void **state)
             fill_piece(&stored[p], 1);
         assert_int_equal(checkpoint_write_shard(dir, &info, 0, &large, 1, stored, i + 1, &entry, NULL), TITAN_OK);
         assert_int_equal(checkpoint_commit(dir, &info, &large, 1, &entry, 1, path, NULL), TITAN_OK);
-        assert_int_equal(checkpoint_load(path, &large, 1, &want[i], 1, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_load(path, &large, 1, &want[i], 1, NULL, NULL), TITAN_OK);
         check_piece(&want[i], 1);
     }
 }
@@ -525,7 +529,7 @@ static void test_version_1(void **state)
         fail_msg("%s", err.msg);
     make_cut(&c, 3, &seed);
     for (int r = 0; r < 3; r++) {
-        assert_int_equal(checkpoint_load(path, specs, TENSORS, c.pieces[r], c.n[r], &err), TITAN_OK);
+        assert_int_equal(checkpoint_load(path, specs, TENSORS, c.pieces[r], c.n[r], NULL, &err), TITAN_OK);
         for (int i = 0; i < c.n[r]; i++)
             check_piece(&c.pieces[r][i], 9);
     }
