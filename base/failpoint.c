@@ -15,7 +15,7 @@
 #define POINTS_MAX 16
 #define NAME_MAX_BYTES 64
 
-enum effect { EFFECT_KILL, EFFECT_STOP, EFFECT_HANG, EFFECT_SLEEP, EFFECT_EXIT, EFFECT_FAIL };
+enum effect { EFFECT_KILL, EFFECT_STOP, EFFECT_HANG, EFFECT_SLEEP, EFFECT_EXIT, EFFECT_FAIL, EFFECT_CALL };
 
 struct point {
     char name[NAME_MAX_BYTES];
@@ -32,6 +32,8 @@ static struct {
     atomic_int armed;     /* -1: the environment has not been looked at */
     struct point points[POINTS_MAX];
     int n;
+    titan_status (*fn)(void *arg, const char *name, struct titan_error *err);
+    void *arg;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .armed = -1};
 
 static bool take_number(const char **at, uint64_t *ret)
@@ -64,7 +66,7 @@ static bool take_status(const char **at, titan_status *ret)
 
 static bool take_effect(const char **at, struct point *p)
 {
-    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "exit:", "fail"};
+    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "exit:", "fail", "call"};
     for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
         uint64_t number = 0;
         if (strncmp(*at, words[i], strlen(words[i])) != 0)
@@ -136,6 +138,14 @@ titan_status failpoint_set(const char *text, struct titan_error *err)
     return status;
 }
 
+void failpoint_on_call(titan_status (*fn)(void *arg, const char *name, struct titan_error *err), void *arg)
+{
+    (void)pthread_mutex_lock(&all.lock);
+    all.fn = fn;
+    all.arg = arg;
+    (void)pthread_mutex_unlock(&all.lock);
+}
+
 static void read_environment(void)
 {
     struct titan_error err = {0};
@@ -199,6 +209,8 @@ static titan_status pass(const char *name, struct titan_error *err)
         _exit((int)p.number);
     case EFFECT_FAIL:
         return titan_fail(err, p.status, "failpoint %s", name);
+    case EFFECT_CALL:
+        return all.fn ? all.fn(all.arg, name, err) : TITAN_OK;
     }
     return TITAN_OK;
 }

@@ -6,7 +6,7 @@
  *
  * TITAN_FAILPOINTS (or failpoint_set) arms some, separated by commas: NAME[%RANK]=EFFECT[@N[+]]
  *   EFFECT  kill: SIGKILL to itself; stop: SIGSTOP; hang: the thread never goes on; exit:CODE; sleep:MS;
- *           fail[:STATUS]: the call returns TITAN_STATUS, TITAN_EPEER when left out
+ *           fail[:STATUS]: the call returns TITAN_STATUS, TITAN_EPEER when left out; call: failpoint_on_call
  *   %RANK   only while this process is that rank of a job
  *   @N      at the Nth time the place is passed (1 when left out), and only then; @N+: from then on every time
  * "exec.agreed%2=kill@9,checkpoint.write=fail:ENOSPC@1+" - for example.
@@ -30,5 +30,7 @@ static inline TITAN_MUST_USE titan_status failpoint(const char *name, struct tit
 }
 /* In place of the environment's; counts begin again. NULL: none. TITAN_EINVAL names what it does not understand. */
 titan_status failpoint_set(const char *text, struct titan_error *err) TITAN_MUST_USE;
+/* For tests in the same process: what is armed with the effect "call" returns what fn does. NULL: TITAN_OK. */
+void failpoint_on_call(titan_status (*fn)(void *arg, const char *name, struct titan_error *err), void *arg);
 
 #endif

@@ -56,6 +56,29 @@ static void test_effects(void **state)
     assert_true(clock_mono_ns() - began >= 30 * INT64_C(1000000));
 }
 
+static titan_status refuse(void *arg, const char *name, struct titan_error *err)
+{
+    *(int *)arg += 1;
+    return titan_fail(err, TITAN_EIO, "called at %s", name);
+}
+
+static void test_call(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    int calls = 0;
+    assert_int_equal(failpoint_set("here=call@2", NULL), TITAN_OK);
+    failpoint_on_call(refuse, &calls);
+    for (int i = 1; i <= 3; i++)
+        assert_int_equal(failpoint("here", &err), i == 2 ? TITAN_EIO : TITAN_OK);
+    assert_int_equal(calls, 1);
+    assert_string_equal(err.msg, "called at here");
+    failpoint_on_call(NULL, NULL);
+    assert_int_equal(failpoint_set("here=call", NULL), TITAN_OK);
+    assert_int_equal(failpoint("here", NULL), TITAN_OK);
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+}
+
 static void test_set(void **state)
 {
     (void)state;
@@ -84,6 +107,7 @@ static void test_set(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_effects), cmocka_unit_test(test_set)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_effects), cmocka_unit_test(test_call),
+                                       cmocka_unit_test(test_set)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
