@@ -520,13 +520,16 @@ static void test_kill_and_regrow_tcp(void **state)
  * or a replica. With and without others who leave; and one rank alone takes over from two. */
 static bool lose_one(const char *const *axes, struct script_epoch *e, int n, struct script_epoch *alone, bool tcp)
 {
-    struct losses l, undisturbed;
+    static struct losses undisturbed; /* of the axes it was asked for last */
+    static const char *const *known;
+    struct losses l;
     run_with(axes, e, n, false, tcp, &l);
     if (l.lines != STEPS)
         fail_msg("%d steps in place of %d: some were trained twice, or not told of", l.lines, STEPS);
     const bool rolled = rolled_forward;
-    if (alone)
+    if (alone && axes != known)
         run_with(axes, alone, 1, false, false, &undisturbed);
+    known = alone ? axes : known;
     check_against(&l, alone ? &undisturbed : &reference);
     return rolled;
 }
@@ -677,8 +680,8 @@ static void test_fail_in_step(void **state)
         {.fails = {NULL, "exec.agreed=call@7"}, .rung = "buddy", .rolls = 1, .victim = 3},
         {.fails = {"exec.agreed=call@7", NULL, "exec.agreed=call@7"}, .rung = "buddy", .rolls = 1, .victim = 1},
     };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
-        for (size_t a = 0; a < ARRAY_SIZE(axes); a++) {
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
             print_message("# case %zu of %s\n", i, axes[a][0]);
             const bool rolled = fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim, cases[i].rung);
             assert_true(cases[i].rolls < 0 || cases[i].rolls == rolled);
@@ -724,8 +727,8 @@ static void test_fail_in_recovery(void **state)
     /* Rank 1 has a step prepared that others have committed; rank 3 is dead. */
     static const char *const first[4] = {NULL, "exec.agreed=call@7", NULL, NULL};
     int rolls = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
-        for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
+        for (size_t i = 0; i < ARRAY_SIZE(places); i++)
             for (int kill = 0; kill < 2; kill++) {
                 char text[64];
                 const char *second[4] = {NULL};
