@@ -92,7 +92,7 @@ def lossy_control(rounds, rng, r):
 @scenario(20, "a node joins in mid step; another round it leaves before its worker has its state", "I1, I3, I4", stall_steps=1)
 def join_and_leave(rounds, rng, r):
     # Steps long enough to tell a stall of less than one.
-    k = keys(**{"elastic.max_workers": 4, "training.global_batch_size": 48, "training.seq_len": 128})
+    k = keys(**{"elastic.max_workers": 4, "training.global_batch_size": 24, "training.seq_len": 128})
     with Cluster(nodes=4, slots=1, lease_ms=2000, absent=("n4",)) as c:
         run, joiner = c.submit(k), c.hosts["n4"]
         run.await_training(3, 5)

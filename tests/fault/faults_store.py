@@ -173,7 +173,7 @@ def checkpoint_damaged(rounds, rng, r):
             run.await_training(4, back["step"])
             text = " ".join(e["message"] + json.dumps(e["detail"]) for e in run.events(since)) + c.ok("logs", run.job, "--tail", 200)
             r.round(resumed_ms=back["time_ms"] - at, not_named=int(shard.name not in text),
-                    loaded_damaged=int(back["step"] > newest["detail"]["step"]), damage=("bit", "cut")[n % 2])
+                    loaded_damaged=int(back["step"] > newest["detail"]["step"]))
         finish(r, run, k, repeats=None)
 
 

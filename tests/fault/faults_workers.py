@@ -173,9 +173,9 @@ def killed_between(rounds, rng, r):
 
 @scenario(24, "a worker dies at its start, always on one node", "I10", crashes_before_quarantine=3, lost_to_others=0)
 def crash_loop(rounds, rng, r):
-    k = keys(**{"elastic.max_workers": 4, "elastic.min_workers": 2, "fault_tolerance.backoff_ms": 50})
+    k = keys(**{"elastic.max_workers": 3, "elastic.min_workers": 2, "fault_tolerance.backoff_ms": 50})
     for _ in range(rounds):
-        with Cluster(nodes=2, slots=2, absent=("n2",), config="[coordinator]\nquarantine_crashes = 3\n") as c:
+        with Cluster(slots={"n1": 2, "n2": 1}, absent=("n2",), config="[coordinator]\nquarantine_crashes = 3\n") as c:
             run = c.submit(k)
             run.await_training(2, 5)
             since, bad = run.last_event(), c.hosts["n2"]
@@ -200,7 +200,7 @@ def crash_loop(rounds, rng, r):
 
 
 @scenario(25, "a worker never leaves a revoked epoch (failpoint), while another one is killed", "I7, I9", killed_ms=1500,
-          resumed_ms=3000, steps_lost=0)
+          resumed_ms=3000)
 def never_quiet(rounds, rng, r):
     k = keys(**{"elastic.max_workers": 6, "training.global_batch_size": 24})
     with Cluster(nodes=3, slots=2, prepare=deaf_node) as c:
@@ -214,9 +214,9 @@ def never_quiet(rounds, rng, r):
             back = run.await_step_after(at, epoch=epoch)
             run.await_training(6, back["step"])
             r.round(killed_ms=killed - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back))
-        finish(r, run, k)
+        finish(r, run, k, repeats=None)  # three of six are lost: not all of their parts are with somebody else
 
 
 def deaf_node(c):
     """Workers of n3 stand still where they are told to leave an epoch."""
-    c.hosts["n3"].env = {"TITAN_FAILPOINTS": "link.revoke=hang@1+"}
+    c.hosts["n3"].env = {"TITAN_FAILPOINTS": "epoch.over=hang"}
