@@ -5,6 +5,7 @@ Each figure stands beside the target or the peer it is measured against in the s
 """
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -117,6 +118,46 @@ def recovery():
         d.ok("cancel", job)
     return {"rounds": len(values), "min_ms": values[0], "median_ms": values[len(values) // 2], "max_ms": values[-1],
             "target_ms": 1000}
+
+
+# --- a run that does not stop: docs/reliability.md ------------------------------------------------------------------------
+
+def elastic():
+    """Rows beside their targets, also written to build/bench/results.json for docs/reliability.md."""
+    sys.path.insert(0, str(SOURCE / "tests/fault"))
+    import cluster
+    import faults_daemons
+    import faults_network
+    import faults_workers
+    from kit import Record, figures, machine, stamp
+    why = cluster.missing()
+    if why:
+        return {"skipped": why}
+    (BUILD / "fault").mkdir(parents=True, exist_ok=True)
+
+    def measured(work, rounds):
+        record = Record("bench")
+        work(rounds, random.Random("bench"), record)
+        return {name: figures(v) for name, v in record.values.items()}
+
+    def row(what, f, statistic, limit, unit=" ms"):
+        return {"what": f"{what}, {statistic} of {f['rounds']}", "measured": f"{f[statistic]:.2f}{unit}", "target": f"≤ {limit}{unit}",
+                "ok": f[statistic] <= limit}
+    deaths = measured(faults_workers.worker_killed, 100)
+    cut = measured(faults_network.node_cut_off, 20)
+    away = measured(faults_daemons.coordinator_killed, 20)
+    resize = measured(faults_network.resized, 7)
+    rows = [row("death of a worker noticed", deaths["noticed_ms"], "p99", 5),
+            row("SIGKILL of a worker to the next step finished", deaths["resumed_ms"], "median", 300),
+            row("SIGKILL of a worker to the next step finished", deaths["resumed_ms"], "p99", 1000),
+            row("committed steps lost", deaths["steps_lost"], "max", 0, ""),
+            row("node cut off to the survivors' next step", cut["resumed_ms"], "p99", 1500),
+            row("coordinator killed: training's pause", away["pause_ms"], "p99", 50),
+            row("coordinator killed: API back", away["api_back_ms"], "p99", 1000),
+            row("resize 4, 3, 5, 4: stall in steps, losses bit-identical", resize["stall_steps"], "max", 1, " steps")]
+    (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": "make bench PART=elastic",
+                                                   "rows": rows}, indent=1) + "\n")
+    return rows
 
 
 # --- the step as a program ------------------------------------------------------------------------------------------
@@ -270,7 +311,7 @@ def lines(name):
 def main():
     HOME.mkdir(parents=True, exist_ok=True)
     parts = {"start": start_latency, "first_step": first_step, "submits": durable_submits, "scaling": scaling,
-             "recovery": recovery, "executor": document("bench_exec"), "memory": memory, "passes": passes,
+             "recovery": recovery, "elastic": elastic, "executor": document("bench_exec"), "memory": memory, "passes": passes,
              "planning": planning, "ops": document("bench_ops"), "comm": lines("bench_comm")}
     wanted = sys.argv[1:] or list(parts)
     summary = {}

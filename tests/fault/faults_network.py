@@ -1,12 +1,11 @@
 """Faults of nodes and of the network between them."""
-import os
 import time
 
 from kit import (Cluster, epochs_since, evictions, finish, keys, kill, node_lost_at, now_ms, pause, scenario, steady, until,
-                 worker_pids, zero_lost)
+                 zero_lost)
 
 
-@scenario(9, "a node loses its power: nothing passes, everything on it ends", "I1-I4", detected_ms=100, resumed_ms=1500,
+@scenario(9, "a node loses its power: nothing passes, everything on it ends", "I1-I4", fast=True, detected_ms=100, resumed_ms=1500,
           steps_lost=0)
 def node_off(rounds, rng, r):
     k = keys(**{"elastic.max_workers": 3})
@@ -124,3 +123,40 @@ def join_and_leave(rounds, rng, r):
 def kill_host_workers(host):
     for pid in host.workers():
         kill(pid)
+
+
+def node_cut_off(rounds, rng, r):
+    """Both directions of all links of a node are cut while its processes go on; later they are back."""
+    k = keys(**{"elastic.max_workers": 4})
+    with Cluster(nodes=4, slots=1, lease_ms=60000) as c:
+        run = c.submit(k)
+        for _ in range(rounds):
+            since, epoch = steady(run, 4, rng)
+            host = rng.choice(c.nodes())
+            at = now_ms()
+            c.wire.both_ways(host.name, None, cut=1)
+            back = run.await_step_after(at, epoch=epoch)
+            r.round(resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back), epochs=back["epoch"] - epoch)
+            c.wire.heal()
+            run.await_training(4, back["step"])
+        finish(r, run, k)
+
+
+def resized(rounds, rng, r):
+    """`titanctl resize` 4 -> 3 -> 5 -> 4; a stall is what a step at the change took more than one before it."""
+    k = keys(**{"elastic.max_workers": 5, "training.global_batch_size": 30, "training.seq_len": 128})
+    with Cluster(nodes=3, slots=2) as c:
+        run = c.submit(k)
+        c.ok("resize", run.job, 4)
+        run.await_training(4, 5)
+        for _ in range(rounds):
+            for world in (3, 5, 4):
+                before = run.await_training(run.lines()[-1]["world_size"], run.step() + 5)
+                usual = sorted(m["step_ms"] for m in run.lines()[-5:])[2]
+                c.ok("resize", run.job, world)
+                run.await_training(world, before["step"])
+                lines = run.lines()
+                at = next(i for i, m in enumerate(lines) if m["epoch"] > before["epoch"])
+                stall = lines[at]["time_ms"] - lines[at - 1]["time_ms"] - lines[at]["step_ms"]
+                r.round(stall_ms=max(0, stall), stall_steps=max(0, stall) / usual, usual_step_ms=usual)
+        finish(r, run, k)

@@ -2,13 +2,12 @@
 import errno
 import json
 import os
-import random
 import time
 from pathlib import Path
 
 from cluster import Shim
-from kit import (HOME, Cluster, check_losses, check_membership, check_nothing_left, epochs_since, evictions, finish, keys, kill,
-                 now_ms, pause, repeated_steps, scenario, steady, until, worker_pids)
+from kit import (BUILD, SOURCE, Cluster, check_losses, check_membership, command, finish, keys, kill, now_ms, overrides, repeated_steps,
+                 scenario, steady, until)
 
 
 @scenario(15, "the store's disk is full, then has space again", "I5", refused_without_reason=0, accepted_and_lost=0, epochs=0,
@@ -58,7 +57,6 @@ def disk_full(rounds, rng, r):
 
 
 def submit(c, words):
-    from titan import SOURCE, overrides
     return c.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(words))
 
 
@@ -192,3 +190,16 @@ def damage(folder, rng, cut):
         f.seek(at)
         f.write(bytes([byte ^ (1 << rng.randrange(8))]))
     return shard
+
+
+@scenario(17, "the power is cut: writes that were not synced are lost, at 500 random points a round", "I5, I6, I8", failed=0)
+def power_cut(rounds, rng, r):
+    """The store itself on a disk of its own making (tests/support/disk.c): no process can be made to lose its page cache."""
+    program = BUILD / "tests/unit/state/test_disk_faults"
+    for _ in range(rounds):
+        seed = rng.randrange(1 << 32)
+        done = command(program, timeout=600, env={**os.environ, "CUTS": "500", "SEED": str(seed), "CMOCKA_MESSAGE_OUTPUT": "TAP"})
+        failed = sum(line.startswith("not ok") for line in done.out.splitlines())
+        if failed or done.code != 0:
+            print(f"# SEED={seed}\n# " + (done.out + done.err).replace("\n", "\n# "))
+        r.round(cuts=500, failed=failed or int(done.code != 0))

@@ -10,25 +10,26 @@ from pathlib import Path
 from kit import Cluster, alive, finish, keys, kill, now_ms, repeated_steps, scenario, steady, until, zero_lost
 
 
-@scenario(1, "SIGKILL of a worker in mid step", "I1-I4, I7", detected_ms=20, resumed_ms=1000, steps_lost=0)
+@scenario(1, "SIGKILL of a worker in mid step", "I1-I4, I7", fast=True, detected_ms=20, resumed_ms=1000, steps_lost=0)
 def worker_killed(rounds, rng, r):
     k = keys()
     with Cluster(nodes=2, slots=2) as c:
         run = c.submit(k)
         for _ in range(rounds):
             since, epoch = steady(run, 4, rng)
-            worker, (pid, _) = rng.choice(sorted(run.workers().items()))
+            worker, (pid, node) = rng.choice(sorted(run.workers().items()))
             at = kill(pid)
             seen = run.await_event(since, "worker.exited", when=lambda e: e["detail"]["worker"] == worker)
             back = run.await_step_after(at, epoch=epoch)
             assert seen["detail"]["signal"] == 9, seen
-            r.round(detected_ms=seen["at_ms"] + 1 - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
+            noticed = c.hosts[node].said_at("worker ended", f"worker={worker} ", since_ms=at)
+            r.round(noticed_ms=noticed + 1 - at, detected_ms=seen["at_ms"] + 1 - at, resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back),
                     epochs=back["epoch"] - epoch)
         run.await_training(4, run.step())
         finish(r, run, k)
 
 
-@scenario(2, "SIGKILL of two workers 5 ms apart, the second during recovery", "I1, I2, I9", resumed_ms=2000, epochs=2,
+@scenario(2, "SIGKILL of two workers 5 ms apart, the second during recovery", "I1, I2, I9", fast=True, resumed_ms=2000, epochs=2,
           steps_lost=0)
 def two_workers_killed(rounds, rng, r):
     k = keys()
@@ -50,7 +51,7 @@ def two_workers_killed(rounds, rng, r):
         finish(r, run, k)
 
 
-@scenario(4, "a worker ends by itself: segmentation fault, abort, illegal instruction", "I7, I10", shrunk_ms=1000,
+@scenario(4, "a worker ends by itself: segmentation fault, abort, illegal instruction", "I7, I10", fast=True, shrunk_ms=1000,
           steps_lost=0)
 def worker_crashes(rounds, rng, r):
     k = keys()
@@ -92,7 +93,7 @@ def worker_stopped(rounds, rng, r):
         finish(r, run, k)
 
 
-@scenario(5, "the kernel kills a worker because its cgroup is out of memory", "I7", resumed_ms=1000, steps_lost=0, not_told=0)
+@scenario(5, "the kernel kills a worker because its cgroup is out of memory", "I7", fast=True, resumed_ms=1000, steps_lost=0, not_told=0)
 def out_of_memory(rounds, rng, r):
     k = keys()
     with Cluster(nodes=2, slots=2) as c:
@@ -143,7 +144,7 @@ while True:
 """
 
 
-@scenario(8, "SIGKILL of the coordinator between the commit of an epoch and its broadcast", "I1, I2", resumed_ms=2000,
+@scenario(8, "SIGKILL of the coordinator between the commit of an epoch and its broadcast", "I1, I2", fast=True, resumed_ms=2000,
           epochs_of_the_number=1, other_members=0)
 def killed_between(rounds, rng, r):
     k = keys()

@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from titan import BIN, BUILD, SOURCE, alive, command, overrides, until, worker_pids
+from titan import BIN, BUILD, SOURCE, alive, at_ms, command, overrides, until, worker_pids
 
 WIRE = BUILD / "tests/fault/wire"
 SHIM = BUILD / "tests/fault/shim.so"
@@ -253,6 +253,19 @@ class Host:
     def log(self):
         path = self.cluster.dir / f"{self.name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def said_at(self, *words, since_ms=0):
+        """Time in ms of the first line of its log from then on that has all words; None."""
+        for line in reversed(self.log().splitlines()):
+            try:
+                at = at_ms(line.split(" ", 1)[0])
+            except ValueError:
+                continue
+            if at < since_ms - 1:
+                return None
+            if all(w in line for w in words):
+                return at
+        return None
 
     def listening(self):
         """TCP ports somebody listens at."""
