@@ -6,8 +6,8 @@ $(eval $(call library,$(lib_sim),$(call obj,$(sim_src))))
 $(filter $(BUILD)/tests/sim/%,$(test_bins)): test_libs := $(lib_sim)
 $(filter $(BUILD)/tests/sim/%,$(test_bins)): $(lib_sim)
 sim_bin := $(BUILD)/tests/sim/sim
-$(sim_bin): $(call obj,tests/sim/main.c) $(lib_sim) $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base)
-	$(link) $(call obj,tests/sim/main.c) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
+$(sim_bin): $(call obj,tests/sim/main.c tests/support/disk.c) $(lib_sim) $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) $(call obj,tests/sim/main.c tests/support/disk.c) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
 
 .PHONY: sim
 sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n)

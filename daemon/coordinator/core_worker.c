@@ -325,9 +325,12 @@ void worker_deadlines(struct core *c, struct jobrec *j)
 {
     for (size_t i = j->n_workers; i-- > 0;) {
         struct workrec *w = j->workers[i];
-        if (w->missing && c->now.mono_ms >= w->missing)
-            worker_ended(c, w, NULL,
-                         w->started ? "it ended while its agent was away" : "its start never reached the agent");
+        if (!w->missing || c->now.mono_ms < w->missing)
+            continue;
+        if (w->node->session) /* should an order to start it have come late after all */
+            tell_stop(c, w->node->session, j->id, w->id, 0, "its agent did not list it");
+        worker_ended(c, w, NULL,
+                     w->started ? "it ended while its agent was away" : "its start never reached the agent");
     }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];

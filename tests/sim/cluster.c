@@ -262,7 +262,7 @@ static void begin(void)
     }
     S->coord_clocks =
         (struct clocks){p->mono_offset_ms[SIM_COORD], p->wall_offset_ms[SIM_COORD], p->drift_ppm[SIM_COORD]};
-    disk_open(p->store);
+    store_begin(p->store);
     coord_start();
     for (int id = 1; id <= p->jobs; id++)
         (void)at(p->submit_at[id], &submit, (uint64_t)id, 0);
@@ -307,8 +307,8 @@ static void end(void)
         }
         member_close(S->procs[i].member);
     }
-    coord_kill(-1);
-    disk_close();
+    coord_kill(-1, false);
+    store_end();
     net_reset();
     for (size_t i = 0; i < S->n_heap; i++)
         free(S->heap[i].bytes);

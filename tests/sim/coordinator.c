@@ -85,24 +85,29 @@ static void on_commit(const struct ev *e)
     if (e->b != c->life || !p || !c->core)
         return;
     static const struct handler commit = {"commit", on_commit, TARGET_COORD};
-    if (!disk_accepts()) {
+    switch (store_commit(p->submit, p->batch.changes)) {
+    case STORED_REFUSED:
         c->stalled = true;
         totals->store_refused++;
         (void)at(S->now + RETRY, &commit, SIM_COORD, c->life);
         return;
+    case STORED_DIED:
+        coord_kill(between(CHANCE_HOST, 20 * MS, SEC), false);
+        return;
+    case STORED:
+        break;
     }
     c->pending = p->next;
     c->stalled &= c->pending != NULL;
     if (!c->pending)
         c->pending_tail = &c->pending;
-    disk_apply(p->submit, p->batch.changes);
     if (c->kill_at_commit) { /* durable, but nobody was told */
         c->kill_at_commit = false;
         if (p->submit)
             c->job_acked[p->submit] = true; /* asked again, it would be found there */
         p->submit = 0;
         forget_pending(p);
-        coord_kill(between(CHANCE_HOST, 20 * MS, 4 * SEC));
+        coord_kill(between(CHANCE_HOST, 20 * MS, 4 * SEC), false);
         return;
     }
     if (!MUTANT(SAID_BEFORE_COMMIT))
@@ -120,7 +125,7 @@ static void on_commit(const struct ev *e)
         take(&b, 0, 0);
     }
     if (c->pending) {
-        usec when = S->now + disk_commit_takes();
+        usec when = S->now + store_takes();
         c->commit_last = when;
         (void)at(when, &commit, SIM_COORD, c->life);
     }
@@ -153,7 +158,7 @@ static void take(struct batch *b, int submit, int cancel)
     *c->pending_tail = p;
     c->pending_tail = &p->next;
     if (idle)
-        (void)at(S->now + disk_commit_takes(), &commit_first, SIM_COORD, c->life);
+        (void)at(S->now + store_takes(), &commit_first, SIM_COORD, c->life);
 }
 
 /* --- its life -------------------------------------------------------------------------------------------------------
@@ -170,7 +175,7 @@ static const struct handler restart = {"coordinator starts", on_restart, TARGET_
 void coord_start(void)
 {
     struct coord *c = &S->coord;
-    if (!disk_accepts()) { /* the term cannot be written */
+    if (!store_accepts()) { /* the term cannot be written */
         (void)at(S->now + RETRY, &restart, SIM_COORD, 0);
         return;
     }
@@ -193,13 +198,13 @@ void coord_start(void)
     c->pending = NULL;
     c->pending_tail = &c->pending;
     titan_assert(core_new(&options, &c->core, NULL) == TITAN_OK);
-    disk_restore(c->core, coord_now());
+    store_restore(c->core, coord_now());
     TRACE("coordinator up, term %llu", LL(c->term));
     c->tick_at = S->now;
     (void)at(S->now, &tick, SIM_COORD, c->life);
 }
 
-void coord_kill(usec restart_after)
+void coord_kill(usec restart_after, bool power)
 {
     struct coord *c = &S->coord;
     if (!c->core)
@@ -215,6 +220,7 @@ void coord_kill(usec restart_after)
     c->pending = NULL;
     if (restart_after < 0)
         return;
+    store_reboot(power);
     cluster_continue(TARGET_COORD, SIM_COORD); /* what waited for it finds another life */
     net_coord_gone();
     (void)at(S->now + restart_after, &restart, SIM_COORD, 0);

@@ -182,7 +182,8 @@ static void strike(const struct fault *f)
         host_power_off(n, f->lasts);
         break;
     case FAULT_COORD_KILL:
-        coord_kill(f->lasts);
+    case FAULT_COORD_POWER:
+        coord_kill(f->lasts, f->kind == FAULT_COORD_POWER);
         break;
     case FAULT_COORD_KILL_AT_COMMIT:
         S->coord.kill_at_commit = true;
@@ -213,13 +214,9 @@ static void strike(const struct fault *f)
         false_name(f);
         break;
     case FAULT_DISK_SLOW:
-        S->disk.slow_until = S->now + f->lasts;
-        break;
     case FAULT_DISK_FULL:
-        S->disk.full_until = S->now + f->lasts;
-        break;
     case FAULT_DISK_ERROR:
-        S->disk.error_until = S->now + f->lasts;
+        store_trouble(f);
         break;
     case FAULT_WALL_STEP:
         (f->pick % 2 ? &S->coord_clocks : &S->hosts[pick_host(f->pick2)].clocks)->wall_offset_ms +=

@@ -266,7 +266,7 @@ void image_apply(const struct change *c)
         take_loss(c);
         break;
     default:
-        CHECK("sim", S->disk.db, "change %d is not known to the simulator", (int)c->kind);
+        CHECK("sim", S->store.db, "change %d is not known to the simulator", (int)c->kind);
         break;
     }
 }

@@ -156,11 +156,19 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
     return all;
 }
 
-/* Has anybody passed the barrier that seals the state of that epoch? Before, its parts are nobody's source. */
-static bool was_sealed(uint64_t job, uint64_t epoch)
+/* Is that an epoch whose parts the protocol promises to find among these workers? The newest that any of them holds
+ * sealed; and the one before it, as long as everybody who holds a part of that is there. */
+static bool promised(const uint64_t *workers, int n, uint64_t job, uint64_t epoch)
 {
     const struct comm *c = comm_that_started(job, epoch);
-    return c && c->sealed;
+    uint64_t newest = 0;
+    int holders = 0;
+    for (int i = 0; i < n; i++) {
+        const struct proc *p = &S->procs[workers[i]];
+        newest = MAX(newest, p->sealed.epoch);
+        holders += p->sealed.epoch == epoch;
+    }
+    return c && c->sealed && (epoch == newest || holders == c->world);
 }
 
 /* Who held all of the newest step between them is named by the next epoch, as members or leavers, as far as they are
@@ -181,8 +189,9 @@ void must_include(const struct epoch *e)
     for (uint64_t epoch = 1; epoch < e->number; epoch++) {
         struct holding found, all;
         bool replica, rolled;
-        if (!was_sealed(e->job_id, epoch) || !must_cover(there, n_there, epoch, &all, &replica, &rolled) ||
-            all.step != l->top || all.content != l->content[l->top])
+        if (!promised(there, n_there, e->job_id, epoch) ||
+            !must_cover(there, n_there, epoch, &all, &replica, &rolled) || all.step != l->top ||
+            all.content != l->content[l->top])
             continue;
         CHECK("I3", must_cover(named, n_named, epoch, &found, &replica, &rolled) && found.step == all.step,
               "job %llu epoch %llu is formed without somebody who holds a part of step %llu", LL(e->job_id),
@@ -196,8 +205,9 @@ static void forget_steps_above(const struct comm *c, struct ledger *l)
     bool replica, rolled;
     for (uint64_t epoch = 1; epoch < c->epoch; epoch++)
         CHECK("I3",
-              !was_sealed(c->job, epoch) || !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) ||
-                  found.step < l->top || found.content != l->content[l->top],
+              !promised(c->workers, c->ranks, c->job, epoch) ||
+                  !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step < l->top ||
+                  found.content != l->content[l->top],
               "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
               LL(c->epoch), LL(c->target.step), LL(l->top));
     TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));

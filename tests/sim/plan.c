@@ -18,6 +18,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_NODE_POWER] = "node loses power",
     [FAULT_COORD_KILL] = "coordinator killed",
     [FAULT_COORD_KILL_AT_COMMIT] = "coordinator killed between commit and broadcast",
+    [FAULT_COORD_POWER] = "coordinator's machine loses power",
     [FAULT_COORD_STOP] = "coordinator stopped",
     [FAULT_STREAM_BREAK] = "stream breaks",
     [FAULT_CUT_COORD] = "node cut off from the coordinator",
@@ -45,24 +46,24 @@ const char *const fault_names[FAULT_KINDS] = {
 static const struct {
     int weight, lo, hi;
 } kinds[FAULT_KINDS] = {
-    [FAULT_WORKER_KILL] = {20, 0, 0},      [FAULT_WORKER_EXIT] = {6, 0, 0},
-    [FAULT_WORKER_HANG] = {5, 0, 0},       [FAULT_WORKER_STOP] = {5, 50, 4000},
-    [FAULT_WORKERS_KILL] = {8, 0, 100},    [FAULT_KILL_AT_AGREE] = {8, 0, 0},
-    [FAULT_KILL_AT_SEAL] = {6, 0, 0},      [FAULT_COMM_BREAK] = {6, 0, 0},
-    [FAULT_STARTS_FAIL] = {3, 100, 2000},  [FAULT_AGENT_KILL] = {7, 50, 12000},
-    [FAULT_AGENT_STOP] = {4, 50, 5000},    [FAULT_NODE_POWER] = {6, 200, 9000},
-    [FAULT_COORD_KILL] = {8, 20, 4000},    [FAULT_COORD_KILL_AT_COMMIT] = {10, 20, 4000},
-    [FAULT_COORD_STOP] = {3, 50, 5000},    [FAULT_STREAM_BREAK] = {6, 0, 0},
-    [FAULT_CUT_COORD] = {8, 50, 6000},     [FAULT_CUT_NODE] = {6, 50, 6000},
-    [FAULT_CUT_ONE_WAY] = {5, 50, 6000},   [FAULT_CUT_SPLIT] = {5, 50, 6000},
-    [FAULT_LINK_SLOW] = {4, 100, 4000},    [FAULT_LINK_LOSSY] = {4, 100, 4000},
-    [FAULT_LINK_DOUBLES] = {3, 100, 4000}, [FAULT_REPLAY_UP] = {6, 0, 0},
-    [FAULT_REPLAY_DOWN] = {6, 0, 0},       [FAULT_REPLAY_ORDER] = {6, 0, 0},
-    [FAULT_FALSE_NAME] = {4, 0, 0},        [FAULT_DISK_SLOW] = {3, 100, 3000},
-    [FAULT_DISK_FULL] = {3, 100, 3000},    [FAULT_DISK_ERROR] = {2, 50, 1000},
-    [FAULT_WALL_STEP] = {3, 0, 0},         [REQUEST_CANCEL] = {4, 0, 0},
-    [REQUEST_RESIZE] = {9, 0, 0},          [REQUEST_DRAIN] = {5, 0, 0},
-    [REQUEST_UNDRAIN] = {3, 0, 0},
+    [FAULT_WORKER_KILL] = {20, 0, 0},     [FAULT_WORKER_EXIT] = {6, 0, 0},
+    [FAULT_WORKER_HANG] = {5, 0, 0},      [FAULT_WORKER_STOP] = {5, 50, 4000},
+    [FAULT_WORKERS_KILL] = {8, 0, 100},   [FAULT_KILL_AT_AGREE] = {8, 0, 0},
+    [FAULT_KILL_AT_SEAL] = {6, 0, 0},     [FAULT_COMM_BREAK] = {6, 0, 0},
+    [FAULT_STARTS_FAIL] = {3, 100, 2000}, [FAULT_AGENT_KILL] = {7, 50, 12000},
+    [FAULT_AGENT_STOP] = {4, 50, 5000},   [FAULT_NODE_POWER] = {6, 200, 9000},
+    [FAULT_COORD_KILL] = {8, 20, 4000},   [FAULT_COORD_KILL_AT_COMMIT] = {10, 20, 4000},
+    [FAULT_COORD_POWER] = {5, 20, 4000},  [FAULT_COORD_STOP] = {3, 50, 5000},
+    [FAULT_STREAM_BREAK] = {6, 0, 0},     [FAULT_CUT_COORD] = {8, 50, 6000},
+    [FAULT_CUT_NODE] = {6, 50, 6000},     [FAULT_CUT_ONE_WAY] = {5, 50, 6000},
+    [FAULT_CUT_SPLIT] = {5, 50, 6000},    [FAULT_LINK_SLOW] = {4, 100, 4000},
+    [FAULT_LINK_LOSSY] = {4, 100, 4000},  [FAULT_LINK_DOUBLES] = {3, 100, 4000},
+    [FAULT_REPLAY_UP] = {6, 0, 0},        [FAULT_REPLAY_DOWN] = {6, 0, 0},
+    [FAULT_REPLAY_ORDER] = {6, 0, 0},     [FAULT_FALSE_NAME] = {4, 0, 0},
+    [FAULT_DISK_SLOW] = {3, 100, 3000},   [FAULT_DISK_FULL] = {3, 100, 3000},
+    [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_WALL_STEP] = {3, 0, 0},
+    [REQUEST_CANCEL] = {4, 0, 0},         [REQUEST_RESIZE] = {9, 0, 0},
+    [REQUEST_DRAIN] = {5, 0, 0},          [REQUEST_UNDRAIN] = {3, 0, 0},
 };
 
 struct dice {
@@ -158,7 +159,8 @@ void plan_make(struct plan *p, uint64_t seed)
     memset(p, 0, sizeof(*p));
     p->seed = seed;
     bool large = roll(&d, 0, 49) == 0;
-    p->store = roll(&d, 0, 39) == 0;
+    int64_t kind = roll(&d, 0, 119);
+    p->store = kind == 0 ? STORE_DISK : kind <= 2 ? STORE_MEMORY : STORE_IMAGE;
     p->late_cancel = roll(&d, 0, 5) == 0;
     p->quarantine = roll(&d, 0, 5) == 0;
     p->nodes = (int)roll(&d, 2, large ? SIM_NODES : 4);

@@ -3,7 +3,7 @@
  *   plan.c         a schedule: how large, which jobs, which faults when; all drawn from the seed before it starts
  *   cluster.c      the clock, the queue of events, one run from start to end
  *   network.c      streams, datagrams and local sockets: delays, losses, cuts
- *   coordinator.c  the real core with what the shell does around it; disk.c what it stores on
+ *   coordinator.c  the real core with what the shell does around it; store.c what it stores on
  *   image.c        what is committed, with the state tables checked at every change
  *   host.c         machines: clocks, the agent's process, processes of workers
  *   agent.c        the real core of an agent with what its shell does around it
@@ -67,6 +67,7 @@ enum fault_kind {
     FAULT_NODE_POWER,
     FAULT_COORD_KILL,
     FAULT_COORD_KILL_AT_COMMIT, /* durable, but nobody was told */
+    FAULT_COORD_POWER,
     FAULT_COORD_STOP,
     FAULT_STREAM_BREAK,
     FAULT_CUT_COORD, /* a node and the coordinator do not reach each other */
@@ -98,6 +99,7 @@ struct fault {
     uint32_t pick, pick2; /* whom; taken modulo whoever is there */
 };
 
+enum store_kind { STORE_IMAGE, STORE_MEMORY, STORE_DISK };
 enum redundancy { REDUNDANCY_CHECKPOINT, REDUNDANCY_BUDDY, REDUNDANCY_REPLICA };
 
 struct plan {
@@ -109,7 +111,7 @@ struct plan {
     struct job specs[SIM_JOBS + 1];
     enum redundancy redundancy[SIM_JOBS + 1];
     usec submit_at[SIM_JOBS + 1];
-    bool store; /* on SQLite, not only on the image of what is committed */
+    enum store_kind store;
     bool quarantine;
     bool late_cancel; /* of a job that has just ended */
     usec quiet_at;    /* every fault is over */
@@ -185,12 +187,13 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(completed)                                                                                                       \
     X(failed)                                                                                                          \
     X(cancelled)                                                                                                       \
-    X(from_init) X(from_checkpoint) X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint)     \
-        X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives)           \
-            X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints)            \
-                X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs)   \
-                    X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams) X(leases_over)                 \
-                        X(started_again)
+    X(from_init)                                                                                                       \
+    X(from_checkpoint)                                                                                                 \
+    X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward)      \
+        X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)           \
+            X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)      \
+                X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills)          \
+                    X(promises) X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -239,7 +242,7 @@ enum { OLD_DOWN, OLD_UP, OLD_ORDERS, OLD_KINDS };
 void net_replay(int kind, uint32_t pick);
 void net_reset(void);
 
-/* --- coordinator.c, disk.c, image.c ---------------------------------------------------------------------------------
+/* --- coordinator.c, store.c, image.c ---------------------------------------------------------------------------------
  */
 struct image_job {
     bool there;
@@ -296,7 +299,7 @@ struct coord {
     bool job_acked[SIM_JOBS + 1], cancel_acked[SIM_JOBS + 1], submitted[SIM_JOBS + 1];
 };
 void coord_start(void);
-void coord_kill(usec restart_after);
+void coord_kill(usec restart_after, bool power);
 void coord_stop(usec lasts);
 void coord_hears(uint64_t session, const void *bytes, uint32_t len);
 void coord_session_closed(uint64_t session);
@@ -306,17 +309,23 @@ void coord_resize(int job, uint32_t workers);
 void coord_drain(int node, bool drain);
 struct core_time coord_now(void);
 
-struct disk {
+enum stored { STORED, STORED_REFUSED, STORED_DIED /* the process ends; the next one has found out */ };
+struct disk; /* tests/support/disk.h */
+struct store_state {
     usec slow_until, full_until, error_until;
-    struct db *db; /* twin of the image; may be NULL */
+    struct db *db;     /* twin of the image; may be NULL */
+    struct disk *disk; /* what it is on; NULL = memory */
+    uint64_t turn;     /* commits so far */
 };
-void disk_open(bool store);
-void disk_close(void);
-usec disk_commit_takes(void);
-/* Whether a commit goes through now. */
-bool disk_accepts(void);
-void disk_apply(int submit, const struct change *list);
-void disk_restore(struct core *core, struct core_time now);
+void store_begin(enum store_kind kind);
+void store_end(void);
+usec store_takes(void); /* a commit */
+bool store_accepts(void);
+enum stored store_commit(int submit, const struct change *list);
+void store_trouble(const struct fault *f);
+/* The coordinator's process is gone, or its machine's power: what is on disk now? */
+void store_reboot(bool power);
+void store_restore(struct core *core, struct core_time now);
 
 /* --- host.c ---------------------------------------------------------------------------------------------------------
  */
@@ -490,7 +499,7 @@ struct sim {
 
     struct clocks coord_clocks;
     struct coord coord;
-    struct disk disk;
+    struct store_state store;
     struct image image;
     struct host hosts[SIM_NODES];
     struct link links[SIM_NODES + 1][SIM_NODES + 1];
