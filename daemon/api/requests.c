@@ -185,6 +185,7 @@ static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *bas
     titan__v1__drain_node_response__init(reply);
     a->reply = &reply->base;
     TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
+    TRY(api_check_text("node", request->node, API_NODE_MAX, err));
     TRY(core_drain(c->core, request->node, &d, shell_now(), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
@@ -202,6 +203,7 @@ static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *b
     Titan__V1__UndrainNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
     titan__v1__undrain_node_response__init(reply);
     a->reply = &reply->base;
+    TRY(api_check_text("node", request->node, API_NODE_MAX, err));
     TRY(core_undrain(c->core, request->node, shell_now(), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
@@ -219,6 +221,7 @@ static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *ba
     Titan__V1__ForgetNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
     titan__v1__forget_node_response__init(reply);
     a->reply = &reply->base;
+    TRY(api_check_text("node", request->node, API_NODE_MAX, err));
     TRY(core_node_forget(c->core, request->node, shell_now(), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;

@@ -70,7 +70,6 @@ static void free_job(struct jobrec *j)
     free(j->seats);
     free(j->holders);
     free(j->epoch_checkpoint);
-    free(j->user);
     free(j->stop_why);
     free(j->said);
     free(j->past);
@@ -182,7 +181,7 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->state = job->state;
     j->spec = job->spec;
     j->wish = job->wish;
-    j->user = core_strdup(job->user);
+    j->user = queue_user(c, job->user ? job->user : "");
     j->status = job->status;
     j->status.checkpoint = NULL;
     j->epoch_deadline = j->starve_at = INT64_MAX;
@@ -234,8 +233,8 @@ void core_submitted(struct core *c, const struct job *job, struct core_time now,
     if (core_fenced(c))
         return; /* it is stored; whoever comes after us finds it there */
     core_begin(c, now, out);
-    core_add_job(c, job);
-    c->slots_changed = true;
+    /* A job at the end of a queue that waits changes nothing. */
+    c->slots_changed |= !queue_behind(c, core_add_job(c, job));
     core_finish(c);
 }
 

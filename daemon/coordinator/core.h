@@ -12,9 +12,10 @@
  *  - Commands are state, not events: whatever is in force for a worker is sent again when its node comes back.
  *  - A worker ends once, by its agent's report or its node's loss. Ends nobody asked for are counted against
  *    the job's restart budget, unless the worker had finished or was never started.
- *  - Queue: first in, first out; a job that needs more slots than all nodes have together is stepped over. Slots of
- *    running jobs that wait for a replacement are theirs before they are the queue's; running jobs grow beyond what
- * they started with only while nobody waits. */
+ *  - Queue: by priority, then the user with the fewest slots, then age; a job that needs more slots than all nodes in
+ *    service have together is stepped over. Slots of running jobs that wait for a replacement are theirs before they
+ *    are the queue's; running jobs grow beyond what they started with only while nobody waits. Jobs of lower priority
+ *    give way to the head of the queue: they shrink, or are stopped and queued again. */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H
 #define TITAN_DAEMON_COORDINATOR_CORE_H
 

@@ -11,6 +11,7 @@
 
 struct jobrec;
 struct lane;
+struct user;
 
 #define NODE_CRASHES 16 /* that are remembered */
 /* Others are asked whether they reach a silent node. */
@@ -99,7 +100,7 @@ struct jobrec {
     struct jobrec *prev, *next; /* in its lane of the queue or in the active list */
     struct lane *lane;          /* while it waits */
     uint64_t id;
-    char *user;
+    struct user *user;
     enum job_state state;
     struct job_spec spec;
     char device[16]; /* what it was placed on; "" before */
@@ -164,6 +165,7 @@ struct core {
     struct batch *out;
     struct noderec *nodes;
     struct jobrec *buckets[CORE_BUCKETS];
+    struct user *users;     /* all there have been */
     struct lane *lanes;     /* the queue */
     uint64_t blocker;       /* job in the queue that the others behind it wait for; 0 = none */
     uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
@@ -337,7 +339,10 @@ void queue_remove(struct core *c, struct jobrec *j);
 /* In order: queue_next until it is NULL. A job that was given out may be removed. */
 void queue_begin(struct core *c);
 struct jobrec *queue_next(struct core *c);
-void queue_took(struct core *c, const char *user, uint32_t slots); /* since queue_begin */
+void queue_took(struct jobrec *j, uint32_t slots); /* since queue_begin */
+struct user *queue_user(struct core *c, const char *name);
+/* Would it come after the job that the others wait for? */
+bool queue_behind(const struct core *c, const struct jobrec *j);
 void queue_free(struct core *c);
 
 /* --- core_preempt.c --- */

@@ -192,7 +192,7 @@ static void place(struct core *c, struct jobrec *j)
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
     j->target = place_world(j, spare - taken);
-    queue_took(c, j->user, j->target);
+    queue_took(j, j->target);
     say_job_move(c, j, JOB_FORMING, "");
     start_workers(c, j, j->target);
 }

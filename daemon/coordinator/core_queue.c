@@ -6,25 +6,44 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct user {
+    struct user *next;
+    char *name;
+    uint32_t slots; /* of its running jobs, as of queue_begin */
+};
+
 struct lane {
     struct lane *next; /* of lower or equal priority */
     int32_t priority;
-    char *user;
+    struct user *user;
     struct jobrec *first, *last, *cursor;
-    uint32_t slots; /* of this user's running jobs, as of queue_begin */
 };
 
-static struct lane *find_lane(struct core *c, int32_t priority, const char *user)
+struct user *queue_user(struct core *c, const char *name)
+{
+    struct user *u = c->users;
+    while (u && strcmp(u->name, name) != 0)
+        u = u->next;
+    if (u)
+        return u;
+    u = core_alloc(sizeof(*u));
+    u->name = core_strdup(name);
+    u->next = c->users;
+    c->users = u;
+    return u;
+}
+
+static struct lane *find_lane(struct core *c, int32_t priority, struct user *user)
 {
     struct lane **at = &c->lanes;
     while (*at && (*at)->priority > priority)
         at = &(*at)->next;
     for (struct lane *l = *at; l && l->priority == priority; l = l->next)
-        if (strcmp(l->user, user) == 0)
+        if (l->user == user)
             return l;
     struct lane *l = core_alloc(sizeof(*l));
     l->priority = priority;
-    l->user = core_strdup(user);
+    l->user = user;
     l->next = *at;
     *at = l;
     return l;
@@ -36,7 +55,6 @@ static void drop_lane(struct core *c, struct lane *gone)
     while (*at != gone)
         at = &(*at)->next;
     *at = gone->next;
-    free(gone->user);
     free(gone);
 }
 
@@ -68,21 +86,20 @@ void queue_remove(struct core *c, struct jobrec *j)
 
 void queue_begin(struct core *c)
 {
-    for (struct lane *l = c->lanes; l; l = l->next) {
+    for (struct user *u = c->users; u; u = u->next)
+        u->slots = 0;
+    for (const struct jobrec *j = c->active; j; j = j->next)
+        j->user->slots += (uint32_t)j->n_workers;
+    for (struct lane *l = c->lanes; l; l = l->next)
         l->cursor = l->first;
-        l->slots = 0;
-        for (const struct jobrec *j = c->active; j; j = j->next)
-            if (strcmp(j->user, l->user) == 0)
-                l->slots += (uint32_t)j->n_workers;
-    }
 }
 
 struct jobrec *queue_next(struct core *c)
 {
     struct lane *best = NULL;
     for (struct lane *l = c->lanes; l && (!best || l->priority == best->priority); l = l->next)
-        if (l->cursor &&
-            (!best || l->slots < best->slots || (l->slots == best->slots && l->cursor->id < best->cursor->id)))
+        if (l->cursor && (!best || l->user->slots < best->user->slots ||
+                          (l->user->slots == best->user->slots && l->cursor->id < best->cursor->id)))
             best = l;
     if (!best)
         return NULL;
@@ -91,15 +108,28 @@ struct jobrec *queue_next(struct core *c)
     return j;
 }
 
-void queue_took(struct core *c, const char *user, uint32_t slots)
+void queue_took(struct jobrec *j, uint32_t slots)
 {
-    for (struct lane *l = c->lanes; l; l = l->next)
-        if (strcmp(l->user, user) == 0)
-            l->slots += slots;
+    j->user->slots += slots;
+}
+
+bool queue_behind(const struct core *c, const struct jobrec *j)
+{
+    const struct jobrec *head = c->blocker ? core_find_job(c, c->blocker) : NULL;
+    if (!head || head->state != JOB_PENDING)
+        return false;
+    return j->spec.priority < head->spec.priority ||
+           (j->spec.priority == head->spec.priority && j->user == head->user && j->id > head->id);
 }
 
 void queue_free(struct core *c)
 {
     while (c->lanes)
         drop_lane(c, c->lanes);
+    while (c->users) {
+        struct user *u = c->users;
+        c->users = u->next;
+        free(u->name);
+        free(u);
+    }
 }
