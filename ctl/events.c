@@ -1,4 +1,4 @@
-/* events.c - titanctl events: what happened to a job, in order. */
+/* events.c - titanctl events: what happened to a job, or to all and the nodes, in order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,14 +8,21 @@
 #include "ctl/options.h"
 #include "ctl/output.h"
 
+struct printing {
+    const struct ctl *ctl;
+    bool all; /* jobs, and the nodes */
+};
+
 static bool each(const ProtobufCMessage *message, void *data)
 {
-    const struct ctl *ctl = data;
+    const struct printing *p = data;
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
-    if (ctl->json)
+    if (p->ctl->json)
         return output_json(message, false);
     char at[32];
     (void)printf("%s  %-22s ", clock_format(event->at_ms, at), event->type);
+    if (p->all && event->job_id)
+        (void)printf("job %llu  ", (unsigned long long)event->job_id);
     if (event->epoch)
         (void)printf("epoch %llu  ", (unsigned long long)event->epoch);
     if (event->rank >= 0)
@@ -27,29 +34,32 @@ static bool each(const ProtobufCMessage *message, void *data)
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     int64_t after;
-    uint64_t id;
-    TRY(args_job(args, 0, &id, err));
+    uint64_t id = 0;
+    if (args->n > 0)
+        TRY(args_job(args, 0, &id, err));
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
     Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
     request.job_id = id;
     request.after_event_id = (uint64_t)after;
     request.follow = args_has(args, "follow");
-    return ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, each, ctl, err);
+    struct printing p = {.ctl = ctl, .all = args->n == 0};
+    return ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, each, &p, err);
 }
 
 const struct command command_events = {
     .name = "events",
-    .summary = "print what happened to a job, in order",
-    .arguments = "JOB",
+    .summary = "print what happened to a job, or to all jobs and nodes, in order",
+    .arguments = "[JOB]",
     .text =
         "With -o json each line is one event, with the event's own fields under \"detail\" (docs/api.md lists them).",
-    .min_args = 1,
+    .min_args = 0,
     .max_args = 1,
     .word = WORD_JOB,
     .options = (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
                                             {"after", 0, "ID", "only events behind this number", WORD_NONE},
                                             {NULL}},
     .examples = (const struct example[]){{"titanctl events 12 -f", "watch a job live"},
+                                         {"titanctl events -f | grep node", "watch the nodes"},
                                          {"titanctl -o json events 12 | jq 'select(.type == \"epoch.formed\")'",
                                           "when membership changed"},
                                          {NULL}},

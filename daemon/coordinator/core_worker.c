@@ -229,7 +229,7 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
 {
     const struct seat *seat = job_seat(j, w);
     if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
-        j->epoch_state == EPOCH_ENDED || w->state != WORKER_READY)
+        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->requeueing))
         return;
     j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
     w->last_step = p->step;

@@ -190,6 +190,9 @@ def quarantined_node():
         c.ctl("undrain", "n1")
         assert c.nodes()["n1"] == "ready"
         c.ctl("admin", "verify", "--rederive", c.dir / "c")
+        told = [json.loads(x) for x in c.ctl("-o", "json", "events").splitlines()]
+        (quarantined,) = [e for e in told if e["type"] == "node.quarantined"]
+        assert quarantined["node"] == "n1" and quarantined["detail"]["crashes"] == 3, quarantined
         c.ctl("cancel", job)
 
 

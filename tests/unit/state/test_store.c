@@ -587,6 +587,86 @@ static void test_metrics(void **state)
     db_close(db);
 }
 
+struct kept {
+    int n;
+    struct node_policy policy;
+    char reason[64], why[64];
+    struct loss losses[4];
+};
+
+static void each_policy(const struct node_policy *p, void *data)
+{
+    struct kept *k = data;
+    k->n++;
+    k->policy = *p;
+    (void)snprintf(k->reason, sizeof(k->reason), "%s", p->reason);
+    (void)snprintf(k->why, sizeof(k->why), "%s", p->quarantine_reason);
+}
+
+static void each_kept_loss(const struct loss *l, void *data)
+{
+    struct kept *k = data;
+    assert_true(k->n < 4);
+    k->losses[k->n++] = *l;
+}
+
+/* What is decided about a node replaces what was; losses come back in order, of a job or of all, from a time on. */
+static void test_policies_and_losses(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct node_policy p = {.name = "a",
+                            .draining = true,
+                            .reason = "new disk",
+                            .deadline_ms = 1,
+                            .window_from_ms = 2,
+                            .window_until_ms = 3,
+                            .window_lead_ms = 4,
+                            .quarantined_until_ms = 5,
+                            .quarantines = 6,
+                            .quarantine_reason = "crashes"};
+    assert_int_equal(node_policy_put(db, &p, NULL, NULL), TITAN_OK);
+    p.deadline_ms = 10;
+    assert_int_equal(node_policy_put(db, &p, NULL, NULL), TITAN_OK);
+    struct kept k = {.n = 0};
+    assert_int_equal(node_policy_list(db, each_policy, &k, NULL), TITAN_OK);
+    assert_int_equal(k.n, 1);
+    assert_true(k.policy.draining && k.policy.deadline_ms == 10 && k.policy.window_from_ms == 2 &&
+                k.policy.window_until_ms == 3 && k.policy.window_lead_ms == 4 && k.policy.quarantined_until_ms == 5 &&
+                k.policy.quarantines == 6);
+    assert_string_equal(k.reason, "new disk");
+    assert_string_equal(k.why, "crashes");
+
+    uint64_t existing = 0;
+    for (uint64_t id = 1; id <= 2; id++) {
+        struct job job = plain_job(id);
+        job.spec.priority = -7;
+        job.spec.max_hangs = 3;
+        job.spec.restart_window_s = 60;
+        assert_int_equal(job_submit(db, &job, "text", &existing, NULL), TITAN_OK);
+    }
+    const struct loss losses[] = {{1, LOSS_CRASH, "a", 100}, {2, LOSS_NODE, "b", 200}, {1, LOSS_OOM, "", 300}};
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(loss_add(db, &losses[i], NULL), TITAN_OK);
+    k.n = 0;
+    assert_int_equal(loss_list(db, 0, 200, each_kept_loss, &k, NULL), TITAN_OK);
+    assert_int_equal(k.n, 2);
+    assert_true(k.losses[0].cause == LOSS_NODE && k.losses[1].cause == LOSS_OOM);
+    k.n = 0;
+    assert_int_equal(loss_list(db, 1, 0, each_kept_loss, &k, NULL), TITAN_OK);
+    assert_int_equal(k.n, 2);
+    assert_true(k.losses[0].at_ms == 100 && k.losses[1].at_ms == 300);
+
+    const struct job_wish wish = {.min = 1, .max = 2, .number = 9};
+    assert_int_equal(job_set_wish(db, 2, &wish, NULL, NULL), TITAN_OK);
+    assert_int_equal(job_set_wish(db, 3, &wish, NULL, NULL), TITAN_ENOTFOUND);
+    struct listed l = {.n = 0};
+    assert_int_equal(job_get(db, 2, with_mesh, &l, NULL), TITAN_OK);
+    assert_true(l.last.wish.min == 1 && l.last.wish.max == 2 && l.last.wish.number == 9);
+    assert_true(l.last.spec.priority == -7 && l.last.spec.max_hangs == 3 && l.last.spec.restart_window_s == 60);
+    db_close(db);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -596,7 +676,7 @@ int main(void)
         cmocka_unit_test(test_every_move_of_a_job), cmocka_unit_test(test_idempotency_key),
         cmocka_unit_test(test_lists_and_pages),     cmocka_unit_test(test_epochs_and_checkpoints),
         cmocka_unit_test(test_events_in_order),     cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_migration),
+        cmocka_unit_test(test_migration),           cmocka_unit_test(test_policies_and_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -226,6 +226,8 @@ static void test_preemption_stops(void **state)
     assert_int_equal(m->stop->job_id, 1);
     assert_true(m->stop->must_checkpoint);
     assert_true(m->stop->grace_ms > 0);
+    progress(&b, 1, 1, 1, 1, 6); /* the step that was under way */
+    assert_non_null(b.out.metrics);
     checkpoint(&b, 1, 1, 1, 1, 6);
     assert_true(said(&b, "checkpoint.committed"));
     exited(&b, 1, 1, 1, 0, "");
