@@ -111,7 +111,7 @@ static const struct setting settings[] = {
     NUMBER("detection", "node_timeout_ms", VALUE_U32, detection.node_timeout_ms, 20, 3600000),
     NUMBER("detection", "reachable_ms", VALUE_U32, detection.reachable_ms, 20, 3600000),
     NUMBER("detection", "away_ms", VALUE_U32, detection.away_ms, 50, 3600000),
-    NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.delegate_lease_ms, 1000, UINT32_MAX),
+    NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.delegate_lease_ms, 0, UINT32_MAX),
     NUMBER("detection", "hang_floor_ms", VALUE_U32, detection.hang_floor_ms, 50, 3600000),
 };
 
@@ -405,7 +405,7 @@ static const struct {
       .node_timeout_ms = 2000,
       .reachable_ms = 5000,
       .away_ms = 1000,
-      .delegate_lease_ms = 30000,
+      .delegate_lease_ms = 0,
       .hang_floor_ms = 300}},
     {"wan",
      {.beat_ms = 500,
@@ -414,7 +414,7 @@ static const struct {
       .node_timeout_ms = 10000,
       .reachable_ms = 30000,
       .away_ms = 10000,
-      .delegate_lease_ms = 120000,
+      .delegate_lease_ms = 0,
       .hang_floor_ms = 1000}},
 };
 
@@ -444,7 +444,7 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
         titan_error_hint(err, "one late beat would make a node suspect: at least two beats, better five");
         return TITAN_EINVAL;
     }
-    if (d->delegate_lease_ms < 2 * d->away_ms)
+    if (d->delegate_lease_ms && d->delegate_lease_ms < 2 * d->away_ms)
         return titan_fail(err, TITAN_EINVAL, "detection.delegate_lease_ms: %u is less than twice away_ms, %u",
                           d->delegate_lease_ms, d->away_ms);
     return TITAN_OK;

@@ -214,9 +214,15 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
 
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
+    const struct detection *t = &d->config->detection;
     struct coordinator_options options = {.state_dir = d->config->state_dir,
-                                          .beat_ms = d->config->detection.beat_ms,
-                                          .node_timeout_ms = d->config->detection.node_timeout_ms,
+                                          .beat_ms = t->beat_ms,
+                                          .suspect_ms = t->suspect_ms,
+                                          .confirm_ms = t->confirm_ms,
+                                          .node_timeout_ms = t->node_timeout_ms,
+                                          .reachable_ms = t->reachable_ms,
+                                          .away_ms = t->away_ms,
+                                          .delegate_lease_ms = t->delegate_lease_ms,
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};
@@ -249,6 +255,7 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .log_bytes_max = c->log_bytes_max,
                                     .hang_floor_ms = c->detection.hang_floor_ms,
                                     .away_ms = c->detection.away_ms,
+                                    .delegate_lease_ms = c->detection.delegate_lease_ms,
                                     /* One process has no other agents. */
                                     .peer_listen = dev                 ? ""
                                                    : c->peer_listen[0] ? c->peer_listen

@@ -175,6 +175,32 @@ static void test_bad_flags(void **state)
     assert_non_null(strstr(err.msg, "no role given"));
 }
 
+static void test_detection(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    assert_int_equal(PARSE(&c, &err, "dev"), TITAN_OK);
+    assert_true(c.detection.beat_ms == 50 && c.detection.suspect_ms == 250 && c.detection.hang_floor_ms == 300);
+    write_file("[detection]\nprofile = \"wan\"\nbeat_ms = 400\n[agent]\npeer_listen = \"10.0.0.1:7071\"\n");
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+    assert_true(c.detection.beat_ms == 400 && c.detection.suspect_ms == 2500 && c.detection.confirm_ms == 1500);
+    assert_string_equal(c.peer_listen, "10.0.0.1:7071");
+    static const struct {
+        const char *text, *said;
+    } bad[] = {
+        {"[detection]\nprofile = \"moon\"\n", "lan, wan"},
+        {"[detection]\nbeat_ms = 200\n", "suspect_ms"},
+        {"[detection]\ndelegate_lease_ms = 1500\n", "away_ms"},
+        {"[detection]\nbeat_ms = 1\n", "beat_ms"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        write_file(bad[i].text);
+        assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, bad[i].said));
+    }
+}
+
 static void test_off_host(void **state)
 {
     (void)state;
@@ -223,6 +249,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_detection, setup, teardown),
         cmocka_unit_test_setup_teardown(test_off_host, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_state_dir, setup, teardown),

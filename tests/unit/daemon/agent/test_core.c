@@ -1,0 +1,649 @@
+/* The agent's decisions, one input at a time: what is fenced, recorded before it is obeyed, reported, watched, killed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/core.h"
+
+typedef Titan__Internal__CoordinatorMessage coordinator_message;
+
+static struct agent_core *c;
+static struct agent_actions out; /* of the last input */
+static int64_t now;
+static uint64_t term;
+
+static void core_up(uint64_t seen)
+{
+    struct titan_error err = {0};
+    const struct agent_core_options options = {.node = "here",
+                                               .device = "cpu",
+                                               .address = "10.0.0.1",
+                                               .version = "1",
+                                               .slots = 4,
+                                               .incarnation = 5,
+                                               .seed = 6,
+                                               .peer_port = 7};
+    assert_int_equal(agent_core_new(&options, &c, &err), TITAN_OK);
+    agent_core_restore_term(c, seen);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    now = 1000;
+    term = 3;
+    agent_actions_init(&out);
+    core_up(0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    agent_actions_free(&out);
+    agent_core_free(c);
+    return 0;
+}
+
+#define INPUT(call, ...)                                                                                               \
+    do {                                                                                                               \
+        agent_actions_free(&out);                                                                                      \
+        call(c, ##__VA_ARGS__, now, &out);                                                                             \
+    } while (0)
+
+static size_t count(enum agent_action_kind kind)
+{
+    size_t n = 0;
+    for (const struct agent_action *a = out.first; a; a = a->next)
+        n += a->kind == kind;
+    return n;
+}
+
+static const struct agent_action *action(enum agent_action_kind kind)
+{
+    const struct agent_action *a = out.first;
+    while (a && a->kind != kind)
+        a = a->next;
+    return a;
+}
+
+static const Titan__Internal__AgentMessage *sent(Titan__Internal__AgentMessage__KindCase kind)
+{
+    for (const struct agent_action *a = out.first; a; a = a->next)
+        if (a->kind == AGENT_SEND && a->send->kind_case == kind)
+            return a->send;
+    return NULL;
+}
+#define SENT(KIND) sent(TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND)
+
+static const Titan__Internal__AgentToWorker *told(Titan__Internal__AgentToWorker__KindCase kind)
+{
+    for (const struct agent_action *a = out.first; a; a = a->next)
+        if (a->kind == AGENT_TELL && a->tell->kind_case == kind)
+            return a->tell;
+    return NULL;
+}
+#define TOLD(KIND) told(TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##KIND)
+
+static void hear(coordinator_message *m)
+{
+    m->term = term;
+    INPUT(agent_core_coordinator, m);
+}
+
+#define MESSAGE(name, KIND, field, body)                                                                               \
+    coordinator_message name = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;                                             \
+    (name).kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_##KIND;                                              \
+    (name).field = (body)
+
+static void welcome(void)
+{
+    Titan__Internal__Welcome w = TITAN__INTERNAL__WELCOME__INIT;
+    w.term = term;
+    w.beat_ms = 100;
+    MESSAGE(m, WELCOME, welcome, &w);
+    hear(&m);
+}
+
+static void session(void)
+{
+    INPUT(agent_core_session_up);
+    assert_non_null(SENT(HELLO));
+    welcome();
+}
+
+static void start(uint64_t id)
+{
+    Titan__Internal__StartWorkers s = TITAN__INTERNAL__START_WORKERS__INIT;
+    s.job_id = 1;
+    s.worker_ids = &id;
+    s.n_worker_ids = 1;
+    s.directory = (char *)"/jobs/1";
+    MESSAGE(m, START, start, &s);
+    hear(&m);
+}
+
+static void form_with(uint64_t epoch, unsigned char id)
+{
+    unsigned char bytes[16] = {id};
+    Titan__Internal__Member member = TITAN__INTERNAL__MEMBER__INIT, *list = &member;
+    Titan__Internal__FormEpoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    member.worker_id = 11;
+    member.node = (char *)"here";
+    f.job_id = 1;
+    f.epoch = epoch;
+    f.comm_id = (ProtobufCBinaryData){16, bytes};
+    f.members = &list;
+    f.n_members = 1;
+    MESSAGE(m, FORM, form, &f);
+    hear(&m);
+}
+
+static void revoke_epoch(uint64_t epoch)
+{
+    Titan__Internal__RevokeEpoch r = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    r.job_id = 1;
+    r.epoch = epoch;
+    MESSAGE(m, REVOKE, revoke, &r);
+    hear(&m);
+}
+
+static void say_quiesced(uint64_t worker, uint64_t epoch)
+{
+    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    q.job_id = 1;
+    q.worker_id = worker;
+    q.epoch = epoch;
+    q.last_step = 40;
+    m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED;
+    m.quiesced = &q;
+    INPUT(agent_core_worker, 11, &m);
+}
+
+static void look(uint64_t epoch, uint32_t phase, uint64_t actions)
+{
+    const struct agent_sample s = {
+        .epoch = epoch, .phase = phase, .actions = actions, .step = actions, .process_state = 'S'};
+    now += AGENT_SAMPLE_MS;
+    INPUT(agent_core_sample, 11, &s);
+}
+
+static void in_training(void)
+{
+    session();
+    start(11);
+    INPUT(agent_core_started, 11, 4711);
+    form_with(1, 1);
+    look(1, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING, 1);
+}
+
+static void ended(int code, int signal, bool oom)
+{
+    const struct agent_exit how = {.code = code, .signal = signal, .out_of_memory = oom, .reason = ""};
+    INPUT(agent_core_exited, 11, &how);
+}
+
+/* --- terms ----------------------------------------------------------------------------------------------------------
+ */
+
+static void test_term_is_recorded_before_it_is_obeyed(void **state)
+{
+    (void)state;
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->seen_term, 0);
+    welcome();
+    assert_int_equal(out.first->kind, AGENT_RECORD_TERM);
+    assert_int_equal(out.first->term, 3);
+    assert_true(agent_core_welcome(c));
+    INPUT(agent_core_session_down);
+    session();
+    assert_int_equal(count(AGENT_RECORD_TERM), 0); /* the same again */
+    assert_int_equal(agent_core_term(c), 3);
+}
+
+static void test_lower_terms_are_refused(void **state)
+{
+    (void)state;
+    in_training();
+    term = 2; /* a message on the wrong stream */
+    revoke_epoch(1);
+    assert_null(TOLD(REVOKE));
+    assert_int_equal(agent_core_counters(c)->fenced_terms, 1);
+    assert_int_equal(SENT(REFUSED)->refused->seen_term, 3);
+    assert_int_equal(count(AGENT_END_SESSION), 1);
+    revoke_epoch(1); /* said once */
+    assert_null(out.first);
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->seen_term, 3);
+    welcome(); /* a whole session of an older one */
+    assert_false(agent_core_welcome(c));
+    assert_int_equal(SENT(REFUSED)->refused->seen_term, 3);
+    assert_int_equal(count(AGENT_END_SESSION), 1);
+    start(12);
+    assert_null(out.first);
+}
+
+static void test_term_survives_a_restart(void **state)
+{
+    (void)state;
+    agent_core_free(c);
+    core_up(9);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->seen_term, 9);
+    welcome();
+    assert_false(agent_core_welcome(c));
+}
+
+/* --- epochs ---------------------------------------------------------------------------------------------------------
+ */
+
+static void test_epoch_is_recorded_before_it_is_formed(void **state)
+{
+    (void)state;
+    session();
+    start(11);
+    form_with(4, 1);
+    assert_int_equal(out.first->kind, AGENT_RECORD_JOB);
+    assert_int_equal(out.first->record->accepted->epoch, 4);
+    assert_int_equal(TOLD(FORM)->form->epoch, 4);
+    assert_int_equal(TOLD(FORM)->term, 3);
+    assert_int_equal(action(AGENT_RANK)->rank, 0);
+    form_with(4, 1); /* sent again: nothing new to record */
+    assert_int_equal(count(AGENT_RECORD_JOB), 0);
+    assert_non_null(TOLD(FORM));
+    assert_int_equal(agent_core_epoch(c, 1), 4);
+}
+
+static void test_older_epochs_are_dropped(void **state)
+{
+    (void)state;
+    session();
+    start(11);
+    form_with(4, 1);
+    form_with(3, 2);
+    assert_null(TOLD(FORM));
+    assert_int_equal(SENT(REFUSED)->refused->seen_epoch, 4);
+    revoke_epoch(3);
+    assert_null(TOLD(REVOKE));
+    Titan__Internal__PauseJob p = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    p.job_id = 1;
+    p.epoch = 3;
+    MESSAGE(m, PAUSE, pause, &p);
+    hear(&m);
+    assert_null(out.first);
+    assert_int_equal(agent_core_counters(c)->fenced_epochs, 3);
+    revoke_epoch(4);
+    assert_non_null(TOLD(REVOKE));
+}
+
+static void test_another_epoch_of_the_number_is_refused(void **state)
+{
+    (void)state;
+    session();
+    start(11);
+    form_with(4, 1);
+    Titan__Internal__AgentJobRecord *kept = NULL;
+    for (const struct agent_action *a = out.first; a; a = a->next)
+        if (a->kind == AGENT_RECORD_JOB) {
+            size_t len = titan__internal__agent_job_record__get_packed_size(a->record);
+            uint8_t *bytes = malloc(len);
+            (void)titan__internal__agent_job_record__pack(a->record, bytes);
+            kept = titan__internal__agent_job_record__unpack(NULL, len, bytes);
+            free(bytes);
+        }
+    for (int restarted = 0; restarted < 2; restarted++) {
+        form_with(4, 2);
+        assert_null(TOLD(FORM));
+        assert_int_equal(SENT(REFUSED)->refused->epoch, 4);
+        assert_int_equal(SENT(REFUSED)->refused->seen_epoch, 4);
+        assert_int_equal(agent_core_counters(c)->refused, 1);
+        agent_core_free(c);
+        core_up(3);
+        agent_core_restore_job(c, kept);
+        session();
+    }
+    titan__internal__agent_job_record__free_unpacked(kept, NULL);
+}
+
+/* --- reports --------------------------------------------------------------------------------------------------------
+ */
+
+static void test_reports_are_said_again(void **state)
+{
+    (void)state;
+    session();
+    start(11);
+    INPUT(agent_core_started, 11, 4711);
+    assert_non_null(SENT(WORKER_STARTED));
+    INPUT(agent_core_session_down);
+    ended(1, 0, false);
+    assert_null(out.first); /* nobody there */
+    term = 4;
+    session(); /* of the next coordinator */
+    assert_int_equal(SENT(WORKER_STARTED)->term, 4);
+    assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
+    now += 6000; /* a beat later than they are kept */
+    INPUT(agent_core_tick);
+    INPUT(agent_core_session_down);
+    session();
+    assert_null(SENT(WORKER_EXITED));
+    start(11); /* an order that was on its way: it has ended, which is said */
+    assert_int_equal(count(AGENT_START_WORKER), 0);
+    assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
+}
+
+static void test_worker_speaks_for_itself(void **state)
+{
+    (void)state;
+    in_training();
+    say_quiesced(12, 1);
+    assert_null(SENT(WORKER_QUIESCED));
+    assert_int_equal(agent_core_counters(c)->imposters, 1);
+}
+
+static void test_hello_tells_what_was_quiesced(void **state)
+{
+    (void)state;
+    in_training();
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    const Titan__Internal__AgentHello *hello = SENT(HELLO)->hello;
+    assert_int_equal(hello->n_workers, 1);
+    assert_int_equal(hello->workers[0]->epoch, 1);
+    assert_null(hello->workers[0]->quiesced);
+    assert_int_equal(hello->peer_port, 7);
+    look(1, TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED, 40);
+    say_quiesced(11, 1);
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->workers[0]->quiesced->last_step, 40);
+    look(2, TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING, 41); /* it is in the next one */
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_null(SENT(HELLO)->hello->workers[0]->quiesced);
+}
+
+/* --- the end of workers ---------------------------------------------------------------------------------------------
+ */
+
+static Titan__Internal__ExitCause cause(void)
+{
+    return SENT(WORKER_EXITED)->worker_exited->cause;
+}
+
+static void test_causes(void **state)
+{
+    (void)state;
+    static const struct {
+        int code, signal;
+        bool oom, stop;
+        Titan__Internal__ExitCause cause;
+    } cases[] = {
+        {0, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE},
+        {7, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT},
+        {-1, 11, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL},
+        {-1, 9, true, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY},
+        {-1, 9, false, true, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_STOPPED},
+    };
+    session();
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        (void)teardown(NULL);
+        (void)setup(NULL);
+        session();
+        start(11);
+        if (cases[i].stop) {
+            Titan__Internal__StopWorkers stop = TITAN__INTERNAL__STOP_WORKERS__INIT;
+            stop.job_id = 1;
+            stop.grace_ms = 100;
+            MESSAGE(m, STOP, stop, &stop);
+            hear(&m);
+            assert_int_equal(action(AGENT_STOP_WORKER)->grace_ms, 100);
+        }
+        ended(cases[i].code, cases[i].signal, cases[i].oom);
+        assert_int_equal(cause(), cases[i].cause);
+    }
+}
+
+static void test_revoked_and_not_quiet_is_killed(void **state)
+{
+    (void)state;
+    in_training();
+    int64_t begin = now;
+    revoke_epoch(1);
+    assert_int_equal(agent_core_deadline(c) <= begin + 1000, 1);
+    for (; !count(AGENT_STOP_WORKER); now += 5) {
+        assert_true(now < begin + 1100);
+        INPUT(agent_core_tick);
+    }
+    assert_in_range(now - begin, 1000 - 10, 1000 + 10);
+    assert_int_equal(action(AGENT_STOP_WORKER)->grace_ms, 0);
+    assert_int_equal(agent_core_counters(c)->kills, 1);
+    INPUT(agent_core_tick); /* once */
+    assert_int_equal(count(AGENT_STOP_WORKER), 0);
+    ended(-1, 9, false);
+    assert_int_equal(cause(), TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG);
+    assert_non_null(strstr(SENT(WORKER_EXITED)->worker_exited->reason, "epoch 1"));
+}
+
+static void test_quiet_in_time_is_not_killed(void **state)
+{
+    (void)state;
+    in_training();
+    revoke_epoch(5); /* higher than what it is in: it says its own */
+    say_quiesced(11, 1);
+    now += 20000;
+    INPUT(agent_core_tick);
+    assert_int_equal(count(AGENT_STOP_WORKER), 0);
+}
+
+/* A worker on its way out gets more time while it moves, but not for ever. */
+static void test_moving_out_gets_more_time(void **state)
+{
+    (void)state;
+    in_training();
+    int64_t begin = now;
+    revoke_epoch(1);
+    uint64_t actions = 2;
+    while (!count(AGENT_STOP_WORKER)) {
+        assert_true(now < begin + 11000);
+        look(1, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING, actions++);
+        INPUT(agent_core_tick);
+    }
+    assert_in_range(now - begin, 10000 - 50, 10000 + 50);
+}
+
+static void test_stall_is_reported(void **state)
+{
+    (void)state;
+    in_training();
+    for (uint64_t i = 2; i < 60; i++)
+        look(1, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING, i);
+    int64_t begin = now;
+    while (!SENT(STALLED)) {
+        assert_true(now < begin + 1000);
+        look(1, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING, 59);
+    }
+    const Titan__Internal__WorkerStalled *s = SENT(STALLED)->stalled;
+    assert_true(s->worker_id == 11 && s->epoch == 1 && s->actions == 59 && !s->stopped && s->for_ms > 300);
+}
+
+/* --- the coordinator's signs of life --------------------------------------------------------------------------------
+ */
+
+static void answer(uint64_t number)
+{
+    Titan__Internal__BeatAnswer a = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    a.number = number;
+    MESSAGE(m, BEAT_ANSWER, beat_answer, &a);
+    hear(&m);
+}
+
+static uint64_t beat(void)
+{
+    now = MAX(now, agent_core_deadline(c));
+    INPUT(agent_core_tick);
+    assert_non_null(SENT(BEAT));
+    return SENT(BEAT)->beat->number;
+}
+
+static void test_beats(void **state)
+{
+    (void)state;
+    session();
+    int64_t last = now;
+    for (uint64_t i = 1; i <= 10; i++) {
+        assert_int_equal(beat(), i);
+        assert_in_range(now - last, 1, 100);
+        last = now;
+    }
+    answer(4);
+    int64_t at = agent_core_contact(c);
+    assert_true(at < now - 300 && at > now - 700); /* when it was sent, not when it was answered */
+    answer(3);
+    assert_int_equal(agent_core_contact(c), at);
+    answer(11); /* never sent */
+    assert_int_equal(agent_core_contact(c), at);
+}
+
+static void test_deaf_coordinator(void **state)
+{
+    (void)state;
+    session();
+    answer(beat());
+    int64_t begin = now;
+    while (!count(AGENT_END_SESSION)) {
+        assert_true(now < begin + 11000);
+        (void)beat();
+    }
+    assert_true(now >= begin + 10000);
+}
+
+/* What lay in the socket while the agent was stopped is obeyed when the coordinator has shown that it is there. */
+static void test_stale_order_waits(void **state)
+{
+    (void)state;
+    session();
+    start(11);
+    answer(beat());
+    now += 5000;
+    form_with(1, 1);
+    assert_null(TOLD(FORM));
+    uint64_t fresh = beat();
+    answer(fresh - 1);
+    assert_null(TOLD(FORM));
+    answer(fresh);
+    assert_int_equal(TOLD(FORM)->form->epoch, 1);
+    now += 5000;
+    form_with(2, 2);
+    INPUT(agent_core_session_down); /* it will be said again, if it still holds */
+    session();
+    answer(beat());
+    assert_null(TOLD(FORM));
+}
+
+/* --- peers ----------------------------------------------------------------------------------------------------------
+ */
+
+static void probe(uint64_t id)
+{
+    Titan__Internal__ProbeNode p = TITAN__INTERNAL__PROBE_NODE__INIT;
+    p.probe_id = id;
+    p.node = (char *)"there";
+    p.address = (char *)"10.0.0.2:9";
+    p.timeout_ms = 150;
+    MESSAGE(m, PROBE, probe, &p);
+    hear(&m);
+}
+
+static void pong(uint64_t id, const char *from)
+{
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.id = id;
+    m.from = (char *)from;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG;
+    m.pong = true;
+    INPUT(agent_core_peer, &m, "10.0.0.2:9");
+}
+
+static void test_probe(void **state)
+{
+    (void)state;
+    session();
+    probe(1);
+    uint64_t id = action(AGENT_PEER)->peer->id;
+    assert_string_equal(action(AGENT_PEER)->text, "10.0.0.2:9");
+    for (int i = 0; i < 2; i++) { /* three pings, 20 ms apart, of one id */
+        now = agent_core_deadline(c);
+        INPUT(agent_core_tick);
+        assert_int_equal(action(AGENT_PEER)->peer->id, id);
+    }
+    assert_int_equal(now, 1040);
+    pong(id + 2, "there");
+    pong(id, "elsewhere"); /* the address is another node's now */
+    assert_null(SENT(PROBE_RESULT));
+    pong(id, "there");
+    assert_true(SENT(PROBE_RESULT)->probe_result->reached);
+    probe(2);
+    while (now < 1040 + 150 && !SENT(PROBE_RESULT)) {
+        now += 10;
+        INPUT(agent_core_tick);
+    }
+    assert_int_equal(now, 1040 + 150);
+    assert_int_equal(SENT(PROBE_RESULT)->probe_result->probe_id, 2);
+    assert_false(SENT(PROBE_RESULT)->probe_result->reached);
+}
+
+static void test_ping_is_answered(void **state)
+{
+    (void)state;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.id = 77;
+    m.from = (char *)"there";
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
+    m.ping = true;
+    INPUT(agent_core_peer, &m, "10.0.0.2:9");
+    assert_int_equal(action(AGENT_PEER)->peer->id, 77);
+    assert_int_equal(action(AGENT_PEER)->peer->kind_case, TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG);
+    assert_string_equal(action(AGENT_PEER)->peer->from, "here");
+    m.from = (char *)"here";
+    INPUT(agent_core_peer, &m, "10.0.0.2:9");
+    assert_null(out.first);
+    assert_int_equal(agent_core_counters(c)->imposters, 1);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_term_is_recorded_before_it_is_obeyed),
+        TEST(test_lower_terms_are_refused),
+        TEST(test_term_survives_a_restart),
+        TEST(test_epoch_is_recorded_before_it_is_formed),
+        TEST(test_older_epochs_are_dropped),
+        TEST(test_another_epoch_of_the_number_is_refused),
+        TEST(test_reports_are_said_again),
+        TEST(test_worker_speaks_for_itself),
+        TEST(test_hello_tells_what_was_quiesced),
+        TEST(test_causes),
+        TEST(test_revoked_and_not_quiet_is_killed),
+        TEST(test_quiet_in_time_is_not_killed),
+        TEST(test_moving_out_gets_more_time),
+        TEST(test_stall_is_reported),
+        TEST(test_beats),
+        TEST(test_deaf_coordinator),
+        TEST(test_stale_order_waits),
+        TEST(test_probe),
+        TEST(test_ping_is_answered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,273 @@
+/* The agents' sockets: datagrams with and without a key, garbage, a wrong key, a name instead of a number. And the
+ * records an agent keeps on disk. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "daemon/agent/peers.h"
+#include "daemon/agent/records.h"
+
+static struct {
+    uv_loop_t loop;
+    uv_timer_t tick;
+    char folder[64], key[128], other_key[128], short_key[128];
+    struct peers *a, *b;
+    int n, closed;
+    uint64_t last_id;
+    char last_from[80];
+} f;
+
+static void on_tick(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+static void write_key(char out[128], const char *name, const char *text)
+{
+    (void)snprintf(out, 128, "%s/%s", f.folder, name);
+    assert_int_equal(file_replace(out, text, strlen(text), NULL), TITAN_OK);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-peers-XXXXXX");
+    assert_non_null(mkdtemp(f.folder));
+    write_key(f.key, "key", "0123456789abcdef0123456789abcdef");
+    write_key(f.other_key, "other", "0123456789abcdef0123456789abcdee");
+    write_key(f.short_key, "short", "0123456789");
+    assert_int_equal(uv_loop_init(&f.loop), 0);
+    assert_int_equal(uv_timer_init(&f.loop, &f.tick), 0);
+    assert_int_equal(uv_timer_start(&f.tick, on_tick, 5, 5), 0);
+    return 0;
+}
+
+static void on_closed(void *data)
+{
+    (void)data;
+    f.closed++;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    peers_close(f.a, on_closed, NULL);
+    peers_close(f.b, on_closed, NULL);
+    uv_close((uv_handle_t *)&f.tick, NULL);
+    (void)uv_run(&f.loop, UV_RUN_DEFAULT);
+    assert_int_equal(f.closed, 2);
+    assert_int_equal(uv_loop_close(&f.loop), 0);
+    return dir_remove(f.folder, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static void on_message(const Titan__Internal__PeerMessage *m, const char *from, void *data)
+{
+    (void)data;
+    f.n++;
+    f.last_id = m->id;
+    (void)snprintf(f.last_from, sizeof(f.last_from), "%s", from);
+}
+
+static struct peers *open_one(const char *key)
+{
+    struct peers *p = NULL;
+    struct titan_error err = {0};
+    if (peers_open(&f.loop, "127.0.0.1:0", key, on_message, NULL, &p, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_true(peers_port(p) > 0);
+    return p;
+}
+
+#define UNTIL(condition)                                                                                               \
+    do {                                                                                                               \
+        int64_t until_ = clock_mono_ns() + INT64_C(10000000000);                                                       \
+        while (!(condition)) {                                                                                         \
+            if (clock_mono_ns() > until_)                                                                              \
+                fail_msg("waited 10 s for: %s", #condition);                                                           \
+            (void)uv_run(&f.loop, UV_RUN_ONCE);                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+static void ping(struct peers *from, const struct peers *to, const char *host, uint64_t id)
+{
+    char address[64];
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.id = id;
+    m.from = (char *)"a";
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
+    m.ping = true;
+    (void)snprintf(address, sizeof(address), "%s:%u", host, peers_port(to));
+    peers_send(from, address, &m);
+}
+
+static void test_datagrams(void **state)
+{
+    char expected[80];
+    const char *keys[] = {NULL, f.key};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        f.a = open_one(keys[i]);
+        f.b = open_one(keys[i]);
+        ping(f.a, f.b, "127.0.0.1", 41 + (uint64_t)i);
+        UNTIL(f.n == i + 1);
+        assert_int_equal(f.last_id, 41 + i);
+        (void)snprintf(expected, sizeof(expected), "127.0.0.1:%u", peers_port(f.a));
+        assert_string_equal(f.last_from, expected);
+        if (i == 0) {
+            peers_close(f.a, on_closed, NULL);
+            peers_close(f.b, on_closed, NULL);
+            UNTIL(f.closed == 2);
+            f.closed = 0;
+        }
+    }
+}
+
+static void test_wrong_key(void **state)
+{
+    (void)state;
+    f.a = open_one(f.other_key);
+    f.b = open_one(f.key);
+    struct peers *none = open_one(NULL);
+    ping(f.a, f.b, "127.0.0.1", 1);  /* another key */
+    ping(none, f.b, "127.0.0.1", 2); /* no proof at all */
+    UNTIL(peers_refused(f.b) == 2);
+    ping(f.b, none, "127.0.0.1", 3); /* who has no key asks for none */
+    UNTIL(f.n == 1);
+    assert_int_equal(f.last_id, 3);
+    int closed = f.closed;
+    peers_close(none, on_closed, NULL);
+    UNTIL(f.closed == closed + 1);
+    f.closed = closed;
+}
+
+static void test_garbage(void **state)
+{
+    (void)state;
+    f.a = open_one(NULL);
+    f.b = open_one(f.key);
+    _cleanup_fd_ int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    uint32_t random = 12345;
+    unsigned char bytes[2000];
+    for (int i = 0; i < 500; i++) {
+        size_t len = 1 + (random >> 8) % sizeof(bytes);
+        for (size_t k = 0; k < len; k++)
+            bytes[k] = (unsigned char)((random = random * 1664525 + 1013904223) >> 24);
+        to.sin_port = htons(peers_port(i % 2 ? f.a : f.b));
+        assert_int_equal(sendto(fd, bytes, len, 0, (struct sockaddr *)&to, sizeof(to)), len);
+        (void)uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    ping(f.a, f.a, "127.0.0.1", 9);
+    UNTIL(f.last_id == 9);
+    assert_true(peers_refused(f.b) > 0);
+}
+
+static void test_name_is_looked_up(void **state)
+{
+    (void)state;
+    f.a = open_one(NULL);
+    f.b = open_one(NULL);
+    int64_t again = 0;
+    UNTIL(({
+        if (clock_mono_ns() > again) { /* the first ones are lost */
+            again = clock_mono_ns() + 10000000;
+            ping(f.a, f.b, "localhost", 5);
+        }
+        f.n > 0;
+    }));
+    ping(f.a, f.b, "no port", 6); /* nowhere to send it */
+}
+
+static void test_bad_options(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    f.a = open_one(NULL);
+    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", f.short_key, on_message, NULL, &f.b, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "10 bytes"));
+    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", "/no/such/key", on_message, NULL, &f.b, &err), TITAN_ENOTFOUND);
+    assert_int_equal(peers_open(&f.loop, "127.0.0.1", NULL, on_message, NULL, &f.b, &err), TITAN_EINVAL);
+    char taken[64];
+    (void)snprintf(taken, sizeof(taken), "127.0.0.1:%u", peers_port(f.a));
+    assert_int_equal(peers_open(&f.loop, taken, NULL, on_message, NULL, &f.b, &err), TITAN_EEXIST);
+    f.b = open_one(NULL);
+}
+
+/* --- records --------------------------------------------------------------------------------------------------------
+ */
+
+static int n_records;
+static uint64_t promised[10];
+
+static void on_record(const Titan__Internal__AgentJobRecord *r, void *data)
+{
+    (void)data;
+    n_records++;
+    if (r->job_id < 10)
+        promised[r->job_id] = r->promised_epoch;
+}
+
+static void test_records(void **state)
+{
+    (void)state;
+    uint64_t term = 7;
+    char path[128];
+    struct titan_error err = {0};
+    f.a = open_one(NULL);
+    f.b = open_one(NULL);
+    assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_OK);
+    assert_int_equal(term, 0);
+    assert_int_equal(record_write_term(f.folder, UINT64_MAX, &err), TITAN_OK);
+    assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_OK);
+    assert_true(term == UINT64_MAX);
+    (void)snprintf(path, sizeof(path), "%s/term", f.folder);
+    assert_int_equal(file_replace(path, "1x", 2, &err), TITAN_OK);
+    assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_ECORRUPT);
+
+    assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), TITAN_OK); /* no folder yet */
+    (void)snprintf(path, sizeof(path), "%s/jobs", f.folder);
+    assert_int_equal(dir_make(path, &err), TITAN_OK);
+    for (uint64_t job = 1; job <= 3; job++) {
+        Titan__Internal__AgentJobRecord r = TITAN__INTERNAL__AGENT_JOB_RECORD__INIT;
+        r.job_id = job;
+        r.promised_epoch = 100 * job;
+        assert_int_equal(record_write_job(f.folder, &r, &err), TITAN_OK);
+    }
+    record_forget_job(f.folder, 3);
+    assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), TITAN_OK);
+    assert_true(n_records == 2 && promised[1] == 100 && promised[2] == 200);
+    /* One bit of one of them: it is named, and the other is read. */
+    struct buf bytes = BUF_INIT;
+    (void)snprintf(path, sizeof(path), "%s/jobs/1.epoch", f.folder);
+    assert_int_equal(file_read(path, 4096, &bytes, &err), TITAN_OK);
+    bytes.data[bytes.len - 1] ^= 1;
+    assert_int_equal(file_replace(path, bytes.data, bytes.len, &err), TITAN_OK);
+    buf_free(&bytes);
+    n_records = 0;
+    assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), TITAN_ECORRUPT);
+    assert_non_null(strstr(err.msg, "1.epoch"));
+    assert_int_equal(n_records, 1);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_datagrams),         TEST(test_wrong_key),   TEST(test_garbage),
+        TEST(test_name_is_looked_up), TEST(test_bad_options), TEST(test_records),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
