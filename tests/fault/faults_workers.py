@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -117,30 +118,36 @@ def out_of_memory(rounds, rng, r):
 
 @contextlib.contextmanager
 def squeezed(host, victim):
-    """Somebody in the host's cgroup takes all memory that its limit leaves; the victim is the one to go for it."""
+    """Somebody in the host's cgroup takes the memory that its limit leaves; the victim is the one to go for it."""
     group = host.cgroup.folder("memory")
-    limit = int((group / "memory.usage_in_bytes").read_text()) + (16 << 20)
     Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
-    (group / "memory.limit_in_bytes").write_text(str(limit))
-    hog = subprocess.Popen([sys.executable, "-c", HOG, str(group / "cgroup.procs")])
+    (group / "memory.limit_in_bytes").write_text(str(int((group / "memory.usage_in_bytes").read_text()) + (16 << 20)))
+    stop, hogs = threading.Event(), []
+
+    def squeeze():  # the kernel may take the hog first
+        while not stop.is_set() and alive(victim):
+            hogs.append(subprocess.Popen([sys.executable, "-S", "-c", HOG, str(group / "cgroup.procs"), str(victim)],
+                                         stderr=subprocess.DEVNULL))
+            hogs[-1].wait()
+    thread = threading.Thread(target=squeeze)
+    thread.start()
     try:
         yield
     finally:
-        hog.kill()
-        hog.wait()
+        stop.set()
+        for hog in hogs:
+            hog.kill()
+        thread.join()
         (group / "memory.limit_in_bytes").write_text("-1")
 
 
 HOG = """
-import mmap, os, sys, time
+import mmap, os, sys
 open(sys.argv[1], "w").write(str(os.getpid()))
-open("/proc/self/oom_score_adj", "w").write("-1000")
 kept = []
-while True:
-    kept.append(mmap.mmap(-1, 1 << 20))
-    kept[-1].write(bytes(1 << 20))
-    if len(kept) > 40:
-        time.sleep(0.01)
+while open(f"/proc/{sys.argv[2]}/stat").read().rsplit(")", 1)[1].split()[0] not in "ZX" and len(kept) < 64:
+    kept.append(mmap.mmap(-1, 1 << 19, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    kept[-1].write(bytes(1 << 19))
 """
 
 
