@@ -258,6 +258,10 @@ static void live_worker(struct aworker *w, Titan__Internal__LiveWorker *out)
     out->state = w->sample.phase;
     out->address = w->address;
     out->quiesced = w->quiesced;
+    /* Its page is ahead of its words: what it holds is not known yet, and comes behind this. */
+    if (out->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
+        !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
+        out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
 }
 
 static void hello_send(struct agent_core *c, struct agent_actions *out)

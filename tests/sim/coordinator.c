@@ -138,8 +138,10 @@ static void take(struct batch *b, int submit, int cancel)
     struct coord *c = &S->coord;
     totals->inputs++;
     set_timer();
-    for (const struct batch_message *m = b->answers; m; m = m->next)
+    for (const struct batch_message *m = b->answers; m; m = m->next) {
+        must_told(m->message);
         net_down(m->session, &m->message->base);
+    }
     b->answers = NULL;
     if (!b->changes && !b->messages && !b->drops && !submit && !cancel) {
         batch_free(b);

@@ -60,6 +60,19 @@ static void held_free(struct stream *s)
     s->down_tail = &s->down;
 }
 
+/* What was under way when a cut healed comes behind what had been stuck in it. */
+static bool comes_later(const struct ev *e, usec free_at)
+{
+    if (S->now >= free_at)
+        return false;
+    struct ev *later = at(free_at, e->handler, e->a, e->b);
+    later->bytes = malloc(e->len + 1);
+    titan_assert(later->bytes);
+    memcpy(later->bytes, e->bytes, e->len);
+    later->len = e->len;
+    return true;
+}
+
 static void hold(struct held ***tail, const struct ev *e)
 {
     struct held *h = calloc(1, sizeof(*h));
@@ -86,7 +99,7 @@ static void remember(int kind, int host, const struct ev *e)
 static void on_up(const struct ev *e)
 {
     struct stream *s = stream_of(e->b);
-    if (!coord_end_open(s))
+    if (!coord_end_open(s) || comes_later(e, s->up_free))
         return;
     if (!net_reaches(s->host, SIM_COORD) || s->up) {
         hold(&s->up_tail, e);
@@ -101,7 +114,7 @@ static const struct handler up = {"up", on_up, TARGET_COORD};
 static void on_down(const struct ev *e)
 {
     struct stream *s = stream_of(e->b);
-    if (!agent_end_open(s) || S->hosts[s->host].session != e->b)
+    if (!agent_end_open(s) || S->hosts[s->host].session != e->b || comes_later(e, s->down_free))
         return;
     if (!net_reaches(SIM_COORD, s->host) || s->down) {
         hold(&s->down_tail, e);
@@ -283,10 +296,13 @@ void net_cut(int from, int to)
     (void)at(S->now + between(CHANCE_NET, SEC, 5 * SEC), &keepalive, (uint64_t)host, S->hosts[host].session);
 }
 
-static void release(struct held **first, struct held ***tail, usec *last, const struct handler *h, uint64_t a,
-                    uint64_t session)
+static void release(struct held **first, struct held ***tail, usec *last, usec *free_at, const struct handler *h,
+                    uint64_t a, uint64_t session)
 {
+    if (!*first)
+        return;
     *last = S->now + RETRANSMIT > *last ? S->now + RETRANSMIT : *last;
+    *free_at = *last;
     for (struct held *k = *first, *next; k; k = next) {
         next = k->next;
         struct ev *e = at(*last, h, a, session);
@@ -306,9 +322,9 @@ void net_heal(int from, int to)
     if (l->cuts == 0 && session) {
         struct stream *s = stream_of(session);
         if (to == SIM_COORD)
-            release(&s->up, &s->up_tail, &s->up_last, &up, SIM_COORD, session);
+            release(&s->up, &s->up_tail, &s->up_last, &s->up_free, &up, SIM_COORD, session);
         else
-            release(&s->down, &s->down_tail, &s->down_last, &down, (uint64_t)s->host, session);
+            release(&s->down, &s->down_tail, &s->down_last, &s->down_free, &down, (uint64_t)s->host, session);
     }
 }
 

@@ -189,11 +189,12 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(cancelled)                                                                                                       \
     X(from_init)                                                                                                       \
     X(from_checkpoint)                                                                                                 \
-    X(from_memory) X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward)      \
-        X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)           \
-            X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)      \
-                X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills)          \
-                    X(promises) X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed)
+    X(from_memory)                                                                                                     \
+    X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries)       \
+        X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back)          \
+            X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders)    \
+                X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated)  \
+                    X(datagrams) X(leases_over) X(started_again) X(syncs_failed)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -219,7 +220,7 @@ struct stream {
     int host;
     uint32_t agent_life, coord_life;
     bool agent_open, coord_open, dropped;
-    usec up_last, down_last;
+    usec up_last, down_last, up_free, down_free;
     struct held *up, **up_tail, *down, **down_tail; /* stuck in a cut */
 };
 bool net_reaches(int from, int to);
