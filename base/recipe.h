@@ -110,7 +110,8 @@ struct recipe {
         int64_t min_workers, max_workers;
     } elastic;
     struct {
-        int64_t max_restarts, max_node_losses, max_hangs, max_ooms, restart_window_s, backoff_ms, backoff_max_ms, max_skipped_steps;
+        int64_t max_restarts, max_node_losses, max_hangs, max_ooms, restart_window_s, backoff_ms, backoff_max_ms,
+            max_skipped_steps;
         char redundancy[16];
     } fault_tolerance;
     struct {

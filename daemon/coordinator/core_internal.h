@@ -34,9 +34,9 @@ struct noderec {
     struct node_policy policy; /* name is ours; the texts are owned */
     bool in_window;            /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
-    bool given_up;             /* an operator has said that it is gone for good */
-    int64_t drain_at;          /* what is still there then is stopped; INT64_MAX = never */
-    int64_t quarantine_end;    /* 0 = it is not in quarantine */
+    bool given_up;                 /* an operator has said that it is gone for good */
+    int64_t drain_at;              /* what is still there then is stopped; INT64_MAX = never */
+    int64_t quarantine_end;        /* 0 = it is not in quarantine */
     int64_t crashes[NODE_CRASHES]; /* times of the last ones, as a ring */
     uint64_t n_crashes;
     int64_t answered_mono; /* a beat of it, last */

@@ -208,7 +208,8 @@ static void test_what_does_not_follow_is_found(void **state)
         "UPDATE checkpoints SET state = 3 - state WHERE step = (SELECT max(step) FROM checkpoints)",
         "UPDATE nodes SET state = 3 - state WHERE name = 'node b'",
         "DELETE FROM nodes WHERE name = 'node b'",
-        "INSERT INTO nodes (name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms) VALUES ('new', 1, 0, '', '', '', 0, 0, 0)",
+        "INSERT INTO nodes (name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms) "
+        "VALUES ('new', 1, 0, '', '', '', 0, 0, 0)",
         "UPDATE events SET change = replace(change, ' pending ', ' forming ') WHERE id = 1",
         "UPDATE events SET change = 'nonsense' WHERE id = 1",
         "DELETE FROM events WHERE id = 1",
