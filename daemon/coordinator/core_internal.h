@@ -168,6 +168,7 @@ struct core {
     struct user *users;     /* all there have been */
     struct lane *lanes;     /* the queue */
     uint64_t blocker;       /* job in the queue that the others behind it wait for; 0 = none */
+    bool holding;           /* what comes free is kept for it, as it will be enough */
     uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
     struct jobrec *active, *active_last;
     size_t pending;

@@ -141,7 +141,7 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
 /* Slots that are kept for the head of the queue, since it has a higher priority than a job that runs. */
 static uint32_t held_back(const struct core *c, const struct jobrec *j)
 {
-    const struct jobrec *head = c->blocker ? core_find_job(c, c->blocker) : NULL;
+    const struct jobrec *head = c->holding ? core_find_job(c, c->blocker) : NULL;
     bool before = head && head->state == JOB_PENDING && head->spec.priority > j->spec.priority;
     return before && wants_device(head, j->device) ? place_least(head) : 0;
 }
@@ -206,7 +206,8 @@ static void block(struct core *c, struct jobrec *j)
             continue;
         uint32_t spare = free_slots(c, devices[i], NULL), taken = claimed(c, devices[i], j->spec.priority);
         c->claimed_ahead += taken;
-        if (preempt_for(c, j, devices[i], spare > taken ? spare - taken : 0))
+        c->holding = preempt_for(c, j, devices[i], spare > taken ? spare - taken : 0);
+        if (c->holding)
             return;
     }
 }
@@ -215,6 +216,7 @@ static void place_queue(struct core *c)
 {
     struct jobrec *j;
     c->blocker = 0;
+    c->holding = false;
     c->claimed_ahead = 0;
     queue_begin(c);
     for (int looked = 0; looked < QUEUE_LOOK_AHEAD && (j = queue_next(c));) {

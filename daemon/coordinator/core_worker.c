@@ -68,7 +68,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
 {
     struct jobrec *j = w->job;
     struct seat *seat = job_seat(j, w);
-    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeueing;
+    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing;
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
     bool permanent = !over && !asked && report && report->exit_code == 2 && !report->signal;
     bool counted = !over && !asked && !permanent && (w->started || report);

@@ -206,6 +206,54 @@ static void test_preemption_shrinks(void **state)
     struct job_status status;
     assert_true(core_job_status(b.core, 2, &status));
     assert_int_equal(status.restarts, 0);
+    /* When nobody waits any more it is what it was. */
+    make_run(&b, 1, 4, 9, 2, 1, 1);
+    exited(&b, 1, 4, 9, 2, "bad input");
+    assert_int_equal(started(&b), 3);
+    exited(&b, 1, 4, 10, -1, "");
+    assert_int_equal(started(&b), 2);
+    close_bench(&b);
+}
+
+/* Slots that the head of the queue will have enough of are not for those it has priority over. */
+static void test_slots_are_held(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 5, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 2, 0, "ann");
+    submit_as(&b, 2, 3, 3, 0, "ann");
+    make_run(&b, 1, 1, 1, 2, 1, 5);
+    make_run(&b, 1, 2, 3, 3, 1, 5);
+    exited(&b, 1, 1, 1, 1, "no such GPU");
+    submit_as(&b, 3, 4, 4, 9, "bob");
+    assert_int_equal(event(&b, "job.preempted")->job_id, 2); /* with what is free that is enough */
+    wait_ms(&b, 1, 400);
+    assert_null(told(&b, START, 0)); /* job 1 would need the free one */
+    exited(&b, 1, 2, 3, 0, "");
+    exited(&b, 1, 2, 4, 0, "");
+    assert_null(told(&b, START, 0));
+    exited(&b, 1, 2, 5, 0, "");
+    assert_int_equal(started(&b), 3);
+    close_bench(&b);
+
+    /* What will not be enough in any case is not held. */
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 5, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 2, 0, "ann");
+    submit_as(&b, 2, 3, 3, 9, "ann");
+    make_run(&b, 1, 1, 1, 2, 1, 5);
+    make_run(&b, 1, 2, 3, 3, 1, 5);
+    exited(&b, 1, 1, 1, 1, "no such GPU");
+    submit_as(&b, 3, 4, 4, 9, "bob");
+    assert_null(event(&b, "job.preempted"));
+    uint64_t again = 0;
+    for (int i = 0; i < 4 && !again; i++) {
+        wait_ms(&b, 1, 100);
+        again = started(&b);
+    }
+    assert_int_equal(again, 1);
     close_bench(&b);
 }
 
@@ -503,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_fair_order),
         cmocka_unit_test(test_reason_names_nodes),
         cmocka_unit_test(test_preemption_shrinks),
+        cmocka_unit_test(test_slots_are_held),
         cmocka_unit_test(test_preemption_stops),
         cmocka_unit_test(test_drain_swaps),
         cmocka_unit_test(test_drain_shrinks),
