@@ -10,8 +10,6 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 
-#define CGROUP_ROOT "/sys/fs/cgroup"
-
 /* The number behind "key " at the start of a line; false when there is none. */
 static bool file_number(const char *path, const char *key, uint64_t *ret)
 {
@@ -39,11 +37,11 @@ static bool cgroup_number(const char *cgroup, const char *name, const char *key,
 }
 
 /* The limit that counts for this cgroup: its own or that of the nearest above it that has one; and that one's peak. */
-static bool nearest_limit(const char *cgroup, uint64_t *ret_limit, uint64_t *ret_peak)
+static bool nearest_limit(const char *root, const char *cgroup, uint64_t *ret_limit, uint64_t *ret_peak)
 {
     char path[PATH_MAX];
     (void)snprintf(path, sizeof(path), "%s", cgroup);
-    while (!strncmp(path, CGROUP_ROOT, strlen(CGROUP_ROOT))) {
+    while (!strncmp(path, root, strlen(root))) {
         if (cgroup_number(path, "memory.max", "", ret_limit)) { /* "max" is no number */
             (void)cgroup_number(path, "memory.peak", "", ret_peak);
             return true;
@@ -56,10 +54,11 @@ static bool nearest_limit(const char *cgroup, uint64_t *ret_limit, uint64_t *ret
     return false;
 }
 
-static void describe(const char *cgroup, uint64_t rss_max, uint64_t kills, char *reason, size_t cap)
+static void describe(const struct oom_watch *o, const char *cgroup, uint64_t rss_max, uint64_t kills, char *reason,
+                     size_t cap)
 {
     uint64_t limit = 0, peak = 0;
-    bool limited = cgroup[0] && nearest_limit(cgroup, &limit, &peak);
+    bool limited = cgroup[0] && nearest_limit(o->cgroup_root, cgroup, &limit, &peak);
     if (!limited)
         limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     peak = peak ? peak : rss_max;
@@ -69,6 +68,7 @@ static void describe(const char *cgroup, uint64_t rss_max, uint64_t kills, char 
 
 void oom_watch_init(struct oom_watch *o)
 {
+    *o = (struct oom_watch){.vmstat = "/proc/vmstat", .cgroup_root = "/sys/fs/cgroup"};
     oom_watch_look(o);
     o->before = o->kills;
 }
@@ -76,18 +76,18 @@ void oom_watch_init(struct oom_watch *o)
 void oom_watch_look(struct oom_watch *o)
 {
     o->before = o->kills;
-    (void)file_number("/proc/vmstat", "oom_kill ", &o->kills);
+    (void)file_number(o->vmstat, "oom_kill ", &o->kills);
 }
 
 bool oom_verdict(struct oom_watch *o, const struct worker_process *p, uint64_t rss_max, char *reason, size_t cap)
 {
     uint64_t own = 0, all = 0;
-    bool machine = file_number("/proc/vmstat", "oom_kill ", &all) && all > o->before;
+    bool machine = file_number(o->vmstat, "oom_kill ", &all) && all > o->before;
     if (machine)
         o->before++; /* one process for one kill */
     bool known = p->cgroup[0] && cgroup_number(p->cgroup, "memory.events", "oom_kill ", &own);
     if (known ? own == 0 : !machine)
         return false;
-    describe(p->cgroup, rss_max, known ? own : 1, reason, cap);
+    describe(o, p->cgroup, rss_max, known ? own : 1, reason, cap);
     return true;
 }

@@ -11,7 +11,8 @@
 #include "daemon/agent/worker_process.h"
 
 struct oom_watch {
-    uint64_t before, kills; /* of the machine, at the last look but one and at the last */
+    uint64_t before, kills;           /* of the machine, at the last look but one and at the last */
+    const char *vmstat, *cgroup_root; /* where they are; tests have their own */
 };
 void oom_watch_init(struct oom_watch *o);
 /* Kills up to the last look but one were not of our workers. A few times a second, while there are any. */
