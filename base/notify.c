@@ -1,6 +1,7 @@
 #include "base/notify.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -55,4 +56,26 @@ uint64_t notify_watchdog_us(void)
     errno = 0;
     unsigned long long value = strtoull(usec, &end, 10);
     return errno || *end || end == usec ? 0 : value;
+}
+
+#define SOCKETS_FIRST 3 /* by the protocol */
+#define SOCKETS_MAX 64
+
+int notify_sockets(int *ret_first)
+{
+    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+    int n = pid && count && strtoll(pid, NULL, 10) == (long long)getpid() ? (int)strtol(count, NULL, 10) : 0;
+    if (n < 0 || n > SOCKETS_MAX)
+        n = 0;
+    for (int fd = SOCKETS_FIRST; fd < SOCKETS_FIRST + n; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        if (flags < 0 || fcntl(fd, F_SETFD, flags | FD_CLOEXEC) < 0)
+            n = fd - SOCKETS_FIRST; /* not what was announced */
+    }
+    /* What we start is not meant. */
+    (void)unsetenv("LISTEN_PID");
+    (void)unsetenv("LISTEN_FDS");
+    (void)unsetenv("LISTEN_FDNAMES");
+    *ret_first = SOCKETS_FIRST;
+    return n;
 }

@@ -12,4 +12,8 @@ int notify_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Microseconds within which WATCHDOG=1 must be sent again, 0 when no watchdog is set for this process. Send at half. */
 uint64_t notify_watchdog_us(void);
 
+/* Sockets the service manager has opened for us and keeps over our restarts (sd_listen_fds(3)): descriptors *ret_first
+ * and up, close-on-exec from now on. Returns how many; 0 when there are none, and at every later call. */
+int notify_sockets(int *ret_first);
+
 #endif

@@ -11,10 +11,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -182,30 +185,83 @@ static void on_ready_poll(uv_timer_t *timer)
  */
 /* Quiet: a start that fails says one line, from main. */
 
-static titan_status listen_all(struct titand *d, struct titan_error *err)
+/* "unix:PATH" or "HOST:PORT" of a socket that the service manager has opened. */
+static bool socket_address(int fd, char out[CONFIG_TEXT_MAX])
+{
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+    char host[64], port[16];
+    if (getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+        return false;
+    if (a.ss_family == AF_UNIX)
+        return snprintf(out, CONFIG_TEXT_MAX, "unix:%.107s", ((struct sockaddr_un *)&a)->sun_path) < CONFIG_TEXT_MAX;
+    if (getnameinfo((struct sockaddr *)&a, len, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return false;
+    return snprintf(out, CONFIG_TEXT_MAX, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port) < CONFIG_TEXT_MAX;
+}
+
+/* Agents come in over TCP only where the coordinator has a process of its own. */
+static bool takes_agents(const struct titand *d, const char *address)
+{
+    return !strncmp(address, "unix:", 5) || d->config->role == ROLE_COORDINATOR;
+}
+
+/* Those sockets stay when we go: who connects meanwhile waits instead of being refused. */
+static titan_status listen_inherited(struct titand *d, struct buf *chosen, struct titan_error *err)
+{
+    int first, n = notify_sockets(&first);
+    for (int fd = first; fd < first + n; fd++) {
+        char address[CONFIG_TEXT_MAX];
+        if (!socket_address(fd, address))
+            return titan_fail(err, TITAN_EINVAL, "descriptor %d of the service manager is no socket we can serve", fd);
+        if (!d->config->insecure && config_address_off_host(address))
+            return titan_fail(err, TITAN_EINVAL,
+                              "refusing the service manager's socket on %s: other hosts could reach it (--insecure)",
+                              address);
+        TRY(rpc_server_adopt(d->server, fd, takes_agents(d, address), err));
+        buf_printf(chosen, "%s\n", address);
+    }
+    return TITAN_OK;
+}
+
+/* A line of the list is this address. */
+static bool listed(const struct buf *list, const char *address)
+{
+    size_t len = strlen(address);
+    for (const char *p = list->data; p && *p; p = strchr(p, '\n') + 1)
+        if (!strncmp(p, address, len) && p[len] == '\n')
+            return true;
+    return false;
+}
+
+static titan_status listen_configured(struct titand *d, struct buf *chosen, struct titan_error *err)
 {
     const struct daemon_config *c = d->config;
-    struct buf chosen = BUF_INIT;
-    titan_status status = TITAN_OK;
-    for (int i = 0; i < c->n_listen && status == TITAN_OK; i++) {
+    for (int i = 0; i < c->n_listen; i++) {
         const char *address = c->listen[i];
-        bool local = !strncmp(address, "unix:", 5);
         int port = 0;
-        /* Agents come in over TCP only where the coordinator has a process of its own. */
-        status = rpc_server_listen(d->server, address, local || c->role == ROLE_COORDINATOR, &port, err);
-        if (status != TITAN_OK)
-            break;
-        char real[CONFIG_TEXT_MAX + 16];
-        if (local)
-            (void)snprintf(real, sizeof(real), "%s", address);
+        if (listed(chosen, address))
+            continue;
+        TRY(rpc_server_listen(d->server, address, takes_agents(d, address), &port, err));
+        if (!strncmp(address, "unix:", 5))
+            buf_printf(chosen, "%s\n", address);
         else
-            (void)snprintf(real, sizeof(real), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
-        buf_printf(&chosen, "%s\n", real);
-        tlog_debug(&d->log, "listening", "address=%s", real);
+            buf_printf(chosen, "%.*s:%d\n", (int)(strrchr(address, ':') - address), address, port);
+        tlog_debug(&d->log, "listening", "address=%s", address);
     }
+    return TITAN_OK;
+}
+
+static titan_status listen_all(struct titand *d, struct titan_error *err)
+{
     char path[PATH_MAX + 16];
+    struct buf chosen = BUF_INIT;
+    titan_status status = listen_inherited(d, &chosen, err);
+    if (status == TITAN_OK)
+        status = listen_configured(d, &chosen, err);
     if (status == TITAN_OK) {
-        (void)snprintf(path, sizeof(path), "%s/run/listen", c->state_dir);
+        (void)snprintf(path, sizeof(path), "%s/run/listen", d->config->state_dir);
         status = file_replace(path, chosen.data, chosen.len, err);
     }
     d->listening = chosen;

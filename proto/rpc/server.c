@@ -13,6 +13,8 @@
 #include "proto/rpc/server.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <netdb.h>
@@ -88,10 +90,19 @@ struct rpc_call {
     char *peer;
 };
 
+/* A listening socket that is not gRPC's: connections are accepted here and handed over. */
+struct adopted {
+    struct adopted *next;
+    struct rpc_server *server;
+    int fd, front;
+    uv_poll_t poll;
+};
+
 struct rpc_server {
     uv_loop_t *loop;
     struct rpc_queue queue;
     struct front fronts[FRONTS];
+    struct adopted *adopted;
     struct endpoint *endpoints;
     size_t n_endpoints;
     struct rpc_server_options options;
@@ -601,6 +612,49 @@ titan_status rpc_server_listen(struct rpc_server *server, const char *address, b
     return TITAN_OK;
 }
 
+titan_status rpc_server_adopt(struct rpc_server *server, int fd, bool privileged, struct titan_error *err)
+{
+    titan_assert(!server->started);
+    int listens = 0, flags = fcntl(fd, F_GETFL);
+    socklen_t len = sizeof(listens);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 || !listens)
+        return titan_fail(err, TITAN_EINVAL, "descriptor %d is not a socket that listens", fd);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return titan_fail_errno(err, "cannot use socket %d", fd);
+    TRY(front_open(server, privileged, err));
+    struct adopted *a = calloc(1, sizeof(*a));
+    if (!a)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a listener");
+    *a = (struct adopted){.next = server->adopted, .server = server, .fd = fd, .front = privileged};
+    server->adopted = a;
+    return TITAN_OK;
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events)
+{
+    struct adopted *a = poll->data;
+    (void)events;
+    for (int i = 0; status == 0 && i < 64; i++) {
+        int fd = accept4(a->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
+        grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+        grpc_server_add_channel_from_fd(a->server->fronts[a->front].server, fd, credentials); /* takes it */
+        grpc_server_credentials_release(credentials);
+    }
+}
+
+static titan_status adopted_start(struct rpc_server *server, struct titan_error *err)
+{
+    for (struct adopted *a = server->adopted; a; a = a->next) {
+        if (uv_poll_init(server->loop, &a->poll, a->fd) != 0)
+            return titan_fail(err, TITAN_EIO, "cannot watch socket %d", a->fd);
+        a->poll.data = a;
+        (void)uv_poll_start(&a->poll, UV_READABLE, on_connection);
+    }
+    return TITAN_OK;
+}
+
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void endpoints_add(struct rpc_server *server, const struct rpc_method *methods, size_t n, void *data, bool own)
@@ -660,7 +714,7 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
             for (int k = 0; k < server->endpoints[i].slots; k++)
                 slot_offer(server, &server->endpoints[i], f);
     }
-    return TITAN_OK;
+    return adopted_start(server, err);
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
@@ -689,6 +743,11 @@ static void grace_closed(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
+static void adopted_closed(uv_handle_t *handle)
+{
+    handle_closed(((struct adopted *)handle->data)->server);
+}
+
 /* The last step of shutdown, when gRPC has let go of everything. */
 static void shutdown_advance(struct rpc_server *server)
 {
@@ -697,6 +756,10 @@ static void shutdown_advance(struct rpc_server *server)
     server->stopped = true;
     server->handles = 2;
     uv_close((uv_handle_t *)&server->grace, grace_closed);
+    for (struct adopted *a = server->adopted; a; a = a->next) {
+        server->handles++;
+        uv_close((uv_handle_t *)&a->poll, adopted_closed);
+    }
     rpc_queue_stop(&server->queue, queue_stopped, server);
 }
 
@@ -728,6 +791,8 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
         return;
     }
     rpc_health_set(&server->health, false);
+    for (struct adopted *a = server->adopted; a; a = a->next)
+        (void)uv_poll_stop(&a->poll); /* who comes now waits for the next of us */
     for (int f = 0; f < FRONTS; f++) {
         struct front *front = &server->fronts[f];
         if (!front->server)
@@ -773,6 +838,11 @@ void rpc_server_free(struct rpc_server *server)
         struct rpc_call *call = server->spare;
         server->spare = call->next;
         free(call);
+    }
+    while (server->adopted) {
+        struct adopted *a = server->adopted;
+        server->adopted = a->next;
+        free(a);
     }
     free(server->endpoints);
     free(server);

@@ -50,6 +50,10 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
  * TITAN_EEXIST when the address is taken. A stale socket file without a listener is replaced; a live one is not. */
 titan_status rpc_server_listen(struct rpc_server *server, const char *address, bool privileged, int *ret_port,
                                struct titan_error *err) TITAN_MUST_USE;
+/* A socket that listens already, of whoever opened it for us (systemd): it stays open at shutdown, and so do
+ * connections that wait in it. Before start only; borrowed. */
+titan_status rpc_server_adopt(struct rpc_server *server, int fd, bool privileged,
+                              struct titan_error *err) TITAN_MUST_USE;
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
 /* grpc.health.v1: service "" and every served service. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);

@@ -109,6 +109,47 @@ def idle_uses_no_cpu():
         assert used < 0.15, used
 
 
+def sockets_of_the_service_manager():
+    """a socket that systemd holds is served, and who calls while titand is away is answered by the next one"""
+    state = Path(tempfile.mkdtemp(prefix="titan-life-"))
+    path = state / "held.sock"
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    held.bind(str(path))
+    held.listen(64)
+
+    def start():
+        log = open(state / "log", "a")
+        return subprocess.Popen(
+            ["sh", "-c", 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "sh", BIN / "titand", "dev", "--listen", "127.0.0.1:0",
+             "--state-dir", state / "state"], stdout=log, stderr=log, pass_fds=(3,),
+            preexec_fn=lambda: os.dup2(held.fileno(), 3) and None)
+
+    def ask():
+        return subprocess.Popen([BIN / "titanctl", "--server", f"unix:{path}", "nodes"], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+
+    try:
+        for end in (signal.SIGKILL, signal.SIGTERM):
+            process = start()
+            call = ask()  # before it listens on anything
+            out = call.communicate(timeout=20)[0]
+            assert call.returncode == 0, out
+            listen = (state / "state/run/listen").read_text().split()
+            assert listen[0] == f"unix:{path}" and len(listen) == 3, listen
+            process.send_signal(end)
+            process.wait(10)
+            assert path.exists()
+            waiting = ask()
+            process = start()
+            out = waiting.communicate(timeout=20)[0]
+            assert waiting.returncode == 0, out
+            process.kill()
+            process.wait()
+    finally:
+        held.close()
+        shutil.rmtree(state, ignore_errors=True)
+
+
 def trains(d, job):
     return until("it trains", lambda: (lambda s: s["step"] > 5 and s)(d.status(job)), 30)
 
@@ -146,4 +187,4 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, agent_without_coordinator, idle_uses_no_cpu, keep_workers, second_sigterm)
+tap(notifications, agent_without_coordinator, idle_uses_no_cpu, sockets_of_the_service_manager, keep_workers, second_sigterm)
