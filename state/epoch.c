@@ -69,6 +69,24 @@ titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, c
     return event_add(db, event, err);
 }
 
+titan_status epoch_last_complete(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err)
+{
+    int64_t number = 0;
+    TRY(db_int(db, 0, &number, err,
+               "SELECT max(number) FROM epochs WHERE job_id = ? AND (rung >= 0 OR formed_at_ms > 0)", "u", job_id));
+    *ret = (uint64_t)number;
+    return TITAN_OK;
+}
+
+titan_status epoch_next(struct db *db, uint64_t job_id, uint64_t *number, struct titan_error *err)
+{
+    int64_t next = 0;
+    TRY(db_int(db, 0, &next, err, "SELECT min(number) FROM epochs WHERE job_id = ? AND number > ?", "uu", job_id,
+               *number));
+    *number = (uint64_t)next;
+    return TITAN_OK;
+}
+
 static titan_status read_members(struct db *db, const struct epoch *e, uint64_t *workers, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;

@@ -41,6 +41,10 @@ titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum ep
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,
                               const struct event *event, struct titan_error *err) TITAN_MUST_USE;
+/* Of the newest epoch whose members have had their state or made a step; 0 = there was none. */
+titan_status epoch_last_complete(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+/* The number behind *number; 0 = it is the last. */
+titan_status epoch_next(struct db *db, uint64_t job_id, uint64_t *number, struct titan_error *err) TITAN_MUST_USE;
 /* The epoch of that number; number 0 = the newest. TITAN_ENOTFOUND. with() is called once. */
 titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*with)(const struct epoch *e, void *data),
                        void *data, struct titan_error *err) TITAN_MUST_USE;

@@ -70,6 +70,7 @@ static void free_job(struct jobrec *j)
     free(j->seats);
     free(j->holders);
     free(j->epoch_checkpoint);
+    quorum_free(j);
     free(j->stop_why);
     free(j->said);
     free(j->past);
@@ -184,7 +185,7 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->user = queue_user(c, job->user ? job->user : "");
     j->status = job->status;
     j->status.checkpoint = NULL;
-    j->epoch_deadline = j->starve_at = INT64_MAX;
+    j->epoch_deadline = j->starve_at = j->quorum_at = INT64_MAX;
     j->hash_next = c->buckets[j->id % CORE_BUCKETS];
     c->buckets[j->id % CORE_BUCKETS] = j;
     if (j->state == JOB_PENDING) {
@@ -319,6 +320,10 @@ static void hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         answer_beat(c, n, m->beat);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
         detect_probe_result(c, m->probe_result);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
+        delegate_report(c, m->delegated);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED)
+        delegate_refused(c, n, m->refused);
     else if (worker_subject(m, &about))
         hear_report(c, n, &about, m);
 }

@@ -69,6 +69,14 @@ struct core_saved_job {
     const struct epoch *epoch; /* newest; NULL = none */
     const uint64_t *holders;   /* members of epoch->source_epoch in rank order */
     size_t n_holders;
+    const struct core_saved_base { /* the newest epoch that made a step or had its state, and those since */
+        uint64_t epoch;
+        uint32_t n;
+        const uint64_t *workers;
+    } * bases;
+    size_t n_bases;
+    const struct worker *lost; /* members of these that nobody could say the end of */
+    size_t n_lost;
     const struct checkpoint *checkpoints; /* newest first */
     size_t n_checkpoints;
     const struct loss *losses; /* within the job's window, oldest first */

@@ -111,8 +111,7 @@ static void look(struct core *c, struct noderec *n)
     if (!n->probe.at || now >= ask_again_at(c, n))
         ask(c, n);
     if (now >= lost_at(c, n))
-        node_lose(c, n,
-                  batch_printf(c->out, "is lost: no sign of life for %lld ms", (long long)(now - n->seen_mono)));
+        node_lose(c, n, batch_printf(c->out, "is lost: no sign of life for %lld ms", (long long)(now - n->seen_mono)));
 }
 
 void detect_tick(struct core *c)

@@ -55,13 +55,14 @@ static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **re
     uint32_t n = 0;
     for (uint32_t i = 0; i < j->n_seats; i++) {
         struct workrec *w = j->seats[i].worker;
-        if (w && w->state == WORKER_READY && w->quiesced && !j->seats[i].finished && plan_leaves(w) == leaving)
+        if (w && w->state == WORKER_READY && !w->away && w->quiesced && !j->seats[i].finished &&
+            plan_leaves(w) == leaving)
             ret[n++] = w;
     }
     *ret_survivors += n;
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
-        if (!job_member(j, w) && w->state == WORKER_READY && plan_leaves(w) == leaving)
+        if (!job_member(j, w) && w->state == WORKER_READY && !w->away && plan_leaves(w) == leaving)
             ret[n++] = w;
     }
     return n;
@@ -111,8 +112,9 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     source_choose(j);
     _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_leavers = source_leavers(j, members, n, leavers);
-    j->status.epoch++;
+    j->status.epoch = quorum_number(j);
     set_seats(j, members, n, leavers, n_leavers);
+    quorum_formed(j);
     struct rng_key key = rng_key(c->options.seed, "communicator");
     uint32_t words[4];
     rng_philox(key, j->id, j->status.epoch, words);
@@ -144,7 +146,7 @@ static bool all_quiet(const struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         const struct workrec *w = j->seats[i].worker;
-        if (w && w->state != WORKER_STOPPING && !w->quiesced && !j->seats[i].finished)
+        if (w && w->state != WORKER_STOPPING && !w->away && !w->quiesced && !j->seats[i].finished)
             return false;
     }
     return true;
@@ -159,6 +161,8 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         j->recovery.quiet = c->now.mono_ms;
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
     uint32_t survivors = 0, world = collect(j, members, &survivors);
+    if (!quorum_decides(c, j))
+        return;
     say_waiting(c, j);
     if (survivors < plan_least(j) && job_count_workers(j, WORKER_STARTING) > 0)
         return;
@@ -243,7 +247,7 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         struct workrec *w = j->seats[i].worker;
-        if (!w || w->quiesced || w->state == WORKER_STOPPING)
+        if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
         w->blame = j->seats[i].finished ? LOSS_NONE : LOSS_HANG;
         j->charged |= w->blame != LOSS_NONE; /* when it ends */

@@ -62,6 +62,7 @@ struct workrec {
     uint64_t epoch;        /* newest it knows of */
     uint64_t last_step;
     uint64_t sealed;   /* epoch whose parts it holds for good, at last_step; 0 = none */
+    bool away;         /* its node cannot be reached, and nothing is decided about it */
     uint64_t unsealed; /* of this one it has its whole part too; 0 = none */
     bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
     int64_t deadline;  /* of starting or stopping */
@@ -74,6 +75,18 @@ struct seat {
     uint64_t worker_id;
     struct workrec *worker; /* NULL = ended */
     bool finished;          /* a leaver: it has handed its part over */
+};
+
+/* An epoch that decisions count by (core_quorum.c). */
+struct base_member {
+    uint64_t worker_id;
+    const struct noderec *node; /* NULL = not known any more, and so told of */
+    bool told;                  /* it has ended, or its agent knows that the run goes on without it */
+};
+struct base {
+    uint64_t epoch;
+    uint32_t n;
+    struct base_member *members;
 };
 
 /* How a recovery goes; monotonic times, 0 = not yet. */
@@ -126,7 +139,14 @@ struct jobrec {
     unsigned char comm_id[16];
     uint64_t *holders;
     size_t n_holders;
-    bool origin_known; /* its members have said where their state came from */
+    struct base *bases; /* the newest complete epoch, and those since */
+    size_t n_bases;
+    int64_t quorum_at;      /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
+    bool quorum_waits;      /* the job's reason says so */
+    bool waited;            /* the next epoch is decided without a majority */
+    uint64_t refused_epoch; /* a number that an agent has taken already */
+    int64_t adopt_until;    /* members of a delegated epoch that are away are waited for */
+    bool origin_known;      /* its members have said where their state came from */
     struct epoch_origin origin;
     bool broken;  /* a member left the epoch by itself, or it did not form in time */
     bool charged; /* the end of the current epoch has cost at least one restart */
@@ -280,6 +300,28 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j);
 void epoch_say_recovered(struct core *c, struct jobrec *j);
 bool epoch_state_in_memory(int32_t rung);
 
+/* --- core_quorum.c --- */
+/* Is it a member of an epoch to count by? */
+bool quorum_knows(struct jobrec *j, uint64_t worker_id);
+struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n); /* to be filled in */
+void quorum_formed(struct jobrec *j);                                         /* the current epoch is one to count by */
+void quorum_complete(struct jobrec *j); /* ... and those before it are not any more */
+void quorum_free(struct jobrec *j);
+void quorum_told(struct jobrec *j, uint64_t worker_id);
+/* Its agent is under our orders, or it is given up: whoever is not there any more is known to have ended. */
+void quorum_node_known(struct core *c, const struct noderec *n);
+/* The node of w is lost: is its end for a decision to come? */
+bool quorum_keeps(const struct core *c, struct workrec *w);
+void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */
+/* May the next epoch be formed? Then those who are away have ended. False also when that has failed the job. */
+bool quorum_decides(struct core *c, struct jobrec *j);
+uint64_t quorum_number(struct jobrec *j); /* of the next epoch */
+
+/* --- core_delegate.c --- */
+void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m);
+void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d);
+void delegate_refused(struct core *c, const struct noderec *n, const Titan__Internal__EpochRefused *m);
+
 /* --- core_source.c --- */
 /* What the worker says it holds. */
 void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q);
@@ -386,6 +428,11 @@ void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
 void say_epoch_add(struct core *c, struct jobrec *j);
 void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why);
+void say_epoch_delegated(struct core *c, struct jobrec *j, const char *delegate);
+/* Nothing can be decided for so long, and then: it can, or it was. */
+void say_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
+                       const struct noderec *node);
+void say_job_decided(struct core *c, struct jobrec *j);
 void say_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m);
 void say_recovery_finished(struct core *c, struct jobrec *j);
 void say_worker_add(struct core *c, struct workrec *w);

@@ -149,15 +149,18 @@ static bool all_done(const struct jobrec *j)
     return true;
 }
 
-static bool any_lost(const struct jobrec *j)
+static bool any_lost(const struct core *c, const struct jobrec *j)
 {
     const uint32_t n = j->n_seats + j->n_leavers;
     for (uint32_t i = 0; i < n; i++)
         if (!j->seats[i].worker && !j->seats[i].finished)
             return true;
-    for (uint32_t i = 0; i < n; i++)
-        if (j->seats[i].worker && j->seats[i].worker->state == WORKER_STOPPING && !j->seats[i].finished)
+    for (uint32_t i = 0; i < n; i++) {
+        const struct workrec *w = j->seats[i].worker;
+        if (w && !j->seats[i].finished &&
+            (w->state == WORKER_STOPPING || (w->away && c->now.mono_ms >= j->adopt_until)))
             return true;
+    }
     return false;
 }
 
@@ -230,6 +233,8 @@ void job_advance(struct core *c, struct jobrec *j)
 {
     if (j->state == JOB_PENDING)
         return;
+    if (job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeueing)
+        quorum_end_away(c, j, NULL); /* nothing will be decided that they could be in the way of */
     if (!job_final(j)) {
         if (j->state == JOB_CANCELLING) {
             if (j->n_workers == 0)
@@ -242,8 +247,8 @@ void job_advance(struct core *c, struct jobrec *j)
                 begin_finishing(c, j);
                 if (j->n_workers == 0)
                     end_job(c, j, JOB_COMPLETED, "");
-            } else if (epoch_live(j) && (j->broken || any_lost(j))) {
-                epoch_revoke(c, j, any_lost(j) ? "a worker is lost" : "a member left the epoch");
+            } else if (epoch_live(j) && (j->broken || any_lost(c, j))) {
+                epoch_revoke(c, j, any_lost(c, j) ? "a worker is lost" : "a member left the epoch");
             }
             bool last_saved = j->n_ckpts && j->ckpts[0].step >= j->spec.steps;
             if (!j->finishing && j->epoch_state == EPOCH_REVOKED && last_saved) {
@@ -326,6 +331,9 @@ int64_t job_deadline(const struct jobrec *j, int64_t now)
     if (job_final(j))
         return at;
     at = MIN(at, MIN(j->epoch_deadline, j->starve_at));
+    at = MIN(at, j->quorum_at);
+    if (j->adopt_until > now)
+        at = MIN(at, j->adopt_until);
     if (j->replace_at > now)
         at = MIN(at, j->replace_at);
     if (j->state == JOB_RUNNING && j->unsaved)

@@ -35,7 +35,13 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
         for (size_t i = j->n_workers; i-- > 0;) {
             if (j->workers[i]->node != n)
                 continue;
-            worker_ended(c, j->workers[i], NULL, why);
+            if (quorum_keeps(c, j->workers[i])) {
+                j->workers[i]->away = true;
+                if (job_seat(j, j->workers[i]))
+                    job_begin_recovery(c, j);
+            } else {
+                worker_ended(c, j->workers[i], NULL, why);
+            }
             j->recovery.detect_ms = MAX(j->recovery.detect_ms, silent);
             hit = true;
         }
@@ -93,10 +99,13 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     detect_heard(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
+    delegate_hello(c, m);
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
-            if (j->workers[i]->node == n)
+            if (j->workers[i]->node == n) {
+                j->workers[i]->away = false;
                 j->workers[i]->missing = MUTANT(DEAD_ADOPTED) ? 0 : c->now.mono_ms + MISSING_MS;
+            }
     for (size_t i = 0; i < m->n_workers; i++) {
         const Titan__Internal__LiveWorker *live = m->workers[i];
         struct jobrec *j = core_find_job(c, live->job_id);
@@ -106,6 +115,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         else
             tell_stop(c, session, live->job_id, live->worker_id, 0, "the coordinator has no use for it");
     }
+    quorum_node_known(c, n);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         bool here = false;

@@ -176,7 +176,14 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
                   (struct say){.type = "node.forgotten",
                                .message = batch_printf(c->out, "node %s is given up by an operator", n->name),
                                .node = n});
+    for (struct jobrec *j = c->active; j; j = j->next)
+        quorum_end_away(c, j, n);
+    quorum_node_known(c, n);
     look_again(c, n);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        job_advance(c, j);
+    }
     core_finish(c);
     return TITAN_OK;
 }

@@ -39,10 +39,29 @@ static void restore_worker(struct core *c, struct jobrec *j, const struct worker
     w->state = saved->state;
     w->address = core_strdup(saved->address);
     w->pid = saved->pid;
+    w->away = w->node->state == NODE_LOST;
     w->started = saved->pid != 0 || saved->state == WORKER_READY;
     w->deadline = c->now.mono_ms + c->options.adopt_ms +
                   (saved->state == WORKER_STARTING ? c->options.start_ms : c->options.stop_ms);
     job_add_worker(j, w);
+}
+
+static void restore_bases(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
+{
+    if (saved->n_bases == 0)
+        quorum_formed(j);
+    for (size_t b = 0; b < saved->n_bases; b++) {
+        const struct core_saved_base *base = &saved->bases[b];
+        struct base_member *members = quorum_add(j, base->epoch, base->n);
+        for (uint32_t i = 0; i < base->n; i++) {
+            const struct workrec *w = job_worker(j, base->workers[i]);
+            members[i] = (struct base_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .told = !w};
+            for (size_t k = 0; k < saved->n_lost; k++)
+                if (saved->lost[k].id == base->workers[i])
+                    members[i] = (struct base_member){.worker_id = base->workers[i],
+                                                      .node = core_find_node(c, saved->lost[k].node)};
+        }
+    }
 }
 
 static void restore_epoch(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
@@ -61,6 +80,7 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->seats = core_alloc((j->n_seats + j->n_leavers + 1) * sizeof(*j->seats));
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
         j->seats[i] = (struct seat){.worker_id = e->workers[i], .worker = job_worker(j, e->workers[i])};
+    restore_bases(c, j, saved);
     j->holders = core_alloc((saved->n_holders + 1) * sizeof(*j->holders));
     j->n_holders = saved->n_holders;
     if (saved->n_holders)

@@ -179,6 +179,34 @@ void say_job_wish(struct core *c, struct jobrec *j, const char *message)
                                                   plan_least(j), plan_most(j))});
 }
 
+void say_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
+                       const struct noderec *node)
+{
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    j->quorum_waits = true;
+    change->job.id = j->id;
+    change->job.reason = batch_printf(c->out,
+                                      "waiting %lld s: %u of %u members cannot be reached and may go on without us; "
+                                      "`titanctl node forget %s` if they are gone for sure",
+                                      (long long)(ms + 999) / 1000, unknown, all, node->name);
+    set_event(c, change, j,
+              (struct say){.type = "job.waiting",
+                           .message = change->job.reason,
+                           .node = node,
+                           .detail = batch_printf(c->out, "{\"unreachable\":%u,\"members\":%u,\"wait_ms\":%lld}",
+                                                  unknown, all, (long long)ms)});
+}
+
+void say_job_decided(struct core *c, struct jobrec *j)
+{
+    if (!j->quorum_waits)
+        return;
+    j->quorum_waits = false;
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    change->job.id = j->id;
+    change->job.reason = "";
+}
+
 void say_job_update(struct core *c, struct jobrec *j)
 {
     set_status(c, batch_change(c->out, CHANGE_JOB_UPDATE), j);
@@ -221,7 +249,7 @@ static const char *source_name(uint32_t source)
     return source < 3 ? names[source] : "?";
 }
 
-void say_epoch_add(struct core *c, struct jobrec *j)
+static void add_epoch(struct core *c, struct jobrec *j, const char *delegate)
 {
     struct detail d;
     detail_begin(&d);
@@ -232,6 +260,8 @@ void say_epoch_add(struct core *c, struct jobrec *j)
         json_put_uint(&d.w, "source_epoch", j->source_epoch);
     if (j->n_leavers)
         json_put_uint(&d.w, "leavers", j->n_leavers);
+    if (delegate)
+        json_put_string(&d.w, "delegate", delegate);
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
     const uint32_t all = j->n_seats + j->n_leavers;
     uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));
@@ -249,16 +279,27 @@ void say_epoch_add(struct core *c, struct jobrec *j)
         .world_size = j->n_seats,
         .leavers = j->n_leavers,
         .workers = ids,
-        .delegate = "",
+        .delegate = batch_strdup(c->out, delegate),
         .created_at_ms = c->now.wall_ms,
     };
     memcpy(change->epoch.comm_id, j->comm_id, sizeof(j->comm_id));
-    set_event(
-        c, change, j,
-        (struct say){.type = "epoch.forming",
-                     .message = batch_printf(c->out, "epoch %llu forms with %u workers, state from %s",
-                                             (unsigned long long)j->status.epoch, j->n_seats, source_name(j->source)),
-                     .detail = detail_end(c, &d)});
+    set_event(c, change, j,
+              (struct say){.type = delegate ? "epoch.delegated" : "epoch.forming",
+                           .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
+                                                   (unsigned long long)j->status.epoch,
+                                                   delegate ? "was formed without us," : "forms", j->n_seats,
+                                                   source_name(j->source)),
+                           .detail = detail_end(c, &d)});
+}
+
+void say_epoch_add(struct core *c, struct jobrec *j)
+{
+    add_epoch(c, j, NULL);
+}
+
+void say_epoch_delegated(struct core *c, struct jobrec *j, const char *delegate)
+{
+    add_epoch(c, j, delegate && *delegate ? delegate : "?");
 }
 
 void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why)

@@ -10,7 +10,7 @@
 
 bool source_holds(const struct workrec *w, uint64_t epoch)
 {
-    return w->state == WORKER_READY && epoch && (w->sealed == epoch || w->unsealed == epoch);
+    return w->state == WORKER_READY && !w->away && epoch && (w->sealed == epoch || w->unsealed == epoch);
 }
 
 void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
@@ -29,7 +29,7 @@ static uint64_t newest_sealed(const struct jobrec *j)
     for (size_t i = 0; i < j->n_workers; i++) {
         const struct workrec *w = j->workers[i];
         bool known = w->sealed == j->status.epoch || w->sealed == j->source_epoch;
-        if (w->state == WORKER_READY && known && w->sealed > newest)
+        if (w->state == WORKER_READY && !w->away && known && w->sealed > newest)
             newest = w->sealed;
     }
     return newest;
@@ -49,7 +49,7 @@ static bool all_kept_source(const struct jobrec *j)
 {
     for (size_t i = 0; i < j->n_holders; i++) {
         const struct workrec *w = job_worker(j, j->holders[i]);
-        if (!w || w->state != WORKER_READY || w->sealed != j->source_epoch)
+        if (!w || w->state != WORKER_READY || w->away || w->sealed != j->source_epoch)
             return false;
     }
     return j->source_epoch && j->n_holders > 0;
@@ -123,6 +123,7 @@ uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, 
 void source_sealed(struct core *c, struct jobrec *j)
 {
     j->n_leavers = 0;
+    quorum_complete(j);
     plan_release(c, j);
     for (size_t i = 0; i < j->n_workers; i++)
         if (!job_seat(j, j->workers[i]))

@@ -78,6 +78,8 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (seat)
         seat->worker = NULL;
+    if (report || w->missing)
+        quorum_told(j, w->id);
     forget_worker(c, w);
     if (permanent)
         job_fail(c, j, words);

@@ -18,6 +18,8 @@ struct gather {
     struct loss *losses;
     struct epoch epoch;
     uint64_t *holders;
+    struct core_saved_base *bases;
+    struct worker *lost;
 };
 
 static bool each_node(const struct node *n, void *data)
@@ -77,6 +79,43 @@ static void with_holders(const struct epoch *e, void *data)
     g->saved.n_holders = e->world_size;
 }
 
+static void with_base(const struct epoch *e, void *data)
+{
+    struct gather *g = data;
+    g->bases[g->saved.n_bases++] = (struct core_saved_base){e->number, e->world_size, copy_ids(g, e)};
+}
+
+static bool each_lost(const struct worker *w, void *data)
+{
+    struct gather *g = data;
+    if (w->state != WORKER_LOST)
+        return true;
+    struct worker *grown = realloc(g->lost, (g->saved.n_lost + 1) * sizeof(*grown));
+    titan_assert(grown);
+    g->lost = grown;
+    g->lost[g->saved.n_lost] = *w;
+    g->lost[g->saved.n_lost++].node = batch_strdup(&g->memory, w->node);
+    return true;
+}
+
+/* Epochs that decisions count by, from the newest complete one. */
+static titan_status gather_bases(struct gather *g, uint64_t id)
+{
+    uint64_t first = 0;
+    TRY(epoch_last_complete(g->db, id, &first, g->err));
+    for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
+        struct core_saved_base *grown = realloc(g->bases, (g->saved.n_bases + 1) * sizeof(*grown));
+        titan_assert(grown);
+        g->bases = grown;
+        TRY(epoch_get(g->db, id, number, with_base, g, g->err));
+        TRY(epoch_next(g->db, id, &number, g->err));
+    }
+    g->saved.bases = g->bases;
+    TRY(worker_list(g->db, id, false, each_lost, g, g->err));
+    g->saved.lost = g->lost;
+    return TITAN_OK;
+}
+
 static titan_status gather_job(struct gather *g, uint64_t id)
 {
     enum run_state run = RUN_NONE;
@@ -89,6 +128,7 @@ static titan_status gather_job(struct gather *g, uint64_t id)
     TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
     if (g->epoch.source_epoch)
         TRY(epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err));
+    TRY(gather_bases(g, id));
     return TITAN_OK;
 }
 
@@ -128,6 +168,10 @@ static bool each_job(const struct job *job, void *data)
     batch_free(&g->memory);
     free(g->workers);
     free(g->checkpoints);
+    free(g->bases);
+    free(g->lost);
+    g->bases = NULL;
+    g->lost = NULL;
     free(g->losses);
     g->losses = NULL;
     g->workers = NULL;

@@ -13,8 +13,8 @@
 
 struct cluster {
     struct bench b;
-    bool silent[NODES + 1];   /* by session: node 'a' has session 1 */
-    int deaf[NODES + 1];      /* who is asked for a node answers: 0 nothing, 1 reached, -1 not reached */
+    bool silent[NODES + 1]; /* by session: node 'a' has session 1 */
+    int deaf[NODES + 1];    /* who is asked for a node answers: 0 nothing, 1 reached, -1 not reached */
     int64_t beaten[NODES + 1];
     unsigned probes;
     char seen[4096]; /* types of the events that were told, each behind a space */

@@ -182,8 +182,8 @@ static void test_said_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_higher_term), cmocka_unit_test(test_refusal_for_the_term),
-        cmocka_unit_test(test_lower_term),  cmocka_unit_test(test_name_taken),
+        cmocka_unit_test(test_higher_term),    cmocka_unit_test(test_refusal_for_the_term),
+        cmocka_unit_test(test_lower_term),     cmocka_unit_test(test_name_taken),
         cmocka_unit_test(test_others_workers), cmocka_unit_test(test_said_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

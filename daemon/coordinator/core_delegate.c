@@ -1,0 +1,132 @@
+/* Epochs that agents have formed while we were away: they are stored as they are, and we go on from there. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* Members of an epoch we know of, and not too odd. */
+static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    if (f->comm_id.len != sizeof(j->comm_id) || f->n_members == 0 || f->n_members > JOB_WORKERS_MAX ||
+        f->n_state_holders > JOB_WORKERS_MAX || f->n_leavers > JOB_WORKERS_MAX || !j->run_active)
+        return false;
+    for (size_t i = 0; i < f->n_members; i++)
+        if (!quorum_knows(j, f->members[i]->worker_id))
+            return false;
+    return true;
+}
+
+static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    free(j->seats);
+    j->n_seats = (uint32_t)f->n_members;
+    j->n_leavers = (uint32_t)f->n_leavers;
+    j->seats = core_alloc((f->n_members + f->n_leavers + 1) * sizeof(*j->seats));
+    for (size_t i = 0; i < f->n_members + f->n_leavers; i++) {
+        uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+        j->seats[i] = (struct seat){.worker_id = id, .worker = job_worker(j, id)};
+        if (j->seats[i].worker)
+            j->seats[i].worker->quiesced = false;
+    }
+}
+
+static void take_source(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    free(j->holders);
+    j->n_holders = f->n_state_holders;
+    j->holders = core_alloc((f->n_state_holders + 1) * sizeof(*j->holders));
+    if (f->n_state_holders)
+        memcpy(j->holders, f->state_holders, f->n_state_holders * sizeof(*j->holders));
+    j->source = f->source;
+    j->source_epoch = f->source_epoch;
+    j->resume_step = f->resume_step;
+    core_set_string(&j->epoch_checkpoint, f->checkpoint_path);
+    memcpy(j->comm_id, f->comm_id.data, sizeof(j->comm_id));
+}
+
+static void adopt(struct core *c, struct jobrec *j, const Titan__Internal__EpochDelegated *d)
+{
+    const Titan__Internal__FormEpoch *f = d->epoch;
+    if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
+        say_job_move(c, j, JOB_RECOVERING, "its members went on without the coordinator");
+    j->resize_mono = 0;
+    job_begin_recovery(c, j);
+    if (epoch_live(j))
+        say_epoch_move(c, j, EPOCH_REVOKED, "its members went on without the coordinator");
+    j->status.epoch = f->epoch;
+    take_seats(j, f);
+    take_source(j, f);
+    quorum_formed(j);
+    j->status.world_size = j->n_seats;
+    j->broken = j->charged = j->origin_known = false;
+    j->starve_at = INT64_MAX;
+    j->epoch_state = EPOCH_FORMING;
+    j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
+    j->adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
+    j->recovery.formed = c->now.mono_ms;
+    j->recovery.ready = j->recovery.stepped = 0;
+    say_job_waits(c, j, 0);
+    say_job_decided(c, j);
+    say_epoch_delegated(c, j, d->delegate);
+    say_job_update(c, j);
+}
+
+void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d)
+{
+    const Titan__Internal__FormEpoch *f = d->epoch;
+    struct jobrec *j = f ? core_find_job(c, f->job_id) : NULL;
+    if (!j || job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing)
+        return;
+    bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->comm_id) &&
+                memcmp(f->comm_id.data, j->comm_id, sizeof(j->comm_id)) == 0;
+    if (same)
+        c->counters.duplicate++;
+    else if (f->epoch <= j->status.epoch)
+        c->counters.old_epoch++; /* the run has gone on without it */
+    else if (!sound(j, f))
+        c->counters.unknown_rank++;
+    else
+        adopt(c, j, d);
+}
+
+/* In the order of their numbers. */
+void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m)
+{
+    uint64_t done = 0;
+    for (size_t round = 0; round < m->n_delegated; round++) {
+        const Titan__Internal__EpochDelegated *next = NULL;
+        for (size_t i = 0; i < m->n_delegated; i++) {
+            const Titan__Internal__EpochDelegated *d = m->delegated[i];
+            if (d->epoch && d->epoch->epoch > done && (!next || d->epoch->epoch < next->epoch->epoch))
+                next = d;
+        }
+        if (!next)
+            return;
+        done = next->epoch->epoch;
+        for (size_t i = 0; i < m->n_delegated; i++)
+            if (m->delegated[i]->epoch && m->delegated[i]->epoch->epoch == done)
+                delegate_report(c, m->delegated[i]);
+    }
+}
+
+void delegate_refused(struct core *c, const struct noderec *n, const Titan__Internal__EpochRefused *m)
+{
+    struct jobrec *j = core_find_job(c, m->job_id);
+    c->counters.epoch_refused++;
+    if (!j || m->epoch != j->status.epoch || !epoch_live(j) || m->seen_epoch < m->epoch)
+        return;
+    if (m->seen_epoch <= j->refused_epoch)
+        return;
+    j->refused_epoch = m->seen_epoch;
+    say_event(c, j,
+              (struct say){.type = "epoch.refused",
+                           .message = batch_printf(c->out, "node %s has promised or accepted epoch %llu: not epoch %llu",
+                                                   n->name, (unsigned long long)m->seen_epoch,
+                                                   (unsigned long long)m->epoch),
+                           .node = n,
+                           .detail = batch_printf(c->out, "{\"seen_epoch\":%llu}", (unsigned long long)m->seen_epoch)});
+    j->broken = j->charged = true; /* nobody's fault */
+    job_advance(c, j);
+}

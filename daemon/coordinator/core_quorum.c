@@ -1,0 +1,166 @@
+/* May we decide? (docs/membership.md, "Who may decide"; the rules are checked by tests/model/membership.pml.)
+ *
+ * Workers of a node that cannot be reached are *away*: they count neither as there nor as ended before an epoch is
+ * decided without them, for until then they may be in one that a delegate has formed. Epochs to count by are kept with
+ * their members: the newest complete one and all since. */
+#include "daemon/coordinator/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define WAITED_STEP (UINT64_C(1) << 20) /* numbers below the next multiple may be a delegate's */
+
+static struct base_member *find_member(struct jobrec *j, size_t base, uint64_t worker_id)
+{
+    for (uint32_t i = 0; i < j->bases[base].n; i++)
+        if (j->bases[base].members[i].worker_id == worker_id)
+            return &j->bases[base].members[i];
+    return NULL;
+}
+
+bool quorum_knows(struct jobrec *j, uint64_t worker_id)
+{
+    for (size_t b = 0; b < j->n_bases; b++)
+        if (find_member(j, b, worker_id))
+            return true;
+    return false;
+}
+
+struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n)
+{
+    j->bases = realloc(j->bases, (j->n_bases + 1) * sizeof(*j->bases));
+    titan_assert(j->bases);
+    j->bases[j->n_bases] = (struct base){.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct base_member))};
+    return j->bases[j->n_bases++].members;
+}
+
+void quorum_formed(struct jobrec *j)
+{
+    struct base_member *members = quorum_add(j, j->status.epoch, j->n_seats);
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        members[i] = (struct base_member){.worker_id = j->seats[i].worker_id,
+                                          .node = j->seats[i].worker ? j->seats[i].worker->node : NULL,
+                                          .told = !j->seats[i].worker};
+}
+
+void quorum_complete(struct jobrec *j)
+{
+    size_t kept = 0;
+    for (size_t b = 0; b < j->n_bases; b++) {
+        if (j->bases[b].epoch >= j->status.epoch)
+            j->bases[kept++] = j->bases[b];
+        else
+            free(j->bases[b].members);
+    }
+    j->n_bases = kept;
+}
+
+void quorum_free(struct jobrec *j)
+{
+    for (size_t b = 0; b < j->n_bases; b++)
+        free(j->bases[b].members);
+    free(j->bases);
+}
+
+void quorum_told(struct jobrec *j, uint64_t worker_id)
+{
+    for (size_t b = 0; b < j->n_bases; b++) {
+        struct base_member *m = find_member(j, b, worker_id);
+        if (m)
+            m->told = true;
+    }
+}
+
+void quorum_node_known(struct core *c, const struct noderec *n)
+{
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t b = 0; b < j->n_bases; b++)
+            for (uint32_t i = 0; i < j->bases[b].n; i++) {
+                struct base_member *m = &j->bases[b].members[i];
+                m->told |= m->node == n && !job_worker(j, m->worker_id);
+            }
+}
+
+bool quorum_keeps(const struct core *c, struct workrec *w)
+{
+    struct jobrec *j = w->job;
+    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeueing;
+    return c->options.delegate_lease_ms && !over && w->state == WORKER_READY && quorum_knows(j, w->id);
+}
+
+void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
+{
+    for (size_t i = j->n_workers; i-- > 0;) {
+        struct workrec *w = j->workers[i];
+        if (!w->away || (n && w->node != n))
+            continue;
+        worker_ended(c, w, NULL, batch_printf(c->out, "node %s is lost", w->node->name));
+    }
+}
+
+/* Is it in the epoch to come, or reachable and of no use to it? */
+static bool counted_on(const struct workrec *w)
+{
+    return w && w->state == WORKER_READY && !w->away;
+}
+
+struct quorum {
+    uint32_t unknown, all; /* of the epoch that lacks most */
+    int64_t until;         /* when the leases of those are over; INT64_MAX: one is about to be told of */
+    const struct noderec *node;
+};
+
+static bool has_quorum(const struct core *c, const struct jobrec *j, struct quorum *q)
+{
+    const int64_t lease = c->options.delegate_lease_ms, margin = lease / 20 + 500;
+    bool enough = true;
+    *q = (struct quorum){0};
+    for (size_t b = 0; b < j->n_bases; b++) {
+        const struct base *base = &j->bases[b];
+        uint32_t unknown = 0;
+        for (uint32_t i = 0; i < base->n; i++) {
+            const struct base_member *m = &base->members[i];
+            const struct workrec *w = job_worker(j, m->worker_id);
+            if (m->told || !m->node || counted_on(w))
+                continue;
+            unknown++;
+            q->node = m->node;
+            q->until = MAX(q->until, w && m->node->session ? INT64_MAX : m->node->answered_mono + lease + margin);
+        }
+        if (unknown >= q->unknown) {
+            q->unknown = unknown;
+            q->all = base->n;
+        }
+        enough = enough && 2 * unknown <= base->n;
+    }
+    return enough;
+}
+
+bool quorum_decides(struct core *c, struct jobrec *j)
+{
+    struct quorum q;
+    bool enough = !c->options.delegate_lease_ms || has_quorum(c, j, &q);
+    if (!enough && c->now.mono_ms < q.until) {
+        j->quorum_at = q.until;
+        if (!j->quorum_waits && q.until < INT64_MAX)
+            say_job_undecided(c, j, q.unknown, q.all, q.until - c->now.mono_ms, q.node);
+        return false;
+    }
+    if (!enough)
+        j->waited = true;
+    j->quorum_at = INT64_MAX;
+    say_job_decided(c, j);
+    quorum_end_away(c, j, NULL);
+    return !job_final(j);
+}
+
+uint64_t quorum_number(struct jobrec *j)
+{
+    uint64_t above = MAX(j->status.epoch, j->refused_epoch);
+    if (!j->waited)
+        return above + 1;
+    j->waited = false;
+    return (above / WAITED_STEP + 1) * WAITED_STEP;
+}

@@ -1,0 +1,467 @@
+/* Who may decide, and what delegates have decided: five nodes with a worker each, over a store in memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "daemon/coordinator/restore.h"
+#include "state/schema.h"
+#include "support/core_bench.h"
+
+#define N 5
+#define LEASE 10000
+#define MARGIN (LEASE / 20 + 500)
+#define TRAINING TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING
+#define QUIESCED TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED
+
+static struct world {
+    struct bench b;
+    struct db *db;
+    uint64_t term, session[N + 1]; /* of node 'a' + i - 1; 0 = silent */
+    uint64_t next_session;
+    int64_t beaten;
+    struct {
+        char types[4096], reason[256];
+        uint64_t form_epoch; /* the newest FormEpoch that was told, and to whom */
+        size_t form_members, form_told, starts, stops, revokes;
+    } seen;
+} W;
+
+static void start_core(void)
+{
+    struct core_options options = {.term = ++W.term,
+                                   .seed = W.term,
+                                   .jobs_dir = "/jobs",
+                                   .next_worker_id = 100 * (W.term - 1) + 1,
+                                   .delegate_lease_ms = LEASE};
+    assert_int_equal(core_new(&options, &W.b.core, NULL), TITAN_OK);
+}
+
+/* Store what came out, and look at it. */
+static void commit(void)
+{
+    struct titan_error err = {0};
+    for (const struct change *k = W.b.out.changes; k; k = k->next) {
+        if (k->has_event && strlen(W.seen.types) + strlen(k->event.type) + 2 < sizeof(W.seen.types))
+            (void)strcat(strcat(W.seen.types, " "), k->event.type);
+        if (k->kind == CHANGE_JOB_REASON || k->kind == CHANGE_JOB_MOVE)
+            (void)snprintf(W.seen.reason, sizeof(W.seen.reason), "%s", k->job.reason);
+    }
+    for (const struct batch_message *m = W.b.out.messages; m; m = m->next) {
+        W.seen.starts += m->message->kind_case == START;
+        W.seen.stops += m->message->kind_case == STOP;
+        W.seen.revokes += m->message->kind_case == REVOKE;
+        if (m->message->kind_case != FORM)
+            continue;
+        W.seen.form_epoch = m->message->form->epoch;
+        W.seen.form_members = m->message->form->n_members;
+        W.seen.form_told++;
+    }
+    assert_int_equal(db_exec(W.db, "BEGIN", &err), TITAN_OK);
+    if (change_apply(W.db, W.b.out.changes, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(db_exec(W.db, "COMMIT", &err), TITAN_OK);
+    batch_free(&W.b.out);
+}
+
+static void forget_seen(void)
+{
+    memset(&W.seen, 0, sizeof(W.seen));
+}
+
+static bool told_of(const char *type)
+{
+    return strstr(W.seen.types, type) != NULL;
+}
+
+/* Node i is back, with its worker i in that phase of an epoch, and a delegated epoch (or NULL). */
+static void back(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegated *delegated)
+{
+    char node[2] = {(char)('a' + i - 1), '\0'};
+    Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *list = &live;
+    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    live.job_id = 1;
+    live.worker_id = (uint64_t)i;
+    live.epoch = q.epoch = q.sealed_epoch = epoch;
+    live.step = q.last_step = 7;
+    live.state = (uint32_t)phase;
+    live.address = (char *)"h:1";
+    live.quiesced = phase == QUIESCED ? &q : NULL;
+    body.node = node;
+    body.slots = 1;
+    body.device = (char *)"cpu";
+    body.incarnation = 1;
+    body.workers = &list;
+    body.n_workers = epoch > 0;
+    body.delegated = &delegated;
+    body.n_delegated = delegated != NULL;
+    MESSAGE(m, HELLO, hello, body);
+    W.session[i] = ++W.next_session;
+    assert_int_equal(say(&W.b, W.session[i], &m), TITAN_OK);
+    commit();
+}
+
+static void open_world(uint32_t min)
+{
+    struct titan_error err = {0};
+    memset(&W, 0, sizeof(W));
+    W.b.now = 1000;
+    batch_init(&W.b.out);
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &W.db, &err), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_store, W.db, &err), TITAN_OK);
+    start_core();
+    for (int i = 1; i <= N; i++)
+        back(i, 0, 0, NULL);
+    struct job job = job_of(1, min, N);
+    job.spec.max_restarts = 10;
+    uint64_t existing = 0;
+    assert_int_equal(job_submit(W.db, &job, "recipe", &existing, &err), TITAN_OK);
+    submit_job(&W.b, &job);
+    commit();
+    for (int i = 1; i <= N; i++) {
+        ready(&W.b, W.session[i], 1, (uint64_t)i);
+        commit();
+    }
+    assert_int_equal(W.seen.form_epoch, 1);
+    progress(&W.b, W.session[1], 1, 1, 1, 7);
+    commit();
+    forget_seen();
+}
+
+static void close_world(void)
+{
+    close_bench(&W.b);
+    db_close(W.db);
+}
+
+static void pass(int64_t ms)
+{
+    for (int64_t end = W.b.now + ms; W.b.now < end; W.b.now += 10) {
+        for (int i = 1; i <= N && W.b.now - W.beaten >= 50; i++) {
+            if (!W.session[i])
+                continue;
+            beat(&W.b, W.session[i]);
+            commit();
+        }
+        W.beaten = W.b.now - W.beaten >= 50 ? W.b.now : W.beaten;
+        core_tick(W.b.core, at(&W.b), &W.b.out);
+        commit();
+    }
+}
+
+/* Nodes first.. fall silent, and those before leave the epoch. */
+static void lose(int first)
+{
+    pass(100);
+    for (int i = first; i <= N; i++)
+        W.session[i] = 0;
+    pass(1200);
+    assert_true(told_of("node.lost"));
+    for (int i = 1; i < first; i++) {
+        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+        commit();
+    }
+}
+
+static uint32_t restarts(void)
+{
+    struct job_status status;
+    assert_true(core_job_status(W.b.core, 1, &status));
+    return status.restarts;
+}
+
+static void test_minority_lost(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(4);
+    assert_int_equal(W.seen.form_epoch, 2);
+    assert_int_equal(W.seen.form_members, 3);
+    assert_int_equal(restarts(), 2);
+    close_world();
+}
+
+static void test_majority_lost(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(3);
+    assert_int_equal(W.seen.form_epoch, 0);
+    assert_string_equal(W.seen.reason, "waiting 10 s: 3 of 5 members cannot be reached and may go on without us; "
+                                       "`titanctl node forget e` if they are gone for sure");
+    assert_true(told_of("job.waiting"));
+    assert_int_equal(restarts(), 0);
+    pass(LEASE + MARGIN - 1200 - 300);
+    assert_int_equal(W.seen.form_epoch, 0);
+    pass(400);
+    assert_int_equal(W.seen.form_epoch, 1 << 20); /* above all that delegates can have made */
+    assert_int_equal(W.seen.form_members, 2);
+    assert_string_equal(W.seen.reason, "");
+    assert_int_equal(restarts(), 3);
+    /* Who returns now has nothing to say any more. */
+    pass(1000);
+    forget_seen();
+    back(3, 1024, TRAINING, NULL);
+    assert_int_equal(W.seen.stops, 1);
+    close_world();
+}
+
+/* One after the other, by a few milliseconds: what counts is who can be reached when it is decided. */
+static void test_lost_in_turn(void **state)
+{
+    (void)state;
+    open_world(2);
+    pass(100);
+    for (int i = N; i > 2; i--) {
+        W.session[i] = 0;
+        pass(30);
+    }
+    pass(1200);
+    for (int i = 1; i <= 2; i++) {
+        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+        commit();
+    }
+    assert_int_equal(W.seen.form_epoch, 0);
+    assert_int_equal(restarts(), 0);
+    close_world();
+}
+
+static void test_given_up(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(3);
+    assert_int_equal(core_node_forget(W.b.core, "d", at(&W.b), &W.b.out, NULL), TITAN_OK);
+    commit();
+    assert_int_equal(W.seen.form_epoch, 2); /* two of four others are left to be unknown: no majority without us */
+    assert_int_equal(W.seen.form_members, 2);
+    close_world();
+}
+
+static void test_cancel_does_not_wait(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(3);
+    enum job_state got = JOB_NONE;
+    assert_int_equal(core_cancel(W.b.core, 1, "", 0, at(&W.b), &W.b.out, &got, NULL), TITAN_OK);
+    commit();
+    for (int i = 1; i <= 2; i++) {
+        exited(&W.b, W.session[i], 1, (uint64_t)i, 0, "");
+        commit();
+    }
+    struct job_status status;
+    assert_false(core_job_status(W.b.core, 1, &status));
+    close_world();
+}
+
+/* One of those who were cut off is back: the other two are no majority without it. */
+static void test_back_in_time(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(3);
+    back(3, 1, QUIESCED, NULL);
+    assert_int_equal(W.seen.form_epoch, 2);
+    assert_int_equal(W.seen.form_members, 3);
+    assert_int_equal(restarts(), 2);
+    assert_string_equal(W.seen.reason, "");
+    close_world();
+}
+
+static uint8_t comm_id[16] = "sixteen bytes...";
+static Titan__Internal__Member member[3], *members[3];
+static uint64_t holders[5] = {1, 2, 3, 4, 5};
+static Titan__Internal__FormEpoch form;
+
+/* Epoch 1024 of workers 3 to 5, by the agent of node c. */
+static Titan__Internal__EpochDelegated delegated_epoch(void)
+{
+    for (int i = 0; i < 3; i++) {
+        titan__internal__member__init(&member[i]);
+        member[i].worker_id = 3 + (uint64_t)i;
+        members[i] = &member[i];
+    }
+    titan__internal__form_epoch__init(&form);
+    form.job_id = 1;
+    form.epoch = 1024;
+    form.comm_id = (ProtobufCBinaryData){16, comm_id};
+    form.members = members;
+    form.n_members = 3;
+    form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form.source_epoch = 1;
+    form.state_holders = holders;
+    form.n_state_holders = 5;
+    form.resume_step = 7;
+    Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    d.epoch = &form;
+    d.term = 1;
+    d.delegate = (char *)"c";
+    return d;
+}
+
+static void with_delegated(const struct epoch *e, void *data)
+{
+    *(bool *)data = e->number == 1024 && e->world_size == 3 && e->workers[0] == 3 && strcmp(e->delegate, "c") == 0 &&
+                    memcmp(e->comm_id, comm_id, 16) == 0 && e->source_epoch == 1;
+}
+
+static void test_delegated(void **state)
+{
+    (void)state;
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    open_world(2);
+    lose(3);
+    forget_seen();
+    back(3, 1024, TRAINING, &d);
+    assert_true(told_of("epoch.delegated"));
+    bool as_it_was = false;
+    assert_int_equal(epoch_get(W.db, 1, 1024, with_delegated, &as_it_was, NULL), TITAN_OK);
+    assert_true(as_it_was);
+    pass(500); /* the others' agents are on their way */
+    back(4, 1024, TRAINING, &d);
+    back(5, 1024, TRAINING, &d);
+    progress(&W.b, W.session[3], 1, 3, 1024, 30);
+    commit();
+    assert_true(told_of("epoch.formed"));
+    assert_int_equal(W.seen.form_told, 0); /* nobody is told what they have themselves decided */
+    assert_int_equal(W.seen.stops, 0);
+    /* Then they grow to five again, which revokes nothing. */
+    for (int i = 3; i <= N; i++) {
+        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1024, 31);
+        commit();
+    }
+    assert_int_equal(W.seen.form_epoch, 1025);
+    assert_int_equal(W.seen.form_members, 5);
+    assert_int_equal(restarts(), 0);
+    assert_int_equal(core_counters(W.b.core)->duplicate, 2);
+    /* Heard again, by way of somebody slow. */
+    forget_seen();
+    back(4, 1025, TRAINING, &d);
+    assert_false(told_of("epoch.delegated"));
+    assert_int_equal(core_counters(W.b.core)->old_epoch, 1);
+    close_world();
+}
+
+/* What only looks like a delegated epoch. */
+static void test_delegated_nonsense(void **state)
+{
+    (void)state;
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    open_world(2);
+    member[1].worker_id = 77;
+    back(3, 1, TRAINING, &d);
+    member[1].worker_id = 4;
+    form.comm_id.len = 3;
+    back(3, 1, TRAINING, &d);
+    form.comm_id.len = 16;
+    form.n_members = 0;
+    back(3, 1, TRAINING, &d);
+    d.epoch = NULL;
+    back(3, 1, TRAINING, &d);
+    assert_false(told_of("epoch.delegated"));
+    assert_int_equal(core_counters(W.b.core)->unknown_rank, 3);
+    close_world();
+}
+
+/* A number that a delegate has asked promises for is taken, also when nothing came of it. */
+static void test_refused(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(5);
+    assert_int_equal(W.seen.form_epoch, 2);
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    body.job_id = 1;
+    body.epoch = 2;
+    body.seen_epoch = 1024;
+    body.seen_term = 1;
+    MESSAGE(m, REFUSED, refused, body);
+    assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
+    commit();
+    assert_true(told_of("epoch.refused"));
+    assert_true(W.seen.revokes > 0);
+    for (int i = 1; i < 5; i++) {
+        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 2, 7, 1, 0);
+        commit();
+    }
+    assert_int_equal(W.seen.form_epoch, 1025);
+    assert_int_equal(restarts(), 1); /* the lost node alone */
+    close_world();
+}
+
+static void restart(void)
+{
+    struct titan_error err = {0};
+    core_free(W.b.core);
+    for (int i = 1; i <= N; i++)
+        W.session[i] = 0;
+    start_core();
+    assert_int_equal(core_restore(W.b.core, W.db, at(&W.b), &err), TITAN_OK);
+    forget_seen();
+}
+
+/* The coordinator dies while it waits: the next one counts by the same epochs, and waits anew. */
+static void test_restart_while_waiting(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(3);
+    pass(5000);
+    restart();
+    for (int i = 1; i <= 2; i++)
+        back(i, 1, QUIESCED, NULL);
+    pass(LEASE + MARGIN - 300);
+    assert_int_equal(W.seen.form_epoch, 0);
+    assert_int_equal(restarts(), 0);
+    pass(400);
+    assert_int_equal(W.seen.form_epoch, 1 << 20);
+    assert_int_equal(W.seen.form_members, 2);
+    assert_int_equal(restarts(), 3);
+    /* Again: the epoch before still counts until the new one is complete, and of three nothing has been heard. */
+    restart();
+    for (int i = 1; i <= 2; i++)
+        back(i, 1 << 20, QUIESCED, NULL);
+    pass(1000);
+    assert_int_equal(W.seen.form_epoch, 0);
+    pass(LEASE + MARGIN);
+    assert_int_equal(W.seen.form_epoch, 2 << 20);
+    close_world();
+}
+
+/* And after a restart of the coordinator alone everybody goes on as they were. */
+static void test_restart(void **state)
+{
+    (void)state;
+    open_world(2);
+    restart();
+    for (int i = 1; i <= N; i++)
+        back(i, 1, TRAINING, NULL);
+    progress(&W.b, W.session[2], 1, 2, 1, 9);
+    commit();
+    pass(1000);
+    assert_int_equal(W.seen.form_told + W.seen.revokes + W.seen.stops, 0);
+    close_world();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_minority_lost),
+        cmocka_unit_test(test_majority_lost),
+        cmocka_unit_test(test_lost_in_turn),
+        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_cancel_does_not_wait),
+        cmocka_unit_test(test_back_in_time),
+        cmocka_unit_test(test_delegated),
+        cmocka_unit_test(test_delegated_nonsense),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_restart_while_waiting),
+        cmocka_unit_test(test_restart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
