@@ -12,6 +12,8 @@
     X(AGENT_RECORD_LATE, "agent obeys before its record is on disk")                                                   \
     X(WORKER_TERM, "worker obeys an order of an older term")                                                           \
     X(WORKER_EPOCH, "worker forms an epoch it has left behind")                                                        \
+    X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
+    X(NAME_THEFT, "a hello in the name of another node, which is there, is accepted")                                  \
     X(SAID_BEFORE_COMMIT, "coordinator's messages leave before their batch is durable")                                \
     X(SUBMIT_ACKED_EARLY, "a submit is acknowledged before it is durable")                                             \
     X(CANCEL_UNSTORED, "a cancel is acknowledged and not stored")                                                      \

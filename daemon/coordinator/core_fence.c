@@ -2,6 +2,8 @@
  * no effect and is counted. */
 #include "daemon/coordinator/core_internal.h"
 
+#include "base/mutant.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -63,7 +65,7 @@ titan_status fence_message(struct core *c, const struct noderec *n, const Titan_
 {
     const bool hello = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
     *ret_drop = false;
-    if (seen_term(m) > c->options.term)
+    if (seen_term(m) > c->options.term && !MUTANT(COORD_UNFENCED))
         return fence(c, seen_term(m), hello ? m->hello->node : n ? n->name : "(unknown)", err);
     /* A hello says what was seen before; all else is said to one coordinator, and only to that. */
     if (!hello && m->term && m->term < c->options.term) {
@@ -78,7 +80,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 {
     bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
     bool alive = n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
-    if (!other || !alive)
+    if (!other || !alive || MUTANT(NAME_THEFT))
         return TITAN_OK;
     c->counters.name_taken++;
     titan_status status =

@@ -276,7 +276,7 @@ void coord_session_closed(uint64_t session)
 void coord_request(int job)
 {
     struct coord *c = &S->coord;
-    if (!c->core || c->stopped || c->stalled) {
+    if (!c->core || c->stopped || c->stalled || S->store.old) {
         (void)at(S->now + 100 * MS, &again, (uint64_t)job, 0);
         return;
     }
@@ -298,7 +298,7 @@ void coord_request(int job)
 void coord_resize(int job, uint32_t workers)
 {
     struct coord *c = &S->coord;
-    if (!c->core || c->stopped || c->stalled || !c->submitted[job])
+    if (!c->core || c->stopped || c->stalled || S->store.old || !c->submitted[job])
         return;
     struct batch b;
     struct titan_error err = {0};
@@ -312,7 +312,7 @@ void coord_resize(int job, uint32_t workers)
 void coord_drain(int node, bool drain)
 {
     struct coord *c = &S->coord;
-    if (!c->core || c->stopped || c->stalled)
+    if (!c->core || c->stopped || c->stalled || S->store.old)
         return;
     struct batch b;
     struct titan_error err = {0};

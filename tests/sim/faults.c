@@ -124,26 +124,82 @@ static void trouble_worker(const struct fault *f)
 /* --- a stranger -----------------------------------------------------------------------------------------------------
  */
 
-/* It has a session as anybody who reaches the port, and claims to be a node that is there, or says nonsense. */
+/* It has a session as anybody who reaches the port, and says nonsense, or claims to be a node that is there. */
 static void false_name(const struct fault *f)
 {
-    if (!S->coord.core || S->coord.stopped)
-        return;
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    const struct host *victim = &S->hosts[pick_host(f->pick)];
+    if (!S->coord.core || S->coord.stopped)
+        return;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
     m.hello = &hello;
-    hello.node = f->pick2 % 4 == 0 ? (char *)"no/name" : S->hosts[pick_host(f->pick)].name;
-    hello.slots = f->pick2 % 4 == 1 ? 0 : 2;
-    hello.device = (char *)(f->pick2 % 4 == 2 ? "abacus" : "cpu");
-    if (f->pick2 % 4 == 3)
-        return; /* see below: refused by token, which is the shell's */
+    hello.node = f->pick2 % 6 == 0 ? (char *)"no/name" : (char *)victim->name;
+    hello.slots = f->pick2 % 6 == 1 ? 0 : 2;
+    hello.device = (char *)(f->pick2 % 6 == 2 ? "abacus" : "cpu");
+    hello.address = (char *)"elsewhere";
+    hello.version = (char *)"1";
+    hello.incarnation = f->pick2;
     uint32_t len;
-    uint64_t session = S->next_session++;
+    uint64_t session = S->next_session++, was = core_node_session(S->coord.core, victim->name);
+    bool beats = was && was == victim->session && S->now - victim->heard_at < 100 * MS;
+    CHECK("sim", session < SIM_SESSIONS, "more sessions than the simulator keeps");
     S->streams[session] = (struct stream){.host = 0, .coord_life = S->coord.life, .coord_open = true};
     void *bytes = packed(&m.base, &len);
     coord_hears(session, bytes, len);
     free(bytes);
+    CHECK("I7", !beats || !S->coord.core || core_node_session(S->coord.core, victim->name) == was,
+          "a stranger took the name of %s, which is there", victim->name);
+}
+
+/* --- the store of another time --------------------------------------------------------------------------------------
+ */
+
+static void on_right_store(const struct ev *e)
+{
+    (void)e;
+    TRACE("the right store is back");
+    coord_kill(0, false);
+    store_swap();
+}
+
+static void on_old_store(const struct ev *e)
+{
+    static const struct handler right = {"the right store", on_right_store, TARGET_WORLD};
+    for (int h = 0; h < S->plan->nodes; h++)
+        if (S->hosts[h].obeyed_term <= S->store.backup_term + 1)
+            return;
+    if (!S->coord.core || !S->store.backup || S->store.old)
+        return;
+    TRACE("a coordinator starts on an old backup");
+    totals->old_stores++;
+    coord_kill(0, false);
+    store_swap();
+    (void)at(S->now + (usec)e->a, &right, 0, 0);
+}
+
+static void on_restart_first(const struct ev *e)
+{
+    (void)e;
+    coord_kill(20 * MS, false);
+}
+
+/* A coordinator is started on an old backup, which knows a lower term than every agent, since there have been two
+ * restarts after it; then it is put right. */
+static void old_store(const struct fault *f)
+{
+    static const struct handler restart_first = {"restart", on_restart_first, TARGET_WORLD};
+    static const struct handler old = {"old store", on_old_store, TARGET_WORLD};
+    (void)at(S->now, &restart_first, 0, 0);
+    (void)at(S->now + 400 * MS, &restart_first, 0, 0);
+    (void)at(S->now + 900 * MS, &old, (uint64_t)f->lasts, 0);
+}
+
+static void on_backup(const struct ev *e)
+{
+    (void)e;
+    if (S->coord.core)
+        store_back_up();
 }
 
 /* --- strikes --------------------------------------------------------------------------------------------------------
@@ -218,6 +274,9 @@ static void strike(const struct fault *f)
     case FAULT_DISK_ERROR:
         store_trouble(f);
         break;
+    case FAULT_STORE_OLD:
+        old_store(f);
+        break;
     case FAULT_WALL_STEP:
         (f->pick % 2 ? &S->coord_clocks : &S->hosts[pick_host(f->pick2)].clocks)->wall_offset_ms +=
             f->pick2 % 2 ? 3600000 : -3600000;
@@ -259,7 +318,9 @@ static void on_operator(const struct ev *e)
 void faults_begin(void)
 {
     static const struct handler operator= {"operator", on_operator, TARGET_WORLD};
+    static const struct handler backup = {"backup", on_backup, TARGET_WORLD};
     (void)at(S->plan->quiet_at + SEC, &operator, 0, 0);
+    (void)at(S->plan->backup_at, &backup, 0, 0);
     static const struct handler strikes = {"strikes", on_strike, TARGET_WORLD};
     for (int i = 0; i < S->plan->n_faults; i++)
         (void)at(S->plan->faults[i].at, &strikes, (uint64_t)i, 0);

@@ -46,6 +46,10 @@ void must_told(const coord_message *m)
 {
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
         S->leases |= m->welcome->delegate_lease_ms > 0;
+    CHECK("I2",
+          !S->store.old || m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME ||
+              m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER,
+          "a coordinator on an old backup gives orders");
     if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)
         return;
     const Titan__Internal__FormEpoch *f = m->form;
@@ -275,7 +279,7 @@ bool must_be_over(void)
     for (uint64_t i = 1; i <= S->last_proc; i++)
         if (S->procs[i].alive)
             return false;
-    return S->coord.core && !S->coord.pending;
+    return S->coord.core && !S->coord.pending && !S->store.old;
 }
 
 /* Losses of a job that count against the budget of that cause; windows are longer than schedules. */

@@ -107,6 +107,7 @@ static void on_up(const struct ev *e)
     }
     if (draw(CHANCE_NET) % 8 == 0)
         remember(OLD_UP, s->host, e);
+    S->hosts[s->host].heard_at = S->now;
     coord_hears(e->b, e->bytes, e->len);
 }
 static const struct handler up = {"up", on_up, TARGET_COORD};

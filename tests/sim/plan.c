@@ -35,6 +35,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_DISK_SLOW] = "disk slow",
     [FAULT_DISK_FULL] = "disk full",
     [FAULT_DISK_ERROR] = "disk fails",
+    [FAULT_STORE_OLD] = "coordinator on an old backup",
     [FAULT_WALL_STEP] = "wall clock steps",
     [REQUEST_CANCEL] = "cancel",
     [REQUEST_RESIZE] = "resize",
@@ -61,9 +62,10 @@ static const struct {
     [FAULT_REPLAY_UP] = {6, 0, 0},        [FAULT_REPLAY_DOWN] = {6, 0, 0},
     [FAULT_REPLAY_ORDER] = {6, 0, 0},     [FAULT_FALSE_NAME] = {4, 0, 0},
     [FAULT_DISK_SLOW] = {3, 100, 3000},   [FAULT_DISK_FULL] = {3, 100, 3000},
-    [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_WALL_STEP] = {3, 0, 0},
-    [REQUEST_CANCEL] = {4, 0, 0},         [REQUEST_RESIZE] = {9, 0, 0},
-    [REQUEST_DRAIN] = {5, 0, 0},          [REQUEST_UNDRAIN] = {3, 0, 0},
+    [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_STORE_OLD] = {5, 100, 2000},
+    [FAULT_WALL_STEP] = {3, 0, 0},        [REQUEST_CANCEL] = {4, 0, 0},
+    [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
+    [REQUEST_UNDRAIN] = {3, 0, 0},
 };
 
 struct dice {
@@ -178,6 +180,7 @@ void plan_make(struct plan *p, uint64_t seed)
         p->submit_at[id] = id == 1 ? roll(&d, 0, 300 * MS) : roll(&d, 0, until / 2);
     }
     make_room(p);
+    p->backup_at = roll(&d, 0, until / 2);
     make_faults(&d, p, (int)roll(&d, large ? 10 : 1, large ? 24 : 8), until);
 }
 

@@ -84,6 +84,7 @@ enum fault_kind {
     FAULT_DISK_SLOW,
     FAULT_DISK_FULL,
     FAULT_DISK_ERROR,
+    FAULT_STORE_OLD,
     FAULT_WALL_STEP,
     REQUEST_CANCEL,
     REQUEST_RESIZE,
@@ -112,6 +113,7 @@ struct plan {
     enum redundancy redundancy[SIM_JOBS + 1];
     usec submit_at[SIM_JOBS + 1];
     enum store_kind store;
+    usec backup_at;
     bool quarantine;
     bool late_cancel; /* of a job that has just ended */
     usec quiet_at;    /* every fault is over */
@@ -190,11 +192,13 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(from_init)                                                                                                       \
     X(from_checkpoint)                                                                                                 \
     X(from_memory)                                                                                                     \
-    X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries)       \
-        X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back)          \
-            X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders)    \
-                X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated)  \
-                    X(datagrams) X(leases_over) X(started_again) X(syncs_failed)
+    X(rung_memory)                                                                                                     \
+    X(rung_replica)                                                                                                    \
+    X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits)                  \
+        X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part)            \
+            X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates)        \
+                X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams)   \
+                    X(leases_over) X(started_again) X(syncs_failed) X(old_stores)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -314,9 +318,12 @@ enum stored { STORED, STORED_REFUSED, STORED_DIED /* the process ends; the next 
 struct disk; /* tests/support/disk.h */
 struct store_state {
     usec slow_until, full_until, error_until;
-    struct db *db;     /* twin of the image; may be NULL */
-    struct disk *disk; /* what it is on; NULL = memory */
-    uint64_t turn;     /* commits so far */
+    struct db *db;        /* twin of the image; may be NULL */
+    struct disk *disk;    /* what it is on; NULL = memory */
+    uint64_t turn;        /* commits so far */
+    struct image *backup; /* of an earlier time; while it is in use, of the right one */
+    uint64_t backup_term;
+    bool old; /* the backup is in use */
 };
 void store_begin(enum store_kind kind);
 void store_end(void);
@@ -326,6 +333,8 @@ enum stored store_commit(int submit, const struct change *list);
 void store_trouble(const struct fault *f);
 /* The coordinator's process is gone, or its machine's power: what is on disk now? */
 void store_reboot(bool power);
+void store_back_up(void);
+void store_swap(void); /* the backup for what is there, and back */
 void store_restore(struct core *core, struct core_time now);
 
 /* --- host.c ---------------------------------------------------------------------------------------------------------
@@ -349,7 +358,7 @@ struct host {
     uint32_t life;    /* of the agent */
     uint64_t session; /* 0 = none */
     bool connecting;
-    usec starts_fail_until, disk_slow_until;
+    usec starts_fail_until, disk_slow_until, heard_at;
     struct agent *agent;
     uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */

@@ -3,6 +3,7 @@
  * durable, and only that, becomes part of the image. */
 #include "tests/sim/sim.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -43,6 +44,8 @@ void store_end(void)
         disk_free(S->store.disk);
     }
     S->store.disk = NULL;
+    free(S->store.backup);
+    S->store.backup = NULL;
 }
 
 usec store_takes(void)
@@ -195,4 +198,28 @@ void store_restore(struct core *core, struct core_time now)
     if (S->store.disk)
         compare();
     CHECK("I5", core_restore(core, S->store.db, now, &err) == TITAN_OK, "restore: %s", err.msg);
+}
+
+void store_back_up(void)
+{
+    if (S->plan->store != STORE_IMAGE)
+        return;
+    S->store.backup = malloc(sizeof(*S->store.backup));
+    titan_assert(S->store.backup);
+    *S->store.backup = S->image; /* it points into itself: at its own place only */
+    S->store.backup_term = S->coord.term;
+}
+
+void store_swap(void)
+{
+    struct image *now = malloc(sizeof(*now));
+    uint64_t term = S->coord.term;
+    titan_assert(now);
+    *now = S->image;
+    S->image = *S->store.backup;
+    S->coord.term = S->store.backup_term;
+    free(S->store.backup);
+    S->store.backup = now;
+    S->store.backup_term = term;
+    S->store.old = !S->store.old;
 }
