@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -395,10 +396,14 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
 /* --- whole files ---------------------------------------------------------------------------------------------------
  */
 
-void recipe_init(struct recipe *r)
+#define KEYS_MAX 256
+
+static struct recipe defaults; /* made once: every submit begins with it */
+
+static void make_defaults(void)
 {
     static const struct place table = {.path = "base/recipe_keys.c"};
-    memset(r, 0, sizeof(*r));
+    struct recipe *r = &defaults;
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         if (recipe_keys[i].flags & KEY_FLAVOR)
             continue;
@@ -408,6 +413,13 @@ void recipe_init(struct recipe *r)
         toml_free(v);
     }
     memset(r->set_mask, 0, sizeof(r->set_mask));
+}
+
+void recipe_init(struct recipe *r)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, make_defaults);
+    *r = defaults;
 }
 
 static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
@@ -505,12 +517,17 @@ static void print_string(struct buf *out, const char *text)
 {
     buf_puts(out, "\"");
     for (const char *p = text; *p; p++) {
-        if (*p == '"' || *p == '\\')
+        size_t plain = 0; /* as it is, in one piece */
+        while ((unsigned char)p[plain] >= 0x20 && p[plain] != 0x7f && p[plain] != '"' && p[plain] != '\\')
+            plain++;
+        if (plain) {
+            buf_printf(out, "%.*s", (int)plain, p);
+            p += plain - 1;
+        } else if (*p == '"' || *p == '\\') {
             buf_printf(out, "\\%c", *p);
-        else if ((unsigned char)*p < 0x20 || *p == 0x7f)
+        } else {
             buf_printf(out, "\\u%04X", (unsigned char)*p);
-        else
-            buf_printf(out, "%c", *p);
+        }
     }
     buf_puts(out, "\"");
 }
@@ -556,9 +573,40 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
     }
 }
 
+/* "key = default\n" of every key, made once: most keys of most recipes have it, and every submit is printed. */
+static struct buf default_lines[KEYS_MAX];
+
+static void print_line(const struct recipe *r, const struct recipe_key *k, struct buf *out)
+{
+    buf_printf(out, "%s = ", k->name);
+    print_value(r, k, out);
+    buf_puts(out, "\n");
+}
+
+static void make_default_lines(void)
+{
+    struct recipe r;
+    recipe_init(&r);
+    titan_assert(recipe_keys_count <= KEYS_MAX);
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++)
+        print_line(&r, &recipe_keys[i], &default_lines[i]);
+}
+
+static void print_key(const struct recipe *r, int i, struct buf *out)
+{
+    const struct recipe_key *k = &recipe_keys[i];
+    bool is_default = memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
+    if (is_default && default_lines[i].len)
+        buf_puts(out, default_lines[i].data);
+    else
+        print_line(r, k, out);
+}
+
 void recipe_print(const struct recipe *r, struct buf *out)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     const char *section = "";
+    (void)pthread_once(&once, make_default_lines);
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         if (strcmp(section, k->section) != 0) {
@@ -568,9 +616,7 @@ void recipe_print(const struct recipe *r, struct buf *out)
         /* The flavor's dimensions are known once it is resolved. */
         if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, k->section, k->name))
             continue;
-        buf_printf(out, "%s = ", k->name);
-        print_value(r, k, out);
-        buf_puts(out, "\n");
+        print_key(r, i, out);
     }
 }
 

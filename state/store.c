@@ -14,7 +14,7 @@
 #include "state/event.h"
 #include "state/schema.h"
 
-#define DELIVER_SLICE_NS 300000
+#define DELIVER_SLICE_NS 100000
 #define WRITER_NICE 10
 #define TAIL_EVENTS 1000 /* whose chain is checked at every start */
 
@@ -104,7 +104,7 @@ static void *writer_main(void *data)
 {
     /* Readers wait for the loop, nobody for a single commit: when all processors are busy the writer yields, and takes
      * more writes into its next transaction. */
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + WRITER_NICE);
     struct store *s = data;
     for (;;) {
         struct list todo, metrics;

@@ -102,7 +102,7 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data
     _cleanup_(reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
     batch_init(&r.memory);
-    if (job_get(store_reader(r.c->store), request->job_id, with_job, &r, &err) != TITAN_OK) {
+    if (job_cache_get(r.c->jobs, store_reader(r.c->store), request->job_id, with_job, &r, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
         return;
     }

@@ -1,4 +1,7 @@
-/* Submit: check the recipe, store the job, tell the core, answer. */
+/* Submit: look at the request, check the recipe and store the job, tell the core, answer.
+ *
+ * The recipe is parsed, checked and printed by the store's writer thread, as part of the write: the loop, on which
+ * everybody waits, only takes the request and gives the answer. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,20 +10,26 @@
 #include "base/recipe.h"
 #include "daemon/api/api.h"
 
+/* The most memory a connected node has for one slot, by kind of device: what the largest run may need. */
+struct slot_memory {
+    uint64_t cpu, cuda;
+};
+
 struct submit {
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
+    Titan__V1__SubmitRequest *request;
+    struct slot_memory memory;
     struct job job;
     struct recipe recipe; /* resolved */
-    char *name, *user, *key;
+    bool checked;
     uint64_t existing;
 };
 
 static void submit_free(struct submit *s)
 {
-    free(s->name);
-    free(s->user);
-    free(s->key);
+    if (s->request)
+        protobuf_c_message_free_unpacked(&s->request->base, NULL);
     free(s);
 }
 
@@ -56,17 +65,19 @@ static titan_status make_paths_absolute(struct recipe *r, const char *recipe_pat
                          "parallelism.pipeline_parallel_schedule_csv", recipe_path, err);
 }
 
-struct memory_search {
-    const char *device;
-    uint64_t bytes_per_slot;
-};
-
 static void each_node_memory(const struct core_node *n, void *data)
 {
-    struct memory_search *search = data;
-    bool match = strcmp(search->device, "auto") == 0 || strcmp(search->device, n->device) == 0;
-    if (match && n->connected && n->slots && n->memory_bytes / n->slots > search->bytes_per_slot)
-        search->bytes_per_slot = n->memory_bytes / n->slots;
+    struct slot_memory *memory = data;
+    uint64_t *most = strcmp(n->device, "cuda") == 0 ? &memory->cuda : &memory->cpu;
+    if (n->connected && n->slots && n->memory_bytes / n->slots > *most)
+        *most = n->memory_bytes / n->slots;
+}
+
+static uint64_t memory_for(const struct slot_memory *memory, const char *device)
+{
+    if (strcmp(device, "auto") == 0)
+        return MAX(memory->cpu, memory->cuda);
+    return strcmp(device, "cuda") == 0 ? memory->cuda : memory->cpu;
 }
 
 /* "pp=2 tp=4": the degrees that stay what they are. */
@@ -108,15 +119,10 @@ static uint32_t own_budget(const struct recipe *r, int64_t budget)
     return (uint32_t)(budget < 0 ? r->fault_tolerance.max_restarts : budget);
 }
 
-static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct recipe *r,
-                                 struct job_spec *spec, struct titan_error *err)
+static titan_status check_recipe(const Titan__V1__SubmitRequest *request, const struct slot_memory *memory,
+                                 struct recipe *r, struct job_spec *spec, struct titan_error *err)
 {
     const char *path = request->recipe_path[0] ? request->recipe_path : "<recipe>";
-    size_t len = strlen(request->recipe);
-    if (len == 0)
-        return titan_fail(err, TITAN_EINVAL, "the recipe is empty");
-    if (len > RECIPE_TEXT_MAX)
-        return titan_fail(err, TITAN_EINVAL, "the recipe has %zu bytes; at most %d are possible", len, RECIPE_TEXT_MAX);
     recipe_init(r);
     TRY(recipe_parse(r, request->recipe, path, err));
     TRY(make_paths_absolute(r, request->recipe_path, err));
@@ -127,9 +133,7 @@ static titan_status check_recipe(struct coordinator *c, const Titan__V1__SubmitR
         err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
         return TITAN_EINVAL;
     }
-    struct memory_search search = {.device = r->device.name};
-    core_nodes(c->core, each_node_memory, &search);
-    TRY(recipe_check_memory(r, r->elastic.max_workers, search.bytes_per_slot, err));
+    TRY(recipe_check_memory(r, r->elastic.max_workers, memory_for(memory, r->device.name), err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = (uint64_t)r->training.steps;
     spec->priority = (int32_t)r->job.priority;
@@ -152,6 +156,11 @@ static titan_status check_request(struct coordinator *c, const Titan__V1__Submit
     TRY(api_check_text("idempotency_key", request->idempotency_key, API_KEY_MAX, err));
     TRY(api_check_text("user", request->user, API_USER_MAX, err));
     TRY(api_check_text("recipe_path", request->recipe_path, PATH_MAX - 1, err));
+    size_t len = strlen(request->recipe);
+    if (len == 0)
+        return titan_fail(err, TITAN_EINVAL, "the recipe is empty");
+    if (len > RECIPE_TEXT_MAX)
+        return titan_fail(err, TITAN_EINVAL, "the recipe has %zu bytes; at most %d are possible", len, RECIPE_TEXT_MAX);
     if (core_pending(c->core) + c->submitting >= c->options.max_pending_jobs) {
         titan_fail(err, TITAN_ELIMIT, "%u jobs are waiting already", c->options.max_pending_jobs);
         titan_error_hint(err, "wait until some have run, or cancel some");
@@ -160,26 +169,41 @@ static titan_status check_request(struct coordinator *c, const Titan__V1__Submit
     return TITAN_OK;
 }
 
+/* A request of its own: the caller's ends with the call of the handler. */
+static titan_status copy_request(const Titan__V1__SubmitRequest *request, struct submit *s, struct titan_error *err)
+{
+    size_t bytes = protobuf_c_message_get_packed_size(&request->base);
+    _cleanup_free_ uint8_t *packed = malloc(bytes + 1);
+    if (packed)
+        (void)protobuf_c_message_pack(&request->base, packed);
+    s->request = packed ? titan__v1__submit_request__unpack(NULL, bytes, packed) : NULL;
+    return s->request ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "out of memory");
+}
+
 static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
                             struct titan_error *err)
 {
     TRY(check_request(c, request, err));
-    TRY(check_recipe(c, request, &s->recipe, &s->job.spec, err));
+    TRY(copy_request(request, s, err));
+    core_nodes(c->core, each_node_memory, &s->memory);
+    s->owner = c;
+    s->job.submitted_at_ms = clock_wall_ms();
+    return TITAN_OK;
+}
+
+/* From here on everything is the writer thread's until the outcome is back. */
+static titan_status check_job(struct submit *s, struct titan_error *err)
+{
+    const Titan__V1__SubmitRequest *request = s->request;
+    TRY(check_recipe(request, &s->memory, &s->recipe, &s->job.spec, err));
     const char *described = s->recipe.job.description[0] ? s->recipe.job.description : "run";
-    const char *name = request->name[0] ? request->name : described;
-    s->name = strdup(name);
-    s->user = strdup(request->user);
-    s->key = request->idempotency_key[0] ? strdup(request->idempotency_key) : NULL;
-    if (!s->name || !s->user || (request->idempotency_key[0] && !s->key))
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    s->job.id = c->next_job_id++;
-    s->job.name = s->name;
-    s->job.user = s->user;
+    s->job.id = s->owner->next_job_id++;
+    s->job.name = request->name[0] ? request->name : described;
+    s->job.user = request->user;
     s->job.state = JOB_PENDING;
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
-    s->job.submitted_at_ms = clock_wall_ms();
-    s->job.idempotency_key = s->key;
+    s->job.idempotency_key = request->idempotency_key[0] ? request->idempotency_key : NULL;
     uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
     hash = hash_text(hash, request->name);
     hash = hash_text(hash, request->user);
@@ -187,11 +211,13 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     return TITAN_OK;
 }
 
-/* On the writer thread; printing the recipe here keeps the loop free for others. */
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
     struct submit *s = arg;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (!s->checked) /* it may be written twice (group.h) */
+        TRY(check_job(s, err));
+    s->checked = true;
     recipe_print(&s->recipe, &text);
     if (buf_failed(&text))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
@@ -240,7 +266,6 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
         rpc_call_fail(call, &err);
         return;
     }
-    s->owner = c;
     s->call = call;
     rpc_call_set_data(call, s);
     c->submitting++;

@@ -217,6 +217,7 @@ static void finish_commit(struct coordinator *c, struct commit *k)
             release_messages(c, &k->batch);
         poke_watchers(c, &k->batch);
     }
+    job_cache_end(c->jobs, k->batch.changes);
     batch_free(&k->batch);
     free(k);
 }
@@ -283,6 +284,7 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         k->batch.metrics_tail = &k->batch.metrics;
     k->batch.answers_tail = &k->batch.answers;
     batch_init(batch);
+    job_cache_begin(c->jobs, k->batch.changes);
     k->turn = c->next_turn++;
     k->done = done;
     k->arg = arg;
@@ -399,6 +401,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     c->options.beat_ms = options->beat_ms ? options->beat_ms : 50;
     c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
     c->started_wall_ms = clock_wall_ms();
+    c->jobs = job_cache_new();
     c->commits_tail = &c->commits;
     c->next_session = c->next_log_request = 1;
     titan_status status = TITAN_OK;
@@ -418,6 +421,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         if (c->store)
             store_close(c->store, NULL, NULL);
         core_free(c->core);
+        job_cache_free(c->jobs);
         free(c);
         return status;
     }
@@ -440,6 +444,7 @@ static void on_handle_closed(uv_handle_t *handle)
         free(k);
     }
     core_free(c->core);
+    job_cache_free(c->jobs);
     void (*closed)(void *) = c->closed;
     void *data = c->closed_data;
     free(c);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/core.h"
+#include "daemon/coordinator/job_cache.h"
 #include "state/store.h"
 
 struct agent_session;
@@ -25,6 +26,7 @@ struct coordinator {
     int64_t started_wall_ms;
     struct store *store;
     struct core *core;
+    struct job_cache *jobs; /* may be NULL */
     uv_timer_t timer, retry_timer, metrics_timer;
     int open_handles;
     bool closing;
@@ -37,7 +39,7 @@ struct coordinator {
     bool stalled; /* the store refused; new work is refused until it is through */
     struct titan_error stall;
 
-    uint64_t next_job_id;
+    uint64_t next_job_id; /* the store's writer thread's, once it writes submits */
     size_t submitting; /* not durable yet */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 
-enum { COSTLY_SLICE_NS = 300000 };
+enum { COSTLY_SLICE_NS = 100000 };
 
 /* --- library ------------------------------------------------------------------------------------------------------ */
 

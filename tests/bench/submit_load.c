@@ -1,16 +1,19 @@
-/* submit_load.c - how many durable submits a coordinator takes, and how long a status call waits meanwhile.
+/* submit_load.c - how many durable submits a coordinator takes, how long they and a status call wait meanwhile.
  *
  *   submit_load TARGET RECIPE CONNECTIONS IN_FLIGHT COUNT
  *
- * Sends COUNT Submit calls, IN_FLIGHT at a time spread over CONNECTIONS channels, and every millisecond a GetJob of the
- * first job on a channel of its own. Prints one JSON object. Every reply means the job is on disk. */
-#include <pthread.h>
+ * Sends COUNT Submit calls, IN_FLIGHT at a time spread over CONNECTIONS channels; another process asks every
+ * millisecond for the first job. (In the same process its answers would wait for the load's own threads.) Prints one
+ * JSON object. Every reply means the job is on disk. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -27,21 +30,26 @@ struct load {
     Titan__V1__SubmitRequest request;
     long count, sent, done, failed;
     _Atomic uint64_t first_job;
-    int64_t started_ns, finished_ns;
+    int64_t started_ns, finished_ns, *took_ns; /* took_ns: of each submit */
     char first_error[384];
-    /* The prober's. */
-    struct rpc_channel *channel;
     _Atomic bool over;
-    int64_t probes[PROBES_MAX];
-    size_t nprobes;
+    int64_t probes[PROBES_MAX]; /* the prober's */
+    _Atomic size_t nprobes;
+};
+
+struct sent {
+    struct load *load;
+    int64_t at_ns;
 };
 
 static void send_one(struct load *l);
 
 static void on_submitted(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
-    struct load *l = data;
-    l->done++;
+    struct sent *s = data;
+    struct load *l = s->load;
+    l->took_ns[l->done++] = clock_mono_ns() - s->at_ns;
+    free(s);
     if (err->status != TITAN_OK) {
         if (l->failed++ == 0)
             snprintf(l->first_error, sizeof l->first_error, "%s", err->msg);
@@ -59,28 +67,33 @@ static void on_submitted(const ProtobufCMessage *reply, const struct titan_error
 static void send_one(struct load *l)
 {
     struct rpc_client *client = l->clients[l->sent % l->connections];
+    struct sent *s = malloc(sizeof *s);
+    if (!s)
+        abort();
+    *s = (struct sent){l, clock_mono_ns()};
     l->sent++;
     rpc_client_call(client, "/titan.v1.Titan/Submit", &l->request.base, &titan__v1__submit_response__descriptor, 60000,
-                    on_submitted, l);
+                    on_submitted, s);
 }
 
-static void *probe(void *data)
+static void probe(struct load *l, const char *target)
 {
-    struct load *l = data;
     const struct timespec pause = {.tv_nsec = 1000000};
+    struct rpc_channel *channel = NULL;
+    if (rpc_channel_open(target, &channel, NULL) != TITAN_OK)
+        return;
     for (; !l->over && l->nprobes < PROBES_MAX; nanosleep(&pause, NULL)) {
         Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
         if ((request.job_id = l->first_job) == 0)
             continue;
         ProtobufCMessage *reply;
         int64_t begin = clock_mono_ns();
-        if (rpc_channel_call(l->channel, "/titan.v1.Titan/GetJob", &request.base,
-                             &titan__v1__get_job_response__descriptor, 10000, &reply, NULL) != TITAN_OK)
+        if (rpc_channel_call(channel, "/titan.v1.Titan/GetJob", &request.base, &titan__v1__get_job_response__descriptor,
+                             10000, &reply, NULL) != TITAN_OK)
             continue;
         l->probes[l->nprobes++] = clock_mono_ns() - begin;
         protobuf_c_message_free_unpacked(reply, NULL);
     }
-    return NULL;
 }
 
 static int by_value(const void *a, const void *b)
@@ -89,15 +102,14 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double percentile_ms(const struct load *l, double p)
+static double percentile_ms(const int64_t *sorted, size_t n, double p)
 {
-    if (l->nprobes == 0)
-        return -1;
-    return (double)l->probes[(size_t)(p * (double)(l->nprobes - 1))] / 1e6;
+    return n ? (double)sorted[(size_t)(p * (double)(n - 1))] / 1e6 : -1;
 }
 
-static int fail(const struct titan_error *err)
+static int fail(struct load *l, const struct titan_error *err)
 {
+    l->over = true; /* the prober ends */
     fprintf(stderr, "submit_load: %s\n", err->msg);
     return titan_status_exit(err->status);
 }
@@ -109,48 +121,55 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    static struct load l;
+    struct load *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct titan_error err = {0};
     struct buf recipe = BUF_INIT;
-    l.connections = atoi(argv[3]);
+    if (l == MAP_FAILED)
+        return 1;
+    l->connections = atoi(argv[3]);
     int in_flight = atoi(argv[4]);
-    l.count = atol(argv[5]);
-    if (l.connections < 1 || l.connections > CONNECTIONS_MAX || in_flight < 1 || l.count < in_flight) {
+    l->count = atol(argv[5]);
+    if (l->connections < 1 || l->connections > CONNECTIONS_MAX || in_flight < 1 || l->count < in_flight) {
         fprintf(stderr, "submit_load: CONNECTIONS 1..%d, 1 <= IN_FLIGHT <= COUNT\n", CONNECTIONS_MAX);
         return 2;
     }
+    pid_t prober = fork(); /* before gRPC has threads */
+    if (prober == 0) {
+        probe(l, argv[1]);
+        _exit(0);
+    }
+    if (prober < 0 || !(l->took_ns = calloc((size_t)l->count, sizeof *l->took_ns)))
+        return 1;
     if (file_read(argv[2], 1 << 20, &recipe, &err) != TITAN_OK)
-        return fail(&err);
-    if (uv_loop_init(&l.loop) != 0)
+        return fail(l, &err);
+    if (uv_loop_init(&l->loop) != 0)
         return 1;
-    for (int i = 0; i < l.connections; i++)
-        if (rpc_client_open(&l.loop, argv[1], &l.clients[i], &err) != TITAN_OK)
-            return fail(&err);
-    if (rpc_channel_open(argv[1], &l.channel, &err) != TITAN_OK)
-        return fail(&err);
-    titan__v1__submit_request__init(&l.request);
-    l.request.recipe = recipe.data;
-    l.request.name = (char *)"load";
-    pthread_t prober;
-    if (pthread_create(&prober, NULL, probe, &l) != 0)
-        return 1;
+    for (int i = 0; i < l->connections; i++)
+        if (rpc_client_open(&l->loop, argv[1], &l->clients[i], &err) != TITAN_OK)
+            return fail(l, &err);
+    titan__v1__submit_request__init(&l->request);
+    l->request.recipe = recipe.data;
+    l->request.name = (char *)"load";
 
-    l.started_ns = clock_mono_ns();
+    l->started_ns = clock_mono_ns();
     for (int i = 0; i < in_flight; i++)
-        send_one(&l);
-    uv_run(&l.loop, UV_RUN_DEFAULT);
-    l.over = true;
-    pthread_join(prober, NULL);
+        send_one(l);
+    uv_run(&l->loop, UV_RUN_DEFAULT);
+    l->over = true;
+    waitpid(prober, NULL, 0);
 
-    double seconds = (double)(l.finished_ns - l.started_ns) / 1e9;
-    qsort(l.probes, l.nprobes, sizeof *l.probes, by_value);
+    double seconds = (double)(l->finished_ns - l->started_ns) / 1e9;
+    qsort(l->probes, l->nprobes, sizeof *l->probes, by_value);
+    qsort(l->took_ns, (size_t)l->done, sizeof *l->took_ns, by_value);
     printf("{\"connections\": %d, \"in_flight\": %d, \"submits\": %ld, \"failed\": %ld, \"submits_per_second\": %.0f, "
+           "\"submit_p50_ms\": %.3f, \"submit_p99_ms\": %.3f, "
            "\"status_calls\": %zu, \"status_p50_ms\": %.3f, \"status_p99_ms\": %.3f}\n",
-           l.connections, in_flight, l.count, l.failed, (double)(l.count - l.failed) / seconds, l.nprobes,
-           percentile_ms(&l, 0.5), percentile_ms(&l, 0.99));
-    if (l.failed)
-        fprintf(stderr, "submit_load: %ld failed, the first: %s\n", l.failed, l.first_error);
+           l->connections, in_flight, l->count, l->failed, (double)(l->count - l->failed) / seconds,
+           percentile_ms(l->took_ns, (size_t)l->done, 0.5), percentile_ms(l->took_ns, (size_t)l->done, 0.99),
+           (size_t)l->nprobes, percentile_ms(l->probes, l->nprobes, 0.5), percentile_ms(l->probes, l->nprobes, 0.99));
+    if (l->failed)
+        fprintf(stderr, "submit_load: %ld failed, the first: %s\n", l->failed, l->first_error);
     /* The process ends here: the load's connections need no orderly end. */
     fflush(stdout);
-    _exit(l.failed ? 1 : 0);
+    _exit(l->failed ? 1 : 0);
 }
