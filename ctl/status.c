@@ -15,15 +15,18 @@ static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t n
         buf_printf(out, "  %-12s %s (%s)\n", what, clock_format(at_ms, at), format_ago(at_ms, now_ms, ago));
 }
 
-/* "2 (crash 1 of 10, oom 1 of 3 within 86400 s)" */
+/* "2 (crash 1 of 10, oom 1 of 3 within 24 h)" */
 static void put_losses(struct buf *out, const Titan__V1__Job *job)
 {
     buf_printf(out, "  %-12s %u", "restarts", job->restarts);
     for (size_t i = 0; i < job->n_losses; i++)
         buf_printf(out, "%s%s %u of %u", i ? ", " : " (", job->losses[i]->cause, job->losses[i]->count,
                    job->losses[i]->budget);
-    if (job->n_losses)
-        buf_printf(out, " within %llu s)", (unsigned long long)job->losses[0]->window_s);
+    uint64_t window = job->n_losses ? job->losses[0]->window_s : 0;
+    if (window && window % 3600 == 0)
+        buf_printf(out, " within %llu h)", (unsigned long long)window / 3600);
+    else if (window)
+        buf_printf(out, " within %llu s)", (unsigned long long)window);
     buf_puts(out, "\n");
 }
 

@@ -65,24 +65,6 @@ static void say_blocked(struct core *c, struct jobrec *j, uint32_t leaving, uint
                                        : NULL);
 }
 
-void plan_resize(struct core *c, struct jobrec *j)
-{
-    if (epoch_near_end(j))
-        return;
-    uint32_t leaving = seats_leaving(j);
-    bool too_many = j->n_seats > plan_most(j);
-    if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->replace_at)))
-        return; /* all who come, come at once */
-    uint32_t world = place_world(j, count_kept(j, WORKER_READY));
-    say_blocked(c, j, leaving, world);
-    if (world == 0 || (world == j->n_seats && leaving == 0) || (world < j->n_seats && leaving == 0 && !too_many))
-        return;
-    if (world == j->n_seats)
-        pause_members(c, j, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
-    else
-        pause_members(c, j, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
-}
-
 void plan_release(struct core *c, struct jobrec *j)
 {
     uint32_t kept = plan_kept(j), most = plan_most(j);
@@ -97,4 +79,33 @@ void plan_release(struct core *c, struct jobrec *j)
             kept--;
         }
     }
+}
+
+/* Who is no member and not wanted either goes at once: it would only hold a slot. */
+static bool has_surplus(struct jobrec *j)
+{
+    bool leaves = false;
+    for (size_t i = 0; i < j->n_workers && !leaves; i++)
+        leaves = j->workers[i]->state != WORKER_STOPPING && plan_leaves(j->workers[i]) && !job_member(j, j->workers[i]);
+    return leaves || (plan_kept(j) > plan_most(j) && j->n_seats <= plan_most(j));
+}
+
+void plan_resize(struct core *c, struct jobrec *j)
+{
+    if (epoch_near_end(j))
+        return;
+    if (j->n_leavers == 0 && has_surplus(j))
+        plan_release(c, j);
+    uint32_t leaving = seats_leaving(j);
+    bool too_many = j->n_seats > plan_most(j);
+    if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->replace_at)))
+        return; /* all who come, come at once */
+    uint32_t world = place_world(j, count_kept(j, WORKER_READY));
+    say_blocked(c, j, leaving, world);
+    if (world == 0 || (world == j->n_seats && leaving == 0) || (world < j->n_seats && leaving == 0 && !too_many))
+        return;
+    if (world == j->n_seats)
+        pause_members(c, j, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
+    else
+        pause_members(c, j, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
 }

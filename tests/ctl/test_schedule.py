@@ -196,8 +196,36 @@ def quarantined_node():
         c.ctl("cancel", job)
 
 
+def refused():
+    """what cannot be done is one line and an exit code, and changes nothing"""
+    with Daemon(None, "--slots", 2) as d:
+        node = json.loads(d.ok("-o", "json", "nodes"))["nodes"][0]["name"]
+        for code, words, *args in ((3, "no node 'nowhere'", "drain", "nowhere"), (3, "no node", "undrain", "nowhere"),
+                                   (3, "no node", "node", "forget", "nowhere"), (6, "connected", "node", "forget", node),
+                                   (2, "only forget", "node", "paint", node), (2, "--for", "drain", node, "--from", "+1h"),
+                                   (2, "no length of time", "drain", node, "--deadline", "soon"),
+                                   (2, "no point in time", "drain", node, "--from", "yesterday", "--for", "1h"),
+                                   (2, "over already", "drain", node, "--from", "2020-01-01", "--for", "1h"),
+                                   (2, "--lead", "drain", node, "--from", "+1h", "--for", "1h", "--deadline", "5m"),
+                                   (3, "no job", "checkpoint", "99"), (3, "no job", "resize", "99", "2"),
+                                   (2, "control character", "drain", node, "--reason", "a\tb"),
+                                   (2, "priority", "submit", "recipes/tiny.toml", "-p", "5000")):
+            done = d.ctl(*args)
+            assert done.code == code and words in done.err and done.err.count("\n") == 1, (args, done.code, done.err)
+        assert {n["state"] for n in json.loads(d.ok("-o", "json", "nodes"))["nodes"]} == {"ready"}
+        d.ok("drain", node, "--from", "+1h", "--for", "2h", "--reason", "power")
+        (planned,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
+        assert planned["state"] == "ready" and planned["reason"] == "power" and planned["window_from"], planned
+        d.kill()
+        d.start()
+        until("the agent is back", lambda: "ready" in d.ok("nodes"))
+        assert json.loads(d.ok("-o", "json", "nodes"))["nodes"][0]["window_until"] == planned["window_until"]
+        d.ok("undrain", node)
+        assert json.loads(d.ok("-o", "json", "nodes"))["nodes"][0]["window_until"] is None
+
+
 try:
     tap(resized_run_is_the_same_run, resize_is_checked_and_kept, checkpoints_on_request, drained_node, drain_deadline,
-        preemption, quarantined_node)
+        preemption, quarantined_node, refused)
 finally:
     shutil.rmtree(TEXT, ignore_errors=True)

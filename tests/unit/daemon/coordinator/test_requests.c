@@ -121,6 +121,33 @@ static void test_leaver_lost(void **state)
     close_bench(&b);
 }
 
+/* A worker on its way to a run that has been asked to stay small, and one on a node that is to be empty, go at once. */
+static void test_surplus_goes(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    submit(&b, 1, 1, 4);
+    ready(&b, 1, 1, 1);
+    ready(&b, 1, 1, 2);
+    progress(&b, 1, 1, 1, 1, 5);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_ids(told(&b, START, 2)->start->worker_ids, told(&b, START, 2)->start->n_worker_ids, 1, 3);
+    assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
+    assert_int_equal(told(&b, STOP, 2)->stop->worker_ids[0], 3);
+    assert_null(told(&b, PAUSE, 0));
+    exited(&b, 2, 1, 3, -1, "");
+    assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
+    assert_int_equal(told(&b, START, 2)->start->worker_ids[0], 4);
+    struct core_drain d = {.reason = ""};
+    batch_free(&b.out);
+    assert_int_equal(core_drain(b.core, "b", &d, at(&b), &b.out, NULL), TITAN_OK);
+    assert_int_equal(told(&b, STOP, 2)->stop->worker_ids[0], 4);
+    assert_null(told(&b, PAUSE, 0));
+    close_bench(&b);
+}
+
 static void test_resize_refused(void **state)
 {
     (void)state;
@@ -178,7 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shrink),         cmocka_unit_test(test_grow),         cmocka_unit_test(test_leaver_lost),
-        cmocka_unit_test(test_resize_refused), cmocka_unit_test(test_wish_is_kept),
+        cmocka_unit_test(test_resize_refused), cmocka_unit_test(test_surplus_goes), cmocka_unit_test(test_wish_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
