@@ -177,7 +177,7 @@ def quarantined_node():
             os.kill(started[-1]["detail"]["pid"], signal.SIGKILL)
         until("the node is in quarantine", lambda: c.nodes()["n1"] == "quarantined")
         assert "3 workers crashed there within 10 min" in c.ctl("nodes")
-        assert c.status(job)["world_size"] == 0
+        until("it waits", lambda: c.status(job)["world_size"] == 0)
         c.ctl("cancel", other)
         c.training(job, 1, 0)
         assert [e for e in c.events(job) if e["type"] == "worker.started"][-1]["node"] == "n2"
