@@ -94,10 +94,14 @@ void plan_resize(struct core *c, struct jobrec *j)
 {
     if (epoch_near_end(j))
         return;
-    if (j->n_leavers == 0 && has_surplus(j))
-        plan_release(c, j);
     uint32_t leaving = seats_leaving(j);
     bool too_many = j->n_seats > plan_most(j);
+    if (j->n_workers == j->n_seats && !leaving && !too_many) { /* after most reports */
+        say_job_blocked(c, j, NULL);
+        return;
+    }
+    if (j->n_leavers == 0 && has_surplus(j))
+        plan_release(c, j);
     if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->replace_at)))
         return; /* all who come, come at once */
     uint32_t world = place_world(j, count_kept(j, WORKER_READY));
