@@ -66,7 +66,8 @@ struct epoch {
     _Atomic(struct comm *) comm;     /* members and leavers; the control thread revokes it, and so its parts */
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     struct restore restore;
-    struct parts parts; /* of this epoch; the trainer's when they are sealed */
+    struct verified verified; /* the state it began with */
+    struct parts parts;       /* of this epoch; the trainer's when they are sealed */
     bool sealed;
     struct buddy *buddy; /* NULL: no copies are kept */
     struct plan *plan;
@@ -437,14 +438,12 @@ static titan_status open_part(struct epoch *e, int rank, struct train_state **re
 }
 
 /* A copy of the ward's part, and what keeps it up to date. */
-static titan_status keep_copy(struct epoch *e, struct titan_error *err)
+static titan_status open_copy(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const int world = e->view.world, shift = buddy_shift(e->view.nodes, world);
     const int ward = (e->view.rank - shift + world) % world;
 
-    if (!recipe_keeps_copies(t->recipe, world, mesh_group_size(&e->plan->mesh, GROUP_REPLICATE)))
-        return TITAN_OK;
     TRY(open_part(e, ward, &e->parts.ward, err));
     const struct program *wards = e->programs[program_kind(&e->plan->build, ward)];
     const struct buddy_options options = {.device = &t->device,
@@ -456,7 +455,17 @@ static titan_status keep_copy(struct epoch *e, struct titan_error *err)
                                           .abort_flag = t->members->ops->revoked(t->members),
                                           .wards = wards ? wards : e->program,
                                           .copy = e->parts.ward};
-    TRY(buddy_open(&options, &e->buddy, err));
+    return buddy_open(&options, &e->buddy, err);
+}
+
+static titan_status keep_copy(struct epoch *e, struct titan_error *err)
+{
+    const int replicas = mesh_group_size(&e->plan->mesh, GROUP_REPLICATE);
+
+    if (!recipe_keeps_copies(e->t->recipe, e->view.world, replicas))
+        return TITAN_OK;
+    if (!e->buddy)
+        TRY(open_copy(e, err));
     return buddy_seed(e->buddy, e->parts.own, err);
 }
 
@@ -494,10 +503,13 @@ static titan_status load_state(struct epoch *e, struct titan_error *err)
     struct trainer *t = e->t;
 
     TRY(open_parts(e, err));
-    TRY(restore_fill(&e->restore, e->plan->layout, e->parts.own, err));
-    TRY(failpoint("state.filled", err));
-    TRY(keep_copy(e, err));
-    TRY(failpoint("state.kept", err));
+    for (bool again = true; again;) {
+        TRY(restore_fill(&e->restore, e->plan->layout, e->parts.own, err));
+        TRY(failpoint("state.filled", err));
+        TRY(keep_copy(e, err));
+        TRY(failpoint("state.kept", err));
+        TRY(restore_verify(&e->restore, &e->plan->mesh, &e->parts, &e->verified, &again, err));
+    }
     titan_status status = pass_barrier(e, err);
     if (status == TITAN_OK)
         status = failpoint("state.passed", err);
@@ -524,7 +536,12 @@ static titan_status hand_over(struct epoch *e, struct titan_error *err)
     TRY(recover(e, err));
     TRY(mesh_build(t->recipe, e->view.world, &mesh, err));
     TRY(layout_of_recipe(t->recipe, t->model, &mesh, &cut, err));
-    titan_status status = restore_fill(&e->restore, cut, NULL, err);
+    titan_status status = TITAN_OK;
+    for (bool again = true; again && status == TITAN_OK;) {
+        status = restore_fill(&e->restore, cut, NULL, err);
+        if (status == TITAN_OK)
+            status = restore_verify(&e->restore, &mesh, &(struct parts){0}, &e->verified, &again, err);
+    }
     layout_close(cut);
     if (status == TITAN_OK)
         status = pass_barrier(e, err);
@@ -766,6 +783,36 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* A checkpoint is the time to look whether what is held twice is still the same. A copy that is not is made again;
+ * replicas that are not can only be told of. Every rank does the same. */
+static titan_status verify_copies(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct titan_error fault = {0};
+    struct verified v;
+
+    if (!e->buddy && mesh_group_size(&e->plan->mesh, GROUP_REPLICATE) == 1)
+        return TITAN_OK;
+    if (e->buddy)
+        TRY(buddy_sync(e->buddy, err));
+    const titan_status status =
+        verify_parts(&e->plan->mesh, &e->parts, 0, &t->device, e->comm_ops, e->comms[CHANNEL_WORLD], e->view.world,
+                     t->streams[STREAM_COMPUTE], &v, &fault);
+    if (status == TITAN_ECORRUPT) {
+        tlog_error(&t->log, "replicas have drifted apart", "step=%lu reason=\"%s\"", (unsigned long)e->parts.own->step,
+                   fault.msg);
+        return TITAN_OK;
+    }
+    if (status != TITAN_OK && err)
+        *err = fault;
+    TRY(status);
+    if (!v.copies_differ)
+        return TITAN_OK;
+    tlog_error(&t->log, "a keeper's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
+               (unsigned long)e->parts.own->step, v.why.msg);
+    return buddy_seed(e->buddy, e->parts.own, err);
+}
+
 static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -783,6 +830,7 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
     if (!atomic_load(&e->writer)) /* the recipe writes none: this one was ordered */
         TRY(open_writer(e, err));
     TRY(collect_checkpoint(e, false, err));
+    TRY(verify_copies(e, err));
     TRY(checkpoint_writer_start(atomic_load(&e->writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->writer_step = st->step;
     return TITAN_OK;
@@ -910,7 +958,8 @@ static void tell_ready(struct epoch *e, const int64_t at[])
     const struct state_ready ready = {.epoch = e->view.epoch,
                                       .step = e->parts.own->step,
                                       .rung = r->rung,
-                                      .bytes_moved = r->bytes_sent,
+                                      .bytes_moved = e->verified.bytes,
+                                      .params_hash = e->verified.parameters,
                                       .rolled_forward = r->rolled_forward,
                                       .connect_ms = ms(at[OPENING_BEGAN], at[OPENING_CONNECTED]),
                                       .plan_ms = ms(at[OPENING_CONNECTED], at[OPENING_PLANNED]),

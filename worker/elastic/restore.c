@@ -72,6 +72,26 @@ static titan_status roll_forward(struct restore *r, const double *report, struct
     return failpoint("state.finished", err);
 }
 
+/* Replicas that differ are no state to go on from. A copy that differs from its ward's part, which is here too, is not
+ * used, and the new epoch makes another. */
+static titan_status compare_parts(struct restore *r, struct titan_error *err)
+{
+    struct verified v;
+
+    const titan_status status = verify_parts(&r->from->mesh, &r->brought.parts, 0, r->device, r->ops, r->comm,
+                                             r->view->world + r->view->leavers, r->s, &v, err);
+    if (status == TITAN_ECORRUPT) { /* alike on all ranks */
+        tlog_error(r->log, "the members' memory is damaged", "reason=\"%s\"", err ? err->msg : "");
+        r->covered = false;
+        return TITAN_OK;
+    }
+    TRY(status);
+    if (v.copies_differ)
+        tlog_error(r->log, "a keeper's copy is damaged", "reason=\"%s\"", v.why.msg);
+    r->parameters = v.parameters;
+    return TITAN_OK;
+}
+
 titan_status restore_agree(struct restore *r, struct titan_error *err)
 {
     if (r->view->source != STATE_FROM_MEMORY)
@@ -86,7 +106,9 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     TRY(status);
     r->covered = true;
     TRY(failpoint("state.agreed", err));
-    return r->holdings.behind > 0 ? roll_forward(r, r->brought.report, err) : TITAN_OK;
+    if (r->holdings.behind > 0)
+        TRY(roll_forward(r, r->brought.report, err));
+    return compare_parts(r, err);
 }
 
 /* --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -173,6 +195,36 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     }
     r->rung = STATE_RUNG_INIT;
     return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->s, err) : TITAN_OK;
+}
+
+/* --- proof ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Alike on all ranks: they have the same numbers. */
+static titan_status compare_new(struct restore *r, const struct mesh *mesh, const struct parts *parts,
+                                struct verified *ret, struct titan_error *err)
+{
+    TRY(verify_parts(mesh, parts, r->bytes_sent, r->device, r->ops, r->comm, r->view->world + r->view->leavers, r->s,
+                     ret, err));
+    if (ret->copies_differ)
+        return titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);
+    if (r->covered && ret->parameters != r->parameters)
+        return titan_fail(err, TITAN_ECORRUPT, "parameters with hash %016lx became %016lx when the state moved",
+                          (unsigned long)r->parameters, (unsigned long)ret->parameters);
+    return TITAN_OK;
+}
+
+titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct parts *parts, struct verified *ret,
+                            bool *ret_again, struct titan_error *err)
+{
+    *ret_again = false;
+    const titan_status status = compare_new(r, mesh, parts, ret, err);
+    if (status != TITAN_ECORRUPT || !r->covered)
+        return status;
+    tlog_error(r->log, "state from memory is damaged", "reason=\"%s\"", err ? err->msg : "");
+    r->covered = false;
+    *ret_again = true;
+    return TITAN_OK;
 }
 
 void restore_clear(struct restore *r)

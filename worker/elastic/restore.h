@@ -1,14 +1,15 @@
 /* restore.h - the ladder (docs/membership.md): an epoch's state from the memory of its members, where that covers every
  * part; otherwise from the newest checkpoint that loads; otherwise from the beginning.
  *
- * In two calls, because the room for the new state is only wanted when an unfinished step is finished:
- * restore_agree, then restore_fill. Both are collective and come to the same rung on all ranks. */
+ * In several calls, because the room for the new state is only wanted when an unfinished step is finished:
+ * restore_agree, then restore_fill and restore_verify until that is content. All are collective and come to the same
+ * rung on all ranks. */
 #ifndef TITAN_WORKER_ELASTIC_RESTORE_H
 #define TITAN_WORKER_ELASTIC_RESTORE_H
 
 #include "base/log.h"
 #include "base/recipe.h"
-#include "worker/elastic/holdings.h"
+#include "worker/elastic/verify.h"
 
 struct restore {
     /* --- given */
@@ -31,6 +32,7 @@ struct restore {
     struct holdings holdings;
     bool covered; /* the members' memory covers every part */
     enum state_rung rung;
+    uint64_t parameters;    /* hash of the model's, as it was before the move */
     bool rolled_forward;    /* by anyone */
     uint64_t bytes_sent;    /* by this rank */
     char damaged[PATH_MAX]; /* checkpoint that was refused; "" = none */
@@ -42,6 +44,11 @@ titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUS
  * none loads. */
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
                           struct titan_error *err) TITAN_MUST_USE;
+/* What replicas and keepers have is the same, and what has moved is what was there. parts: of the new mesh, with the
+ * ward's copy filled; none: a leaver. *ret_again: it is not, and restore_fill takes a lower rung now. TITAN_ECORRUPT:
+ * there is none. *ret: hash of the parameters, bytes that all ranks have moved. */
+titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct parts *parts, struct verified *ret,
+                            bool *ret_again, struct titan_error *err) TITAN_MUST_USE;
 void restore_clear(struct restore *r);
 
 #endif

@@ -1,5 +1,6 @@
-/* holdings.h and transfer.h: from any mesh to any other, with replicas gone or not, with parts that only a keeper has,
- * with leavers, bit for bit; what is in place stays there; what is no whole state is refused by all alike. Ranks are
+/* holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that only a
+ * keeper has, with leavers, bit for bit; what is in place stays there; what is no whole state is refused by all alike;
+ * hashes are the same before and after, and a flipped bit is found. Ranks are
  * threads over a communicator whose sends wait to be received, so an order that could block does. TITAN_TEST_SEED
  * repeats a run. */
 #include <pthread.h>
@@ -18,6 +19,7 @@
 #include "tests/support/memory_device.h"
 #include "tests/support/random_layout.h"
 #include "worker/elastic/transfer.h"
+#include "worker/elastic/verify.h"
 
 #define OLD_MAX 24
 #define NEW_MAX 12
@@ -32,7 +34,7 @@ struct hub {
     pthread_cond_t changed;
     int world, arrived;
     unsigned turn;
-    char gathered[RANKS_MAX * 256];
+    char gathered[2][RANKS_MAX * 256]; /* of this turn and the one before, which some may still read */
     struct {
         const void *data; /* NULL: nothing is offered */
         size_t bytes;
@@ -61,10 +63,10 @@ static titan_status hub_gather(struct comm *c, void *recv, const void *send, siz
     const size_t bytes = count * dtype_bytes(dt);
     titan_status status = TITAN_OK;
     (void)s;
-    titan_assert(bytes * RANKS_MAX <= sizeof h->gathered);
+    titan_assert(bytes * RANKS_MAX <= sizeof h->gathered[0]);
     (void)pthread_mutex_lock(&h->lock);
     const unsigned turn = h->turn;
-    memcpy(h->gathered + (size_t)c->rank * bytes, send, bytes);
+    memcpy(h->gathered[turn % 2] + (size_t)c->rank * bytes, send, bytes);
     if (++h->arrived == h->world) {
         h->arrived = 0;
         h->turn++;
@@ -72,7 +74,7 @@ static titan_status hub_gather(struct comm *c, void *recv, const void *send, siz
     }
     while (h->turn == turn && status == TITAN_OK)
         status = await(h) ? TITAN_OK : TITAN_ETIMEDOUT;
-    memcpy(recv, h->gathered, bytes * (size_t)h->world);
+    memcpy(recv, h->gathered[turn % 2], bytes * (size_t)h->world);
     (void)pthread_mutex_unlock(&h->lock);
     return status;
 }
@@ -121,6 +123,7 @@ struct change {
     int holder[OLD_MAX];
     struct train_state *old[RANKS_MAX], *wards[RANKS_MAX], *fresh[RANKS_MAX];
     enum state_rung rung[RANKS_MAX];
+    struct verified before[RANKS_MAX], after[RANKS_MAX];
     int leavers;
     struct hub hub;
     struct comm comms[RANKS_MAX];
@@ -207,6 +210,13 @@ static void *member_main(void *arg)
     c->rung[m->rank] = h.rung;
     c->status[m->rank] =
         state_transfer(&h, &mine.parts, c->to, c->fresh[m->rank], &memory_device, &hub_ops, comm, NULL, &sent, err);
+    if (c->status[m->rank] == TITAN_OK)
+        c->status[m->rank] = verify_parts(&c->from->mesh, &mine.parts, sent, &memory_device, &hub_ops, comm,
+                                          c->hub.world, NULL, &c->before[m->rank], err);
+    const struct parts fresh = {.own = c->fresh[m->rank]};
+    if (c->status[m->rank] == TITAN_OK)
+        c->status[m->rank] = verify_parts(&c->to->mesh, &fresh, 0, &memory_device, &hub_ops, comm, c->hub.world, NULL,
+                                          &c->after[m->rank], err);
     holdings_clear(&h);
     return NULL;
 }
@@ -353,6 +363,9 @@ static void test_any_mesh_to_any_mesh(void **state)
                          c.errors[r].msg);
             check_fresh(&c, r);
             assert_int_equal(c.rung[r], expected_rung(&c));
+            assert_int_equal(c.before[r].parameters, c.after[r].parameters);
+            assert_int_equal(c.before[r].bytes, c.hub.sent);
+            assert_false(c.before[r].copies_differ);
         }
         rungs[expected_rung(&c)]++;
         sent += c.hub.sent;
@@ -439,12 +452,82 @@ static void test_no_whole_state(void **state)
     }
 }
 
+static void flip_bit(const struct change *c, struct train_state *s, unsigned *seed)
+{
+    struct piece *pieces = NULL;
+    int n;
+    assert_int_equal(layout_pieces(c->from, s->rank, s->values, s->biases, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    const struct piece *p = &pieces[random_below(seed, n)];
+    uint32_t *word = (uint32_t *)&p->data[random_below(seed, (int)(p->rows * p->cols))];
+    *word ^= 1u << random_below(seed, 32);
+    free(pieces);
+}
+
+static bool only_padding(const struct change *c, int a)
+{
+    struct piece *pieces = NULL;
+    int n;
+    assert_int_equal(layout_pieces(c->from, a, NULL, NULL, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    free(pieces);
+    return n == 0;
+}
+
+/* Two copies of a part in every combination, one bit of one of them wrong: both ranks are named, by all. */
+static void test_flipped_bit(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    int replicas = 0, copies = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        char words[2][32];
+        open_change(&c, &seed);
+        const struct mesh *m = &c.from->mesh;
+        if (m->world > c.to->mesh.world + c.leavers || m->world < 2) {
+            close_change(&c);
+            continue;
+        }
+        for (int a = 0; a < m->world; a++)
+            assert_true(place(&c, a, &seed));
+        int a = random_below(&seed, m->world);
+        while (only_padding(&c, a))
+            a = (a + 1) % m->world;
+        const int r = c.holder[a];
+        const bool copied = m->size[AXIS_DP_REPLICATE] == 1 || random_below(&seed, 2);
+        if (copied) { /* with another rank */
+            const int keeper = (a + 1) % m->world;
+            c.wards[c.holder[keeper]] = trained_state(c.from, a, false);
+            flip_bit(&c, random_below(&seed, 2) ? c.old[r] : c.wards[c.holder[keeper]], &seed);
+            (void)snprintf(words[1], sizeof words[1], "rank %d, holds", keeper);
+        } else {
+            flip_bit(&c, c.old[r], &seed);
+            (void)snprintf(words[1], sizeof words[1], "replicas");
+        }
+        (void)snprintf(words[0], sizeof words[0], copied ? "rank %d and" : "%d ", a);
+        run_change(&c);
+        for (int i = 0; i < c.to->mesh.world + c.leavers; i++) {
+            const bool replica_differs = c.status[i] == TITAN_ECORRUPT; /* also when it was the part with a copy */
+            const char *says = replica_differs ? c.errors[i].msg : c.before[i].why.msg;
+            assert_true(replica_differs || (c.status[i] == TITAN_OK && c.before[i].copies_differ));
+            assert_true(copied || replica_differs);
+            if (!strstr(says, replica_differs ? "replicas" : words[1]) || (!replica_differs && !strstr(says, words[0])))
+                fail_msg("'%s' and '%s' are not in: %s", words[0], words[1], says);
+            assert_int_equal(replica_differs, c.status[0] == TITAN_ECORRUPT);
+        }
+        replicas += !copied;
+        copies += copied;
+        close_change(&c);
+    }
+    assert_true(replicas > 0 && copies > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_mesh_to_any_mesh),
         cmocka_unit_test(test_in_place),
         cmocka_unit_test(test_no_whole_state),
+        cmocka_unit_test(test_flipped_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,189 @@
+/* verify.c - hashes of parts, and what they say of each other. */
+#include "worker/elastic/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* --- hashes ---------------------------------------------------------------------------------------------------------
+ */
+
+/* The finaliser of SplitMix64 (Steele, Lea and Flood 2014). */
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static uint64_t row_hash(uint64_t key, const float *x, int64_t first, int64_t n)
+{
+    uint64_t sum = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        uint64_t z =
+            (key + (uint64_t)(first + i) * UINT64_C(0x9e3779b97f4a7c15)) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
+        z = (z ^ (z >> 32)) * UINT64_C(0xbf58476d1ce4e5b9);
+        sum += z ^ (z >> 29);
+    }
+    return sum;
+}
+
+/* Of the first `tensors` specs. */
+static uint64_t pieces_hash(const struct piece *pieces, int n, int tensors)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < n; i++)
+        for (int64_t r = 0; pieces[i].tensor < tensors && r < pieces[i].rows; r++)
+            sum += row_hash(mix((uint64_t)pieces[i].tensor << 40 | (uint64_t)(pieces[i].row + r)),
+                            pieces[i].data + r * pieces[i].cols, pieces[i].col, pieces[i].cols);
+    return sum;
+}
+
+/* The rank of the first replica that holds the same. */
+static int first_replica(const struct mesh *mesh, int rank)
+{
+    int at[AXIS_COUNT];
+
+    mesh_coords(mesh, rank, at);
+    at[AXIS_DP_REPLICATE] = 0;
+    return mesh_rank(mesh, at);
+}
+
+static titan_status hash_values(const struct train_state *part, float *values, float *biases, struct part_hash *ret,
+                                struct titan_error *err)
+{
+    const struct layout *l = part->layout;
+    _cleanup_free_ struct piece *all = NULL, *owned = NULL;
+    int n_all, n_owned;
+
+    TRY(layout_pieces(l, part->rank, values, biases, NULL, NULL, &all, &n_all, err));
+    TRY(layout_owned_pieces(l, first_replica(&l->mesh, part->rank), values, biases, &owned, &n_owned, err));
+    *ret = (struct part_hash){.whole = pieces_hash(all, n_all, INT32_MAX),
+                              .parameters = pieces_hash(owned, n_owned, l->model->n_tensors)};
+    return TITAN_OK;
+}
+
+titan_status part_hash(const struct train_state *part, struct stream *s, struct part_hash *ret, struct titan_error *err)
+{
+    const int64_t n = state_snapshot_size(part->layout, part->rank);
+    _cleanup_free_ float *host = NULL;
+
+    if (part->device->info.host_memory) {
+        TRY(part->device->ops->stream_sync(s, err));
+        return hash_values(part, part->values, part->biases, ret, err);
+    }
+    host = malloc((size_t)(n + 1) * sizeof *host);
+    if (!host)
+        return titan_fail(err, TITAN_ENOMEM, "state: no host memory to take its hash");
+    TRY(state_snapshot(part, host, s, err));
+    return hash_values(part, host, host + 3 * part->total, ret, err);
+}
+
+/* --- comparison -----------------------------------------------------------------------------------------------------
+ */
+
+/* 64 bits in doubles, exactly. */
+struct halves {
+    double low, high;
+};
+
+static struct halves halve(uint64_t x)
+{
+    return (struct halves){(double)(uint32_t)x, (double)(x >> 32)};
+}
+
+static uint64_t join(struct halves h)
+{
+    return (uint64_t)h.high << 32 | (uint64_t)h.low;
+}
+
+/* What a rank says of a part that it has; rank -1: it has none. */
+struct claim {
+    double rank;
+    struct halves whole, parameters;
+};
+
+struct statement {
+    struct claim own, ward;
+    struct halves bytes;
+};
+
+static titan_status claim(const struct train_state *part, struct stream *s, struct claim *ret, struct titan_error *err)
+{
+    struct part_hash h = {0};
+
+    if (part)
+        TRY(part_hash(part, s, &h, err));
+    *ret = (struct claim){part ? part->rank : -1, halve(h.whole), halve(h.parameters)};
+    return TITAN_OK;
+}
+
+static bool same(const struct claim *a, const struct claim *b)
+{
+    return join(a->whole) == join(b->whole) && join(a->parameters) == join(b->parameters);
+}
+
+/* known: of every first replica's rank, who has said it; grows. */
+static titan_status compare_own(const struct mesh *mesh, const struct statement *all, int ranks,
+                                const struct claim **known, struct titan_error *err)
+{
+    for (int i = 0; i < ranks; i++) {
+        const struct claim *c = &all[i].own;
+        if (c->rank < 0 || c->rank >= mesh->world)
+            continue;
+        const struct claim **first = &known[first_replica(mesh, (int)c->rank)];
+        if (!*first)
+            *first = c;
+        else if (!same(*first, c))
+            return titan_fail(err, TITAN_ECORRUPT, "the states of ranks %.0f and %.0f differ: they are replicas",
+                              (*first)->rank, c->rank);
+    }
+    return TITAN_OK;
+}
+
+static void compare_copies(const struct mesh *mesh, const struct statement *all, int ranks, const struct claim **known,
+                           struct verified *ret)
+{
+    for (int i = 0; i < ranks; i++) {
+        const struct claim *c = &all[i].ward;
+        if (c->rank < 0 || c->rank >= mesh->world)
+            continue;
+        const struct claim **first = &known[first_replica(mesh, (int)c->rank)];
+        if (!*first) {
+            *first = c;
+        } else if (!same(*first, c) && !ret->copies_differ) {
+            ret->copies_differ = true;
+            (void)titan_fail(&ret->why, TITAN_ECORRUPT,
+                             "the state of rank %.0f and the copy of it that its keeper, rank %.0f, holds differ",
+                             c->rank, all[i].own.rank);
+        }
+    }
+}
+
+titan_status verify_parts(const struct mesh *mesh, const struct parts *mine, uint64_t bytes,
+                          const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int ranks,
+                          struct stream *s, struct verified *ret, struct titan_error *err)
+{
+    struct statement me = {.bytes = halve(bytes)};
+    _cleanup_free_ struct statement *all = calloc((size_t)ranks, sizeof *all);
+    _cleanup_free_ const struct claim **known = calloc((size_t)mesh->world, sizeof *known);
+
+    if (!all || !known)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    TRY(claim(mine->own, s, &me.own, err));
+    TRY(claim(mine->ward, s, &me.ward, err));
+    TRY(gather_doubles(device, ops, comm, ranks, &me.own.rank, sizeof me / sizeof(double), &all[0].own.rank, s, err));
+    *ret = (struct verified){0};
+    TRY(compare_own(mesh, all, ranks, known, err));
+    compare_copies(mesh, all, ranks, known, ret);
+    for (int r = 0; r < mesh->world; r++)
+        ret->parameters += known[r] ? join(known[r]->parameters) : 0;
+    for (int i = 0; i < ranks; i++)
+        ret->bytes += join(all[i].bytes);
+    return TITAN_OK;
+}
