@@ -345,13 +345,33 @@ static void each_of_job(struct sim_agent *a, uint64_t job, uint64_t epoch, bool 
             say_quiesced(a, &a->workers[i], paused);
 }
 
-static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
+/* Unpacked. A large message is the order to form an epoch, which is the same for all: it is unpacked once. */
+static Titan__Internal__CoordinatorMessage *unpack(const uint8_t *bytes, size_t n, bool *ret_kept)
 {
+    static Titan__Internal__CoordinatorMessage *kept;
+    static struct buf kept_bytes;
+    *ret_kept = n > 4096;
+    if (*ret_kept && n == kept_bytes.len && !memcmp(bytes, kept_bytes.data, n))
+        return kept;
     Titan__Internal__CoordinatorMessage *m = titan__internal__coordinator_message__unpack(NULL, n, bytes);
     if (!m) {
         fprintf(stderr, "agents: a message that is none\n");
         exit(1);
     }
+    if (*ret_kept) {
+        if (kept)
+            titan__internal__coordinator_message__free_unpacked(kept, NULL);
+        kept = m;
+        buf_clear(&kept_bytes);
+        put_bytes(&kept_bytes, bytes, n);
+    }
+    return m;
+}
+
+static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
+{
+    bool kept;
+    Titan__Internal__CoordinatorMessage *m = unpack(bytes, n, &kept);
     sim.received++;
     if (m->term > sim.term)
         sim.term = m->term;
@@ -389,7 +409,8 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
     default:
         break;
     }
-    titan__internal__coordinator_message__free_unpacked(m, NULL);
+    if (!kept)
+        titan__internal__coordinator_message__free_unpacked(m, NULL);
 }
 
 /* --- the connection

@@ -120,9 +120,13 @@ def measure(n):
             before = agents.ask("stats")
             out["steady_percent"] = share_of_core(c)
             after = agents.ask("stats")
+            print(f"# at rest {out['idle_percent']:.1f} %, with a job {out['steady_percent']:.1f} % of a core", flush=True)
             out["messages_per_s"] = (after["sent"] + after["received"] - before["sent"] - before["received"]) / QUIET_S
             out["beat_ms"] = after["beat_ms"]
-            out["storms"] = [storm(c, agents, n, job) for _ in range(STORMS)]
+            out["storms"] = []
+            for _ in range(STORMS):
+                out["storms"].append(storm(c, agents, n, job))
+                print(f"# storm: {out['storms'][-1]}", flush=True)
             out["memory_mib"] = c.rss_mib()
             since = c.rows("SELECT max(id) AS id FROM events")[0]["id"]
             sessions = agents.ask("stats")["connects"]
