@@ -193,6 +193,8 @@ void coord_start(void)
                                    .form_ms = 5000,
                                    .stall_ms = 3000,
                                    .stop_ms = 1000,
+                                   .away_ms = 600,
+                                   .delegate_lease_ms = S->plan->lease_ms,
                                    .quarantine_crashes = S->plan->quarantine ? 3 : CORE_NO_QUARANTINE,
                                    .starve_ms = 4000};
     c->life++;

@@ -38,21 +38,23 @@ static void take_status(struct image_job *j, const struct change *c)
 static void add_epoch(struct image_job *j, const struct change *c)
 {
     const struct epoch *e = &c->epoch;
-    CHECK("sim", e->number < SIM_EPOCHS && e->world_size + e->leavers <= SIM_RANKS,
-          "more epochs than the simulator keeps");
-    CHECK("I1", j->epochs[e->number].state == EPOCH_NONE, "epoch %llu of job %llu is made twice", LL(e->number),
+    CHECK("sim", e->world_size + e->leavers <= SIM_RANKS, "more epochs than the simulator keeps");
+    size_t slot = epoch_slot(e->job_id, e->number);
+    CHECK("I1", j->epochs[slot].state == EPOCH_NONE, "epoch %llu of job %llu is made twice", LL(e->number),
           LL(j->job.id));
-    for (uint64_t n = e->number - 1; n > 0; n--)
-        CHECK("I1", j->epochs[n].state == EPOCH_REVOKED || j->epochs[n].state == EPOCH_ENDED,
-              "epoch %llu of job %llu is made while %llu lives", LL(e->number), LL(j->job.id), LL(n));
-    struct epoch *copy = &j->epochs[e->number];
+    for (size_t n = 1; n < S->n_numbers[e->job_id]; n++)
+        CHECK("I1",
+              j->epochs[n].number >= e->number || j->epochs[n].state == EPOCH_NONE ||
+                  j->epochs[n].state == EPOCH_REVOKED || j->epochs[n].state == EPOCH_ENDED,
+              "epoch %llu of job %llu is made while %llu lives", LL(e->number), LL(j->job.id), LL(j->epochs[n].number));
+    struct epoch *copy = &j->epochs[slot];
     *copy = *e;
     copy->state = EPOCH_FORMING;
-    copy->workers = j->members[e->number];
-    memcpy(j->members[e->number], e->workers, (e->world_size + e->leavers) * sizeof(uint64_t));
+    copy->workers = j->members[slot];
+    memcpy(j->members[slot], e->workers, (e->world_size + e->leavers) * sizeof(uint64_t));
     copy->delegate = "";
-    (void)snprintf(j->paths[e->number], sizeof(j->paths[0]), "%s", e->checkpoint ? e->checkpoint : "");
-    copy->checkpoint = j->paths[e->number];
+    (void)snprintf(j->paths[slot], sizeof(j->paths[0]), "%s", e->checkpoint ? e->checkpoint : "");
+    copy->checkpoint = j->paths[slot];
     j->newest = e->number;
     totals->epochs++;
     must_include(copy);
@@ -136,7 +138,7 @@ static void take_reason(struct image_job *j, const struct change *c)
     if (strncmp(j->reason, "waiting", 7) != 0)
         return;
     totals->waits++;
-    enum epoch_state epoch = j->epochs[j->job.status.epoch].state;
+    enum epoch_state epoch = j->epochs[epoch_slot(j->job.id, j->job.status.epoch)].state;
     CHECK("I11", epoch != EPOCH_FORMING && epoch != EPOCH_RUNNING, "job %llu waits while it trains: %s", LL(c->job.id),
           j->reason);
 }
@@ -166,11 +168,11 @@ static void move_run(struct image_job *j, const struct change *c)
 
 static void move_epoch(struct image_job *j, const struct change *c)
 {
-    CHECK("I1", c->epoch.number < SIM_EPOCHS, "epoch %llu", LL(c->epoch.number));
-    struct epoch *e = &j->epochs[c->epoch.number];
+    struct epoch *e = &j->epochs[epoch_slot(c->epoch.job_id, c->epoch.number)];
     CHECK("I6", sm_allowed(&epoch_sm, (int)e->state, (int)c->epoch.state), "epoch %s -> %s",
           sm_name(&epoch_sm, (int)e->state), sm_name(&epoch_sm, (int)c->epoch.state));
     e->state = c->epoch.state;
+    j->complete[e - j->epochs] |= e->state == EPOCH_RUNNING;
 }
 
 static void take_policy(const struct change *c)
@@ -202,6 +204,7 @@ static void take_loss(const struct change *c)
 
 static void take_origin(const struct change *c)
 {
+    job_of(c->epoch_origin.job_id)->complete[epoch_slot(c->epoch_origin.job_id, c->epoch_origin.number)] = true;
     must_originate(c->epoch_origin.job_id, c->epoch_origin.number, &c->epoch_origin.is);
 }
 
@@ -280,6 +283,33 @@ static int newer(const void *a, const void *b)
     return x->step < y->step ? 1 : -1;
 }
 
+static int lower_number(const void *a, const void *b)
+{
+    const struct core_saved_base *x = a, *y = b;
+    return x->epoch < y->epoch ? -1 : 1;
+}
+
+/* Epochs to count by: the newest complete one and those since; and who of the job nobody could say the end of. */
+static void restore_bases(int id, const struct image_job *j, struct core_saved_job *saved)
+{
+    static struct core_saved_base bases[SIM_EPOCHS];
+    static struct worker lost[SIM_WORKERS];
+    uint64_t first = 0;
+    for (size_t n = 1; n < S->n_numbers[id]; n++)
+        if (j->complete[n])
+            first = MAX(first, j->epochs[n].number);
+    for (size_t n = 1; n < S->n_numbers[id]; n++)
+        if (j->epochs[n].state != EPOCH_NONE && j->epochs[n].number >= first)
+            bases[saved->n_bases++] =
+                (struct core_saved_base){j->epochs[n].number, j->epochs[n].world_size, j->members[n]};
+    qsort(bases, saved->n_bases, sizeof(*bases), lower_number);
+    for (uint64_t w = 1; w <= S->image.last_worker; w++)
+        if (S->image.workers[w].w.job_id == (uint64_t)id && S->image.workers[w].w.state == WORKER_LOST)
+            lost[saved->n_lost++] = S->image.workers[w].w;
+    saved->bases = bases;
+    saved->lost = lost;
+}
+
 static void restore_job(struct core *core, int id, struct core_time now)
 {
     static struct worker live[SIM_WORKERS];
@@ -294,20 +324,23 @@ static void restore_job(struct core *core, int id, struct core_time now)
         if (S->image.ckpts[k].c.job_id == (uint64_t)id && S->image.ckpts[k].state == CHECKPOINT_COMMITTED)
             ckpts[saved.n_checkpoints++] = S->image.ckpts[k].c;
     qsort(ckpts, saved.n_checkpoints, sizeof(*ckpts), newer);
-    const struct epoch *e = j->job.status.epoch ? &j->epochs[j->job.status.epoch] : NULL;
+    const struct epoch *e = j->job.status.epoch ? &j->epochs[epoch_slot((uint64_t)id, j->job.status.epoch)] : NULL;
     saved.job.reason = j->reason;
     saved.workers = live;
     saved.checkpoints = ckpts;
     saved.epoch = e;
     if (e && e->source_epoch) {
-        saved.holders = j->members[e->source_epoch];
-        saved.n_holders = j->epochs[e->source_epoch].world_size;
+        size_t source = epoch_slot((uint64_t)id, e->source_epoch);
+        saved.holders = j->members[source];
+        saved.n_holders = j->epochs[source].world_size;
     }
     for (size_t i = 0; i < S->image.n_losses && j->job.spec.restart_window_s; i++)
         if (S->image.losses[i].job_id == (uint64_t)id &&
             S->image.losses[i].at_ms >= now.wall_ms - (int64_t)j->job.spec.restart_window_s * 1000)
             losses[saved.n_losses++] = S->image.losses[i];
     saved.losses = losses;
+    if (e)
+        restore_bases(id, j, &saved);
     core_restore_job(core, &saved, now);
 }
 

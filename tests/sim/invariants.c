@@ -19,10 +19,22 @@
 /* --- orders ---------------------------------------------------------------------------------------------------------
  */
 
+size_t epoch_slot(uint64_t job, uint64_t epoch)
+{
+    CHECK("sim", job >= 1 && job <= SIM_JOBS, "job %llu", LL(job));
+    size_t n = S->n_numbers[job] ? S->n_numbers[job] : 1; /* the first is that of no epoch */
+    for (size_t i = 0; i < n; i++)
+        if (S->numbers[job][i] == epoch)
+            return i;
+    CHECK("sim", n < SIM_EPOCHS, "more epochs than the simulator keeps");
+    S->numbers[job][n] = epoch;
+    S->n_numbers[job] = n + 1;
+    return n;
+}
+
 static struct told *told_of(uint64_t job, uint64_t epoch)
 {
-    CHECK("sim", job >= 1 && job <= SIM_JOBS && epoch < SIM_EPOCHS, "job %llu, epoch %llu", LL(job), LL(epoch));
-    return &S->told[job][epoch];
+    return &S->told[job][epoch_slot(job, epoch)];
 }
 
 static void first_told(struct told *t, const Titan__Internal__FormEpoch *f)
@@ -57,8 +69,8 @@ void must_told(const coord_message *m)
     const struct image_job *j = &S->image.jobs[f->job_id];
     CHECK("sim", f->n_members <= SIM_WORLD && f->n_leavers <= SIM_WORLD && f->n_state_holders <= SIM_WORLD,
           "size of an epoch");
-    CHECK("I1", j->epochs[f->epoch].state != EPOCH_NONE, "epoch %llu of job %llu is told before it is stored",
-          LL(f->epoch), LL(f->job_id));
+    CHECK("I1", j->epochs[epoch_slot(f->job_id, f->epoch)].state != EPOCH_NONE,
+          "epoch %llu of job %llu is told before it is stored", LL(f->epoch), LL(f->job_id));
     CHECK("I1", f->comm_id.len == 16, "communicator id of %zu bytes", f->comm_id.len);
     if (!t->seen)
         first_told(t, f);
@@ -93,13 +105,14 @@ static const struct comm *comm_that_started(uint64_t job, uint64_t epoch)
 void must_fall(struct image_job *j, const struct job_status *s)
 {
     const struct comm *c = comm_that_started(j->job.id, s->epoch);
-    bool memory = j->epochs[s->epoch].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    bool memory = j->epochs[epoch_slot(j->job.id, s->epoch)].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     CHECK("I3", memory ? c && c->rung <= RUNG_CHECKPOINT : s->world_size > 0,
           "job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
           LL(j->job.status.step), LL(s->step), LL(s->epoch));
-    CHECK("I3", !j->fell[s->epoch], "job %llu step falls from %llu to %llu once more in epoch %llu", LL(j->job.id),
-          LL(j->job.status.step), LL(s->step), LL(s->epoch));
-    j->fell[s->epoch] = true;
+    CHECK("I3", !j->fell[epoch_slot(j->job.id, s->epoch)],
+          "job %llu step falls from %llu to %llu once more in epoch %llu", LL(j->job.id), LL(j->job.status.step),
+          LL(s->step), LL(s->epoch));
+    j->fell[epoch_slot(j->job.id, s->epoch)] = true;
 }
 
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin)
@@ -190,10 +203,11 @@ void must_include(const struct epoch *e)
     for (uint32_t i = 0; i < e->world_size + e->leavers; i++)
         if (S->procs[e->workers[i]].alive)
             named[n_named++] = e->workers[i];
-    for (uint64_t epoch = 1; epoch < e->number; epoch++) {
+    for (size_t i = 1; i < S->n_numbers[e->job_id]; i++) {
+        uint64_t epoch = S->numbers[e->job_id][i];
         struct holding found, all;
         bool replica, rolled;
-        if (!promised(there, n_there, e->job_id, epoch) ||
+        if (epoch >= e->number || !promised(there, n_there, e->job_id, epoch) ||
             !must_cover(there, n_there, epoch, &all, &replica, &rolled) || all.step != l->top ||
             all.content != l->content[l->top])
             continue;
@@ -207,13 +221,15 @@ static void forget_steps_above(const struct comm *c, struct ledger *l)
 {
     struct holding found;
     bool replica, rolled;
-    for (uint64_t epoch = 1; epoch < c->epoch; epoch++)
+    for (size_t i = 1; i < S->n_numbers[c->job]; i++) {
+        uint64_t epoch = S->numbers[c->job][i];
         CHECK("I3",
-              !promised(c->workers, c->ranks, c->job, epoch) ||
+              epoch >= c->epoch || !promised(c->workers, c->ranks, c->job, epoch) ||
                   !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step < l->top ||
                   found.content != l->content[l->top],
               "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
               LL(c->epoch), LL(c->target.step), LL(l->top));
+    }
     TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));
     totals->rolled_back += l->top - c->target.step;
     l->top = c->target.step;

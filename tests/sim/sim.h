@@ -115,8 +115,9 @@ struct plan {
     enum store_kind store;
     usec backup_at;
     bool quarantine;
-    bool late_cancel; /* of a job that has just ended */
-    usec quiet_at;    /* every fault is over */
+    uint32_t lease_ms; /* of delegates; 0 = there are none */
+    bool late_cancel;  /* of a job that has just ended */
+    usec quiet_at;     /* every fault is over */
     struct fault faults[SIM_FAULTS];
     int n_faults;
 };
@@ -194,11 +195,12 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(from_memory)                                                                                                     \
     X(rung_memory)                                                                                                     \
     X(rung_replica)                                                                                                    \
-    X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits)                  \
-        X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part)            \
-            X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates)        \
-                X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams)   \
-                    X(leases_over) X(started_again) X(syncs_failed) X(old_stores)
+    X(rung_buddy)                                                                                                      \
+    X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives)           \
+        X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) \
+            X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs)       \
+                X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams) X(leases_over) X(started_again)    \
+                    X(syncs_failed) X(old_stores)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -257,7 +259,7 @@ struct image_job {
     enum run_state run_state;
     struct epoch epochs[SIM_EPOCHS];
     uint64_t members[SIM_EPOCHS][2 * SIM_WORLD];
-    bool fell[SIM_EPOCHS];
+    bool fell[SIM_EPOCHS], complete[SIM_EPOCHS]; /* all by slot, as the epochs */
     char paths[SIM_EPOCHS][64];
     uint64_t newest; /* epoch */
     uint32_t counted, failed_epochs;
@@ -459,6 +461,8 @@ struct ledger {
     uint64_t content[SIM_STEPS + 1], epoch[SIM_STEPS + 1];
     uint64_t newest; /* epoch that has started from some state */
 };
+/* Epochs' numbers have gaps: where this one is kept; 0 for no epoch. */
+size_t epoch_slot(uint64_t job, uint64_t epoch);
 /* The stored step of a job falls. */
 void must_fall(struct image_job *j, const struct job_status *s);
 /* What is stored about where an epoch's state came from. */
@@ -530,6 +534,8 @@ struct sim {
     uint32_t kill_at_agree, kill_at_seal; /* armed: whom to kill at the next such barrier; 0 = not */
     bool leases;                          /* the coordinator gives them: runs on the far side of a cut stop */
     struct told told[SIM_JOBS + 1][SIM_EPOCHS];
+    uint64_t numbers[SIM_JOBS + 1][SIM_EPOCHS]; /* of epochs, by slot */
+    size_t n_numbers[SIM_JOBS + 1];
     struct ledger ledgers[SIM_JOBS + 1];
     struct disk_ckpt ckpts[SIM_CKPTS];
     int n_ckpts;
