@@ -123,7 +123,8 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
         for (uint32_t i = 0; i < base->n; i++) {
             const struct base_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
-            if (m->told || !m->node || counted_on(w))
+            /* A node that is there has told who lives on it; who is not in our books any more has been stopped. */
+            if (m->told || !m->node || counted_on(w) || (!w && m->node->session))
                 continue;
             unknown++;
             q->node = m->node;

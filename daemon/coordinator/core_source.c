@@ -21,14 +21,23 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* The newest epoch that anybody holds sealed; 0 = none. Members of other epochs than the last one and its source are
- * not known any more, and nobody who counts can hold one. */
+/* An epoch whose members are kept: the newest complete one, those since, and the source of the last. */
+static const struct base *base_of(const struct jobrec *j, uint64_t epoch)
+{
+    for (size_t b = 0; b < j->n_bases; b++)
+        if (j->bases[b].epoch == epoch)
+            return &j->bases[b];
+    return NULL;
+}
+
+/* The newest epoch that anybody holds sealed; 0 = none. Nobody who counts can hold one whose members are not known any
+ * more. */
 static uint64_t newest_sealed(const struct jobrec *j)
 {
     uint64_t newest = 0;
     for (size_t i = 0; i < j->n_workers; i++) {
         const struct workrec *w = j->workers[i];
-        bool known = w->sealed == j->status.epoch || w->sealed == j->source_epoch;
+        bool known = w->sealed == j->status.epoch || w->sealed == j->source_epoch || base_of(j, w->sealed);
         if (w->state == WORKER_READY && !w->away && known && w->sealed > newest)
             newest = w->sealed;
     }
@@ -76,11 +85,12 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
 {
     if (epoch && epoch == j->source_epoch)
         return; /* the same as for the epoch before, which was never sealed */
-    j->n_holders = epoch ? j->n_seats : 0;
+    const struct base *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
+    j->n_holders = !epoch ? 0 : base ? base->n : j->n_seats;
     j->holders = realloc(j->holders, (j->n_holders + 1) * sizeof(*j->holders));
     titan_assert(j->holders);
     for (size_t i = 0; i < j->n_holders; i++)
-        j->holders[i] = j->seats[i].worker_id;
+        j->holders[i] = base ? base->members[i].worker_id : j->seats[i].worker_id;
 }
 
 void source_choose(struct jobrec *j)

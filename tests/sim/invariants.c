@@ -217,7 +217,7 @@ void must_include(const struct epoch *e)
     }
 }
 
-static void forget_steps_above(const struct comm *c, struct ledger *l)
+static void check_forgotten(const struct comm *c, const struct ledger *l)
 {
     struct holding found;
     bool replica, rolled;
@@ -230,9 +230,6 @@ static void forget_steps_above(const struct comm *c, struct ledger *l)
               "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
               LL(c->epoch), LL(c->target.step), LL(l->top));
     }
-    TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));
-    totals->rolled_back += l->top - c->target.step;
-    l->top = c->target.step;
 }
 
 void must_start(struct comm *c)
@@ -251,7 +248,7 @@ void must_start(struct comm *c)
           "job %llu epoch %llu starts from another step %llu than was committed", LL(c->job), LL(c->epoch),
           LL(c->target.step));
     if (c->target.step < l->top)
-        forget_steps_above(c, l);
+        check_forgotten(c, l);
 }
 
 uint64_t must_commit(const struct proc *p, const struct comm *c)
@@ -263,6 +260,12 @@ uint64_t must_commit(const struct proc *p, const struct comm *c)
     CHECK("sim", step <= SIM_STEPS, "step %llu", LL(step));
     if (c->epoch < l->newest)
         return content; /* it stood still behind the barrier and nobody hears of it */
+    /* The first step after a fall: only now the others are gone. */
+    if (step <= l->top && l->epoch[step] != c->epoch && step == c->target.step + 1) {
+        TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));
+        totals->rolled_back += l->top - c->target.step;
+        l->top = c->target.step;
+    }
     CHECK("I3", p->sealed.content == l->content[step - 1], "worker %llu goes on from another step %llu", LL(p->id),
           LL(step - 1));
     CHECK("I4", step <= l->top + 1, "worker %llu makes step %llu after %llu", LL(p->id), LL(step), LL(l->top));
