@@ -224,6 +224,8 @@ void coord_kill(usec restart_after, bool power)
     c->pending = NULL;
     if (restart_after < 0)
         return;
+    if (S->store.old) /* another start would be in a term that nobody has seen: the right one is put back first */
+        store_swap();
     store_reboot(power);
     cluster_continue(TARGET_COORD, SIM_COORD); /* what waited for it finds another life */
     net_coord_gone();

@@ -158,9 +158,10 @@ static void false_name(const struct fault *f)
 static void on_right_store(const struct ev *e)
 {
     (void)e;
+    if (!S->store.old)
+        return;
     TRACE("the right store is back");
     coord_kill(0, false);
-    store_swap();
 }
 
 static void on_old_store(const struct ev *e)

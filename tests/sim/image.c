@@ -57,7 +57,8 @@ static void add_epoch(struct image_job *j, const struct change *c)
     copy->checkpoint = j->paths[slot];
     j->newest = e->number;
     totals->epochs++;
-    if (!e->delegate || !*e->delegate) /* agents have formed that one, with whom they reached */
+    j->delegated[slot] = e->delegate && *e->delegate;
+    if (!j->delegated[slot]) /* agents have formed that one, with whom they reached */
         must_include(copy);
     CHECK("I11", world_set_has(&j->job.spec.worlds, e->world_size), "epoch of a forbidden size %u", e->world_size);
 }

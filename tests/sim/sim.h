@@ -196,11 +196,12 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(rung_memory)                                                                                                     \
     X(rung_replica)                                                                                                    \
     X(rung_buddy)                                                                                                      \
-    X(rung_checkpoint) X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives)           \
-        X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) \
-            X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs)       \
-                X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams) X(leases_over) X(started_again)    \
-                    X(syncs_failed) X(old_stores)
+    X(rung_checkpoint)                                                                                                 \
+    X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions)   \
+        X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn)        \
+            X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls)      \
+                X(kills) X(promises) X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed)         \
+                    X(old_stores)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -259,7 +260,7 @@ struct image_job {
     enum run_state run_state;
     struct epoch epochs[SIM_EPOCHS];
     uint64_t members[SIM_EPOCHS][2 * SIM_WORLD];
-    bool fell[SIM_EPOCHS], complete[SIM_EPOCHS]; /* all by slot, as the epochs */
+    bool fell[SIM_EPOCHS], complete[SIM_EPOCHS], delegated[SIM_EPOCHS]; /* all by slot, as the epochs */
     char paths[SIM_EPOCHS][64];
     uint64_t newest; /* epoch */
     uint32_t counted, failed_epochs;
