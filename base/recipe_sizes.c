@@ -155,7 +155,8 @@ static int full_gradients(const struct recipe *r, int64_t m)
  *                               fsdp_reshard_after_forward = "never" all of them
  *   activations  see there
  *   snapshot     12 P/W         copy in host memory that a checkpoint is written from; not on a GPU
- *   base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers
+ *   copy         16 P/W         of another worker's masters and moments, and its gradients (recipe_keeps_copies); in
+ * the host's memory, so not on a GPU base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers
  *
  * The planner of the worker knows each buffer; this is what submit can say without it. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
@@ -177,9 +178,10 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
     double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
+    double copy = recipe_keeps_copies(r, (int)world, (int)m.dp_replicate) && !gpu ? 16 * shard : 0;
     double state = (r->training.enable_cpu_offload && gpu ? 0 : 12) + s;
-    double bytes =
-        state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + (gpu ? 0x1p30 : 0x1p26);
+    double bytes = state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + copy +
+                   (gpu ? 0x1p30 : 0x1p26);
     return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;
 }
 

@@ -364,8 +364,3 @@ titan_status buddy_sync(struct buddy *b, struct titan_error *err)
 {
     return b->ops->stream_sync(b->keeping, err);
 }
-
-uint64_t buddy_memory(int64_t total)
-{
-    return 4 * (uint64_t)total * sizeof(float);
-}

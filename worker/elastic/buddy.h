@@ -57,7 +57,4 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
 /* Until the copy has its update. */
 titan_status buddy_sync(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
 
-/* Host memory that keeping takes on a rank, bytes: the copy of a part of `total` elements and its gradients. */
-uint64_t buddy_memory(int64_t total);
-
 #endif

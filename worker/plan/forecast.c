@@ -93,6 +93,7 @@ static void fill(struct forecast *f, const struct simulation *s)
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
         measure_memory(m, k->program, &f->memory[i]);
+        f->memory[i].bytes[MEMORY_HOST] += plan_copy_bytes(f->plan);
         measure_time(k, s->step, &f->time[i]);
         measure_bytes(k, f->bytes[i]);
         f->actions = MAX(f->actions, k->program->n_actions);

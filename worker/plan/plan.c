@@ -250,6 +250,18 @@ titan_status plan_programs(const struct plan *plan, struct program ***ret, struc
     return TITAN_OK;
 }
 
+size_t plan_copy_bytes(const struct plan *plan)
+{
+    const int replicas = mesh_group_size(&plan->mesh, GROUP_REPLICATE);
+    int64_t most = 0;
+
+    if (!recipe_keeps_copies(plan->opt.recipe, plan->mesh.world, replicas))
+        return 0;
+    for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
+        most = MAX(most, plan->layout->total[p]);
+    return 4 * (size_t)most * sizeof(float);
+}
+
 void plan_free_programs(const struct plan *plan, struct program **programs)
 {
     for (int k = 0; programs && k < plan->kinds; k++)

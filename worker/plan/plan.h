@@ -38,6 +38,9 @@ titan_status plan_program(const struct plan *plan, int rank, struct program **re
                           struct titan_error *err) TITAN_MUST_USE;
 /* Programs of all kinds, each checked and all together; *ret is an array of plan->kinds, owned (plan_free_programs). */
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err) TITAN_MUST_USE;
+/* Host memory that a rank keeps the copy of another's part in (elastic/buddy.h): masters, moments, gradients; 0: it
+ * keeps none. Of the largest part. */
+size_t plan_copy_bytes(const struct plan *plan);
 void plan_free_programs(const struct plan *plan, struct program **programs); /* NULL is fine */
 
 #endif

@@ -100,7 +100,9 @@ static void test_memory(void **state)
     const uint64_t params = (uint64_t)recipe_params(&r);
     uint64_t one = recipe_memory_bytes(&r, 1), eight = recipe_memory_bytes(&r, 8);
     assert_true(one > 20 * params);
-    assert_true(one - eight == params * (12 + 4 + 4) / 8 * 7);
+    assert_true(one - eight == params * (12 + 4 + 4) / 8 * 7 - params * 16 / 8); /* eight have a copy each */
+    snprintf(r.fault_tolerance.redundancy, sizeof(r.fault_tolerance.redundancy), "checkpoint");
+    assert_true(eight - recipe_memory_bytes(&r, 8) == params * 16 / 8);
     snprintf(r.parallelism.fsdp_reduce, sizeof(r.parallelism.fsdp_reduce), "step"); /* a full gradient is kept */
     assert_true(recipe_memory_bytes(&r, 1) - one == 4 * params);
     r.training.global_batch_size = 8; /* but not of one microbatch */

@@ -158,20 +158,29 @@ static void memory_by_kind_sums_up(void **state)
     close_forecast(&x);
 }
 
-/* Master, m and v in fp32: 12 bytes a parameter, the gathered type's shard beside it. */
+/* Master, m and v in fp32: 12 bytes a parameter, the gathered type's shard beside it; and in host memory 16 for the
+ * copy of another rank's and its gradients, unless replicas or checkpoints have to do. */
 static void state_is_the_formulas(void **state)
 {
     static const char *const sets[] = {"parallelism.fsdp_reshard_after_forward=always", NULL};
     static const char *const offloaded[] = {"training.enable_cpu_offload=true", NULL};
+    static const char *const replicated[] = {"parallelism.data_parallel_replicate_degree=2", NULL};
+    static const char *const checkpoint[] = {"fault_tolerance.redundancy=checkpoint", NULL};
     struct forecasted x;
 
     (void)state;
     open_forecast(&x, 8, sets);
     near((double)x.f.memory[0].bytes[MEMORY_OPTIMIZER], 12 * model(8) / 8, "optimizer");
-    assert_int_equal(x.f.memory[0].bytes[MEMORY_HOST], 0);
+    near((double)x.f.memory[0].bytes[MEMORY_HOST], 16 * model(8) / 8, "copy");
     close_forecast(&x);
     open_forecast(&x, 8, offloaded);
-    near((double)x.f.memory[0].bytes[MEMORY_HOST], 12 * model(8) / 8, "optimizer in host memory");
+    near((double)x.f.memory[0].bytes[MEMORY_HOST], 28 * model(8) / 8, "optimizer and copy in host memory");
+    close_forecast(&x);
+    open_forecast(&x, 8, replicated);
+    assert_int_equal(x.f.memory[0].bytes[MEMORY_HOST], 0);
+    close_forecast(&x);
+    open_forecast(&x, 8, checkpoint);
+    assert_int_equal(x.f.memory[0].bytes[MEMORY_HOST], 0);
     close_forecast(&x);
 }
 
