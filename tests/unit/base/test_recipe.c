@@ -238,6 +238,10 @@ static void test_resolve(void **state)
         "[parallelism]\ndata_parallel_replicate_degree = 2\n[elastic]\nmax_workers = 3\n",
         "parallelism.data_parallel_replicate_degree = 2 takes a multiple of 2 workers; elastic.max_workers = 3: "
         "use 2 or 4");
+    resolve_fails(
+        "[fault_tolerance]\nredundancy = \"replica\"\n",
+        "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or more: "
+        "use \"buddy\" where there are no replicas");
     resolve_fails("[parallelism]\ntensor_parallel_degree = 1048576\ncontext_parallel_degree = 1048576\n",
                   "the degrees of parallelism multiply to more than 1048576 workers");
     resolve_fails(

@@ -2,6 +2,7 @@
  * and lose a worker. In canonical mode the losses of every step must be those of a run that was never disturbed, bit
  * for bit: of one rank, or with tensor and pipeline parallelism of as few ranks as these take. That includes state
  * handed over in memory, state from a checkpoint, and samples neither lost nor seen twice. */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -38,6 +39,7 @@ struct script_epoch {
     int victim;               /* process that is killed, 0: none (process 0 writes the metrics) */
     uint64_t kill_before;     /* the step it does not live to see */
     uint64_t from_checkpoint; /* step */
+    uint64_t older;           /* a checkpoint before that; that one is damaged then, in the file of rank 1 */
     int holders, holder_ranks[PROCESSES_MAX];
     bool find;                          /* source and holders as a coordinator would: from what the processes said */
     int leavers, leaver[PROCESSES_MAX]; /* processes */
@@ -73,6 +75,8 @@ struct scripted {
     atomic_int revoked;
     const struct listeners *listeners;
     const char *addresses[PROCESSES_MAX]; /* by rank */
+    char older[PATH_MAX];
+    const char *older_checkpoints[1];
 };
 
 /* Members, then leavers. */
@@ -129,6 +133,29 @@ static void find_source(struct scripted *s, struct epoch_view *view)
     }
 }
 
+/* One bit of the newest is wrong, as rank 0 finds it, and the one before it is named. */
+static void name_older(struct scripted *s, struct epoch_view *view)
+{
+    char path[PATH_MAX + 32];
+    unsigned char byte;
+    if (view->rank == 0) {
+        (void)snprintf(path, sizeof path, "%s/rank-00001.safetensors", view->checkpoint_path);
+        const int fd = open(path, O_RDWR | O_CLOEXEC);
+        const off_t middle = fd < 0 ? 0 : lseek(fd, 0, SEEK_END) / 2;
+        if (fd < 0 || pread(fd, &byte, 1, middle) != 1)
+            _exit(93);
+        byte ^= 1;
+        if (pwrite(fd, &byte, 1, middle) != 1)
+            _exit(94);
+        (void)close(fd);
+    }
+    (void)snprintf(s->older, sizeof s->older, "%.512s/checkpoint/step-%08lu", s->base.job_dir,
+                   (unsigned long)s->epochs[s->at].older);
+    s->older_checkpoints[0] = s->older;
+    view->older_checkpoints = s->older_checkpoints;
+    view->n_older = 1;
+}
+
 static titan_status scripted_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
 {
     struct scripted *s = (struct scripted *)m;
@@ -153,6 +180,8 @@ static titan_status scripted_next(struct membership *m, struct epoch_view *ret, 
                            m->job_dir, (unsigned long)e->from_checkpoint);
             if (e->source != STATE_FROM_CHECKPOINT)
                 ret->checkpoint_path[0] = '\0';
+            if (e->older)
+                name_older(s, ret);
             if (e->find)
                 find_source(s, ret);
             return failpoint_set(e->fails[s->process], err);
@@ -208,7 +237,7 @@ static void scripted_quiesced(struct membership *m, const struct quiesced *q)
         (q->paused && q->last_step != e->pause_after))
         _exit(90);
     if (s->at + 1 < s->n_epochs && s->epochs[s->at + 1].source == STATE_FROM_CHECKPOINT)
-        s->step = s->epochs[s->at + 1].from_checkpoint;
+        s->step = s->epochs[s->at + 1].older ? s->epochs[s->at + 1].older : s->epochs[s->at + 1].from_checkpoint;
 }
 
 static void scripted_failing(struct membership *m, const struct titan_error *err)
@@ -241,6 +270,8 @@ static void scripted_state_ready(struct membership *m, const struct state_ready 
 {
     const struct scripted *s = (struct scripted *)m;
     const char *rung = s->epochs[s->at].rung;
+    if ((s->epochs[s->at].older > 0) != (strstr(ready->damaged_checkpoint, "step-") != NULL))
+        _exit(95);
     atomic_store(&s->board->ready[s->at], 1);
     atomic_store(&s->board->rolled[s->at], ready->rolled_forward);
     if (!rung || strcmp(rung, state_rung_name(ready->rung)) == 0)
@@ -782,6 +813,26 @@ static void test_checkpoint_any_size(void **state)
     check_against_reference(&l);
 }
 
+/* Two keepers' worth is lost, and the newest checkpoint is damaged where only one rank reads: all take the one before.
+ */
+static void test_damaged_checkpoint(void **state)
+{
+    (void)state;
+    struct losses l;
+    struct script_epoch e[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .pause_after = 12},
+        {.world = 2,
+         .process = {0, 4},
+         .source = STATE_FROM_CHECKPOINT,
+         .from_checkpoint = 10,
+         .older = 5,
+         .rung = "checkpoint"},
+    };
+    run_script(e, (int)ARRAY_SIZE(e), true, false, &l);
+    assert_int_equal(l.lines, 12 + STEPS - 5);
+    check_against_reference(&l);
+}
+
 /* Two replicas: from two ranks to four, then two of these are gone, one of each replica and each with another part, and
  * what is left is still a whole state in memory. */
 static void test_replicas(void **state)
@@ -880,6 +931,7 @@ int main(void)
         cmocka_unit_test(test_kill_meshes),
         cmocka_unit_test(test_kill_stage),
         cmocka_unit_test(test_checkpoint_any_size),
+        cmocka_unit_test(test_damaged_checkpoint),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_experts),
