@@ -77,8 +77,13 @@ void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d)
 {
     const Titan__Internal__FormEpoch *f = d->epoch;
     struct jobrec *j = f ? core_find_job(c, f->job_id) : NULL;
-    if (!j || job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing)
+    if (!j || job_final(j))
         return;
+    if (j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing) {
+        if (f->epoch > j->status.epoch && sound(j, f)) /* of no use, but its number is taken */
+            j->refused_epoch = MAX(j->refused_epoch, f->epoch);
+        return;
+    }
     bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->comm_id) &&
                 memcmp(f->comm_id.data, j->comm_id, sizeof(j->comm_id)) == 0;
     if (same)
@@ -120,13 +125,13 @@ void delegate_refused(struct core *c, const struct noderec *n, const Titan__Inte
     if (m->seen_epoch <= j->refused_epoch)
         return;
     j->refused_epoch = m->seen_epoch;
-    say_event(c, j,
-              (struct say){.type = "epoch.refused",
-                           .message = batch_printf(c->out, "node %s has promised or accepted epoch %llu: not epoch %llu",
-                                                   n->name, (unsigned long long)m->seen_epoch,
-                                                   (unsigned long long)m->epoch),
-                           .node = n,
-                           .detail = batch_printf(c->out, "{\"seen_epoch\":%llu}", (unsigned long long)m->seen_epoch)});
+    say_event(
+        c, j,
+        (struct say){.type = "epoch.refused",
+                     .message = batch_printf(c->out, "node %s has promised or accepted epoch %llu: not epoch %llu",
+                                             n->name, (unsigned long long)m->seen_epoch, (unsigned long long)m->epoch),
+                     .node = n,
+                     .detail = batch_printf(c->out, "{\"seen_epoch\":%llu}", (unsigned long long)m->seen_epoch)});
     j->broken = j->charged = true; /* nobody's fault */
     job_advance(c, j);
 }

@@ -110,6 +110,10 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     if (j->epoch_state == EPOCH_RUNNING)
         say_epoch_move(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
+    if (j->source_epoch == j->status.epoch && !j->origin_known && j->resume_step + 1 < j->status.step) {
+        job_falls_back(j, j->resume_step); /* its state was an older one, and nobody could say so any more */
+        say_job_update(c, j);
+    }
     _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_leavers = source_leavers(j, members, n, leavers);
     j->status.epoch = quorum_number(j);
@@ -146,7 +150,8 @@ static bool all_quiet(const struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         const struct workrec *w = j->seats[i].worker;
-        if (w && w->state != WORKER_STOPPING && !w->away && !w->quiesced && !j->seats[i].finished)
+        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of a delegated one: on their way here */
+        if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->seats[i].finished)
             return false;
     }
     return true;

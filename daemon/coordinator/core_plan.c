@@ -90,9 +90,17 @@ static bool has_surplus(struct jobrec *j)
     return leaves || (plan_kept(j) > plan_most(j) && j->n_seats <= plan_most(j));
 }
 
+static bool any_away(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        if (j->seats[i].worker && j->seats[i].worker->away)
+            return true;
+    return false;
+}
+
 void plan_resize(struct core *c, struct jobrec *j)
 {
-    if (epoch_near_end(j))
+    if (epoch_near_end(j) || any_away(j))
         return;
     uint32_t leaving = seats_leaving(j);
     bool too_many = j->n_seats > plan_most(j);

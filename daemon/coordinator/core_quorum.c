@@ -32,7 +32,8 @@ struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 {
     j->bases = realloc(j->bases, (j->n_bases + 1) * sizeof(*j->bases));
     titan_assert(j->bases);
-    j->bases[j->n_bases] = (struct base){.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct base_member))};
+    j->bases[j->n_bases] =
+        (struct base){.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct base_member))};
     return j->bases[j->n_bases++].members;
 }
 
@@ -73,14 +74,20 @@ void quorum_told(struct jobrec *j, uint64_t worker_id)
     }
 }
 
+static void node_known_to(struct jobrec *j, const struct noderec *n)
+{
+    for (size_t b = 0; b < j->n_bases; b++)
+        for (uint32_t i = 0; i < j->bases[b].n; i++) {
+            struct base_member *m = &j->bases[b].members[i];
+            m->told |= m->node == n && !job_worker(j, m->worker_id);
+        }
+}
+
 void quorum_node_known(struct core *c, const struct noderec *n)
 {
-    for (struct jobrec *j = c->active; j; j = j->next)
-        for (size_t b = 0; b < j->n_bases; b++)
-            for (uint32_t i = 0; i < j->bases[b].n; i++) {
-                struct base_member *m = &j->bases[b].members[i];
-                m->told |= m->node == n && !job_worker(j, m->worker_id);
-            }
+    for (size_t b = 0; b < CORE_BUCKETS; b++) /* also those that wait: one that was queued again has a past */
+        for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
+            node_known_to(j, n);
 }
 
 bool quorum_keeps(const struct core *c, struct workrec *w)
