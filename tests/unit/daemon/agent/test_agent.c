@@ -170,6 +170,7 @@ static struct fixture {
     struct agent *agent;
     Titan__Internal__AgentMessage *inbox[INBOX_MAX];
     size_t n, hellos, sessions;
+    uint64_t term, beats; /* beats: the newest one's number */
     bool closed, down, silent;
 } f;
 
@@ -187,7 +188,12 @@ static void on_session_message(struct rpc_call *call, const ProtobufCMessage *re
         return;
     }
     const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT || f.n == INBOX_MAX)
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
+        assert_true(m->beat->number == f.beats + 1 || m->beat->number == 1); /* of another agent */
+        f.beats = m->beat->number;
+        return;
+    }
+    if (f.n == INBOX_MAX)
         return;
     size_t len = titan__internal__agent_message__get_packed_size(m);
     uint8_t *bytes = malloc(len);
@@ -200,6 +206,7 @@ static void on_session_message(struct rpc_call *call, const ProtobufCMessage *re
         Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
         Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
         welcome.beat_ms = 50;
+        welcome.term = f.term;
         out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
         out.welcome = &welcome;
         say(&out);
@@ -986,6 +993,65 @@ static void test_lease(void **state)
     reap(second, SIGTERM);
 }
 
+static void test_stopped_worker_is_told_of(void **state)
+{
+    (void)state;
+    train_two("# spin");
+    pid_t victim = pid_of(11);
+    int64_t begin = clock_mono_ns();
+    assert_int_equal(kill(victim, SIGSTOP), 0);
+    UNTIL(GOT(0, STALLED, 0));
+    print_message("# a stopped worker is told of after %.0f ms\n", (double)(clock_mono_ns() - begin) / 1e6);
+    const Titan__Internal__WorkerStalled *s = GOT(0, STALLED, 0)->stalled;
+    assert_true(s->worker_id == 11 && s->stopped && s->epoch == 1);
+    /* It cannot leave its epoch, and is killed when it has not, by the agent alone. */
+    revoke_epoch(1);
+    begin = clock_mono_ns();
+    UNTIL(GOT(0, WORKER_EXITED, 11));
+    print_message("# one that does not leave its epoch is gone after %.0f ms\n",
+                  (double)(clock_mono_ns() - begin) / 1e6);
+    assert_true(clock_mono_ns() - begin > INT64_C(900000000));
+    const Titan__Internal__WorkerExited *e = GOT(0, WORKER_EXITED, 11)->worker_exited;
+    assert_int_equal(e->cause, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG);
+    assert_int_equal(e->signal, SIGKILL);
+    assert_non_null(strstr(e->reason, "epoch 1"));
+    assert_null(GOT(0, WORKER_EXITED, 10)); /* it did */
+}
+
+static bool record_says(const char *name, const char *text)
+{
+    char path[PATH_MAX];
+    struct buf have = BUF_INIT;
+    (void)snprintf(path, sizeof(path), "%s/run/%s", f.folder, name);
+    bool same = file_read(path, 65536, &have, NULL) == TITAN_OK && have.data && (!text || !strcmp(have.data, text));
+    buf_free(&have);
+    return same;
+}
+
+static void test_an_older_coordinator_is_refused(void **state)
+{
+    (void)state;
+    f.term = 5;
+    agent_up();
+    UNTIL(record_says("term", "5\n"));
+    train_two("# spin");
+    UNTIL(record_says("jobs/1.epoch", NULL));
+    agent_down(false); /* and the agent is another, which has read it */
+    forget();
+    f.term = 4;
+    agent_up();
+    UNTIL(GOT(0, HELLO, 0) && GOT(0, REFUSED, 0));
+    assert_int_equal(GOT(0, HELLO, 0)->hello->seen_term, 5);
+    assert_int_equal(GOT(0, REFUSED, 0)->refused->seen_term, 5);
+    UNTIL(!f.session); /* ended by the agent */
+    assert_false(agent_connected(f.agent));
+    f.term = 6;
+    forget();
+    UNTIL(agent_connected(f.agent) && GOT(0, PROGRESS, 10));
+    UNTIL(record_says("term", "6\n"));
+    assert_int_equal(GOT(0, PROGRESS, 10)->term, 6);
+}
+
 /* Let go of at close: they live on, and the next agent has them. */
 static void test_keep_workers(void **state)
 {
@@ -1078,6 +1144,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_logs_are_bounded, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_expired_checkpoints, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_coordinator_restarts, setup_agent, teardown),
+        cmocka_unit_test_setup_teardown(test_stopped_worker_is_told_of, setup_agent, teardown),
+        cmocka_unit_test_setup_teardown(test_an_older_coordinator_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_keep_workers, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_adoption, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
