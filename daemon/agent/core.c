@@ -16,7 +16,8 @@
 #define AWAY_MS 1000
 #define DEAF_MS 10000         /* beats without an answer, from a coordinator that has answered: another session */
 #define REVOKE_LIMIT_MS 10000 /* to leave an epoch, however much it moves meanwhile */
-#define STRAGGLER_STEPS 20
+#define STRAGGLER_STEPS 20    /* a window has at least so many, and */
+#define STRAGGLER_MS 5000     /* lasts so long: short steps are noisy */
 #define STRAGGLER_RATIO 1.5
 
 /* --- the tables -----------------------------------------------------------------------------------------------------
@@ -868,24 +869,29 @@ static double pace_median(const struct agent_core *c, uint64_t job_id, uint64_t 
 }
 
 /* Own time per step over windows of some steps, and whether the others of its job here need much less. */
-static void follow_pace(struct agent_core *c, struct aworker *w, struct agent_actions *out)
+static void follow_pace(struct agent_core *c, struct aworker *w, int64_t now, struct agent_actions *out)
 {
     const struct agent_sample *s = &w->sample;
     if (s->epoch != w->pace.epoch || s->step < w->pace.step || s->busy_ns < w->pace.busy_ns) {
         w->pace.epoch = s->epoch;
         w->pace.step = s->step;
         w->pace.busy_ns = s->busy_ns;
+        w->pace.at = now;
         w->pace.busy_ms = 0;
+        w->pace.straggles = false;
         return;
     }
     uint64_t steps = s->step - w->pace.step;
-    if (steps < STRAGGLER_STEPS)
+    if (steps < STRAGGLER_STEPS || now - w->pace.at < STRAGGLER_MS)
         return;
     w->pace.busy_ms = (double)(s->busy_ns - w->pace.busy_ns) / 1e6 / (double)steps;
     w->pace.step = s->step;
     w->pace.busy_ns = s->busy_ns;
+    w->pace.at = now;
     double median = pace_median(c, w->job_id, s->epoch);
-    if (median <= 0 || w->pace.busy_ms <= STRAGGLER_RATIO * median)
+    bool before = w->pace.straggles;
+    w->pace.straggles = median > 0 && w->pace.busy_ms > STRAGGLER_RATIO * median;
+    if (!w->pace.straggles || before)
         return;
     Titan__Internal__WorkerStraggles m = TITAN__INTERNAL__WORKER_STRAGGLES__INIT;
     m.job_id = w->job_id;
@@ -920,7 +926,7 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
     enum watch_verdict verdict = watch_sample(&w->watch, sample, &limits, now, &ms);
     if (verdict != WATCH_WELL && !w->killed)
         stalled(c, w, verdict == WATCH_STOPPED, ms, out);
-    follow_pace(c, w, out);
+    follow_pace(c, w, now, out);
 }
 
 /* When a revoked worker's time is up: a second, or as long as one of its actions may take; one that moves gets more,

@@ -46,8 +46,10 @@ struct aworker {
     uint64_t revoked_epoch;                    /* must be out of it; 0 = of none */
     int64_t revoked_at;
     struct {
-        uint64_t epoch, step, busy_ns;
+        uint64_t epoch, step, busy_ns; /* where the window began */
+        int64_t at;
         double busy_ms; /* per step, of the last whole window; 0 = none */
+        bool straggles; /* told of, and did not do better since */
     } pace;
 };
 

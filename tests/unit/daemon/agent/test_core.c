@@ -477,6 +477,39 @@ static void test_stall_is_reported(void **state)
     assert_true(s->worker_id == 11 && s->epoch == 1 && s->actions == 59 && !s->stopped && s->for_ms > 300);
 }
 
+/* Three workers of a job here, one of which needs twice the time for its own work. */
+static void test_straggler(void **state)
+{
+    (void)state;
+    session();
+    size_t told_of[2] = {0, 0};
+    for (uint64_t id = 11; id <= 13; id++)
+        start(id);
+    for (uint64_t step = 1; step < 1200; step++) {
+        now += AGENT_SAMPLE_MS;
+        bool slow = step < 800;
+        for (uint64_t id = 11; id <= 13; id++) {
+            static uint64_t busy[14];
+            busy[id] = step == 1 ? 0 : busy[id] + (id == 12 && slow ? 20000000 : 10000000);
+            const struct agent_sample s = {.epoch = 1,
+                                           .phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING,
+                                           .step = step,
+                                           .actions = step,
+                                           .busy_ns = busy[id],
+                                           .process_state = 'S'};
+            INPUT(agent_core_sample, id, &s);
+            if (!SENT(STRAGGLES))
+                continue;
+            const Titan__Internal__WorkerStraggles *m = SENT(STRAGGLES)->straggles;
+            assert_int_equal(m->worker_id, 12);
+            assert_true(m->busy_ms > 19.9 && m->busy_ms < 20.1 && m->median_ms > 9.9 && m->median_ms < 10.1);
+            told_of[!slow]++;
+        }
+    }
+    assert_int_equal(told_of[0], 1); /* not for each window */
+    assert_int_equal(told_of[1], 0);
+}
+
 /* --- the coordinator's signs of life --------------------------------------------------------------------------------
  */
 
@@ -639,6 +672,7 @@ int main(void)
         TEST(test_quiet_in_time_is_not_killed),
         TEST(test_moving_out_gets_more_time),
         TEST(test_stall_is_reported),
+        TEST(test_straggler),
         TEST(test_beats),
         TEST(test_deaf_coordinator),
         TEST(test_stale_order_waits),
