@@ -10,13 +10,15 @@ from titan import BIN, SOURCE, command, overrides, until, worker_pids
 
 
 class Cluster:
-    """A coordinator and agents n1, n2 of two slots (more with slots). hosts: name -> (command prefix, address)."""
+    """A coordinator and agents n1, n2 of two slots (more with slots). hosts: name -> (command prefix, address). config:
+    of all daemons, TOML."""
 
-    def __init__(self, hosts=None, slots=None):
+    def __init__(self, hosts=None, slots=None, config=""):
         self.slots = slots or {"n1": 2, "n2": 2}
         self.dir = Path(tempfile.mkdtemp(prefix="titan-nodes-"))
         self.hosts = hosts or {}
         self.processes = {}
+        (self.dir / "titand.toml").write_text(config)
 
     def host(self, name):
         return self.hosts.get(name, ([], "127.0.0.1"))
@@ -25,7 +27,8 @@ class Cluster:
         prefix, _ = self.host(name)
         with open(self.dir / f"{name}.log", "a") as log:
             self.processes[name] = subprocess.Popen(
-                [*prefix, BIN / "titand", *map(str, args), "--state-dir", self.dir / name],
+                [*prefix, BIN / "titand", *map(str, args), "--config", self.dir / "titand.toml", "--state-dir",
+                 self.dir / name],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def __enter__(self):
