@@ -519,10 +519,10 @@ static bool set_source(const struct ajob *j, const struct delegation *d, form_ep
             form->resume_step = MAX(form->resume_step, d->quiesced[i]->last_step);
     set_checkpoints(j, form, out);
     form->source_epoch = sealed;
-    form->source = sealed                   ? TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY
-                   : *form->checkpoint_path ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT
-                                            : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
-    return !sealed || holders_of(j, sealed, form, out);
+    /* Whoever is not reached may hold what is missing here: only the coordinator takes an older state. */
+    form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form->memory_only = true;
+    return sealed && holders_of(j, sealed, form, out);
 }
 
 static void set_worlds(const form_epoch *accepted, form_epoch *form, struct agent_actions *out)

@@ -53,8 +53,10 @@ static void adopt(struct core *c, struct jobrec *j, const Titan__Internal__Epoch
         say_job_move(c, j, JOB_RECOVERING, "its members went on without the coordinator");
     j->resize_mono = 0;
     job_begin_recovery(c, j);
-    if (epoch_live(j))
+    if (epoch_live(j)) {
+        tell_seats(c, j, tell_revoke);
         say_epoch_move(c, j, EPOCH_REVOKED, "its members went on without the coordinator");
+    }
     j->status.epoch = f->epoch;
     take_seats(j, f);
     take_source(j, f);

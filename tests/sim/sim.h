@@ -197,11 +197,11 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(rung_replica)                                                                                                    \
     X(rung_buddy)                                                                                                      \
     X(rung_checkpoint)                                                                                                 \
-    X(rung_init) X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions)   \
-        X(epochs) X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn)        \
-            X(store_refused) X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls)      \
-                X(kills) X(promises) X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed)         \
-                    X(old_stores)
+    X(rung_init)                                                                                                       \
+    X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs)      \
+        X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) \
+            X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)  \
+                X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -415,6 +415,7 @@ struct comm {
     enum rung rung;
     struct holding target; /* what everybody will hold when the state is there */
     bool rolled_forward, sealed;
+    bool memory_only;
     int ckpt_parts; /* on disk, of ckpt_step */
     uint64_t ckpt_step, ckpt_content, ckpt_number;
 };

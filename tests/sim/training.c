@@ -112,6 +112,16 @@ void training_ended(struct proc *p)
     p->comm = 0;
 }
 
+/* Everybody in it leaves it. */
+static void break_comm(struct comm *c)
+{
+    c->over = true;
+    for (int r = 0; r < c->ranks; r++)
+        if (c->workers[r] && !c->out[r])
+            (void)at(S->now + between(CHANCE_WORK, 0, 60 * MS), &failed, c->workers[r],
+                     (uint64_t)S->procs[c->workers[r]].comm);
+}
+
 /* A communicator breaks though all its members live: they leave the epoch by themselves. */
 void training_break(uint32_t pick)
 {
@@ -120,11 +130,7 @@ void training_break(uint32_t pick)
     if (!c)
         return;
     TRACE("epoch %llu of job %llu breaks", LL(c->epoch), LL(c->job));
-    c->over = true;
-    for (int r = 0; r < c->ranks; r++)
-        if (c->workers[r] && !c->out[r])
-            (void)at(S->now + between(CHANCE_WORK, 0, 60 * MS), &failed, c->workers[r],
-                     (uint64_t)S->procs[c->workers[r]].comm);
+    break_comm(c);
 }
 
 /* --- where the state comes from -------------------------------------------------------------------------------------
@@ -217,7 +223,14 @@ static bool from_checkpoint(struct comm *c)
 /* The ladder: all members come to the same answer, so it is found once. */
 static void decide(struct comm *c)
 {
-    if (!from_memory(c) && !from_checkpoint(c)) {
+    bool covered = from_memory(c);
+    if (!covered && c->memory_only) {
+        TRACE("job %llu epoch %llu: its members do not hold the whole state", LL(c->job), LL(c->epoch));
+        totals->not_covered++;
+        break_comm(c);
+        return;
+    }
+    if (!covered && !from_checkpoint(c)) {
         c->rung = RUNG_INIT;
         c->target = (struct holding){.step = 0, .content = chance_mix(c->job, 1)};
     }
@@ -550,6 +563,7 @@ static struct comm *comm_for(const struct proc *p, const struct epoch_view *v)
                        .source_epoch = v->source_epoch,
                        .resume = v->resume_step,
                        .source = v->source,
+                       .memory_only = v->memory_only,
                        .world = v->world,
                        .ranks = v->world + v->leavers};
     memcpy(c->id, v->comm_id, sizeof(c->id));

@@ -198,6 +198,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
                                .resume_step = o->resume_step,
                                .n_older = (int)o->n_older_checkpoints,
                                .older_checkpoints = (const char *const *)o->older_checkpoints,
+                               .memory_only = o->memory_only,
                                .source_epoch = o->source_epoch,
                                .holders = f->holders,
                                .holder_ranks = f->holder_ranks};

@@ -40,6 +40,7 @@ struct epoch_view {
     const char *const *older_checkpoints;
     /* STATE_FROM_MEMORY: the epoch whose parts are wanted (0: whatever is sealed), its world and, for each of its
      * ranks, the rank here that was it, -1 where it is gone. */
+    bool memory_only; /* and when that does not cover the model: leave the epoch */
     uint64_t source_epoch;
     int holders;
     const int *holder_ranks;

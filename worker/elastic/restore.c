@@ -189,6 +189,10 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
         return state_transfer(&r->holdings, &r->brought.parts, cut, to, r->device, r->ops, r->comm, r->s,
                               &r->bytes_sent, err);
     }
+    if (r->view->memory_only)
+        return titan_fail(err, TITAN_EPEER,
+                          "epoch %llu was formed without the coordinator, and its members do not hold the whole state",
+                          (unsigned long long)r->view->epoch);
     if (r->view->checkpoint_path[0]) {
         r->rung = STATE_RUNG_CHECKPOINT;
         return load_checkpoints(r, to, err);
