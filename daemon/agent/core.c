@@ -755,6 +755,9 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         in->progress->busy_ms = w->pace.busy_ms;
         agent_send(c, &m, out);
         return;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:
+        agent_job_of(c, w->job_id, true)->finished = true;
+        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_STATE_READY:
         note_complete(c, w->job_id, in->state_ready->epoch);
         break;
@@ -923,6 +926,8 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
         w->revoked_epoch = 0;
     if (sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING)
         note_complete(c, w->job_id, sample->epoch);
+    if (sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
+        agent_job_of(c, w->job_id, true)->finished = true;
     enum watch_verdict verdict = watch_sample(&w->watch, sample, &limits, now, &ms);
     if (verdict != WATCH_WELL && !w->killed)
         stalled(c, w, verdict == WATCH_STOPPED, ms, out);

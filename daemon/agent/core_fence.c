@@ -134,7 +134,7 @@ void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *fo
         if (r->accepted)
             add_before(r, j->complete);
         r->accepted = agent_message_copy(&form->base);
-        j->complete = j->lease_paused = j->lease_revoked = false;
+        j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
         j->relay_epoch = 0;
     }
     r->term = c->term;

@@ -61,6 +61,7 @@ struct ajob {
     job_record *record; /* owned; what is or will be on disk */
     char *checkpoint;   /* newest that a worker here has written */
     uint64_t checkpoint_step;
+    bool finished;                 /* a worker here has done all steps of it */
     bool complete;                 /* all members of the accepted epoch have had their state */
     struct delegation *delegation; /* NULL while it needs none */
     bool lease_paused, lease_revoked;

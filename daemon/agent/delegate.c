@@ -32,7 +32,7 @@
 struct peer {
     const char *node, *address;   /* of the record */
     bool self, asked, heard, out; /* asked: no answer since; out: hears a coordinator, or can give no promise */
-    bool promised;
+    bool promised, finished;
     int64_t asked_at;
     uint64_t epoch;
     uint64_t *alive;
@@ -218,7 +218,7 @@ static struct delegation *delegation_new(const struct agent_core *c, const form_
 static bool worker_lives(const struct agent_core *c, const struct ajob *j, uint64_t worker_id)
 {
     const struct aworker *w = agent_worker_of(c, worker_id);
-    return w && w->job_id == j->id && !w->killed && !watch_hangs(&w->watch);
+    return w && w->job_id == j->id && w->end == END_BY_ITSELF && !watch_hangs(&w->watch);
 }
 
 static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t now, Titan__Internal__PeerState *state,
@@ -232,6 +232,7 @@ static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t
     state->epoch = agent_job_accepted(j);
     state->alive = ids;
     state->coordinator = !able(c, now);
+    state->finished = j->finished;
 }
 
 static void send_state(struct agent_core *c, const struct ajob *j, const char *to, uint64_t id, int64_t now,
@@ -406,14 +407,19 @@ static void propose(struct agent_core *c, struct ajob *j, struct delegation *d, 
               accepted->n_members);
 }
 
-/* Members that live, on agents that can promise; false: something is not known yet, or nothing is amiss. */
+/* Members that live, on agents that can promise; false: something is not known yet, or nothing is amiss. Whoever has
+ * done all steps and is gone is not missing. */
 static bool survivors(const struct agent_core *c, const struct ajob *j, const struct delegation *d, int64_t now,
                       struct choice *choice)
 {
     const form_epoch *accepted = j->record->accepted;
     bool amiss = left(c, j);
+    if (j->finished)
+        return false;
     for (size_t i = 0; i < accepted->n_members; i++) {
         const struct peer *p = peer_of(d, accepted->members[i]->node);
+        if (p->finished)
+            return false;
         switch (life_of(c, j, d, accepted->members[i], now)) {
         case LIFE_UNKNOWN:
             return false;
@@ -605,6 +611,7 @@ static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m
     p->heard = true;
     p->asked = false;
     p->out = s->coordinator;
+    p->finished = s->finished;
     p->epoch = s->epoch;
     free(p->alive);
     p->alive = calloc(s->n_alive + 1, sizeof(*p->alive));

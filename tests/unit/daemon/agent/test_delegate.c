@@ -666,6 +666,32 @@ static void test_not_while_heard(void **state)
     world_free();
 }
 
+/* A run that ends while there is no coordinator: its members leave one after the other, and nobody is missed. */
+static void test_finished(void **state)
+{
+    (void)state;
+    world_new(7);
+    coordinator_goes();
+    advance(1500);
+    for (int i = 0; i < N; i++) {
+        Titan__Internal__WorkerFinished done = TITAN__INTERNAL__WORKER_FINISHED__INIT;
+        Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+        const struct agent_exit how = {.reason = ""};
+        done.job_id = JOB;
+        done.worker_id = (uint64_t)i + 1;
+        m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED;
+        m.finished = &done;
+        INPUT(i, agent_core_worker, done.worker_id, &m);
+        advance(500);
+        w.nodes[i].worker = false;
+        INPUT(i, agent_core_exited, done.worker_id, &how);
+        advance(500);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(agent_core_counters(w.nodes[i].core)->promises, 0);
+    world_free();
+}
+
 /* The delegate dies at every moment of its work. */
 static void test_delegate_dies(void **state)
 {
@@ -775,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_no_majority),
         cmocka_unit_test(test_lease_ends),
         cmocka_unit_test(test_not_while_heard),
+        cmocka_unit_test(test_finished),
         cmocka_unit_test(test_delegate_dies),
         cmocka_unit_test_teardown(test_random, say_seed),
     };
