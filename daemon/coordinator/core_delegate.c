@@ -13,7 +13,7 @@ static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
         f->n_state_holders > JOB_WORKERS_MAX || f->n_leavers > JOB_WORKERS_MAX || !j->run_active)
         return false;
     for (size_t i = 0; i < f->n_members; i++)
-        if (!quorum_knows(j, f->members[i]->worker_id))
+        if (!quorum_knows(j, f->members[i]->worker_id) && !job_worker(j, f->members[i]->worker_id))
             return false;
     return true;
 }
