@@ -45,6 +45,30 @@ static void session_end(struct coordinator *c, struct agent_session *s, const st
     }
 }
 
+static void send_to(struct coordinator *c, struct agent_session *s, Titan__Internal__CoordinatorMessage *m)
+{
+    if (rpc_call_send(s->call, &m->base) == TITAN_EAGAIN) {
+        /* It will open another and be told afresh what is in force. */
+        struct titan_error err = {0};
+        titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
+        session_end(c, s, &err);
+    }
+}
+
+/* Most of what is heard are beats: their answer is all there is to do, and no deadline comes sooner for them. */
+static bool was_beat(struct coordinator *c, struct agent_session *s, struct batch *batch)
+{
+    if (!batch->answers || batch->changes || batch->messages || batch->metrics || batch->drops)
+        return false;
+    for (const struct batch_message *m = batch->answers; m; m = m->next)
+        if (m->session != s->id || m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER)
+            return false;
+    for (const struct batch_message *m = batch->answers; m && s->call; m = m->next)
+        send_to(c, s, m->message);
+    batch_free(batch);
+    return true;
+}
+
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
     struct coordinator *c = data;
@@ -68,6 +92,8 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     struct batch batch;
     batch_init(&batch);
     titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
+    if (was_beat(c, s, &batch))
+        return;
     shell_commit(c, &batch, NULL, NULL);
     if (status != TITAN_OK)
         session_end(c, s, &err);
@@ -97,14 +123,8 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data)
 void session_tell(struct coordinator *c, uint64_t session, Titan__Internal__CoordinatorMessage *m)
 {
     struct agent_session *s = find(c, session);
-    if (!s || !s->call)
-        return;
-    if (rpc_call_send(s->call, &m->base) == TITAN_EAGAIN) {
-        /* It will open another and be told afresh what is in force. */
-        struct titan_error err = {0};
-        titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
-        session_end(c, s, &err);
-    }
+    if (s && s->call)
+        send_to(c, s, m);
 }
 
 void session_drop(struct coordinator *c, uint64_t session)
