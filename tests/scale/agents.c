@@ -29,6 +29,7 @@
 
 #define AGENTS_MAX 20000
 #define WORKERS_MAX 4 /* of an agent */
+#define DENIALS_MAX 64 /* probes on their way */
 #define JOBS_MAX 64
 #define RETRY_MS 200
 #define PROGRESS_MS 500
@@ -41,6 +42,13 @@ struct sim_worker {
     bool training;
 };
 
+/* A probe that nobody answers: told when its time is over. */
+struct sim_denial {
+    int64_t at_ms; /* 0 = none */
+    uint64_t id;
+    char node[16];
+};
+
 struct sim_agent {
     int fd;
     bool dead, up, welcomed;
@@ -51,6 +59,7 @@ struct sim_agent {
     int64_t window_all, window_stream, window_initial; /* what we may still send */
     struct buf in, message, out;
     struct sim_worker workers[WORKERS_MAX];
+    struct sim_denial denials[DENIALS_MAX];
     uint32_t n_workers;
 };
 
@@ -326,16 +335,41 @@ static void stop_worker(struct sim_agent *a, struct sim_worker *w)
     *w = a->workers[--a->n_workers];
 }
 
-static void answer_probe(struct sim_agent *a, const Titan__Internal__ProbeNode *m)
+static void say_probe(struct sim_agent *a, uint64_t id, char *node, bool reached)
 {
     Titan__Internal__ProbeResult r = MESSAGE(PROBE_RESULT);
+    r.probe_id = id;
+    r.node = node;
+    r.reached = reached;
+    SEND(a, PROBE_RESULT, probe_result, &r);
+}
+
+static void answer_probe(struct sim_agent *a, const Titan__Internal__ProbeNode *m)
+{
     const uint32_t n = (uint32_t)strtoul(m->node + 1, NULL, 10) - 1;
-    r.probe_id = m->probe_id;
-    r.node = m->node;
-    r.reached = n < sim.n_agents && !sim.agents[n].dead;
-    /* That nobody answers is known when the time is over: the coordinator's own timer ends the wait. */
-    if (r.reached)
-        SEND(a, PROBE_RESULT, probe_result, &r);
+    if (n < sim.n_agents && !sim.agents[n].dead) {
+        say_probe(a, m->probe_id, m->node, true);
+        return;
+    }
+    for (uint32_t i = 0; i < DENIALS_MAX; i++) {
+        struct sim_denial *d = &a->denials[i];
+        if (d->at_ms)
+            continue;
+        *d = (struct sim_denial){.at_ms = sim.now + m->timeout_ms, .id = m->probe_id};
+        snprintf(d->node, sizeof(d->node), "%s", m->node);
+        return;
+    }
+}
+
+static void deny_probes(struct sim_agent *a)
+{
+    for (uint32_t i = 0; i < DENIALS_MAX; i++) {
+        struct sim_denial *d = &a->denials[i];
+        if (d->at_ms && d->at_ms <= sim.now) {
+            say_probe(a, d->id, d->node, false);
+            d->at_ms = 0;
+        }
+    }
 }
 
 static void each_of_job(struct sim_agent *a, uint64_t job, uint64_t epoch, bool paused)
@@ -570,6 +604,7 @@ static void turn(void)
         if (a->next_beat_ms <= sim.now)
             beat(a);
         progress(a);
+        deny_probes(a);
         if (a->out.len)
             flush(a);
     }
