@@ -66,7 +66,7 @@ def partition(rounds, rng, r):
             c.wire.heal()
             run.await_training(5, run.step())
             r.round(minority_stops_ms=max(0, last - at), majority_resumed_ms=back["time_ms"] - at,
-                    steps_lost=zero_lost(run, epoch, back), epochs=run.epoch() - epoch)
+                    steps_lost=zero_lost(run, epoch, back))
         finish(r, run, k)
 
 

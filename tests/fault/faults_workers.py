@@ -30,7 +30,7 @@ def worker_killed(rounds, rng, r):
         finish(r, run, k)
 
 
-@scenario(2, "SIGKILL of two workers 5 ms apart, the second during recovery", "I1, I2, I9", fast=True, resumed_ms=2000, epochs=2,
+@scenario(2, "SIGKILL of two workers 5 ms apart, the second during recovery", "I1, I2, I9", resumed_ms=2000, epochs=2,
           steps_lost=0)
 def two_workers_killed(rounds, rng, r):
     k = keys()
@@ -73,7 +73,7 @@ def worker_crashes(rounds, rng, r):
         finish(r, run, k)
 
 
-@scenario(3, "SIGSTOP of a worker: it hangs, then is let go on", "I2, I9", suspected_ms=1000, resumed_ms=2000, steps_lost=0,
+@scenario(3, "SIGSTOP of a worker: it hangs, then is let go on", "I2, I9", fast=True, suspected_ms=1000, resumed_ms=2000, steps_lost=0,
           wrote_after=0)
 def worker_stopped(rounds, rng, r):
     k = keys()
