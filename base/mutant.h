@@ -14,6 +14,13 @@
     X(WORKER_EPOCH, "worker forms an epoch it has left behind")                                                        \
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
     X(NAME_THEFT, "a hello in the name of another node, which is there, is accepted")                                  \
+    X(COORD_ALONE, "coordinator forms an epoch with a minority at once")                                               \
+    X(STALE_STREAM, "coordinator goes by what lay in a stream it has not answered for long")                           \
+    X(DELEGATED_UNHEARD, "coordinator does not take up what a delegate has formed")                                    \
+    X(DELEGATE_MINORITY, "a delegate forms an epoch without a majority")                                               \
+    X(DELEGATE_FROM_BELOW, "a delegate's epoch begins from an older state than its members' memory")                   \
+    X(PROMISE_UNRECORDED, "an agent's promise does not survive its death")                                             \
+    X(LEASE_IGNORED, "workers go on when the lease is over")                                                           \
     X(SAID_BEFORE_COMMIT, "coordinator's messages leave before their batch is durable")                                \
     X(SUBMIT_ACKED_EARLY, "a submit is acknowledged before it is durable")                                             \
     X(CANCEL_UNSTORED, "a cancel is acknowledged and not stored")                                                      \

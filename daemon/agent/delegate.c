@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/rng.h"
 #include "daemon/agent/core_internal.h"
 
@@ -112,7 +113,7 @@ static bool works_here(const struct agent_core *c, const struct ajob *j)
  * this. */
 static void lease_check(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
 {
-    if (!c->delegate_lease_ms || !works_here(c, j))
+    if (!c->delegate_lease_ms || !works_here(c, j) || MUTANT(LEASE_IGNORED))
         return;
     if (now < lease_pause(c)) { /* heard again meanwhile: whoever has paused waits for its order */
         j->lease_paused = j->lease_revoked = false;
@@ -174,7 +175,7 @@ static bool majority(const form_epoch *form, const form_epoch *of)
     size_t n = 0;
     for (size_t i = 0; i < of->n_members; i++)
         n += is_member(form, of->members[i]->worker_id) || is_leaver(form, of->members[i]->worker_id);
-    return 2 * n > of->n_members;
+    return 2 * n > of->n_members || MUTANT(DELEGATE_MINORITY);
 }
 
 /* Of each epoch it has to count by. */
@@ -527,7 +528,7 @@ static bool set_source(const struct ajob *j, const struct delegation *d, form_ep
     form->source_epoch = sealed;
     /* Whoever is not reached may hold what is missing here: only the coordinator takes an older state. */
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    form->memory_only = true;
+    form->memory_only = !MUTANT(DELEGATE_FROM_BELOW);
     return sealed && holders_of(j, sealed, form, out);
 }
 

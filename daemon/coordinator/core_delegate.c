@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 
 /* Members of an epoch we know of, and not too odd. */
 static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
@@ -88,7 +89,7 @@ void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d)
     }
     bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->comm_id) &&
                 memcmp(f->comm_id.data, j->comm_id, sizeof(j->comm_id)) == 0;
-    if (same)
+    if (same || MUTANT(DELEGATED_UNHEARD))
         c->counters.duplicate++;
     else if (f->epoch <= j->status.epoch)
         c->counters.old_epoch++; /* the run has gone on without it */

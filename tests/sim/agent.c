@@ -307,6 +307,8 @@ static void start(int h, uint64_t worker, const Titan__Internal__StartWorkers *m
 
 static void send_to_peer(int h, const char *to, const Titan__Internal__PeerMessage *m)
 {
+    if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE && m->promise->granted && m->job_id <= SIM_JOBS)
+        S->hosts[h].promised[m->job_id] = MAX(S->hosts[h].promised[m->job_id], m->promise->epoch);
     int other = -1, port = 0;
     if (sscanf(to, "n%d:%d", &other, &port) == 2 && other >= 0 && other < S->plan->nodes)
         net_peer(h, other, &m->base);
@@ -339,6 +341,16 @@ static void obeys(int h, const struct agent_action *x)
     host->obeyed_epoch[f->job_id] = f->epoch;
 }
 
+static uint64_t promise_on_disk(const struct host *host, uint64_t id)
+{
+    if (!host->records[id].bytes)
+        return 0;
+    const Titan__Internal__AgentJobRecord *r =
+        titan__internal__agent_job_record__unpack(&event_memory, host->records[id].len, host->records[id].bytes);
+    titan_assert(r);
+    return MAX(r->promised_epoch, r->accepted ? r->accepted->epoch : 0);
+}
+
 static void must_remember(int h)
 {
     const struct host *host = &S->hosts[h];
@@ -349,6 +361,10 @@ static void must_remember(int h)
         CHECK("I2", agent_core_epoch(a->core, id) >= host->obeyed_epoch[id],
               "agent %s has passed on epoch %llu of job %llu and remembers %llu", host->name,
               LL(host->obeyed_epoch[id]), LL(id), LL(agent_core_epoch(a->core, id)));
+    for (uint64_t id = 1; id <= SIM_JOBS; id++)
+        CHECK("I1", promise_on_disk(host, id) >= host->promised[id],
+              "agent %s has promised epoch %llu and remembers %llu", host->name, LL(host->promised[id]),
+              LL(promise_on_disk(host, id)));
 }
 
 static void do_action(int h, const struct agent_action *x)
@@ -364,7 +380,7 @@ static void do_action(int h, const struct agent_action *x)
         if (x->job_id <= SIM_JOBS) {
             free(host->records[x->job_id].bytes);
             host->records[x->job_id].bytes = NULL;
-            host->obeyed_epoch[x->job_id] = 0;
+            host->obeyed_epoch[x->job_id] = host->promised[x->job_id] = 0;
         }
         break;
     case AGENT_SEND:

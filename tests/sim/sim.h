@@ -198,8 +198,9 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(rung_buddy)                                                                                                      \
     X(rung_checkpoint)                                                                                                 \
     X(rung_init)                                                                                                       \
-    X(rolled_forward) X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs)      \
-        X(steps) X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) \
+    X(rolled_forward)                                                                                                  \
+    X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)               \
+        X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)          \
             X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)  \
                 X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 struct totals {
@@ -363,7 +364,7 @@ struct host {
     bool connecting;
     usec starts_fail_until, disk_slow_until, heard_at;
     struct agent *agent;
-    uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1]; /* by any agent of it */
+    uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1], promised[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */
     uint64_t term;
     struct {
