@@ -79,11 +79,12 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
                         struct titan_error *err)
 {
     bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
-    bool alive = n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+    /* Also while one from before our start is waited for: who comes first is not yet who it was. */
+    bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
     /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
      * us believe that its workers are gone. */
     int64_t lease = c->options.delegate_lease_ms;
-    bool leased = lease && c->now.mono_ms - n->answered_mono < lease + lease / 20 + 500;
+    bool leased = lease && !n->given_up && c->now.mono_ms - n->answered_mono < lease + lease / 20 + 500;
     if (!other || (!alive && !leased) || MUTANT(NAME_THEFT))
         return TITAN_OK;
     c->counters.name_taken++;

@@ -132,6 +132,30 @@ static void test_name_taken(void **state)
     close_bench(&b);
 }
 
+/* The one from before our start is waited for: nobody else gets its name, and its workers, meanwhile. */
+static void test_name_of_who_is_to_come(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct node saved = {.name = "a",
+                         .state = NODE_READY,
+                         .slots = 2,
+                         .device = "cpu",
+                         .address = "10.0.0.1",
+                         .version = "",
+                         .incarnation = 1};
+    open_term(&b, 2);
+    core_restore_node(b.core, &saved, at(&b));
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.2", 9, 1, NULL), TITAN_EEXIST);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 1, NULL), TITAN_OK);
+    close_bench(&b);
+    open_term(&b, 2);
+    core_restore_node(b.core, &saved, at(&b));
+    tick(&b, 7000);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.2", 9, 1, NULL), TITAN_OK);
+    close_bench(&b);
+}
+
 /* Node b speaks of a worker of node a, of one that never was, and of its own for an epoch it has no place in. */
 static void test_others_workers(void **state)
 {
@@ -182,9 +206,13 @@ static void test_said_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_higher_term),    cmocka_unit_test(test_refusal_for_the_term),
-        cmocka_unit_test(test_lower_term),     cmocka_unit_test(test_name_taken),
-        cmocka_unit_test(test_others_workers), cmocka_unit_test(test_said_twice),
+        cmocka_unit_test(test_higher_term),
+        cmocka_unit_test(test_refusal_for_the_term),
+        cmocka_unit_test(test_lower_term),
+        cmocka_unit_test(test_name_taken),
+        cmocka_unit_test(test_name_of_who_is_to_come),
+        cmocka_unit_test(test_others_workers),
+        cmocka_unit_test(test_said_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
