@@ -46,14 +46,14 @@ titan_status state_open(const struct device_handle *device, struct layout *layou
                    ret, err);
 }
 
-titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
+titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank, bool offload,
                              struct train_state **ret, struct titan_error *err)
 {
     return open_as((struct train_state){.device = device,
                                         .layout = layout,
                                         .rank = rank,
                                         .dt = DTYPE_F32,
-                                        .offload = !device->info.host_memory,
+                                        .offload = offload || !device->info.host_memory,
                                         .copy = true},
                    ret, err);
 }

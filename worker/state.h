@@ -32,8 +32,9 @@ struct train_state {
 /* Zeroed state of one rank. Takes layout when it succeeds. */
 titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
                         bool offload, struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
-/* The same for a copy of a rank's part: in host memory, without a shadow. */
-titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
+/* The same for a copy of a rank's part, without a shadow. offload: as above, and always where the device's memory is
+ * not the host's. */
+titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank, bool offload,
                              struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
 void state_close(struct train_state *state); /* NULL is fine */
 

@@ -424,12 +424,12 @@ static titan_status recover(struct epoch *e, struct titan_error *err)
 static titan_status open_part(struct epoch *e, int rank, struct train_state **ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
+    const bool offload = t->recipe->training.enable_cpu_offload;
     struct layout *layout = NULL; /* the state outlives the plan */
 
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan->mesh, &layout, err));
-    const titan_status status = rank == e->view.rank ? state_open(&t->device, layout, rank, t->dt,
-                                                                  t->recipe->training.enable_cpu_offload, ret, err)
-                                                     : state_open_copy(&t->device, layout, rank, ret, err);
+    const titan_status status = rank == e->view.rank ? state_open(&t->device, layout, rank, t->dt, offload, ret, err)
+                                                     : state_open_copy(&t->device, layout, rank, offload, ret, err);
     if (status != TITAN_OK)
         layout_close(layout);
     else

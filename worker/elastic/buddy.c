@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "base/progress.h"
 #include "worker/exec/exec.h"
 
 #define CHUNK (INT64_C(4) << 20) /* elements of a message when the copy is filled */
@@ -320,8 +321,12 @@ titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct st
 
 titan_status buddy_settle(struct buddy *b, struct titan_error *err)
 {
-    TRY(b->ops->stream_sync(b->sending, err));
-    return b->ops->stream_sync(b->keeping, err);
+    progress_wait_begin(); /* for peers */
+    titan_status status = b->ops->stream_sync(b->sending, err);
+    if (status == TITAN_OK)
+        status = b->ops->stream_sync(b->keeping, err);
+    progress_wait_end();
+    return status;
 }
 
 static titan_status update_unit(const struct buddy *b, const struct update *update, int unit)

@@ -8,8 +8,8 @@
  * AGREE waits for the gradients, so a step is prepared on a rank and at its keeper together, and finished together.
  *
  * Messages and updates have streams of their own and run in the shadow of the step: a gradient is sent while backward
- * goes on, the copy is updated while the next forward runs. Where the device's memory is not the host's, copy and
- * gradients wait in host memory and pass through one unit's room on the device.
+ * goes on, the copy is updated while the next forward runs. Where the device's memory is not the host's, and with
+ * training.enable_cpu_offload, copy and gradients wait in host memory and pass through one unit's room on the device.
  *
  * One thread, the trainer's. */
 #ifndef TITAN_WORKER_ELASTIC_BUDDY_H

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/progress.h"
 
 /* --- hashes ---------------------------------------------------------------------------------------------------------
  */
@@ -37,10 +38,12 @@ static uint64_t pieces_hash(const struct piece *pieces, int n, int tensors)
 {
     uint64_t sum = 0;
 
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        progress_action();
         for (int64_t r = 0; pieces[i].tensor < tensors && r < pieces[i].rows; r++)
             sum += row_hash(mix((uint64_t)pieces[i].tensor << 40 | (uint64_t)(pieces[i].row + r)),
                             pieces[i].data + r * pieces[i].cols, pieces[i].col, pieces[i].cols);
+    }
     return sum;
 }
 

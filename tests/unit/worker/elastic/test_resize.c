@@ -685,11 +685,15 @@ static bool fail_in_step(const char *const *axes, int world, const char *const f
 static void test_fail_in_step(void **state)
 {
     (void)state;
-    static const char *const axes[][4] = {
+    static const char *const axes[][5] = {
         {"elastic.max_workers=4"},
-        {"parallelism.pipeline_parallel_degree=2", "elastic.max_workers=4"},
-        {"parallelism.tensor_parallel_degree=2", "elastic.max_workers=4"},
+        {"elastic.max_workers=4", "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
+        {"elastic.max_workers=4", "parallelism.tensor_parallel_degree=2"},
+        {"elastic.max_workers=4", "parallelism.context_parallel_degree=2"},
+        {"elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2"},
+        {"elastic.max_workers=4", "model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2"},
     };
+    enum { ALL_CASES = 3, REPLICAS = 4 }; /* axes of which only the last cases are tried; with replicas */
     static const struct {
         const char *fails[PROCESSES_MAX], *rung;
         int rolls;  /* some are behind others: 1; all the same: 0; by chance: -1 */
@@ -713,8 +717,12 @@ static void test_fail_in_step(void **state)
     };
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-            print_message("# case %zu of %s\n", i, axes[a][0]);
-            const bool rolled = fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim, cases[i].rung);
+            const bool replica = a == REPLICAS && strcmp(cases[i].rung, "buddy") == 0;
+            if (a >= ALL_CASES && i + 4 < ARRAY_SIZE(cases))
+                continue;
+            print_message("# case %zu of %s\n", i, axes[a][1] ? axes[a][1] : axes[a][0]);
+            const bool rolled =
+                fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim, replica ? "replica" : cases[i].rung);
             assert_true(cases[i].rolls < 0 || cases[i].rolls == rolled);
         }
 }
