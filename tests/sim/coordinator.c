@@ -332,3 +332,30 @@ void coord_ask_later(int job, usec wait)
 {
     (void)at(S->now + wait, &again, (uint64_t)job, 0);
 }
+
+void coord_checkpoint(int job)
+{
+    struct coord *c = &S->coord;
+    if (!c->core || c->stopped || c->stalled || S->store.old || !c->submitted[job])
+        return;
+    struct batch b;
+    struct titan_error err = {0};
+    uint64_t step = 0;
+    batch_init(&b);
+    titan_status status = core_checkpoint(c->core, (uint64_t)job, coord_now(), &b, &step, &err);
+    TRACE("checkpoint of job %d: %s", job, titan_status_name(status));
+    take(&b, 0, 0);
+}
+
+void coord_forget(int node)
+{
+    struct coord *c = &S->coord;
+    if (!c->core || c->stopped || c->stalled || S->store.old)
+        return;
+    struct batch b;
+    struct titan_error err = {0};
+    batch_init(&b);
+    titan_status status = core_node_forget(c->core, S->hosts[node].name, coord_now(), &b, &err);
+    TRACE("%s is forgotten: %s", S->hosts[node].name, titan_status_name(status));
+    take(&b, 0, 0);
+}

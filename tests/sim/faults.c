@@ -293,6 +293,14 @@ static void strike(const struct fault *f)
     case REQUEST_UNDRAIN:
         coord_drain(n, f->kind == REQUEST_DRAIN);
         break;
+    case REQUEST_CHECKPOINT:
+        coord_checkpoint(1 + (int)(f->pick % (uint32_t)S->plan->jobs));
+        break;
+    case REQUEST_FORGET:
+        for (int h = 0; h < S->plan->nodes; h++)
+            if (!S->hosts[h].up && S->hosts[h].life + S->hosts[h].term)
+                coord_forget(h);
+        break;
     case FAULT_KINDS:
         break;
     }

@@ -41,6 +41,8 @@ const char *const fault_names[FAULT_KINDS] = {
     [REQUEST_RESIZE] = "resize",
     [REQUEST_DRAIN] = "drain",
     [REQUEST_UNDRAIN] = "undrain",
+    [REQUEST_CHECKPOINT] = "checkpoint",
+    [REQUEST_FORGET] = "node forgotten",
 };
 
 /* How often each is drawn, and how long it lasts in ms. */
@@ -65,7 +67,8 @@ static const struct {
     [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_STORE_OLD] = {5, 100, 2000},
     [FAULT_WALL_STEP] = {3, 0, 0},        [REQUEST_CANCEL] = {4, 0, 0},
     [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
-    [REQUEST_UNDRAIN] = {3, 0, 0},
+    [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
+    [REQUEST_FORGET] = {5, 0, 0},
 };
 
 struct dice {

@@ -90,6 +90,8 @@ enum fault_kind {
     REQUEST_RESIZE,
     REQUEST_DRAIN,
     REQUEST_UNDRAIN,
+    REQUEST_CHECKPOINT,
+    REQUEST_FORGET, /* of a node that has lost its power, by who has seen that */
     FAULT_KINDS,
 };
 extern const char *const fault_names[FAULT_KINDS];
@@ -199,10 +201,11 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(rung_checkpoint)                                                                                                 \
     X(rung_init)                                                                                                       \
     X(rolled_forward)                                                                                                  \
-    X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)               \
-        X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)          \
-            X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)  \
-                X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+    X(recoveries)                                                                                                      \
+    X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back)              \
+        X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders)        \
+            X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated)      \
+                X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
@@ -316,6 +319,8 @@ void coord_request(int job); /* submit, or cancel when it is there */
 void coord_ask_later(int job, usec wait);
 void coord_resize(int job, uint32_t workers);
 void coord_drain(int node, bool drain);
+void coord_checkpoint(int job);
+void coord_forget(int node);
 struct core_time coord_now(void);
 
 enum stored { STORED, STORED_REFUSED, STORED_DIED /* the process ends; the next one has found out */ };
