@@ -15,6 +15,7 @@
 #define BEAT_MS 200   /* of a coordinator that does not say */
 #define AWAY_MS 1000
 #define DEAF_MS 10000         /* beats without an answer, from a coordinator that has answered: another session */
+#define JOBS_KEPT 256         /* records of jobs that have no worker here any more; the newest */
 #define REVOKE_LIMIT_MS 10000 /* to leave an epoch, however much it moves meanwhile */
 #define STRAGGLER_STEPS 20    /* a window has at least so many, and */
 #define STRAGGLER_MS 5000     /* lasts so long: short steps are noisy */
@@ -801,6 +802,33 @@ static void ended_add(struct agent_core *c, const struct aworker *w, const agent
     c->ended[at].report = agent_message_copy(&report->base);
 }
 
+static bool job_idle(const struct agent_core *c, const struct ajob *j)
+{
+    for (const struct aworker *w = c->workers; w; w = w->next)
+        if (w->job_id == j->id)
+            return false;
+    return j->record->n_delegated == 0; /* which a coordinator has to hear of */
+}
+
+static void jobs_trim(struct agent_core *c, struct agent_actions *out)
+{
+    size_t n = 0;
+    struct ajob **oldest = NULL;
+    for (struct ajob **at = &c->jobs; *at; at = &(*at)->next) {
+        if (!job_idle(c, *at))
+            continue;
+        n++;
+        if (!oldest || (*at)->id < (*oldest)->id)
+            oldest = at;
+    }
+    if (n <= JOBS_KEPT)
+        return;
+    struct ajob *j = *oldest;
+    *oldest = j->next;
+    agent_action_add(out, AGENT_FORGET_JOB)->job_id = j->id;
+    job_free(j);
+}
+
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
                        struct agent_actions *out)
 {
@@ -827,6 +855,7 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     if (!c->draining || !c->quiet)
         agent_report(c, &m, now, out);
     worker_free(w);
+    jobs_trim(c, out);
 }
 
 /* --- the watch ------------------------------------------------------------------------------------------------------

@@ -617,7 +617,8 @@ static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m
     free(p->alive);
     p->alive = calloc(s->n_alive + 1, sizeof(*p->alive));
     titan_assert(p->alive);
-    memcpy(p->alive, s->alive, s->n_alive * sizeof(*p->alive));
+    if (s->n_alive)
+        memcpy(p->alive, s->alive, s->n_alive * sizeof(*p->alive));
     p->n_alive = s->n_alive;
 }
 

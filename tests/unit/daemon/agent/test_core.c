@@ -373,6 +373,38 @@ static void test_hello_tells_what_was_quiesced(void **state)
     assert_null(SENT(HELLO)->hello->workers[0]->quiesced);
 }
 
+/* Jobs come and go: the records of the oldest that have no worker here are let go of. */
+static void test_records_are_bounded(void **state)
+{
+    (void)state;
+    size_t forgotten = 0;
+    session();
+    for (uint64_t job = 1; job <= 300; job++) {
+        unsigned char bytes[16] = {1};
+        uint64_t id = 100 + job;
+        Titan__Internal__StartWorkers s = TITAN__INTERNAL__START_WORKERS__INIT;
+        Titan__Internal__FormEpoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
+        const struct agent_exit how = {.reason = ""};
+        s.job_id = f.job_id = job;
+        s.worker_ids = &id;
+        s.n_worker_ids = 1;
+        MESSAGE(m, START, start, &s);
+        hear(&m);
+        f.epoch = 1;
+        f.comm_id = (ProtobufCBinaryData){16, bytes};
+        MESSAGE(form, FORM, form, &f);
+        hear(&form);
+        INPUT(agent_core_exited, id, &how);
+        if (count(AGENT_FORGET_JOB)) {
+            forgotten++;
+            assert_int_equal(action(AGENT_FORGET_JOB)->job_id, forgotten);
+        }
+    }
+    assert_int_equal(forgotten, 300 - 256);
+    assert_int_equal(agent_core_epoch(c, 1), 0);
+    assert_int_equal(agent_core_epoch(c, 300), 1);
+}
+
 /* --- the end of workers ---------------------------------------------------------------------------------------------
  */
 
@@ -667,6 +699,7 @@ int main(void)
         TEST(test_reports_are_said_again),
         TEST(test_worker_speaks_for_itself),
         TEST(test_hello_tells_what_was_quiesced),
+        TEST(test_records_are_bounded),
         TEST(test_causes),
         TEST(test_revoked_and_not_quiet_is_killed),
         TEST(test_quiet_in_time_is_not_killed),
