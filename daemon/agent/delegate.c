@@ -414,7 +414,7 @@ static bool survivors(const struct agent_core *c, const struct ajob *j, const st
                       struct choice *choice)
 {
     const form_epoch *accepted = j->record->accepted;
-    bool amiss = left(c, j);
+    bool gone = false;
     if (j->finished)
         return false;
     for (size_t i = 0; i < accepted->n_members; i++) {
@@ -425,7 +425,7 @@ static bool survivors(const struct agent_core *c, const struct ajob *j, const st
         case LIFE_UNKNOWN:
             return false;
         case LIFE_GONE:
-            amiss = true;
+            gone = true;
             break;
         case LIFE_THERE:
             if (p->heard && p->epoch > accepted->epoch)
@@ -434,7 +434,8 @@ static bool survivors(const struct agent_core *c, const struct ajob *j, const st
                 choice->all[choice->n++] = accepted->members[i];
         }
     }
-    return amiss;
+    /* Members that have left a delegate's epoch which never became whole lack state: the same again would not help. */
+    return gone || (left(c, j) && (j->complete || !by_delegate(j)));
 }
 
 static struct choice choice_new(const form_epoch *accepted, struct agent_actions *out)
