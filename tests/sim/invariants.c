@@ -245,6 +245,9 @@ void must_start(struct comm *c)
     }
     CHECK("I2", c->epoch > l->newest, "job %llu starts epoch %llu after %llu", LL(c->job), LL(c->epoch), LL(l->newest));
     l->newest = c->epoch;
+    CHECK("I3", told_of(c->job, c->epoch)->seen || c->rung >= RUNG_MEMORY || c->target.step == l->top,
+          "a delegate's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch), LL(c->job),
+          LL(c->target.step), LL(l->top));
     l->content[0] = chance_mix(c->job, 1);
     CHECK("I3", c->target.step <= l->top, "job %llu epoch %llu starts from step %llu, and %llu is the newest",
           LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->top));
