@@ -41,12 +41,14 @@ def coordinator_killed(rounds, rng, r):
     with Cluster(nodes=2, slots=2) as c:
         run, others = c.submit(k), []
         for n in range(rounds):
-            _, epoch = steady(run, 4, rng)
+            since, epoch = steady(run, 4, rng)
             others.append(c.submit(small).job)  # accepted right before the end: must be there afterwards
             at = c.c.kill()
             back = c.start_coordinator()
             listed = {j["id"] for j in json.loads(c.ok("-o", "json", "list"))["jobs"]}
             run.await_training(4, run.step() + 20)
+            if run.epoch() != epoch:
+                print("# membership changed:\n#   " + "\n#   ".join(e["message"] for e in run.events(since)))
             r.round(api_back_ms=back, pause_ms=pause(run, at, now_ms()), acknowledged_lost=len(set(others) - listed),
                     epochs=run.epoch() - epoch)
         run.cancel()

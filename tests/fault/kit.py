@@ -175,7 +175,7 @@ def finish(r, run, recipe_keys, repeats=0):
 
 def zero_lost(run, epoch, back):
     """Committed steps of epochs up to that one which the first step of a later one does not build on."""
-    before = max(m["step"] for m in run.lines() if m["epoch"] <= epoch)
+    before = [m["step"] for m in run.lines() if m["epoch"] <= epoch][-1]
     return max(0, before - (back["step"] - 1))
 
 
