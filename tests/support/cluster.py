@@ -470,8 +470,8 @@ class Run:
     def members(self):
         """Worker ids of the newest epoch in rank order."""
         return [r["worker_id"] for r in self.cluster.rows(
-            "SELECT worker_id FROM members WHERE job_id = ?1 AND epoch = (SELECT max(epoch) FROM members WHERE job_id = ?1)"
-            " ORDER BY rank", self.job)]
+            "SELECT worker_id FROM members m JOIN epochs e ON e.job_id = m.job_id AND e.number = m.epoch WHERE m.job_id = ?1 AND"
+            " e.number = (SELECT max(number) FROM epochs WHERE job_id = ?1) AND rank < world_size ORDER BY rank", self.job)]
 
     def await_training(self, world, beyond=0, seconds=60):
         """So many workers have finished a step after that one, and no other membership is on its way."""
