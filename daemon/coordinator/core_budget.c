@@ -103,7 +103,9 @@ static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cau
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words)
 {
     j->status.restarts += MUTANT(LOSS_UNCOUNTED) ? 0 : MUTANT(LOSS_TWICE) ? 2 : 1;
-    j->losses++;
+    /* Losses before a replacement may start are one incident for the wait: a node takes all of its workers along. */
+    if (j->losses == 0 || c->now.mono_ms >= j->replace_at)
+        j->losses++;
     j->charged = true;
     j->replace_at = c->now.mono_ms + backoff_ms(j);
     if (j->spec.restart_window_s) {
