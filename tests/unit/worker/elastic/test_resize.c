@@ -841,6 +841,25 @@ static void test_damaged_checkpoint(void **state)
     check_against_reference(&l);
 }
 
+/* A keeper loses an update of its copy. The next checkpoint finds that and the copy is made again, so what it gives
+ * when its ward is gone is right. */
+static void test_drifted_copy(void **state)
+{
+    (void)state;
+    struct losses l;
+    struct script_epoch e[] = {
+        {.world = 4,
+         .process = {0, 1, 2, 3},
+         .victim = 1,
+         .kill_before = 9,
+         .fails = {NULL, NULL, "buddy.update=fail@3"}},
+        {.world = 3, .process = {0, 2, 3}, .find = true, .rung = "buddy"},
+    };
+    run_script(e, (int)ARRAY_SIZE(e), true, false, &l);
+    assert_int_equal(l.lines, STEPS);
+    check_against_reference(&l);
+}
+
 /* Two replicas: from two ranks to four, then two of these are gone, one of each replica and each with another part, and
  * what is left is still a whole state in memory. */
 static void test_replicas(void **state)
@@ -940,6 +959,7 @@ int main(void)
         cmocka_unit_test(test_kill_stage),
         cmocka_unit_test(test_checkpoint_any_size),
         cmocka_unit_test(test_damaged_checkpoint),
+        cmocka_unit_test(test_drifted_copy),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_experts),
