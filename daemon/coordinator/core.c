@@ -50,6 +50,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(quarantine_crashes, 3);
     DEFAULT(next_worker_id, 1);
 #undef DEFAULT
+    c->asked = c->options;
     c->options.jobs_dir = NULL;
     c->jobs_dir = core_strdup(options->jobs_dir);
     c->next_worker_id = c->options.next_worker_id;

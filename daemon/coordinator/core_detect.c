@@ -13,6 +13,36 @@
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
+#define BEATS_PER_MS 4 /* of all nodes together */
+
+/* --- pace ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t paced(uint32_t ms, uint32_t pace, uint32_t beat_ms)
+{
+    return (uint32_t)MIN((uint64_t)ms * pace / beat_ms, (uint64_t)UINT32_MAX);
+}
+
+void detect_pace(struct core *c)
+{
+    const struct core_options *asked = &c->asked;
+    struct core_options *o = &c->options;
+    uint32_t connected = 0;
+
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        connected += n->session != 0;
+    const uint32_t pace = MAX(asked->beat_ms, connected / BEATS_PER_MS);
+    if (2 * pace <= 3 * o->beat_ms && 3 * pace >= o->beat_ms)
+        return;
+    o->beat_ms = pace;
+    o->suspect_ms = paced(asked->suspect_ms, pace, asked->beat_ms);
+    o->confirm_ms = paced(asked->confirm_ms, pace, asked->beat_ms);
+    o->node_timeout_ms = paced(asked->node_timeout_ms, pace, asked->beat_ms);
+    o->reachable_ms = paced(asked->reachable_ms, pace, asked->beat_ms);
+    o->away_ms = paced(asked->away_ms, pace, asked->beat_ms);
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        if (n->session)
+            tell_welcome(c, n);
+}
 
 /* --- probes ---------------------------------------------------------------------------------------------------- */
 

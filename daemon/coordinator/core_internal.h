@@ -179,7 +179,8 @@ struct jobrec {
 
 #define CORE_BUCKETS 4096
 struct core {
-    struct core_options options;
+    struct core_options options; /* times of detection at the pace of now, see detect_pace */
+    struct core_options asked;   /* as given */
     char *jobs_dir;
     struct core_time now;
     struct batch *out;
@@ -248,6 +249,9 @@ void detect_lost(struct core *c, struct noderec *n);
 void detect_returned(struct core *c, struct noderec *n, bool same_agent);
 void detect_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m);
 void detect_straggler(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStraggles *m);
+/* Nodes have come: beats as often as the coordinator can take, and the times that count them in the same ratio. Who
+ * beats at another pace than now is told. */
+void detect_pace(struct core *c);
 void detect_tick(struct core *c);
 int64_t detect_deadline(const struct core *c);
 

@@ -99,6 +99,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     detect_heard(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
+    detect_pace(c);
     delegate_hello(c, m);
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)

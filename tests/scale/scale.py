@@ -21,12 +21,9 @@ QUIET_S = 10
 
 
 class Coordinator(Daemon):
-    beat_ms = 50
-
     def config(self):
         path = self.state / "titand.toml"
-        path.write_text(f"[coordinator]\nquarantine_crashes = 0\n[detection]\nbeat_ms = {self.beat_ms}\n"
-                        f"suspect_ms = {5 * self.beat_ms}\nconfirm_ms = {max(150, self.beat_ms)}\n")
+        path.write_text("[coordinator]\nquarantine_crashes = 0\n")
         return path
 
     def start(self):
@@ -108,8 +105,6 @@ def measure(n):
          "training.local_batch_size": 1, "checkpoint.enable": "false", "training.dataset_path": text,
          "fault_tolerance.max_restarts": 1000000, "fault_tolerance.backoff_ms": 100}
     out = {}
-    # As many beats a second in all as 200 nodes of the lan profile have.
-    Coordinator.beat_ms = max(50, n // 4)
     with Coordinator(HOME / "state") as c:
         agents = Agents(n)
         try:

@@ -115,6 +115,32 @@ static void test_beats_are_answered(void **state)
     close_bench(&c.b);
 }
 
+/* A thousand nodes beat every 250 ms, and who came when there were fewer is told. */
+static void test_pace(void **state)
+{
+    (void)state;
+    struct bench b;
+    unsigned told = 0, slowest = 0;
+    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs"};
+    memset(&b, 0, sizeof(b));
+    b.now = 1000;
+    batch_init(&b.out);
+    assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
+    for (uint64_t i = 1; i <= 1000; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "n%d", (int)i);
+        assert_int_equal(hello(&b, i, name, 1, NULL, 0), TITAN_OK);
+        for (const struct batch_message *m = b.out.answers; m; m = m->next)
+            if (m->session == 1 && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
+                told++;
+                slowest = m->message->welcome->beat_ms;
+            }
+    }
+    assert_true(slowest >= 167 && slowest <= 250); /* within half of what it should be */
+    assert_true(told >= 2 && told <= 6);
+    close_bench(&b);
+}
+
 /* Suspected after 250 ms, denied by all who are asked: lost then. */
 static void test_nobody_reaches_it(void **state)
 {
@@ -361,11 +387,17 @@ static void test_straggler(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beats_are_answered), cmocka_unit_test(test_nobody_reaches_it),
-        cmocka_unit_test(test_nobody_answers),     cmocka_unit_test(test_nobody_to_ask),
-        cmocka_unit_test(test_others_reach_it),    cmocka_unit_test(test_it_was_only_slow),
-        cmocka_unit_test(test_closed_stream),      cmocka_unit_test(test_own_stall),
-        cmocka_unit_test(test_flapping),           cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_beats_are_answered),
+        cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_nobody_reaches_it),
+        cmocka_unit_test(test_nobody_answers),
+        cmocka_unit_test(test_nobody_to_ask),
+        cmocka_unit_test(test_others_reach_it),
+        cmocka_unit_test(test_it_was_only_slow),
+        cmocka_unit_test(test_closed_stream),
+        cmocka_unit_test(test_own_stall),
+        cmocka_unit_test(test_flapping),
+        cmocka_unit_test(test_hang),
         cmocka_unit_test(test_straggler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
