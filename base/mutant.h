@@ -15,7 +15,6 @@
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
     X(NAME_THEFT, "a hello in the name of another node, which is there, is accepted")                                  \
     X(COORD_ALONE, "coordinator forms an epoch with a minority at once")                                               \
-    X(STALE_STREAM, "coordinator goes by what lay in a stream it has not answered for long")                           \
     X(DELEGATED_UNHEARD, "coordinator does not take up what a delegate has formed")                                    \
     X(DELEGATE_MINORITY, "a delegate forms an epoch without a majority")                                               \
     X(DELEGATE_FROM_BELOW, "a delegate's epoch begins from an older state than its members' memory")                   \
@@ -33,7 +32,6 @@
     X(LOSS_UNCOUNTED, "the loss of a worker is not counted")                                                           \
     X(LOSS_TWICE, "the loss of a worker is counted twice")                                                             \
     X(CANCEL_LEAVES, "a worker is not stopped when its job is cancelled")                                              \
-    X(HELLO_TWICE, "an old hello is heard as a new one")                                                               \
     X(DEAD_ADOPTED, "a worker that its agent does not list counts as alive")                                           \
     X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
     X(LEAVER_DROPPED, "a resize drops a leaver before its part has moved")                                             \

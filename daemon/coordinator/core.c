@@ -342,7 +342,7 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
     } else if (status == TITAN_OK && !n) {
         c->counters.unknown_node++;
         status = titan_fail(err, TITAN_ECONFLICT, "the session has said no hello, or its node was given up");
-    } else if (status == TITAN_OK && c->options.delegate_lease_ms && !MUTANT(STALE_STREAM) &&
+    } else if (status == TITAN_OK && c->options.delegate_lease_ms &&
                now.mono_ms - n->answered_mono >= c->options.away_ms) {
         /* What lay in its stream may be older than an epoch it has formed without us: a hello tells of that first. */
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it says hello anew", n->name,

@@ -72,7 +72,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
 {
     TRY(check_hello(m, err));
     /* A second one would be an old one: what it does not list would count as ended. */
-    if (core_find_session(c, session) && !MUTANT(HELLO_TWICE)) {
+    if (core_find_session(c, session)) {
         c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
     }
