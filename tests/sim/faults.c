@@ -161,7 +161,10 @@ static void on_right_store(const struct ev *e)
     if (!S->store.old)
         return;
     TRACE("the right store is back");
-    coord_kill(0, false);
+    if (S->coord.core)
+        coord_kill(0, false);
+    else
+        store_swap();
 }
 
 static void on_old_store(const struct ev *e)
