@@ -142,6 +142,8 @@ void source_sealed(struct core *c, struct jobrec *j)
 
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
 {
+    if (j->state == JOB_CANCELLING) /* said once more: how far it came is known */
+        return;
     if (m->epoch != j->status.epoch || !job_member(j, w)) {
         c->counters.old_epoch += m->epoch < j->status.epoch;
         c->counters.unknown_rank += m->epoch >= j->status.epoch;

@@ -167,6 +167,7 @@ void plan_make(struct plan *p, uint64_t seed)
     int64_t kind = roll(&d, 0, 119);
     p->store = kind == 0 ? STORE_DISK : kind <= 2 ? STORE_MEMORY : STORE_IMAGE;
     p->lease_ms = roll(&d, 0, 3) ? (uint32_t)roll(&d, 1200, 4000) : 0;
+    p->pace = roll(&d, 0, 5) ? 1 : 5;
     p->late_cancel = roll(&d, 0, 5) == 0;
     p->quarantine = roll(&d, 0, 5) == 0;
     p->nodes = (int)roll(&d, 2, large ? SIM_NODES : 4);

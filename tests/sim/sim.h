@@ -118,6 +118,7 @@ struct plan {
     usec backup_at;
     bool quarantine;
     uint32_t lease_ms; /* of delegates; 0 = there are none */
+    int pace;          /* of steps; the higher, the slower */
     bool late_cancel;  /* of a job that has just ended */
     usec quiet_at;     /* every fault is over */
     struct fault faults[SIM_FAULTS];
@@ -202,10 +203,11 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     X(rung_init)                                                                                                       \
     X(rolled_forward)                                                                                                  \
     X(recoveries)                                                                                                      \
-    X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back)              \
-        X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders)        \
-            X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated)      \
-                X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+    X(resizes)                                                                                                         \
+    X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part)       \
+        X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates)            \
+            X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams)       \
+                X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)

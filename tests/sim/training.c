@@ -358,7 +358,8 @@ static void work_towards(struct proc *p, int barrier)
         takes = chance(CHANCE_WORK, 80) ? between(CHANCE_WORK, MS, 30 * MS) : between(CHANCE_WORK, 20 * MS, 400 * MS);
         break;
     default:
-        takes = agrees(barrier) ? between(CHANCE_WORK, 50, 500) : between(CHANCE_WORK, 15 * MS, 60 * MS);
+        takes =
+            agrees(barrier) ? between(CHANCE_WORK, 50, 500) : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
         break;
     }
     p->waiting = false;
