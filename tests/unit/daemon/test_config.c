@@ -68,6 +68,7 @@ static void test_defaults(void **state)
     assert_string_equal(c.listen[0], expected);
     assert_string_equal(c.listen[1], "127.0.0.1:7070");
     assert_int_equal(c.log_level, LOG_LEVEL_INFO);
+    assert_int_equal(c.quarantine_crashes, 3);
     assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "h:1"), TITAN_OK);
     assert_false(c.stop_workers);
     assert_int_equal(c.n_listen, 0);
@@ -95,11 +96,13 @@ static void test_file_and_flags(void **state)
     struct daemon_config c;
     struct titan_error err;
     write_file("[titand]\nlog_level = \"debug\"\n[coordinator]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\n"
+               "quarantine_crashes = 0\n"
                "[agent]\nslots = 3\nnode = \"n1\"\nlease_ms = 5000\nlog_bytes_max = 1000000\nstop_workers = false\n"
                "coordinator = \"10.0.0.1:7070\"\n");
     /* Flags win, wherever they stand. */
     assert_int_equal(PARSE(&c, &err, "dev", "--slots", "5", "--config", file, "--stop-workers"), TITAN_OK);
     assert_int_equal(c.slots, 5);
+    assert_int_equal(c.quarantine_crashes, 0);
     assert_int_equal(c.lease_ms, 5000);
     assert_int_equal(c.log_bytes_max, 1000000);
     assert_string_equal(c.node, "n1");
