@@ -216,8 +216,10 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
     for (struct noderec *n = c->nodes; n && stall > 0; n = n->next) {
         n->seen_mono += stall;
         n->probe.at += n->probe.at ? stall : 0;
-        c->late_mono = now.mono_ms;
     }
+    /* What is moved makes up for a short one; after a long one beats lie in queues, and probes' answers with them. */
+    if (stall >= (int64_t)c->options.suspect_ms)
+        c->late_mono = now.mono_ms;
     c->last_input = now.mono_ms;
     c->now = now;
     c->out = out;

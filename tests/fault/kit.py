@@ -67,7 +67,8 @@ def figures(values):
 def machine():
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     memory = int(open("/proc/meminfo").readline().split()[1]) >> 20
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory, "kernel": platform.release()}
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory, "kernel": platform.release(),
+            "load": round(os.getloadavg()[0], 1)}
 
 
 def stamp():

@@ -42,7 +42,7 @@ def where(results):
     first = results.get("at") or max((s["at"] for s in results.get("scenarios", [])), default="")
     commit = results.get("commit") or ", ".join(sorted({s["commit"] for s in results.get("scenarios", [])}))
     return (f"{first[:10]}, commit {commit}; {m.get('cpu', '?')}, {m.get('cores', '?')} cores, {m.get('memory_gib', '?')} GiB, "
-            f"Linux {m.get('kernel', '?')}. Again: `{results.get('command', '?')}`.")
+            f"Linux {m.get('kernel', '?')}, load {m.get('load', '?')}. Again: `{results.get('command', '?')}`.")
 
 
 def fault(results):
