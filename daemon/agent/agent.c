@@ -111,6 +111,7 @@ static void tick_arm(struct agent *a);
 static void turn_end(struct agent *a, struct turn *t)
 {
     workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core));
+    workers_lease(a->workers, agent_core_lease(a->core, now_ms(), a->lease_ms));
     if (t->actions.first && !a->closing) {
         t->at = t->actions.first;
         *a->turns_tail = t;

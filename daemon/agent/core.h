@@ -128,6 +128,7 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
                        struct agent_actions *out);
 /* Every AGENT_SAMPLE_MS while agent_core_watches(). */
 #define AGENT_SAMPLE_MS 25
+#define AGENT_LEASE_MS 250
 bool agent_core_watches(const struct agent_core *c);
 void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
                        struct agent_actions *out);
@@ -145,6 +146,9 @@ void agent_core_drain(struct agent_core *c, bool quiet);
 uint64_t agent_core_term(const struct agent_core *c); /* highest seen */
 /* When what a coordinator has answered last was sent; INT64_MIN = never. To be kept for the next agent of this boot. */
 int64_t agent_core_contact(const struct agent_core *c);
+/* How long a worker may go on should this agent die now: own_ms, but never beyond the lease its epoch has without a
+ * coordinator. To be said again at least every AGENT_LEASE_MS. */
+uint32_t agent_core_lease(const struct agent_core *c, int64_t now, uint32_t own_ms);
 bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
 struct agent_counters {

@@ -95,6 +95,13 @@ static int64_t lease_pause(const struct agent_core *c)
     return c->contact ? lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->delegate_lease_ms / 4) : INT64_MIN;
 }
 
+uint32_t agent_core_lease(const struct agent_core *c, int64_t now, uint32_t own_ms)
+{
+    if (!c->delegate_lease_ms || !c->contact || now >= lease_pause(c)) /* its workers pause, or have */
+        return own_ms;
+    return (uint32_t)MIN((int64_t)own_ms, lease_end(c) - now);
+}
+
 /* Away, and the lease lasts: this agent can promise. */
 static bool able(const struct agent_core *c, int64_t now)
 {

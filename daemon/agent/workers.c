@@ -335,6 +335,11 @@ void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms)
             atomic_store_explicit(&w->page->contact_ms, contact_ms, memory_order_relaxed);
 }
 
+void workers_lease(struct workers *set, uint32_t lease_ms)
+{
+    set->lease_ms = lease_ms;
+}
+
 int64_t workers_contact(const struct workers *set)
 {
     int64_t contact = 0;
@@ -454,7 +459,7 @@ static titan_status worker_attach(struct worker *w, struct titan_error *err)
     set->first = w;
     (void)uv_poll_start(&w->process_poll, UV_READABLE, on_process);
     if (!uv_is_active((uv_handle_t *)&set->lease_timer))
-        (void)uv_timer_start(&set->lease_timer, on_lease_timer, set->lease_ms / 3 + 1, set->lease_ms / 3 + 1);
+        (void)uv_timer_start(&set->lease_timer, on_lease_timer, AGENT_LEASE_MS, AGENT_LEASE_MS);
     return TITAN_OK;
 }
 

@@ -85,6 +85,8 @@ uint32_t workers_count(const struct workers *set); /* alive */
 /* The term is in what is said to workers from here: leases, stops. The contact goes to their pages, for the next agent.
  */
 void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms);
+/* How long they may go on without this agent, from the next lease on. Leases are said every AGENT_LEASE_MS. */
+void workers_lease(struct workers *set, uint32_t lease_ms);
 int64_t workers_contact(const struct workers *set); /* the latest in their pages; 0 = none */
 /* Its page and its process, now. */
 void worker_look(struct worker *w, struct agent_sample *ret);

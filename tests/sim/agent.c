@@ -203,14 +203,14 @@ static void on_lease(const struct ev *e)
     order_message m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!same_life(e))
         return;
-    lease.lease_ms = LEASE_MS;
+    lease.lease_ms = agent_core_lease(agent_of((int)e->a)->core, now_of((int)e->a), LEASE_MS);
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     m.lease = &lease;
     m.term = agent_core_term(agent_of((int)e->a)->core);
     for (uint64_t i = 1; i <= S->last_proc; i++)
         if (S->procs[i].alive && S->procs[i].host == (int)e->a && S->procs[i].connected)
             net_local_down(i, &m.base);
-    (void)at(S->now + LEASE_MS * MS / 3, &lease_due, e->a, e->b);
+    (void)at(S->now + AGENT_LEASE_MS * MS, &lease_due, e->a, e->b);
 }
 
 static void on_kill(const struct ev *e)

@@ -614,6 +614,8 @@ static void close_in_flight(struct rank_context *ctx)
     int colours[RANKS_MAX] = {0};
     struct rank_context ahead = split_by(ctx, colours), behind = split_by(ctx, colours);
     float x[2] = {0};
+    /* Split may be done here before it is on another rank, which would then see this one go. */
+    RANK_CHECK(ctx, ctx->ops->barrier(ctx->comm, ctx->stream) == TITAN_OK && rank_sync(ctx) == TITAN_OK);
     if (ctx->rank == 1)
         pause_ms(500); /* comes late, to find the others gone */
     (void)ctx->ops->all_reduce(ahead.comm, &x[0], 1, DTYPE_F32, ctx->stream);
