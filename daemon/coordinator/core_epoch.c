@@ -157,9 +157,30 @@ static bool all_quiet(const struct jobrec *j)
     return true;
 }
 
+/* Was it in an epoch to count by, though not in the current one, and has not said what it holds? So it is with those a
+ * delegate went on without. */
+static bool holds_unheard(struct jobrec *j, const struct workrec *w)
+{
+    return w->state == WORKER_READY && !w->away && !w->quiesced && !job_seat(j, w) && quorum_knows(j, w->id);
+}
+
+/* All of those have been heard; they are waited for no longer than the members, if they can be reached. */
+static bool others_heard(const struct core *c, struct jobrec *j)
+{
+    bool heard = true, reachable = false;
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (holds_unheard(j, j->workers[i])) {
+            heard = false;
+            reachable |= j->workers[i]->node->session != 0;
+        }
+    if (reachable && j->epoch_deadline == INT64_MAX)
+        j->epoch_deadline = c->now.mono_ms + quiesce_limit(c, j);
+    return heard;
+}
+
 void epoch_try_form(struct core *c, struct jobrec *j)
 {
-    if (!all_quiet(j))
+    if (!all_quiet(j) || !others_heard(c, j))
         return;
     j->epoch_deadline = INT64_MAX;
     if (!j->recovery.quiet)
@@ -257,5 +278,12 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         w->blame = j->seats[i].finished ? LOSS_NONE : LOSS_HANG;
         j->charged |= w->blame != LOSS_NONE; /* when it ends */
         worker_stop(c, w, 0, "it did not leave the epoch in time");
+    }
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (!holds_unheard(j, w) || !w->node->session)
+            continue;
+        w->blame = LOSS_HANG;
+        worker_stop(c, w, 0, "it did not say in time what it holds");
     }
 }

@@ -119,9 +119,11 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     source_held(w, q);
     if (member && q->paused && !w->sealed)
         w->sealed = q->epoch; /* who was paused has trained in it */
-    if (!seat || w->state != WORKER_READY)
+    if (w->state != WORKER_READY)
         return;
     w->quiesced = true;
+    if (!seat)
+        return;
     bool asked = epoch_leaving(j);
     if (!asked && epoch_live(j) && !member)
         seat->finished = true;
@@ -170,8 +172,10 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
                                                    live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
         w->quiesced = true; /* it never heard of the epoch that is over already */
         source_held(w, live->quiesced ? live->quiesced : &said);
-    } else if (live->quiesced) {
-        source_held(w, live->quiesced);
+    } else if (live->quiesced || live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE) {
+        w->quiesced |= !job_seat(j, w);
+        if (live->quiesced)
+            source_held(w, live->quiesced);
     }
 }
 
