@@ -73,6 +73,7 @@ struct core_saved_job {
         uint64_t epoch;
         uint32_t n;
         const uint64_t *workers;
+        uint64_t source; /* epoch its state came from, in memory; 0 = none */
     } * bases;
     size_t n_bases;
     const struct worker *lost; /* members of these that nobody could say the end of */

@@ -84,7 +84,7 @@ struct base_member {
     bool told;                  /* it has ended, or its agent knows that the run goes on without it */
 };
 struct base {
-    uint64_t epoch;
+    uint64_t epoch, source; /* where its state came from; 0 = no memory */
     uint32_t n;
     struct base_member *members;
 };

@@ -41,6 +41,7 @@ struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 void quorum_formed(struct jobrec *j)
 {
     struct base_member *members = quorum_add(j, j->status.epoch, j->n_seats);
+    j->bases[j->n_bases - 1].source = j->source_epoch;
     for (uint32_t i = 0; i < j->n_seats; i++)
         members[i] = (struct base_member){.worker_id = j->seats[i].worker_id,
                                           .node = j->seats[i].worker ? j->seats[i].worker->node : NULL,

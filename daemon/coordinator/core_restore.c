@@ -53,6 +53,7 @@ static void restore_bases(struct core *c, struct jobrec *j, const struct core_sa
     for (size_t b = 0; b < saved->n_bases; b++) {
         const struct core_saved_base *base = &saved->bases[b];
         struct base_member *members = quorum_add(j, base->epoch, base->n);
+        j->bases[b].source = base->source;
         for (uint32_t i = 0; i < base->n; i++) {
             const struct workrec *w = job_worker(j, base->workers[i]);
             members[i] = (struct base_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .told = !w};

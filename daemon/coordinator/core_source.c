@@ -44,24 +44,27 @@ static uint64_t newest_sealed(const struct jobrec *j)
     return newest;
 }
 
-static bool all_hold_current(const struct jobrec *j)
+/* Do all members of that epoch hold their parts of it, for good or not? */
+static bool all_hold(const struct jobrec *j, const struct base *base)
 {
-    for (uint32_t i = 0; i < j->n_seats; i++)
-        if (!j->seats[i].worker || !source_holds(j->seats[i].worker, j->status.epoch))
+    for (uint32_t i = 0; i < base->n; i++) {
+        const struct workrec *w = job_worker(j, base->members[i].worker_id);
+        if (!w || !source_holds(w, base->epoch))
             return false;
+    }
     return true;
 }
 
-/* Has everybody who held the source of the current epoch kept it, because that one was not sealed for them? Then nobody
- * has made a step in the current epoch, and both are of one step. */
-static bool all_kept_source(const struct jobrec *j)
+/* Has everybody who held that epoch kept it, because the one after was not sealed for them? Then nobody has made a step
+ * in that one, and both are of one step. */
+static bool all_kept(const struct jobrec *j, const struct base *base)
 {
-    for (size_t i = 0; i < j->n_holders; i++) {
-        const struct workrec *w = job_worker(j, j->holders[i]);
-        if (!w || w->state != WORKER_READY || w->away || w->sealed != j->source_epoch)
+    for (uint32_t i = 0; i < base->n; i++) {
+        const struct workrec *w = job_worker(j, base->members[i].worker_id);
+        if (!w || w->state != WORKER_READY || w->away || w->sealed != base->epoch)
             return false;
     }
-    return j->source_epoch && j->n_holders > 0;
+    return base->n > 0;
 }
 
 /* The step of the furthest holder of that epoch; *ret_reach: the one it can be brought to without a peer's data. */
@@ -97,8 +100,9 @@ void source_choose(struct jobrec *j)
 {
     uint64_t reach = 0, epoch = newest_sealed(j);
     /* A part of the newest may be gone with its holder, while the one before it is whole. */
-    if (epoch == j->status.epoch && !all_hold_current(j) && all_kept_source(j))
-        epoch = j->source_epoch;
+    const struct base *base = base_of(j, epoch), *before = base ? base_of(j, base->source) : NULL;
+    if (before && !all_hold(j, base) && all_kept(j, before))
+        epoch = before->epoch;
     uint64_t step = furthest(j, epoch, &reach);
     const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
     if (newest && newest->step > reach)

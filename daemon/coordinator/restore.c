@@ -82,7 +82,8 @@ static void with_holders(const struct epoch *e, void *data)
 static void with_base(const struct epoch *e, void *data)
 {
     struct gather *g = data;
-    g->bases[g->saved.n_bases++] = (struct core_saved_base){e->number, e->world_size, copy_ids(g, e)};
+    g->bases[g->saved.n_bases++] = (struct core_saved_base){
+        .epoch = e->number, .n = e->world_size, .workers = copy_ids(g, e), .source = e->source_epoch};
 }
 
 static bool each_lost(const struct worker *w, void *data)

@@ -302,8 +302,10 @@ static void restore_bases(int id, const struct image_job *j, struct core_saved_j
             first = MAX(first, j->epochs[n].number);
     for (size_t n = 1; n < S->n_numbers[id]; n++)
         if (j->epochs[n].state != EPOCH_NONE && j->epochs[n].number >= first)
-            bases[saved->n_bases++] =
-                (struct core_saved_base){j->epochs[n].number, j->epochs[n].world_size, j->members[n]};
+            bases[saved->n_bases++] = (struct core_saved_base){.epoch = j->epochs[n].number,
+                                                               .n = j->epochs[n].world_size,
+                                                               .workers = j->members[n],
+                                                               .source = j->epochs[n].source_epoch};
     qsort(bases, saved->n_bases, sizeof(*bases), lower_number);
     for (uint64_t w = 1; w <= S->image.last_worker; w++)
         if (S->image.workers[w].w.job_id == (uint64_t)id && S->image.workers[w].w.state == WORKER_LOST)
