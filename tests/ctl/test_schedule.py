@@ -35,7 +35,7 @@ def world_of(daemon, job):
 
 def resized_run_is_the_same_run():
     """resize 4, 3, 5, 4 on request: the losses are bit for bit those of a run that was never resized"""
-    shape = {"numerics__canonical": "true", "training__steps": 150, "elastic__max_workers": 5}
+    shape = {"numerics__canonical": "true", "training__steps": 600, "elastic__max_workers": 5}
     with Daemon(None, "--slots", 5) as d:
         calm = d.submit("tiny", keys(**shape))
         d.ok("wait", calm)
