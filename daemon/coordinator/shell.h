@@ -40,7 +40,7 @@ struct coordinator {
     struct titan_error stall;
 
     uint64_t next_job_id; /* the store's writer thread's, once it writes submits */
-    size_t submitting; /* not durable yet */
+    size_t submitting;    /* not durable yet */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;

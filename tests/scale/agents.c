@@ -28,7 +28,7 @@
 #include "titan/internal/agent.pb-c.h"
 
 #define AGENTS_MAX 20000
-#define WORKERS_MAX 4 /* of an agent */
+#define WORKERS_MAX 4  /* of an agent */
 #define DENIALS_MAX 64 /* probes on their way */
 #define JOBS_MAX 64
 #define RETRY_MS 200

@@ -187,27 +187,15 @@ struct outcome {
 void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret);
 
 /* What the schedules went through, all together: a simulator that no longer gets anywhere shows here. */
-#define TOTALS(X)                                                                                                      \
-    X(inputs)                                                                                                          \
-    X(events)                                                                                                          \
-    X(completed)                                                                                                       \
-    X(failed)                                                                                                          \
-    X(cancelled)                                                                                                       \
-    X(from_init)                                                                                                       \
-    X(from_checkpoint)                                                                                                 \
-    X(from_memory)                                                                                                     \
-    X(rung_memory)                                                                                                     \
-    X(rung_replica)                                                                                                    \
-    X(rung_buddy)                                                                                                      \
-    X(rung_checkpoint)                                                                                                 \
-    X(rung_init)                                                                                                       \
-    X(rolled_forward)                                                                                                  \
-    X(recoveries)                                                                                                      \
-    X(resizes)                                                                                                         \
-    X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps) X(rolled_back) X(sealed_in_part)       \
-        X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused) X(fenced_orders) X(duplicates)            \
-            X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises) X(delegated) X(datagrams)       \
-                X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+/* clang-format off */
+#define TOTALS(X)                                                                                               \
+    X(inputs) X(events) X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory)      \
+    X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward)              \
+    X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
+    X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
+    X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
+    X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+/* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
     TOTALS(FIELD)
