@@ -374,14 +374,16 @@ static void seal(struct trainer *t, struct parts *parts)
 /* What this worker has, and what it takes to finish a step of it. */
 static struct brought bring(struct trainer *t)
 {
-    const struct exec *exec = t->last ? t->last->exec : NULL;
-    const double *report = exec ? exec_report(exec) : NULL;
+    const struct epoch *last = t->last;
+    struct brought b = {.parts = t->sealed};
 
-    return (struct brought){.parts = t->sealed,
-                            .prepared = exec && exec_prepared(exec),
-                            .report = report,
-                            .report_size = report ? t->last->program->report.size : 0,
-                            .told = t->last && t->last->view.rank == 0};
+    if (!last)
+        return b;
+    b.told = last->view.rank == 0;
+    b.prepared = last->exec && exec_prepared(last->exec);
+    b.report = last->exec ? exec_report(last->exec) : NULL;
+    b.report_size = b.report ? last->program->report.size : 0;
+    return b;
 }
 
 /* Some member has the source epoch sealed, so what this one has of it is good, whether it passed the barrier or not. */
@@ -636,17 +638,19 @@ static titan_status note_skip(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+static void count_step(struct train_state *part, const struct step_outcome *outcome)
+{
+    part->step++;
+    part->tokens += (uint64_t)outcome->tokens;
+    part->skipped += !outcome->finite;
+}
+
 /* The step is decided and its update issued. */
 static titan_status commit_step(struct epoch *e, struct titan_error *err)
 {
-    struct train_state *const parts[] = {e->parts.own, e->parts.ward};
-
-    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
-        if (parts[i]) {
-            parts[i]->step++;
-            parts[i]->tokens += (uint64_t)e->outcome.tokens;
-            parts[i]->skipped += !e->outcome.finite;
-        }
+    count_step(e->parts.own, &e->outcome);
+    if (e->parts.ward)
+        count_step(e->parts.ward, &e->outcome);
     return note_skip(e, err);
 }
 

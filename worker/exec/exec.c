@@ -878,7 +878,7 @@ static titan_status tell_reduced(struct exec *e, int index, struct titan_error *
     for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index; e->next_final++) {
         const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
         const struct operand *o = &action_operands(e->p, norm)[1];
-        const float *grad = (const float *)((char *)e->address[o->buffer] + o->offset);
+        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
         if (e->opt.reduced)
             TRY(e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->n[0], s, err));
     }
