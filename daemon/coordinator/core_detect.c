@@ -13,7 +13,7 @@
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define BEATS_PER_MS 4 /* of all nodes together */
+#define BEATS_PER_MS 3 /* of all nodes together */
 
 /* --- pace ------------------------------------------------------------------------------------------------------ */
 
@@ -31,8 +31,8 @@ void detect_pace(struct core *c)
     for (const struct noderec *n = c->nodes; n; n = n->next)
         connected += n->session != 0;
     const uint32_t pace = MAX(asked->beat_ms, connected / BEATS_PER_MS);
-    if (2 * pace <= 3 * o->beat_ms && 3 * pace >= o->beat_ms)
-        return;
+    if (4 * pace <= 5 * o->beat_ms && 2 * pace >= o->beat_ms)
+        return; /* near enough */
     o->beat_ms = pace;
     o->suspect_ms = paced(asked->suspect_ms, pace, asked->beat_ms);
     o->confirm_ms = paced(asked->confirm_ms, pace, asked->beat_ms);
