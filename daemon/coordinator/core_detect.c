@@ -13,7 +13,7 @@
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define BEATS_PER_MS 3 /* of all nodes together */
+#define BEATS_PER_S 2500 /* of all nodes together */
 
 /* --- pace ------------------------------------------------------------------------------------------------------ */
 
@@ -30,7 +30,7 @@ void detect_pace(struct core *c)
 
     for (const struct noderec *n = c->nodes; n; n = n->next)
         connected += n->session != 0;
-    const uint32_t pace = MAX(asked->beat_ms, connected / BEATS_PER_MS);
+    const uint32_t pace = MAX(asked->beat_ms, connected * 1000 / BEATS_PER_S);
     if (4 * pace <= 5 * o->beat_ms && 2 * pace >= o->beat_ms)
         return; /* near enough */
     o->beat_ms = pace;
