@@ -1,6 +1,7 @@
 /* client.c - see client.h. */
 #include "ctl/client.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ titan_status ctl_channel(struct ctl *ctl, struct titan_error *err)
 
 void ctl_unreachable_hint(struct titan_error *err)
 {
-    if (err->status == TITAN_EUNREACHABLE)
+    if (err->status == TITAN_EUNREACHABLE && err->sys_errno == ENOTCONN)
         titan_error_hint(err, "start one with: titand dev --state-dir DIR; or name another with --server");
 }
 

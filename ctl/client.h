@@ -20,7 +20,10 @@ struct ctl {
     struct rpc_channel *channel; /* opened by the first call */
 };
 
-enum { CALL_MS = 30000 };
+enum {
+    CALL_MS = 30000,
+    GONE_MS = 30000, /* a command that waits for something waits so long for a server that is gone */
+};
 
 /* given, else $TITAN_SERVER, else the first socket that is there: of this user's titand, of the system's
  * (/run/titan/titan.sock), of a titand that root started by hand. */
@@ -35,7 +38,8 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
                         const ProtobufCMessageDescriptor *reply,
                         bool (*each)(const ProtobufCMessage *message, void *data), void *data,
                         struct titan_error *err) TITAN_MUST_USE;
-void ctl_unreachable_hint(struct titan_error *err); /* does nothing for another status */
+/* Does nothing for another status, nor when there is a server that says so itself: it stops, or is fenced. */
+void ctl_unreachable_hint(struct titan_error *err);
 
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret,
                      struct titan_error *err) TITAN_MUST_USE;

@@ -18,7 +18,7 @@
 #include "ctl/progress.h"
 #include "proto/rpc/client.h"
 
-enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, GONE_MS = 30000, CHECKPOINT_EVERY_MS = 5000 };
+enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, CHECKPOINT_EVERY_MS = 5000 };
 
 struct follow {
     const struct follow_options *options;

@@ -1,8 +1,10 @@
 /* resize.c - titanctl resize: change the number of workers of a job. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "ctl/client.h"
 #include "ctl/options.h"
@@ -31,11 +33,14 @@ static titan_status parse_range(const char *text, Titan__V1__ResizeJobRequest *r
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
+enum { RETRY_MIN_MS = 100, RETRY_MAX_MS = 2000 };
+
 /* What the job's events say, from its first to the one that has the workers asked for. */
 struct waiting {
     uint32_t request, least, most; /* what is waited for */
     bool asked;                    /* the event of the request has been seen */
     uint32_t world;                /* members of the running epoch; 0 = none */
+    uint64_t last_event;           /* seen */
     enum { WAIT_MORE, WAIT_THERE, WAIT_ENDED, WAIT_OVERTAKEN } outcome;
 };
 
@@ -53,6 +58,7 @@ static bool on_event(const ProtobufCMessage *message, void *data)
 {
     const Titan__V1__Event *e = (const Titan__V1__Event *)message;
     struct waiting *w = data;
+    w->last_event = e->id;
     if (strcmp(e->type, "resize.requested") == 0) {
         uint32_t request = detail_number(e->detail, "request");
         w->asked |= request == w->request;
@@ -68,6 +74,27 @@ static bool on_event(const ProtobufCMessage *message, void *data)
     return w->outcome == WAIT_MORE;
 }
 
+/* The events have ended: has the job, or is its server gone for a while? */
+static titan_status look(struct ctl *ctl, uint64_t job, struct waiting *w, struct titan_error *err)
+{
+    const int64_t begin_ns = clock_mono_ns();
+    _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
+    titan_status status = TITAN_EUNREACHABLE;
+    for (uint32_t pause_ms = RETRY_MIN_MS; status == TITAN_EUNREACHABLE; pause_ms = MIN(2 * pause_ms, RETRY_MAX_MS)) {
+        const struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000L};
+        (void)nanosleep(&pause, NULL);
+        if (ctl_interrupted)
+            return titan_fail(err, TITAN_ECANCELLED, "interrupted");
+        status = ctl_job(ctl, job, &now, err);
+        if (clock_mono_ns() - begin_ns > GONE_MS * INT64_C(1000000))
+            break;
+    }
+    if (status == TITAN_OK && job_state_final(now->job->state))
+        w->outcome = WAIT_ENDED;
+    return status;
+}
+
+/* What was asked for is stored: a server that comes back knows of it, and is not asked again. */
 static titan_status wait_for(struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r,
                              struct titan_error *err)
 {
@@ -75,7 +102,15 @@ static titan_status wait_for(struct ctl *ctl, uint64_t job, const Titan__V1__Res
     Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
     request.job_id = job;
     request.follow = true;
-    TRY(ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, on_event, &w, err));
+    while (w.outcome == WAIT_MORE) {
+        titan_status status = ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor,
+                                         on_event, &w, err);
+        if (status != TITAN_OK && status != TITAN_EUNREACHABLE)
+            return status;
+        request.after_event_id = w.last_event;
+        if (w.outcome == WAIT_MORE)
+            TRY(look(ctl, job, &w, err));
+    }
     if (w.outcome == WAIT_OVERTAKEN)
         return titan_fail(err, TITAN_ECONFLICT, "job %llu was asked for another size meanwhile",
                           (unsigned long long)job);
@@ -127,7 +162,7 @@ const struct command command_resize = {
         "With N the job runs on N workers, and on fewer only after losses; with MIN:MAX on as many as there are slots\n"
         "for; with recipe on what its run file says. The members stop at a step boundary and go on from memory. N "
         "must be a\nnumber the job's mesh can have; a wrong one is refused with the nearest that can. The wish is "
-        "kept when the\nserver restarts.",
+        "kept when the\nserver restarts, and --wait goes on waiting for a server that comes back within 30 s.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,

@@ -336,12 +336,13 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
     status = titan_status_from_grpc((int)code);
     /* Not cancelled by this side and without a word of ours: a server that shuts down drops what comes late. */
     if (code == GRPC_STATUS_CANCELLED)
-        return titan_fail(err, TITAN_EUNREACHABLE, "no answer from the server at %s: it dropped the call", target);
+        return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
+                               "no answer from the server at %s: it dropped the call", target);
     if (code == GRPC_STATUS_UNAVAILABLE) {
         /* gRPC tells the whole way it took; the cause stands last. */
         const char *cause = strrchr(text, ':');
-        return titan_fail(err, status, "no answer from the server at %s: %s", target,
-                          cause && cause[1] == ' ' ? cause + 2 : text);
+        return titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, "no answer from the server at %s: %s", target,
+                               cause && cause[1] == ' ' ? cause + 2 : text);
     }
     if (code == GRPC_STATUS_UNIMPLEMENTED)
         return titan_fail(err, status, "the server at %s does not have %s", target, what);

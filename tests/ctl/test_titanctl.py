@@ -195,6 +195,34 @@ def over_a_restart():
         assert "completed  step 600/600" in results["follow"].err, results["follow"].err
 
 
+def resize_over_a_restart():
+    """resize --wait goes on when titand is killed and comes back, and asks once; what says no is named"""
+    with Daemon(World.dir / "resize", "--slots", 2) as d:
+        one, both = (d.submit("tiny", keys(training__steps=1000000, training__global_batch_size=4,
+                                           training__local_batch_size=1, elastic__min_workers=1,
+                                           elastic__max_workers=most)) for most in (1, 2))
+        for job in (one, both):
+            until("it trains", lambda: d.status(job)["step"] > 2, 30)
+        results = []
+        waiting = threading.Thread(target=lambda: results.append(d.ctl("resize", both, 2, "--wait", timeout=60)))
+        waiting.start()
+
+        def asked():
+            return [e for e in d.lines("events", both) if e["type"] == "resize.requested"]
+
+        until("it is asked for", asked, 10)
+        d.kill()
+        one_line(d.ctl("list"), 4, "no answer from the server", "titand dev")
+        d.start()
+        until("both train on", lambda: d.status(one)["state"] == d.status(both)["state"] == "RUNNING", 30)
+        assert waiting.is_alive(), results[0].err
+        d.ok("cancel", one)  # its slot is what was waited for
+        waiting.join(60)
+        assert results[0].code == 0, results[0].err
+        assert d.status(both)["world_size"] == 2 and len(asked()) == 1, (d.status(both), asked())
+        d.ok("cancel", both)
+
+
 def json_shapes():
     """-o json: documented fields, times as RFC 3339 or null, one object a line in streams"""
     d, job = World.daemon, World.done
@@ -325,7 +353,8 @@ def main():
         with Daemon(None, "--slots", 2) as World.daemon:
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
-                    over_a_restart, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
+                    over_a_restart,
+                    resize_over_a_restart, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown

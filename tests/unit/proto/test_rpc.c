@@ -542,6 +542,8 @@ static void test_shutdown_hung(void **state)
     run_until(f, &f->server_down);
     assert_true(clock_mono_ns() - start_ns >= INT64_C(199000000));
     run_until_count(f, &f->replies, 2);
+    assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
+    assert_int_equal(f->error.sys_errno, 0); /* said by the server */
     assert_int_equal(f->closed_cancelled, 1);
     rpc_server_free(f->server);
     f->server = NULL;
@@ -683,6 +685,7 @@ static void test_unreachable(void **state)
     run_until_count(f, &f->replies, 1);
     assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
     assert_non_null(strstr(f->error.msg, f->socket));
+    assert_int_equal(f->error.sys_errno, ENOTCONN);
     /* and there again: the same client connects by itself */
     f->server = server_new(f);
     assert_int_equal(rpc_server_listen(f->server, f->target, false, NULL, NULL), TITAN_OK);
