@@ -79,6 +79,40 @@ def stamp():
 
 # --- what must hold after every run --------------------------------------------------------------------------------------
 
+class Losses:
+    """Of a metrics.jsonl that grows: by step, up to the last whole line."""
+
+    def __init__(self, path):
+        self.path, self.offset, self.by_step = path, 0, {}
+
+    def read(self):
+        if self.path.exists():
+            with open(self.path, "rb") as f:
+                f.seek(self.offset)
+                whole = f.read().rpartition(b"\n")[0]
+            self.offset += len(whole) + bool(whole)
+            self.by_step.update((m["step"], m["loss"]) for m in map(json.loads, whole.splitlines()))
+        return self.by_step
+
+
+def train_undisturbed(folder, recipe_keys, steps):
+    """Alone in that folder, as long as it takes and it gets on."""
+    shutil.rmtree(folder, ignore_errors=True)
+    words = {**recipe_keys, "checkpoint.enable": "false", "elastic.min_workers": 1}
+    losses, log = Losses(folder / "metrics.jsonl"), HOME / "undisturbed.log"
+    with open(log, "w") as out:
+        p = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 1, "--dir",
+                                               folder, *overrides(words))], stdout=out, stderr=out)
+    try:
+        while (before := len(losses.read())) < steps:
+            until(f"the undisturbed run makes a step after {before}", lambda: p.poll() is not None or len(losses.read()) > before, 120, 0.2)
+            assert p.poll() is None, f"the undisturbed run ended: {log.read_text()[-2000:]}"
+    finally:
+        p.terminate()
+        p.wait()
+    return losses.read()
+
+
 def undisturbed(recipe_keys, steps):
     """Losses of the first steps of the run that nobody disturbs, by step. Kept: it is the same for all scenarios."""
     same = ("elastic.", "checkpoint.", "fault_tolerance.", "job.")  # what changes no loss
@@ -86,27 +120,8 @@ def undisturbed(recipe_keys, steps):
     words["built"] = str((BIN / "titan-worker").stat().st_mtime_ns)
     name = hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
     folder = HOME / "undisturbed" / name
-    path = folder / "metrics.jsonl"
-
-    def there():
-        lines = path.read_text().splitlines() if path.exists() else []
-        return {m["step"]: m["loss"] for m in map(json.loads, lines[:-1])}
-
-    losses = there()
-    if len(losses) < steps:
-        shutil.rmtree(folder, ignore_errors=True)
-        words = {**recipe_keys, "checkpoint.enable": "false", "elastic.min_workers": 1}
-        with open(HOME / "undisturbed.log", "w") as log:
-            p = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 1, "--dir",
-                                                   folder, *overrides(words))], stdout=log, stderr=log)
-            try:
-                until("the undisturbed run is far enough", lambda: p.poll() is not None or len(there()) >= steps + 500, 600, 0.5)
-                assert p.poll() is None, f"the undisturbed run ended: {(HOME / 'undisturbed.log').read_text()[-2000:]}"
-            finally:
-                p.terminate()
-                p.wait()
-        losses = there()
-    return losses
+    losses = Losses(folder / "metrics.jsonl").read()
+    return losses if len(losses) >= steps else train_undisturbed(folder, recipe_keys, steps + 500)
 
 
 def check_losses(run, recipe_keys):
@@ -194,6 +209,7 @@ def pause(run, begin_ms, end_ms):
 def steady(run, world, rng, beyond=None):
     """Trains as it should, and is somewhere inside a step."""
     run.await_training(world, run.step() + 5 if beyond is None else beyond)
+    run.await_alone()
     time.sleep(rng.uniform(0, 0.03))
     return run.last_event(), run.epoch()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
 from kit import (Cluster, check_losses, check_membership, check_nothing_left, figures, keys, kill, machine, now_ms, repeated_steps,
-                 stamp)  # noqa: E402
+                 stamp, undisturbed)  # noqa: E402
 from titan import BUILD, alive  # noqa: E402
 
 EVERY_S = 15
@@ -98,6 +98,11 @@ def samples(c):
     return {h.name: {"pid": h.pid, **size_of(h.pid)} for h in c.hosts.values() if h.running()}
 
 
+def processes(c):
+    """Daemons and workers of all hosts."""
+    return sum(len(h.cgroup.pids()) for h in c.hosts.values())
+
+
 def growth(taken, what):
     """The largest growth of a daemon between the second sample of one life of it and its last, in per cent. A fresh process is not
     settled yet in its first."""
@@ -115,7 +120,7 @@ def growth(taken, what):
 
 def soak(minutes, rng, seed):
     k = keys(**{"elastic.max_workers": 8, "checkpoint.interval": 500})
-    done, taken, slow = Counter(), [], []
+    done, taken, counts, slow = Counter(), [], [], []
     with Cluster(nodes=4, slots=2) as c:
         run = c.submit(k)
         run.await_training(8, 20)
@@ -126,7 +131,9 @@ def soak(minutes, rng, seed):
         while now_ms() < begin + minutes * 60000:
             turn += 1
             time.sleep(max(0, (begin + turn * EVERY_S * 1000 - now_ms()) / 1000))
+            run.await_alone()
             taken.append(samples(c))
+            counts.append(processes(c))
             fault = rng.choice(FAULTS)
             done[fault.__name__] += 1
             at, before = now_ms(), run.step()
@@ -141,18 +148,22 @@ def soak(minutes, rng, seed):
         again = repeated_steps(run)
         run.cancel()
         check_membership(run)
-        compared = check_losses(run, k)
+        compared, last = check_losses(run, k), run.lines()[-1]
+        calm = undisturbed(k, last["step"])[last["step"]]
         check_nothing_left(c)
     f = figures(slow)
     rss, fds, threads = (growth(taken, w) for w in ("rss_kib", "descriptors", "threads"))
     rows = [
         {"what": f"{turn} failures in {minutes} min ({', '.join(f'{n} {w}' for w, n in sorted(done.items()))})", "measured": "done"},
         {"what": "losses that differ from the undisturbed run's, bit for bit", "target": "0", "measured": f"0 of {compared:,}", "ok": True},
+        {"what": f"loss of the last step, {last['step']:,}", "target": repr(calm), "measured": repr(last["loss"]), "ok": last["loss"] == calm},
         {"what": "committed steps trained again", "target": "0", "measured": str(again), "ok": again == 0},
         {"what": "failure to whole again", "measured": f"median {f['median']:.0f} ms, p99 {f['p99']:.0f} ms"},
         {"what": "resident memory of a daemon, growth", "target": "≤ 10 %", "measured": f"{rss:.1f} %", "ok": rss <= 10},
         {"what": "descriptors of a daemon, growth", "target": "≤ 10 %", "measured": f"{fds:.1f} %", "ok": fds <= 10},
         {"what": "threads of a daemon, growth", "target": "0", "measured": f"{threads:.1f} %", "ok": threads <= 0},
+        {"what": "processes of all hosts, at the first failure and the most", "target": "equal", "measured": f"{counts[0]}, {max(counts)}",
+         "ok": max(counts) <= counts[0]},
         {"what": "processes left behind", "target": "0", "measured": "0", "ok": True},
         {"what": "goodput: steps × the undisturbed step's time / time", "measured": f"{100 * min(1, steps * usual / wall):.1f} %"},
     ]

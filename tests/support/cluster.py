@@ -485,6 +485,10 @@ class Run:
             return lines[-1] if newest == lines[-1]["epoch"] else None
         return until(f"{world} workers train beyond step {beyond}", there, seconds, 0.01)
 
+    def await_alone(self, seconds=60):
+        """Nobody lives but the members of the newest epoch: whoever was about to end has ended, and is not taken for one of them."""
+        until("only members live", lambda: set(self.workers()) == set(self.members()), seconds, 0.01)
+
     def await_step_after(self, at_ms, seconds=30, epoch=0):
         """The first step that was finished after that time, in a later epoch than that one."""
         def there():
