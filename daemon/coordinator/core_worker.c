@@ -143,6 +143,14 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     epoch_formed(c, j);
 }
 
+/* Is its step one of the epoch it is in? Not while it still holds the state of an older one. */
+static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
+{
+    if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
+        return live->quiesced && live->quiesced->sealed_epoch == live->epoch;
+    return live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
+}
+
 void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live)
 {
     struct jobrec *j = w->job;
@@ -156,7 +164,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     if (live->address[0] && (w->state == WORKER_STARTING))
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_seat(j, w)) {
-        if (live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING)
+        if (step_of_epoch(live))
             j->status.step = MAX(j->status.step, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
             worker_quiesced(j, w, live->quiesced ? live->quiesced : &said);
