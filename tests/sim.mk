@@ -10,8 +10,8 @@ $(sim_bin): $(call obj,tests/sim/main.c tests/support/disk.c) $(lib_sim) $(lib_d
 	$(link) $(call obj,tests/sim/main.c tests/support/disk.c) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
 
 .PHONY: sim
-sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n)
-	@SEED=$(SEED) ROUNDS=$(ROUNDS) FIRST=$(FIRST) KEEP=$(KEEP) TRACE=$(TRACE) $(sim_bin)
+sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n PROCESSES=n)
+	@SEED=$(SEED) ROUNDS=$(ROUNDS) FIRST=$(FIRST) PROCESSES=$(PROCESSES) KEEP=$(KEEP) TRACE=$(TRACE) $(sim_bin)
 
 # Deliberate bugs (base/mutant.h) in a build of their own: each must be found within 10,000 schedules.
 .PHONY: sim-mutants
