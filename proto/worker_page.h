@@ -30,8 +30,9 @@ struct worker_page {
     _Atomic uint64_t busy_ns;  /* time in steps in which a thread of it worked, summed; added before step goes up */
     _Atomic int32_t exit_code; /* -1 until the worker leaves in order */
     char last_words[600];      /* reason of a failing exit, NUL-terminated */
-    _Atomic int64_t
-        contact_ms; /* by the agent, for the next one: when the coordinator was heard (monotonic); 0 = not said */
+    /* By the agent, for the next one; monotonic. */
+    _Atomic int64_t contact_ms;     /* when the coordinator was heard; 0 = not said */
+    _Atomic int64_t epoch_until_ms; /* the end of the lease of its epoch; 0 = it has none */
 };
 static_assert(sizeof(struct worker_page) <= 4096, "one page");
 

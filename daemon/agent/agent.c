@@ -108,10 +108,16 @@ static void turn_free(struct turn *t)
 
 static void tick_arm(struct agent *a);
 
+/* What the next agent of this node, and workers that are without one, have to know. */
+static void tell_of_core(struct agent *a)
+{
+    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core),
+                    agent_core_epoch_until(a->core));
+}
+
 static void turn_end(struct agent *a, struct turn *t)
 {
-    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core));
-    workers_lease(a->workers, agent_core_lease(a->core, now_ms(), a->lease_ms));
+    tell_of_core(a);
     if (t->actions.first && !a->closing) {
         t->at = t->actions.first;
         *a->turns_tail = t;
@@ -756,12 +762,10 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
 /* What an earlier agent's workers were at, before any of them speaks. */
 static void adopt(struct agent *a)
 {
-    int64_t contact = workers_contact(a->workers);
+    int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
     if (contact) /* in the life of an earlier agent; the lease runs on */
-        agent_core_restore_contact(a->core, contact);
-    else if (workers_first(a->workers))
-        agent_core_restore_contact(a->core, now_ms());
-    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core));
+        agent_core_restore_contact(a->core, contact, epoch_until);
+    tell_of_core(a);
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);

@@ -156,10 +156,11 @@ void agent_core_restore_term(struct agent_core *c, uint64_t term)
     c->term = MAX(c->term, term);
 }
 
-void agent_core_restore_contact(struct agent_core *c, int64_t at)
+void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
 {
     c->contact_at = at;
     c->contact = true;
+    c->delegate_lease_ms = epoch_until > at ? (uint32_t)MIN(epoch_until - at, (int64_t)UINT32_MAX) : 0;
 }
 
 int64_t agent_core_contact(const struct agent_core *c)

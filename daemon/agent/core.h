@@ -90,8 +90,9 @@ void agent_core_free(struct agent_core *c);
 
 /* What an earlier agent of this node left, before the first input. */
 void agent_core_restore_term(struct agent_core *c, uint64_t term);
-/* When the coordinator was heard last (agent_core_contact). Not said, it was never. */
-void agent_core_restore_contact(struct agent_core *c, int64_t at);
+/* When the coordinator was heard last, and until when epochs have a lease; see agent_core_contact. Not said, it was
+ * never. */
+void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until);
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record);
 
 /* A look at a worker: its page (proto/worker_page.h) and its process. */
@@ -144,11 +145,12 @@ void agent_core_drain(struct agent_core *c, bool quiet);
 
 /* --- what can be asked --- */
 uint64_t agent_core_term(const struct agent_core *c); /* highest seen */
-/* When what a coordinator has answered last was sent; INT64_MIN = never. To be kept for the next agent of this boot. */
+/* When what a coordinator has answered last was sent; INT64_MIN = never. */
 int64_t agent_core_contact(const struct agent_core *c);
-/* How long a worker may go on should this agent die now: own_ms, but never beyond the lease its epoch has without a
- * coordinator. To be said again at least every AGENT_LEASE_MS. */
-uint32_t agent_core_lease(const struct agent_core *c, int64_t now, uint32_t own_ms);
+/* When the lease that epochs have without a coordinator is over; 0 = they have none. Both are to be kept, before what an
+ * input led to is carried out, for the next agent of this boot. Workers are told at least every AGENT_LEASE_MS, and
+ * before all else when it has moved by that much. */
+int64_t agent_core_epoch_until(const struct agent_core *c);
 bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
 struct agent_counters {

@@ -95,11 +95,9 @@ static int64_t lease_pause(const struct agent_core *c)
     return c->contact ? lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->delegate_lease_ms / 4) : INT64_MIN;
 }
 
-uint32_t agent_core_lease(const struct agent_core *c, int64_t now, uint32_t own_ms)
+int64_t agent_core_epoch_until(const struct agent_core *c)
 {
-    if (!c->delegate_lease_ms || !c->contact || now >= lease_pause(c)) /* its workers pause, or have */
-        return own_ms;
-    return (uint32_t)MIN((int64_t)own_ms, lease_end(c) - now);
+    return c->delegate_lease_ms && c->contact ? lease_end(c) : 0;
 }
 
 /* Away, and the lease lasts: this agent can promise. */
@@ -120,7 +118,7 @@ static bool works_here(const struct agent_core *c, const struct ajob *j)
  * this. */
 static void lease_check(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
 {
-    if (!c->delegate_lease_ms || !works_here(c, j) || MUTANT(LEASE_IGNORED))
+    if (!agent_core_epoch_until(c) || !works_here(c, j) || MUTANT(LEASE_IGNORED))
         return;
     if (now < lease_pause(c)) { /* heard again meanwhile: whoever has paused waits for its order */
         j->lease_paused = j->lease_revoked = false;
@@ -903,7 +901,7 @@ int64_t agent_delegate_deadline(const struct agent_core *c)
     int64_t due = INT64_MAX;
     for (const struct ajob *j = c->jobs; j; j = j->next) {
         const struct delegation *d = j->delegation;
-        if (c->delegate_lease_ms && works_here(c, j) && !j->lease_revoked)
+        if (agent_core_epoch_until(c) && works_here(c, j) && !j->lease_revoked)
             due = MIN(due, j->lease_paused ? lease_end(c) : lease_pause(c));
         if (!c->contact || !c->delegate_lease_ms || !wants(c, j))
             continue;

@@ -31,6 +31,7 @@ struct workers {
     char run_dir[PATH_MAX], program[PATH_MAX], host[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
     uint64_t term;
+    int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were told last */
     struct oom_watch oom;
     int open_handles;
     bool closing;
@@ -180,6 +181,7 @@ static void send_lease(struct worker *w)
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     lease.lease_ms = w->set->lease_ms;
+    lease.epoch_until_ms = w->set->epoch_until_ms;
     message.term = w->set->term;
     message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     message.lease = &lease;
@@ -187,11 +189,17 @@ static void send_lease(struct worker *w)
         channel_send(w->link, &message, -1);
 }
 
+static void send_leases(struct workers *set)
+{
+    for (struct worker *w = set->first; w; w = w->next)
+        send_lease(w);
+    set->epoch_until_said = set->epoch_until_ms;
+}
+
 static void on_lease_timer(uv_timer_t *timer)
 {
     struct workers *set = timer->data;
-    for (struct worker *w = set->first; w; w = w->next)
-        send_lease(w);
+    send_leases(set);
     if (!set->first)
         (void)uv_timer_stop(timer);
 }
@@ -327,24 +335,29 @@ void worker_look(struct worker *w, struct agent_sample *ret)
     w->rss_max = MAX(w->rss_max, rss);
 }
 
-void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms)
+void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms)
 {
     set->term = term;
-    for (struct worker *w = set->first; w && contact_ms > 0; w = w->next)
-        if (!w->dying)
-            atomic_store_explicit(&w->page->contact_ms, contact_ms, memory_order_relaxed);
+    for (struct worker *w = set->first; w && contact_ms > 0; w = w->next) {
+        if (w->dying)
+            continue;
+        atomic_store_explicit(&w->page->epoch_until_ms, epoch_until_ms, memory_order_relaxed);
+        atomic_store_explicit(&w->page->contact_ms, contact_ms, memory_order_relaxed);
+    }
+    set->epoch_until_ms = epoch_until_ms;
+    if (llabs(epoch_until_ms - set->epoch_until_said) >= AGENT_LEASE_MS)
+        send_leases(set);
 }
 
-void workers_lease(struct workers *set, uint32_t lease_ms)
-{
-    set->lease_ms = lease_ms;
-}
-
-int64_t workers_contact(const struct workers *set)
+int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms)
 {
     int64_t contact = 0;
-    for (const struct worker *w = set->first; w; w = w->next)
-        contact = MAX(contact, atomic_load(&w->page->contact_ms));
+    for (const struct worker *w = set->first; w; w = w->next) {
+        if (atomic_load(&w->page->contact_ms) <= contact)
+            continue;
+        contact = atomic_load(&w->page->contact_ms);
+        *ret_epoch_until_ms = atomic_load(&w->page->epoch_until_ms);
+    }
     return contact;
 }
 

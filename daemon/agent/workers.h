@@ -82,12 +82,12 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
-/* The term is in what is said to workers from here: leases, stops. The contact goes to their pages, for the next agent.
- */
-void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms);
-/* How long they may go on without this agent, from the next lease on. Leases are said every AGENT_LEASE_MS. */
-void workers_lease(struct workers *set, uint32_t lease_ms);
-int64_t workers_contact(const struct workers *set); /* the latest in their pages; 0 = none */
+/* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease (core.h) go
+ * to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end has moved as
+ * much. */
+void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
+/* The latest contact in their pages, 0 = none, and the end of the lease that goes with it. */
+int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
 /* Its page and its process, now. */
 void worker_look(struct worker *w, struct agent_sample *ret);
 /* Now and then, while there are any (oom.h). */

@@ -35,6 +35,7 @@ struct agent {
     bool carrying_out, writing, sampling;
     usec tick_at, retry;
     bool ending;           /* its session */
+    int64_t lease_said;    /* when the lease of epochs ends, as workers were told last */
     uint64_t hearing_term; /* of the coordinator's message it hears now; 0 = of none */
 };
 
@@ -48,7 +49,13 @@ static int64_t now_of(int h)
     return clock_mono_of(&S->hosts[h].clocks);
 }
 
+static bool lives_on(const struct proc *p, int h)
+{
+    return p->alive && p->host == h;
+}
+
 static void carry_out(int h);
+static void tell_of_core(int h);
 static void set_timers(int h);
 
 /* An input for the core: CORE(h, agent_core_sample, id, &sample). */
@@ -70,6 +77,7 @@ static void turn_free(struct turn *t)
 static void turn_end(int h, struct turn *t)
 {
     struct agent *a = agent_of(h);
+    tell_of_core(h);
     if (t->actions.first) {
         t->at = t->actions.first;
         *a->turns_tail = t;
@@ -117,7 +125,7 @@ static void sample_all(int h)
 {
     for (uint64_t i = 1; i <= S->last_proc; i++) {
         struct agent_sample sample;
-        if (!S->procs[i].alive || S->procs[i].host != h)
+        if (!lives_on(&S->procs[i], h))
             continue;
         look(&S->procs[i], &sample);
         CORE(h, agent_core_sample, i, &sample);
@@ -197,20 +205,46 @@ static void send_waiting(int h, uint64_t worker)
 static void on_lease(const struct ev *e);
 static const struct handler lease_due = {"lease", on_lease, TARGET_AGENT};
 
-static void on_lease(const struct ev *e)
+static void send_lease(int h, uint64_t worker)
 {
+    const struct agent *a = agent_of(h);
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     order_message m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    if (!same_life(e))
-        return;
-    lease.lease_ms = agent_core_lease(agent_of((int)e->a)->core, now_of((int)e->a), LEASE_MS);
+    lease.lease_ms = LEASE_MS;
+    lease.epoch_until_ms = agent_core_epoch_until(a->core);
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     m.lease = &lease;
-    m.term = agent_core_term(agent_of((int)e->a)->core);
+    m.term = agent_core_term(a->core);
+    net_local_down(worker, &m.base);
+}
+
+static void send_leases(int h)
+{
+    agent_of(h)->lease_said = agent_core_epoch_until(agent_of(h)->core);
     for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (S->procs[i].alive && S->procs[i].host == (int)e->a && S->procs[i].connected)
-            net_local_down(i, &m.base);
+        if (lives_on(&S->procs[i], h) && S->procs[i].connected)
+            send_lease(h, i);
+}
+
+static void on_lease(const struct ev *e)
+{
+    if (!same_life(e))
+        return;
+    send_leases((int)e->a);
     (void)at(S->now + AGENT_LEASE_MS * MS, &lease_due, e->a, e->b);
+}
+
+static void tell_of_core(int h)
+{
+    const struct agent_core *core = agent_of(h)->core;
+    int64_t contact = agent_core_contact(core), until = agent_core_epoch_until(core);
+    for (uint64_t i = 1; i <= S->last_proc && contact > 0; i++)
+        if (lives_on(&S->procs[i], h)) {
+            S->procs[i].contact_ms = contact;
+            S->procs[i].epoch_until_ms = until;
+        }
+    if (llabs(until - agent_of(h)->lease_said) >= AGENT_LEASE_MS)
+        send_leases(h);
 }
 
 static void on_kill(const struct ev *e)
@@ -455,6 +489,7 @@ static void restore(int h)
 {
     struct agent *a = agent_of(h);
     const struct host *host = &S->hosts[h];
+    int64_t contact = 0, epoch_until = 0;
     agent_core_restore_term(a->core, host->term);
     for (int id = 1; id <= SIM_JOBS; id++) {
         if (!host->records[id].bytes)
@@ -465,9 +500,18 @@ static void restore(int h)
         agent_core_restore_job(a->core, record);
     }
     for (uint64_t i = 1; i <= S->last_proc; i++) {
+        const struct proc *p = &S->procs[i];
+        if (!lives_on(p, h) || p->contact_ms <= contact)
+            continue;
+        contact = p->contact_ms;
+        epoch_until = p->epoch_until_ms;
+    }
+    if (contact)
+        agent_core_restore_contact(a->core, contact, epoch_until);
+    for (uint64_t i = 1; i <= S->last_proc; i++) {
         struct agent_sample sample;
         const struct proc *p = &S->procs[i];
-        if (!p->alive || p->host != h)
+        if (!lives_on(p, h))
             continue;
         look(p, &sample);
         agent_core_adopted(a->core, p->job, i, &sample, now_of(h));
@@ -495,7 +539,7 @@ void agent_begin(int h)
     titan_assert(agent_core_new(&options, &a->core, NULL) == TITAN_OK);
     bool adopts = false;
     for (uint64_t i = 1; i <= S->last_proc; i++)
-        adopts |= S->procs[i].alive && S->procs[i].host == h;
+        adopts |= lives_on(&S->procs[i], h);
     restore(h);
     must_remember(h);
     (void)at(S->now + (adopts ? ADOPTION : between(CHANCE_HOST, MS, 30 * MS)), &connect_due, (uint64_t)h, host->life);
@@ -568,6 +612,7 @@ void agent_hears(int h, const coord_message *m)
 void agent_hears_worker(int h, uint64_t worker, const worker_message *m)
 {
     if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO) {
+        send_lease(h, worker);
         CORE(h, agent_core_connected, m->hello);
         send_waiting(h, worker);
     } else {

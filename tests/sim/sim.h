@@ -428,6 +428,7 @@ struct proc {
     struct holding sealed, unsealed;
     bool prepared;           /* the step after sealed.step */
     usec up_last, down_last; /* its socket keeps the order */
+    int64_t contact_ms, epoch_until_ms; /* in its page, for the next agent */
     int exit_code, exit_signal;
     const char *last_words; /* literal */
 };

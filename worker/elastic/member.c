@@ -48,6 +48,7 @@ struct member {
 
     /* Deadlines, milliseconds of the caller's clock. */
     int64_t lease_until, exit_at;
+    int64_t epoch_until; /* end of the lease of any epoch; NEVER = it has none */
     int64_t revoked_at, moved_at, looked_at;
     uint32_t lease_ms;
     uint64_t actions;  /* as last looked at */
@@ -518,10 +519,11 @@ static void hear_committed(struct member *m, uint64_t step)
     m->n_written = kept;
 }
 
-static void hear_lease(struct member *m, uint32_t lease_ms, int64_t now_ms)
+static void hear_lease(struct member *m, const Titan__Internal__WorkerLease *o, int64_t now_ms)
 {
-    m->lease_ms = lease_ms ? lease_ms : m->opt.lease_ms;
+    m->lease_ms = o->lease_ms ? o->lease_ms : m->opt.lease_ms;
     m->lease_until = now_ms + m->lease_ms;
+    m->epoch_until = o->epoch_until_ms && !MUTANT(LEASE_IGNORED) ? o->epoch_until_ms : NEVER;
 }
 
 /* The job an order is about; a stop and a lease are for whoever is at the other end. */
@@ -568,7 +570,7 @@ bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
         return false;
     switch (message->kind_case) {
     case HEARD(LEASE):
-        hear_lease(m, message->lease->lease_ms, now_ms);
+        hear_lease(m, message->lease, now_ms);
         break;
     case HEARD(FORM):
         return hear_form(m, message->form, now_ms);
@@ -623,6 +625,23 @@ static void check_quiesced(struct member *m, int64_t now_ms)
     end(m, MEMBER_END_UNQUIESCED, words);
 }
 
+/* Is there an epoch that it is in or would enter? */
+static bool in_epoch(const struct member *m)
+{
+    return m->offered || (m->state.in && !m->state.in_revoked);
+}
+
+/* Others may go on without it from now on. Its agent says the same, if it can. */
+static void check_epoch_lease(struct member *m, int64_t now_ms)
+{
+    const uint64_t epoch = m->offered ? m->state.offered : m->state.epoch;
+
+    if (now_ms < m->epoch_until || !in_epoch(m))
+        return;
+    note(m, "the lease of the epoch is over, leaving it", "epoch=%" PRIu64, epoch);
+    hear_revoke(m, epoch, now_ms);
+}
+
 /* The agent has been silent for the lease: stop with a checkpoint; if that does not end it, end hard. */
 static void check_lease(struct member *m, int64_t now_ms)
 {
@@ -641,6 +660,7 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
     if (actions != m->actions)
         m->moved_at = now_ms;
     m->actions = actions;
+    check_epoch_lease(m, now_ms);
     check_lease(m, now_ms);
     check_quiesced(m, now_ms);
 }
@@ -651,6 +671,8 @@ int64_t member_deadline(const struct member *m)
 
     if (m->ended)
         return NEVER;
+    if (in_epoch(m))
+        at = MIN(at, m->epoch_until);
     if (m->state.in && m->state.in_revoked)
         at = MIN(at, m->looked_at + MAX(quiesce_ms(m) / QUIESCE_LOOKS, INT64_C(1)));
     return at;
@@ -780,7 +802,7 @@ struct member *member_open(const struct member_options *options, const struct me
     (void)snprintf(m->address, sizeof m->address, "%s", options->address);
     m->opt.address = m->address;
     m->state.phase = PHASE(IDLE);
-    hear_lease(m, 0, now_ms);
+    hear_lease(m, &(Titan__Internal__WorkerLease)TITAN__INTERNAL__WORKER_LEASE__INIT, now_ms);
     return m;
 }
 

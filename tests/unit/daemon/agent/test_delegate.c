@@ -36,6 +36,7 @@ struct node {
     Titan__Internal__AgentJobRecord *record;
     char name[8], address[16];
     int64_t restart_at;
+    int64_t contact, epoch_until; /* in its worker's page; 0 = not said */
     /* its worker, whose id is the node's index + 1 */
     bool worker, told_hang, paused;
     uint64_t epoch, revoked, sealed, step;
@@ -254,6 +255,8 @@ static void agent_up(int n)
     if (x->record)
         agent_core_restore_job(x->core, x->record);
     if (x->worker) {
+        if (x->contact)
+            agent_core_restore_contact(x->core, x->contact, x->epoch_until);
         struct agent_sample s = sample_of(x);
         agent_core_adopted(x->core, JOB, (uint64_t)n + 1, &s, w.now);
     }
@@ -263,6 +266,8 @@ static void agent_up(int n)
 static void agent_dies(int n, bool with_worker)
 {
     struct node *x = &w.nodes[n];
+    x->contact = MAX(agent_core_contact(x->core), 0);
+    x->epoch_until = agent_core_epoch_until(x->core);
     agent_core_free(x->core);
     x->core = NULL;
     x->alive = x->session = false;
@@ -644,7 +649,10 @@ static void test_lease_ends(void **state)
     kill_worker(4);
     advance(3000);
     assert_int_equal(newest_trained(), 1024);
-    advance(LEASE_MS);
+    advance(LEASE_MS / 4);
+    agent_dies(0, false); /* the next agent of its node does not begin another lease */
+    agent_up(0);
+    advance(LEASE_MS - LEASE_MS / 4);
     uint64_t at = w.furthest;
     advance(3000);
     assert_int_equal(w.furthest, at); /* paused, all of them */

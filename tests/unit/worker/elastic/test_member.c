@@ -164,11 +164,17 @@ static void hear_pause(uint64_t term, uint64_t epoch, bool checkpoint, bool go_o
     (void)hear(term, KIND(PAUSE), &o);
 }
 
-static void hear_lease(uint64_t term, uint32_t ms)
+static void hear_leases(uint64_t term, uint32_t ms, int64_t epoch_until)
 {
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     lease.lease_ms = ms;
+    lease.epoch_until_ms = epoch_until;
     (void)hear(term, KIND(LEASE), &lease);
+}
+
+static void hear_lease(uint64_t term, uint32_t ms)
+{
+    hear_leases(term, ms, 0);
 }
 
 static void hear_committed(uint64_t step)
@@ -583,6 +589,38 @@ static void test_lease(void **state)
     member_close(h.m);
 }
 
+/* Its agent cannot say that the epoch is over: it leaves by itself, and stays. */
+static void test_epoch_lease(void **state)
+{
+    (void)state;
+    begin();
+    hear_leases(0, 100000, 1500);
+    enter(1);
+    run_until(1400, false);
+    hear_leases(0, 100000, 2000); /* the coordinator was heard */
+    run_until(1999, false);
+    assert_int_equal(h.revokes, 0);
+    run_until(2000, false);
+    assert_int_equal(h.revoked, 1);
+    leave(1, 7);
+    run_until(20000, false);
+    assert_int_equal(h.revokes, 1);
+    assert_false(member_state(h.m)->stopped);
+    /* Neither does it enter another one that came too late. */
+    struct epoch_view view;
+    assert_true(hear_form(0, 2, 1));
+    member_tick(h.m, h.now, 17);
+    assert_int_equal(member_next(h.m, &view), MEMBER_WAIT);
+    assert_int_equal(h.quiesced.epoch, 2);
+    assert_int_equal(h.quiesced.sealed_epoch, 1);
+    hear_leases(0, 100000, h.now + 500);
+    enter(3);
+    hear_leases(0, 100000, 0); /* epochs have none */
+    run_until(h.now + 50000, false);
+    assert_int_equal(h.revokes, 1);
+    member_close(h.m);
+}
+
 /* From the revoke to the end, and how the worker behaves in between. */
 static int64_t killed_after(double step_ms, bool moving)
 {
@@ -633,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_nonsense),         cmocka_unit_test(test_view),
         cmocka_unit_test(test_revoked_on_offer), cmocka_unit_test(test_orders),
         cmocka_unit_test(test_said_again),       cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_epoch_lease),
         cmocka_unit_test(test_never_quiesces),
     };
 
