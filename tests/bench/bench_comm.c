@@ -14,8 +14,8 @@
 #include "base/cleanup.h"
 #include "tests/support/ranks.h"
 
-static const char *const op_names[] = {"all_reduce", "all_reduce_bf16", "all_gather", "reduce_scatter",
-                                       "broadcast",  "all_to_all",      "send_recv",  "barrier"};
+static const char *const op_names[] = {"all_reduce", "all_reduce_bf16", "all_gather", "reduce_scatter", "broadcast",
+                                       "all_to_all", "send_recv",       "shift",      "barrier"};
 enum { OPS = ARRAY_SIZE(op_names), PASSES = 5 };
 
 struct measurement {
@@ -49,6 +49,8 @@ static titan_status call(struct rank_context *ctx, int op, char *a, char *b, siz
         }
         (void)ctx->ops->send(ctx->comm, a, bytes, next, ctx->stream);
         return ctx->ops->recv(ctx->comm, b, bytes, previous, ctx->stream);
+    case 7: /* both ways at once, as keys and values of attention go round */
+        return ctx->ops->shift(ctx->comm, b, a, bytes, 1, ctx->stream);
     default:
         return ctx->ops->barrier(ctx->comm, ctx->stream);
     }
@@ -120,7 +122,7 @@ static void report(const struct comm_ops *ops, int op, int world, size_t bytes, 
 
 int main(int argc, char **argv)
 {
-    static const size_t sizes[] = {1024, 1 << 20, 64 << 20};
+    static const size_t sizes[] = {1024, 1 << 20, 4 << 20, 64 << 20};
     const struct comm_ops *both[] = {&comm_shm, &comm_tcp};
     double ms = argc > 2 ? strtod(argv[2], NULL) : 100;
     (void)signal(SIGPIPE, SIG_IGN);

@@ -22,7 +22,8 @@
 #define LINE 64
 #define SLOTS_BYTES_MAX ((size_t)32 << 20)    /* of one buffer over all ranks */
 #define CHANNELS_BYTES_MAX ((size_t)64 << 20) /* of one slot over all channels */
-#define SLOT_BYTES_WANTED ((size_t)256 << 10)
+/* A round of a collective ends in a barrier and a full channel in a sleep: the fewer, the fewer wakes. */
+#define SLOT_BYTES_WANTED ((size_t)1 << 20)
 #define CHANNEL_BYTES_WANTED ((size_t)256 << 10)
 #define SPINS 400
 #define BLIND_SLEEP_NS (3 * 1000 * 1000) /* where a kernel cannot wait for two words */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/support/collectives.h"
+#include "worker/comm/shm/segment.h"
 
 #define COUNT_MAX 200000
 #define OPERATIONS 200
@@ -19,23 +20,29 @@
 struct plan {
     uint64_t seed;
     int operations;
+    size_t count_max;
 };
 
 static void run_plan(struct rank_context *ctx)
 {
     const struct plan *plan = ctx->arg;
-    collectives_run(ctx, plan->seed, plan->operations, COUNT_MAX);
+    collectives_run(ctx, plan->seed, plan->operations, plan->count_max);
 }
 
-static void run_world(const struct comm_ops *ops, int world, enum ranks_stream stream)
+static void run_plans(const struct comm_ops *ops, int world, enum ranks_stream stream, int operations, size_t count_max)
 {
-    struct plan plan = {.seed = collectives_seed(), .operations = OPERATIONS};
+    struct plan plan = {.seed = collectives_seed(), .operations = operations, .count_max = count_max};
     struct ranks r;
     printf("# %s world %d TITAN_TEST_SEED=%llu\n", ops->name, world, (unsigned long long)plan.seed);
     ranks_init(&r, ops, world, stream);
     ranks_start(&r, true, run_plan, &plan);
     assert_int_equal(ranks_join(&r), 0);
     ranks_free(&r);
+}
+
+static void run_world(const struct comm_ops *ops, int world, enum ranks_stream stream)
+{
+    run_plans(ops, world, stream, OPERATIONS, COUNT_MAX);
 }
 
 #define WORLD_TEST(transport, world, stream)                                                                           \
@@ -161,6 +168,28 @@ static void test_two_directions(void **state)
     run_on(&comm_tcp, 3, RANKS_THREAD, two_directions);
 }
 
+/* Operations of several slots a member: all buffers in turn, and again. */
+static void test_many_slots(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++)
+        run_plans(&comm_shm, world, RANKS_THREAD, 40, 6 * segment_layout(world).slot_bytes / 8 * (size_t)world);
+}
+
+/* What a segment can cost at most, however many members: see segment.h. */
+static void test_segment_size(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= COMM_WORLD_MAX; world++) {
+        const struct segment_layout l = segment_layout(world);
+        assert_true(l.slot_bytes > 0 && l.slot_bytes % ((size_t)world * 64) == 0);
+        assert_true(l.channel_slot_bytes > 0 && l.channel_slot_bytes % 64 == 0);
+        assert_true(l.channel_slots - l.slots <= (size_t)192 << 20);
+        assert_true(l.bytes - l.channel_slots <= (size_t)512 << 20);
+        assert_true(l.bytes <= (size_t)1 << 30);
+    }
+}
+
 /* Nobody passes a barrier before everybody has come: each counts itself in a shared word before it. */
 static void count_at_barriers(struct rank_context *ctx)
 {
@@ -223,7 +252,8 @@ int main(void)
         cmocka_unit_test(test_tcp_7),         cmocka_unit_test(test_tcp_8),
         cmocka_unit_test(test_in_flight),     cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_late_receiver), cmocka_unit_test(test_two_directions),
-        cmocka_unit_test(test_barriers),
+        cmocka_unit_test(test_barriers),      cmocka_unit_test(test_many_slots),
+        cmocka_unit_test(test_segment_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
