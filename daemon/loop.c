@@ -26,6 +26,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/notify.h"
+#include "base/slice.h"
 #include "base/version.h"
 #include "daemon/agent/agent.h"
 #include "daemon/coordinator/coordinator.h"
@@ -369,6 +370,7 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
 {
     struct titand d = {.config = config, .lock = -1, .started_at = uv_hrtime()};
     log_init(&d.log, "titand", "%s", "");
+    slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
     titan_status status = claim_state_dir(&d, err);
     if (status != TITAN_OK)
         return status;

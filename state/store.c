@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/slice.h"
 #include "state/event.h"
 #include "state/schema.h"
 
@@ -105,6 +106,7 @@ static void *writer_main(void *data)
     /* Readers wait for the loop, nobody for a single commit: when all processors are busy the writer yields, and takes
      * more writes into its next transaction. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + WRITER_NICE);
+    slice_set(0);
     struct store *s = data;
     for (;;) {
         struct list todo, metrics;

@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/slice.h"
 
 #define ENV_MAX 128
 
@@ -139,7 +140,10 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
     p.child = true;
     int rc = spawn_attributes(&attr);
     rc = rc ? rc : spawn_files(&files, c);
+    int64_t slice = slice_get();
+    slice_set(0); /* a worker computes */
     rc = rc ? rc : posix_spawn(&p.pid, c->program, &files, &attr, argv, env);
+    slice_set(slice);
     (void)posix_spawn_file_actions_destroy(&files);
     (void)posix_spawnattr_destroy(&attr);
     if (rc) {

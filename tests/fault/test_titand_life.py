@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """titand as a service manager sees it: ready, alive, reloading, stopping; and what SIGTERM does to workers."""
+import ctypes
 import os
+import platform
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -150,6 +153,27 @@ def sockets_of_the_service_manager():
         shutil.rmtree(state, ignore_errors=True)
 
 
+def slice_ns(tid):
+    """What the kernel says of this thread (base/slice.h): sched_runtime of sched_getattr()."""
+    number, attributes = {"x86_64": 315, "aarch64": 275}[platform.machine()], ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(number, tid, attributes, len(attributes), 0) == 0, f"thread {tid} is gone"
+    return struct.unpack_from("Q", attributes, 24)[0]
+
+
+def short_slices():
+    """the loop is run soon after it wakes; workers have the kernel's own slice"""
+    if slice_ns(0) == 0:
+        print("# this kernel has one slice for all")
+        return
+    with Daemon(None, "--slots", 2) as d:
+        assert slice_ns(d.process.pid) == 100_000
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text")})
+        trains(d, job)
+        threads = [int(t) for pid in worker_pids(d.state) for t in os.listdir(f"/proc/{pid}/task")]
+        assert len(threads) > 2 and {slice_ns(t) for t in threads} == {slice_ns(0)}
+        d.ok("cancel", job)
+
+
 def trains(d, job):
     return until("it trains", lambda: (lambda s: s["step"] > 5 and s)(d.status(job)), 30)
 
@@ -187,4 +211,5 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, agent_without_coordinator, idle_uses_no_cpu, sockets_of_the_service_manager, keep_workers, second_sigterm)
+tap(notifications, agent_without_coordinator, idle_uses_no_cpu, sockets_of_the_service_manager, short_slices, keep_workers,
+    second_sigterm)
