@@ -11,7 +11,7 @@
 static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     if (f->comm_id.len != sizeof(j->comm_id) || f->n_members == 0 || f->n_members > JOB_WORKERS_MAX ||
-        f->n_state_holders > JOB_WORKERS_MAX || f->n_leavers > JOB_WORKERS_MAX || !j->run_active)
+        f->n_state_holders > JOB_WORKERS_MAX || f->n_leavers > JOB_WORKERS_MAX)
         return false;
     for (size_t i = 0; i < f->n_members; i++)
         if (!quorum_knows(j, f->members[i]->worker_id) && !job_worker(j, f->members[i]->worker_id))
@@ -93,7 +93,7 @@ void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d)
         c->counters.duplicate++;
     else if (f->epoch <= j->status.epoch)
         c->counters.old_epoch++; /* the run has gone on without it */
-    else if (!sound(j, f))
+    else if (!sound(j, f) || !j->run_active)
         c->counters.unknown_rank++;
     else
         adopt(c, j, d);
