@@ -18,8 +18,10 @@ static void open_db(void)
 {
     struct titan_error err = {0};
     const char *name = S->store.disk ? path : ":memory:";
-    if (S->store.disk)
+    if (S->store.disk) {
         disk_mount(S->store.disk);
+        CHECK("I5", db_rewrite_wal(path, &err) == TITAN_OK, "store: %s", err.msg);
+    }
     CHECK("I5", db_open(name, DB_WRITER, S->store.disk != NULL, &S->store.db, &err) == TITAN_OK, "store: %s", err.msg);
     CHECK("I5", schema_migrate(&schema_store, S->store.db, &err) == TITAN_OK, "store: %s", err.msg);
     CHECK("I5", db_exec(S->store.db, "INSERT INTO meta VALUES ('turn', 0) ON CONFLICT DO NOTHING", &err) == TITAN_OK,
