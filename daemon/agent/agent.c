@@ -111,8 +111,7 @@ static void tick_arm(struct agent *a);
 /* What the next agent of this node, and workers that are without one, have to know. */
 static void tell_of_core(struct agent *a)
 {
-    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core),
-                    agent_core_epoch_until(a->core));
+    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core), agent_core_epoch_until(a->core));
 }
 
 static void turn_end(struct agent *a, struct turn *t)

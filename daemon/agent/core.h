@@ -147,8 +147,8 @@ void agent_core_drain(struct agent_core *c, bool quiet);
 uint64_t agent_core_term(const struct agent_core *c); /* highest seen */
 /* When what a coordinator has answered last was sent; INT64_MIN = never. */
 int64_t agent_core_contact(const struct agent_core *c);
-/* When the lease that epochs have without a coordinator is over; 0 = they have none. Both are to be kept, before what an
- * input led to is carried out, for the next agent of this boot. Workers are told at least every AGENT_LEASE_MS, and
+/* When the lease that epochs have without a coordinator is over; 0 = they have none. Both are to be kept, before what
+ * an input led to is carried out, for the next agent of this boot. Workers are told at least every AGENT_LEASE_MS, and
  * before all else when it has moved by that much. */
 int64_t agent_core_epoch_until(const struct agent_core *c);
 bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed */

@@ -426,8 +426,8 @@ struct proc {
     bool held;        /* something, when it entered */
     uint64_t entered; /* newest epoch */
     struct holding sealed, unsealed;
-    bool prepared;           /* the step after sealed.step */
-    usec up_last, down_last; /* its socket keeps the order */
+    bool prepared;                      /* the step after sealed.step */
+    usec up_last, down_last;            /* its socket keeps the order */
     int64_t contact_ms, epoch_until_ms; /* in its page, for the next agent */
     int exit_code, exit_signal;
     const char *last_words; /* literal */

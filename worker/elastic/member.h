@@ -13,7 +13,8 @@
  *   - an epoch that is not above every one it was offered, has formed or was told to leave;
  *   - another communicator id for an epoch it knows: that is reported as EpochRefused as well;
  *   - an order to form that makes no sense (nobody in it, not this worker, too many, no id).
- * When the lease of its epoch is over it is out of every epoch, as if it had been revoked. The same order again is counted as a duplicate and has no effect either.
+ * When the lease of its epoch is over it is out of every epoch, as if it had been revoked.
+ * The same order again is counted as a duplicate and has no effect either.
  *
  * What the agent may have kept to itself before it died is state here, not a queue: member_connected says hello and all
  * that still holds, so everything said may be lost with a connection, and may be heard twice. */

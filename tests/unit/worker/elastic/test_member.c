@@ -671,8 +671,7 @@ int main(void)
         cmocka_unit_test(test_nonsense),         cmocka_unit_test(test_view),
         cmocka_unit_test(test_revoked_on_offer), cmocka_unit_test(test_orders),
         cmocka_unit_test(test_said_again),       cmocka_unit_test(test_lease),
-        cmocka_unit_test(test_epoch_lease),
-        cmocka_unit_test(test_never_quiesces),
+        cmocka_unit_test(test_epoch_lease),      cmocka_unit_test(test_never_quiesces),
     };
 
     seed = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
