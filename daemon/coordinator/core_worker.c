@@ -246,7 +246,8 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->requeueing))
         return;
     j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
-    w->last_step = p->step;
+    if (!w->quiesced) /* what it holds it has said itself, and later */
+        w->last_step = p->step;
     if (j->epoch_state == EPOCH_FORMING && !j->origin_known && p->step < j->status.step)
         job_falls_back(j, p->step - 1); /* nobody has said so yet, but the state is an older one */
     epoch_formed(c, j);
