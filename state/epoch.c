@@ -69,11 +69,11 @@ titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, c
     return event_add(db, event, err);
 }
 
-titan_status epoch_last_complete(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err)
+titan_status epoch_last_trained(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err)
 {
     int64_t number = 0;
-    TRY(db_int(db, 0, &number, err,
-               "SELECT max(number) FROM epochs WHERE job_id = ? AND (rung >= 0 OR formed_at_ms > 0)", "u", job_id));
+    TRY(db_int(db, 0, &number, err, "SELECT max(number) FROM epochs WHERE job_id = ? AND formed_at_ms > 0", "u",
+               job_id));
     *ret = (uint64_t)number;
     return TITAN_OK;
 }
@@ -111,7 +111,8 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
                  "SELECT number, run, state, world_size, source, source_epoch, resume_step, checkpoint, comm_id,"
-                 " created_at_ms, leavers, delegate FROM epochs WHERE job_id = ?1 AND (?2 = 0 OR number = ?2)"
+                 " created_at_ms, leavers, delegate, rung >= 0 OR formed_at_ms > 0 FROM epochs WHERE job_id = ?1 AND "
+                 "(?2 = 0 OR number = ?2)"
                  " ORDER BY number DESC LIMIT 1",
                  "uu", job_id, number));
     bool row = false;
@@ -133,6 +134,7 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
             .created_at_ms = col_int(stmt, 9),
             .leavers = (uint32_t)col_int(stmt, 10),
             .delegate = col_text(stmt, 11),
+            .complete = col_int(stmt, 12) != 0,
         };
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
         workers = calloc(e.world_size + e.leavers + 1, sizeof(*workers));

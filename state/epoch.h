@@ -27,6 +27,7 @@ struct epoch {
     const uint64_t *workers; /* ids in rank order, then the leavers' */
     const char *delegate;    /* node that committed it while the coordinator was away; "" = none */
     int64_t created_at_ms;
+    bool complete; /* its members have had their state, or made a step; for epoch_get to say */
 };
 /* Where its members' state came from in the end. */
 struct epoch_origin {
@@ -41,8 +42,8 @@ titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum ep
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,
                               const struct event *event, struct titan_error *err) TITAN_MUST_USE;
-/* Of the newest epoch whose members have had their state or made a step; 0 = there was none. */
-titan_status epoch_last_complete(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Of the newest epoch that has made a step; 0 = there was none. */
+titan_status epoch_last_trained(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The number behind *number; 0 = it is the last. */
 titan_status epoch_next(struct db *db, uint64_t job_id, uint64_t *number, struct titan_error *err) TITAN_MUST_USE;
 /* The epoch of that number; number 0 = the newest. TITAN_ENOTFOUND. with() is called once. */

@@ -69,11 +69,12 @@ struct core_saved_job {
     const struct epoch *epoch; /* newest; NULL = none */
     const uint64_t *holders;   /* members of epoch->source_epoch in rank order */
     size_t n_holders;
-    const struct core_saved_base { /* the newest epoch that made a step or had its state, and those since */
+    const struct core_saved_base { /* the newest epoch that made a step, and those since */
         uint64_t epoch;
         uint32_t n;
         const uint64_t *workers;
         uint64_t source; /* epoch its state came from, in memory; 0 = none */
+        bool complete;   /* its members have had their state */
     } * bases;
     size_t n_bases;
     const struct worker *lost; /* members of these that nobody could say the end of */

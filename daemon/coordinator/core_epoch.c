@@ -241,6 +241,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
     say_epoch_move(c, j, EPOCH_RUNNING, NULL);
     j->recovery.stepped = c->now.mono_ms;
     j->patient = false;
+    quorum_trained(j);
     source_sealed(c, j);
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->step_ms;

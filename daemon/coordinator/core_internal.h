@@ -77,7 +77,7 @@ struct seat {
     bool finished;          /* a leaver: it has handed its part over */
 };
 
-/* An epoch that decisions count by (core_quorum.c). */
+/* An epoch whose members are kept (core_quorum.c): the newest that made a step, and those since. */
 struct base_member {
     uint64_t worker_id;
     const struct noderec *node; /* NULL = not known any more, and so told of */
@@ -85,6 +85,7 @@ struct base_member {
 };
 struct base {
     uint64_t epoch, source; /* where its state came from; 0 = no memory */
+    bool complete;          /* its members have had their state */
     uint32_t n;
     struct base_member *members;
 };
@@ -139,7 +140,7 @@ struct jobrec {
     unsigned char comm_id[16];
     uint64_t *holders;
     size_t n_holders;
-    struct base *bases; /* the newest complete epoch, and those since */
+    struct base *bases; /* in the order of their numbers */
     size_t n_bases;
     int64_t quorum_at;      /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
     bool quorum_waits;      /* the job's reason says so */
@@ -309,7 +310,9 @@ bool epoch_state_in_memory(int32_t rung);
 bool quorum_knows(struct jobrec *j, uint64_t worker_id);
 struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n); /* to be filled in */
 void quorum_formed(struct jobrec *j);                                         /* the current epoch is one to count by */
-void quorum_complete(struct jobrec *j); /* ... and those before it are not any more */
+/* ... and has its state: those before it are not any more, but somebody may still hold one of them. */
+void quorum_complete(struct jobrec *j);
+void quorum_trained(struct jobrec *j); /* ... has made a step: everybody in it holds it, and those before go */
 void quorum_free(struct jobrec *j);
 void quorum_told(struct jobrec *j, uint64_t worker_id);
 /* Its agent is under our orders, or it is given up: whoever is not there any more is known to have ended. */

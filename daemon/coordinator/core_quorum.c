@@ -1,8 +1,9 @@
 /* May we decide? (docs/membership.md, "Who may decide"; the rules are checked by tests/model/membership.pml.)
  *
  * Workers of a node that cannot be reached are *away*: they count neither as there nor as ended before an epoch is
- * decided without them, for until then they may be in one that a delegate has formed. Epochs to count by are kept with
- * their members: the newest complete one and all since. */
+ * decided without them, for until then they may be in one that a delegate has formed. Epochs to count by are the newest
+ * complete one and all since. Members are kept of older ones as well, back to the newest that made a step: a member of
+ * a complete one that has not heard so holds the one before it (core_source.c). */
 #include "daemon/coordinator/core_internal.h"
 
 #include <stdlib.h>
@@ -21,9 +22,18 @@ static struct base_member *find_member(struct jobrec *j, size_t base, uint64_t w
     return NULL;
 }
 
+/* The first to count by. */
+static size_t first_base(const struct jobrec *j)
+{
+    size_t first = 0;
+    for (size_t b = 0; b < j->n_bases; b++)
+        first = j->bases[b].complete ? b : first;
+    return first;
+}
+
 bool quorum_knows(struct jobrec *j, uint64_t worker_id)
 {
-    for (size_t b = 0; b < j->n_bases; b++)
+    for (size_t b = first_base(j); b < j->n_bases; b++)
         if (find_member(j, b, worker_id))
             return true;
     return false;
@@ -50,6 +60,12 @@ void quorum_formed(struct jobrec *j)
 
 void quorum_complete(struct jobrec *j)
 {
+    for (size_t b = 0; b < j->n_bases; b++)
+        j->bases[b].complete |= j->bases[b].epoch == j->status.epoch;
+}
+
+void quorum_trained(struct jobrec *j)
+{
     size_t kept = 0;
     for (size_t b = 0; b < j->n_bases; b++) {
         if (j->bases[b].epoch >= j->status.epoch)
@@ -58,6 +74,7 @@ void quorum_complete(struct jobrec *j)
             free(j->bases[b].members);
     }
     j->n_bases = kept;
+    quorum_complete(j);
 }
 
 void quorum_free(struct jobrec *j)
@@ -126,7 +143,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
     const int64_t lease = c->options.delegate_lease_ms, margin = lease / 20 + 500;
     bool enough = true;
     *q = (struct quorum){0};
-    for (size_t b = 0; b < j->n_bases; b++) {
+    for (size_t b = first_base(j); b < j->n_bases; b++) {
         const struct base *base = &j->bases[b];
         uint32_t unknown = 0;
         for (uint32_t i = 0; i < base->n; i++) {

@@ -54,6 +54,7 @@ static void restore_bases(struct core *c, struct jobrec *j, const struct core_sa
         const struct core_saved_base *base = &saved->bases[b];
         struct base_member *members = quorum_add(j, base->epoch, base->n);
         j->bases[b].source = base->source;
+        j->bases[b].complete = base->complete;
         for (uint32_t i = 0; i < base->n; i++) {
             const struct workrec *w = job_worker(j, base->workers[i]);
             members[i] = (struct base_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .told = !w};

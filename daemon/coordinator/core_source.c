@@ -21,7 +21,7 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* An epoch whose members are kept: the newest complete one, those since, and the source of the last. */
+/* An epoch whose members are kept. */
 static const struct base *base_of(const struct jobrec *j, uint64_t epoch)
 {
     for (size_t b = 0; b < j->n_bases; b++)

@@ -83,7 +83,12 @@ static void with_base(const struct epoch *e, void *data)
 {
     struct gather *g = data;
     g->bases[g->saved.n_bases++] = (struct core_saved_base){
-        .epoch = e->number, .n = e->world_size, .workers = copy_ids(g, e), .source = e->source_epoch};
+        .epoch = e->number,
+        .n = e->world_size,
+        .workers = copy_ids(g, e),
+        .source = e->source_epoch,
+        .complete = e->complete,
+    };
 }
 
 static bool each_lost(const struct worker *w, void *data)
@@ -99,11 +104,11 @@ static bool each_lost(const struct worker *w, void *data)
     return true;
 }
 
-/* Epochs that decisions count by, from the newest complete one. */
+/* Epochs that decisions count by, or that somebody may hold: from the newest that made a step. */
 static titan_status gather_bases(struct gather *g, uint64_t id)
 {
     uint64_t first = 0;
-    TRY(epoch_last_complete(g->db, id, &first, g->err));
+    TRY(epoch_last_trained(g->db, id, &first, g->err));
     for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
         struct core_saved_base *grown = realloc(g->bases, (g->saved.n_bases + 1) * sizeof(*grown));
         titan_assert(grown);

@@ -174,7 +174,7 @@ static void move_epoch(struct image_job *j, const struct change *c)
     CHECK("I6", sm_allowed(&epoch_sm, (int)e->state, (int)c->epoch.state), "epoch %s -> %s",
           sm_name(&epoch_sm, (int)e->state), sm_name(&epoch_sm, (int)c->epoch.state));
     e->state = c->epoch.state;
-    j->complete[e - j->epochs] |= e->state == EPOCH_RUNNING;
+    j->trained[e - j->epochs] |= e->state == EPOCH_RUNNING;
 }
 
 static void take_policy(const struct change *c)
@@ -291,21 +291,22 @@ static int lower_number(const void *a, const void *b)
     return x->epoch < y->epoch ? -1 : 1;
 }
 
-/* Epochs to count by: the newest complete one and those since; and who of the job nobody could say the end of. */
+/* Epochs to count by: the newest that made a step and those since; and who of the job nobody could say the end of. */
 static void restore_bases(int id, const struct image_job *j, struct core_saved_job *saved)
 {
     static struct core_saved_base bases[SIM_EPOCHS];
     static struct worker lost[SIM_WORKERS];
     uint64_t first = 0;
     for (size_t n = 1; n < S->n_numbers[id]; n++)
-        if (j->complete[n])
+        if (j->trained[n])
             first = MAX(first, j->epochs[n].number);
     for (size_t n = 1; n < S->n_numbers[id]; n++)
         if (j->epochs[n].state != EPOCH_NONE && j->epochs[n].number >= first)
             bases[saved->n_bases++] = (struct core_saved_base){.epoch = j->epochs[n].number,
                                                                .n = j->epochs[n].world_size,
                                                                .workers = j->members[n],
-                                                               .source = j->epochs[n].source_epoch};
+                                                               .source = j->epochs[n].source_epoch,
+                                                               .complete = j->complete[n] || j->trained[n]};
     qsort(bases, saved->n_bases, sizeof(*bases), lower_number);
     for (uint64_t w = 1; w <= S->image.last_worker; w++)
         if (S->image.workers[w].w.job_id == (uint64_t)id && S->image.workers[w].w.state == WORKER_LOST)

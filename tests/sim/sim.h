@@ -254,7 +254,8 @@ struct image_job {
     enum run_state run_state;
     struct epoch epochs[SIM_EPOCHS];
     uint64_t members[SIM_EPOCHS][2 * SIM_WORLD];
-    bool fell[SIM_EPOCHS], complete[SIM_EPOCHS], delegated[SIM_EPOCHS]; /* all by slot, as the epochs */
+    bool fell[SIM_EPOCHS], complete[SIM_EPOCHS], trained[SIM_EPOCHS],
+        delegated[SIM_EPOCHS]; /* by slot, as the epochs */
     char paths[SIM_EPOCHS][64];
     uint64_t newest; /* epoch */
     uint32_t counted, failed_epochs;
