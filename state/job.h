@@ -37,8 +37,10 @@ enum job_state {
 };
 extern const struct sm job_sm;
 
+#ifndef JOB_WORKERS_MAX      /* the simulator has a build with more */
 #define JOB_WORKERS_MAX 1024 /* most workers of one job */
-struct world_set {           /* numbers of workers a job may run on */
+#endif
+struct world_set { /* numbers of workers a job may run on */
     uint8_t bits[JOB_WORKERS_MAX / 8 + 1];
 };
 static inline void world_set_add(struct world_set *s, uint32_t world)

@@ -12,7 +12,7 @@ fault: all $(fp_programs) $(fault_tools) $(BUILD)/tests/unit/state/test_disk_fau
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/run_faults.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED))
 soak: all $(fp_programs) $(fault_tools) ## a failure every 15 s, as root (MINUTES=60 SEED=n); results in build/soak
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
-record-%: ## run `make sim`, `sim-mutants` or `model` and keep its result for `make reliability` (record-sim ROUNDS=1000000 PROCESSES=2)
-	@BUILD=$(BUILD) $(PYTHON) tests/fault/record.py $* $(MAKE) --no-print-directory $* $(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(if $(PROCESSES),PROCESSES=$(PROCESSES)) $(if $(SEED),SEED=$(SEED))
+record-%: ## run `make sim`, `sim-mutants`, `sim-scale` or `model` and keep its result for `make reliability` (record-sim ROUNDS=1000000 PROCESSES=2)
+	@BUILD=$(BUILD) $(PYTHON) tests/fault/record.py $* $(MAKE) --no-print-directory $* $(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(if $(PROCESSES),PROCESSES=$(PROCESSES)) $(if $(SEED),SEED=$(SEED)) $(if $(AGENTS),AGENTS=$(AGENTS))
 reliability: ## write docs/reliability.md from what `make fault sim scale soak bench` have measured
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/reliability.py

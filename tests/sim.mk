@@ -13,6 +13,20 @@ $(sim_bin): $(call obj,tests/sim/main.c tests/support/disk.c) $(lib_sim) $(lib_d
 sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n PROCESSES=n)
 	@SEED=$(SEED) ROUNDS=$(ROUNDS) FIRST=$(FIRST) PROCESSES=$(PROCESSES) KEEP=$(KEEP) TRACE=$(TRACE) $(sim_bin)
 
+# Thousands of nodes, in a build of its own: tables for as many, epochs of as many members, and what they all keep kept once.
+sim_scale_bin := $(BUILD)/tests/sim/scale/sim-scale
+sim_scale_obj := $(call obj,$(wildcard tests/sim/scale/*.c) tests/support/disk.c)
+sim_scale_wrap := agent_message_copy agent_action_copy titan__internal__form_epoch__unpack \
+	titan__internal__form_epoch__free_unpacked titan__internal__agent_job_record__free_unpacked
+$(sim_scale_bin): $(sim_scale_obj) $(lib_sim) $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) $(sim_scale_wrap:%=-Wl,--wrap=%) $(sim_scale_obj) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
+
+.PHONY: sim-scale
+sim-scale: ## the same with thousands of nodes and one job on all of them (AGENTS=1000)
+	@$(MAKE) --no-print-directory BUILD=build/sim-scale CFLAGS='-O2 -g -DSIM_SCALE=10240 -DJOB_WORKERS_MAX=10240 -DCOMM_WORLD_MAX=10240' \
+		build/sim-scale/tests/sim/scale/sim-scale
+	@AGENTS=$(AGENTS) SEED=$(SEED) TRACE=$(TRACE) build/sim-scale/tests/sim/scale/sim-scale
+
 # Deliberate bugs (base/mutant.h) in a build of their own: each must be found within 10,000 schedules.
 .PHONY: sim-mutants
 sim-mutants: ## are 20 and more deliberate bugs of the protocol found? (ROUNDS=n, ONLY=NAME)

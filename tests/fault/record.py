@@ -24,7 +24,9 @@ def main():
             verdict = re.match(r"(ok|FAIL|not ok)\b[ :-]*(.*)", line)
             if verdict:
                 what, _, measured = verdict.group(2).partition(": ")
-                rows.append({"what": what, "measured": measured, "ok": verdict.group(1) == "ok"})
+                target = re.search(r" \(target (.*)\)$", measured)
+                rows.append({"what": what, "measured": measured[:target.start()] if target else measured,
+                             "target": target.group(1) if target else "", "ok": verdict.group(1) == "ok"})
             if re.match(r"\d+ passed, \d+ failed", line):
                 closing = line
             elif line.startswith("# "):

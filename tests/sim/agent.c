@@ -49,11 +49,6 @@ static int64_t now_of(int h)
     return clock_mono_of(&S->hosts[h].clocks);
 }
 
-static bool lives_on(const struct proc *p, int h)
-{
-    return p->alive && p->host == h;
-}
-
 static void carry_out(int h);
 static void tell_of_core(int h);
 static void set_timers(int h);
@@ -123,12 +118,11 @@ static void look(const struct proc *p, struct agent_sample *ret)
 
 static void sample_all(int h)
 {
-    for (uint64_t i = 1; i <= S->last_proc; i++) {
+    size_t i = 0;
+    for (struct proc *p; (p = host_next(h, &i));) {
         struct agent_sample sample;
-        if (!lives_on(&S->procs[i], h))
-            continue;
-        look(&S->procs[i], &sample);
-        CORE(h, agent_core_sample, i, &sample);
+        look(p, &sample);
+        CORE(h, agent_core_sample, p->id, &sample);
     }
 }
 
@@ -194,7 +188,7 @@ static void send_waiting(int h, uint64_t worker)
         titan_assert(m);
         net_local_down(worker, &m->base);
         *o = x->next;
-        free(x->bytes);
+        bytes_drop(x->bytes);
         free(x);
     }
     a->orders_tail = &a->orders;
@@ -221,9 +215,10 @@ static void send_lease(int h, uint64_t worker)
 static void send_leases(int h)
 {
     agent_of(h)->lease_said = agent_core_epoch_until(agent_of(h)->core);
-    for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (lives_on(&S->procs[i], h) && S->procs[i].connected)
-            send_lease(h, i);
+    size_t i = 0;
+    for (const struct proc *p; (p = host_next(h, &i));)
+        if (p->connected)
+            send_lease(h, p->id);
 }
 
 static void on_lease(const struct ev *e)
@@ -238,11 +233,11 @@ static void tell_of_core(int h)
 {
     const struct agent_core *core = agent_of(h)->core;
     int64_t contact = agent_core_contact(core), until = agent_core_epoch_until(core);
-    for (uint64_t i = 1; i <= S->last_proc && contact > 0; i++)
-        if (lives_on(&S->procs[i], h)) {
-            S->procs[i].contact_ms = contact;
-            S->procs[i].epoch_until_ms = until;
-        }
+    size_t i = 0;
+    for (struct proc *p; contact > 0 && (p = host_next(h, &i));) {
+        p->contact_ms = contact;
+        p->epoch_until_ms = until;
+    }
     if (llabs(until - agent_of(h)->lease_said) >= AGENT_LEASE_MS)
         send_leases(h);
 }
@@ -278,6 +273,28 @@ static void stop(int h, const struct agent_action *x)
 /* --- records --------------------------------------------------------------------------------------------------------
  */
 
+/* Large records that are the same on many nodes are kept once. */
+static void alike(void **bytes, uint32_t len)
+{
+    static struct {
+        void *bytes; /* a reference */
+        uint32_t len;
+    } recent[4];
+    static unsigned next;
+    if (len < 4096)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(recent); i++)
+        if (recent[i].len == len && memcmp(recent[i].bytes, *bytes, len) == 0) {
+            bytes_drop(*bytes);
+            *bytes = bytes_keep(recent[i].bytes);
+            return;
+        }
+    unsigned i = next++ % ARRAY_SIZE(recent);
+    bytes_drop(recent[i].bytes);
+    recent[i].bytes = bytes_keep(*bytes);
+    recent[i].len = len;
+}
+
 static void put_record(struct host *h, const struct agent_action *x)
 {
     if (x->kind == AGENT_RECORD_TERM) {
@@ -286,8 +303,9 @@ static void put_record(struct host *h, const struct agent_action *x)
     }
     CHECK("sim", x->record->job_id <= SIM_JOBS, "record of job %llu", LL(x->record->job_id));
     typeof(&h->records[0]) r = &h->records[x->record->job_id];
-    free(r->bytes);
+    bytes_drop(r->bytes);
     r->bytes = packed(&x->record->base, &r->len);
+    alike(&r->bytes, r->len);
 }
 
 static void on_written(const struct ev *e)
@@ -412,7 +430,7 @@ static void do_action(int h, const struct agent_action *x)
         break; /* write_record() */
     case AGENT_FORGET_JOB:
         if (x->job_id <= SIM_JOBS) {
-            free(host->records[x->job_id].bytes);
+            bytes_drop(host->records[x->job_id].bytes);
             host->records[x->job_id].bytes = NULL;
             host->obeyed_epoch[x->job_id] = host->promised[x->job_id] = 0;
         }
@@ -499,22 +517,20 @@ static void restore(int h)
         titan_assert(record);
         agent_core_restore_job(a->core, record);
     }
-    for (uint64_t i = 1; i <= S->last_proc; i++) {
-        const struct proc *p = &S->procs[i];
-        if (!lives_on(p, h) || p->contact_ms <= contact)
+    size_t i = 0;
+    for (const struct proc *p; (p = host_next(h, &i));) {
+        if (p->contact_ms <= contact)
             continue;
         contact = p->contact_ms;
         epoch_until = p->epoch_until_ms;
     }
     if (contact)
         agent_core_restore_contact(a->core, contact, epoch_until);
-    for (uint64_t i = 1; i <= S->last_proc; i++) {
+    i = 0;
+    for (const struct proc *p; (p = host_next(h, &i));) {
         struct agent_sample sample;
-        const struct proc *p = &S->procs[i];
-        if (!lives_on(p, h))
-            continue;
         look(p, &sample);
-        agent_core_adopted(a->core, p->job, i, &sample, now_of(h));
+        agent_core_adopted(a->core, p->job, p->id, &sample, now_of(h));
     }
 }
 
@@ -535,11 +551,10 @@ void agent_begin(int h)
                                          .incarnation = host->life + 1,
                                          .seed = chance_mix(S->plan->seed, (uint64_t)h << 32 | host->life),
                                          .peer_port = PORT,
-                                         .hang_unknown_ms = 3000};
+                                         .hang_unknown_ms = S->plan->scale ? 0 : 3000};
     titan_assert(agent_core_new(&options, &a->core, NULL) == TITAN_OK);
-    bool adopts = false;
-    for (uint64_t i = 1; i <= S->last_proc; i++)
-        adopts |= lives_on(&S->procs[i], h);
+    size_t at_first = 0;
+    bool adopts = host_next(h, &at_first) != NULL;
     restore(h);
     must_remember(h);
     (void)at(S->now + (adopts ? ADOPTION : between(CHANCE_HOST, MS, 30 * MS)), &connect_due, (uint64_t)h, host->life);
@@ -561,7 +576,7 @@ void agent_end(int h)
     }
     for (struct order *o = a->orders, *next; o; o = next) {
         next = o->next;
-        free(o->bytes);
+        bytes_drop(o->bytes);
         free(o);
     }
     const struct agent_counters *k = agent_core_counters(a->core);

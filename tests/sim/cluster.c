@@ -2,6 +2,7 @@
 #include "tests/sim/sim.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,6 @@
 #define END_AT (900 * SEC) /* of one schedule: later is never */
 #define LINE_BYTES 240
 #define LINES_KEPT 60
-#define MEMORY_BYTES (1 << 20)
 
 struct sim *S;
 static struct totals no_totals;
@@ -47,14 +47,14 @@ bool chance(enum stream_of_chance s, int percent)
 /* --- memory of one event --------------------------------------------------------------------------------------------
  */
 
-static char memory[MEMORY_BYTES] __attribute__((aligned(16)));
+static char memory[SIM_EVENT_BYTES] __attribute__((aligned(16)));
 static size_t memory_used;
 
 static void *memory_alloc(void *data, size_t bytes)
 {
     (void)data;
     bytes = (bytes + 15) & ~(size_t)15;
-    if (MEMORY_BYTES - memory_used < bytes)
+    if (SIM_EVENT_BYTES - memory_used < bytes)
         violated("sim", "one event needs more memory than the simulator keeps");
     void *p = memory + memory_used;
     memory_used += bytes;
@@ -69,11 +69,48 @@ static void memory_free(void *data, void *p)
 
 ProtobufCAllocator event_memory = {.alloc = memory_alloc, .free = memory_free};
 
+/* --- bytes on their way ---------------------------------------------------------------------------------------------
+ */
+
+struct shared {
+    uint32_t refs;
+    _Alignas(16) char data[];
+};
+
+static struct shared *shared_of(void *bytes)
+{
+    return (struct shared *)((char *)bytes - offsetof(struct shared, data));
+}
+
+static void *bytes_room(size_t len)
+{
+    struct shared *s = malloc(sizeof(*s) + len + 1);
+    titan_assert(s);
+    s->refs = 1;
+    return s->data;
+}
+
+void *bytes_new(const void *bytes, uint32_t len)
+{
+    return memcpy(bytes_room(len), bytes, len);
+}
+
+void *bytes_keep(void *bytes)
+{
+    shared_of(bytes)->refs++;
+    return bytes;
+}
+
+void bytes_drop(void *bytes)
+{
+    if (bytes && --shared_of(bytes)->refs == 0)
+        free(shared_of(bytes));
+}
+
 void *packed(const ProtobufCMessage *m, uint32_t *ret_len)
 {
     size_t len = protobuf_c_message_get_packed_size(m);
-    void *bytes = malloc(len + 1);
-    titan_assert(bytes);
+    void *bytes = bytes_room(len);
     (void)protobuf_c_message_pack(m, bytes);
     *ret_len = (uint32_t)len;
     return bytes;
@@ -269,25 +306,29 @@ static void begin(void)
     faults_begin();
 }
 
+static void run_event(void)
+{
+    struct ev e = pop();
+    S->now = e.at;
+    if (stands_still(&e)) {
+        wait_for_process(&e);
+        return;
+    }
+    S->events++;
+    memory_used = 0;
+    hash_event(&e);
+    e.handler->run(&e);
+    bytes_drop(e.bytes);
+}
+
 static void run_events(void)
 {
     while (S->n_heap && !(S->now > S->plan->quiet_at && must_be_over())) {
-        struct ev e = pop();
-        if (e.at > END_AT || S->events > EVENTS_MAX) {
-            free(e.bytes);
+        if (S->heap[0].at > END_AT || S->events > EVENTS_MAX) {
             must_at_end();
             violated("I9", "it does not end: %llu events, %lld s", LL(S->events), (long long)(S->now / SEC));
         }
-        S->now = e.at;
-        if (stands_still(&e)) {
-            wait_for_process(&e);
-            continue;
-        }
-        S->events++;
-        memory_used = 0;
-        hash_event(&e);
-        e.handler->run(&e);
-        free(e.bytes);
+        run_event();
     }
     must_at_end();
 }
@@ -297,7 +338,8 @@ static void end(void)
     for (int h = 0; h < SIM_NODES; h++) {
         agent_end(h);
         for (int id = 0; id <= SIM_JOBS; id++)
-            free(S->hosts[h].records[id].bytes);
+            bytes_drop(S->hosts[h].records[id].bytes);
+        free(S->hosts[h].procs);
     }
     for (uint64_t i = 1; i <= S->last_proc; i++) {
         if (S->procs[i].member) {
@@ -311,9 +353,9 @@ static void end(void)
     store_end();
     net_reset();
     for (size_t i = 0; i < S->n_heap; i++)
-        free(S->heap[i].bytes);
+        bytes_drop(S->heap[i].bytes);
     for (size_t i = 0; i < S->n_waiting; i++)
-        free(S->waiting[i].bytes);
+        bytes_drop(S->waiting[i].bytes);
 }
 
 static struct sim *reset(void)
@@ -322,9 +364,11 @@ static struct sim *reset(void)
     struct ev *heap = the ? the->heap : NULL, *waiting = the ? the->waiting : NULL;
     size_t cap_heap = the ? the->cap_heap : 0, cap_waiting = the ? the->cap_waiting : 0;
     char *lines = the ? the->lines : calloc(LINES_KEPT, LINE_BYTES);
-    the = the ? the : malloc(sizeof(*the));
+    if (the)
+        memset(the, 0, sizeof(*the));
+    else
+        the = calloc(1, sizeof(*the)); /* most of a large one is never touched */
     titan_assert(the && lines);
-    memset(the, 0, sizeof(*the));
     the->heap = heap;
     the->cap_heap = cap_heap;
     the->waiting = waiting;
@@ -333,7 +377,7 @@ static struct sim *reset(void)
     return the;
 }
 
-void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret)
+void cluster_open(const struct plan *p, enum trace_mode trace, struct outcome *ret)
 {
     S = reset();
     *ret = (struct outcome){0};
@@ -342,14 +386,35 @@ void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *re
     S->outcome = ret;
     for (int s = 0; s < CHANCE_STREAMS; s++)
         S->rng[s] = chance_mix(p->seed, (uint64_t)s + 100);
-    if (setjmp(S->out) == 0) {
+    if (setjmp(S->out) == 0)
         begin();
-        run_events();
-    }
-    ret->when = S->now;
-    ret->hash = S->hash;
-    ret->events = S->events;
-    ret->last_lines = last_lines();
+}
+
+bool cluster_advance(usec until)
+{
+    if (S->outcome->violated || setjmp(S->out) != 0)
+        return false;
+    while (S->n_heap && S->heap[0].at <= until)
+        run_event();
+    S->now = until;
+    return true;
+}
+
+void cluster_close(void)
+{
+    struct outcome *o = S->outcome;
+    o->when = S->now;
+    o->hash = S->hash;
+    o->events = S->events;
+    o->last_lines = last_lines();
     totals->events += S->events;
     end();
+}
+
+void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret)
+{
+    cluster_open(p, trace, ret);
+    if (!ret->violated && setjmp(S->out) == 0)
+        run_events();
+    cluster_close();
 }

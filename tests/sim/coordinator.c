@@ -6,7 +6,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 
 #define BEAT_MS 400
@@ -17,6 +19,51 @@ struct core_time coord_now(void)
     return (struct core_time){.mono_ms = clock_mono_of(&S->coord_clocks), .wall_ms = clock_wall_of(&S->coord_clocks)};
 }
 
+/* --- what it costs --------------------------------------------------------------------------------------------------
+ */
+
+uint64_t cost_begin(void)
+{
+    struct timespec t = {0};
+    if (S->plan->scale)
+        (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void cost_end(struct cost *c, uint64_t begin)
+{
+    uint64_t ns = cost_begin() - begin;
+    c->n++;
+    c->ns += ns;
+    c->worst_ns = MAX(c->worst_ns, ns);
+}
+
+static uint64_t cost_of_inputs(const struct costs *c)
+{
+    return c->heard.ns + c->timers.ns;
+}
+
+/* before: what had been spent before the input that has led to this. */
+static void note_decision(const struct batch *b, const struct costs *before)
+{
+    struct decision *d = &S->decision;
+    d->worst_ns = MAX(d->worst_ns, cost_of_inputs(&S->costs) - cost_of_inputs(before));
+    for (const struct change *k = b->changes; k; k = k->next) {
+        if (k->kind == CHANGE_NODE_PUT && k->node.state == NODE_LOST) {
+            d->n_lost++;
+            d->lost_at = S->now;
+            d->lost = *before;
+        } else if (k->kind == CHANGE_EPOCH_ADD) {
+            d->n_epochs++;
+            d->formed_at = S->now;
+            d->formed = S->costs;
+        }
+    }
+}
+
+/* --- time -----------------------------------------------------------------------------------------------------------
+ */
+
 static void take(struct batch *b, int submit, int cancel);
 
 static void on_tick(const struct ev *e)
@@ -26,7 +73,11 @@ static void on_tick(const struct ev *e)
     struct batch b;
     batch_init(&b);
     S->coord.tick_at = 0;
+    const struct costs before = S->costs;
+    uint64_t begin = cost_begin();
     core_tick(S->coord.core, coord_now(), &b);
+    cost_end(&S->costs.timers, begin);
+    note_decision(&b, &before);
     take(&b, 0, 0);
 }
 static const struct handler tick = {"tick", on_tick, TARGET_COORD};
@@ -34,7 +85,9 @@ static const struct handler tick = {"tick", on_tick, TARGET_COORD};
 static void set_timer(void)
 {
     struct coord *c = &S->coord;
+    uint64_t begin = cost_begin();
     int64_t due = core_deadline(c->core);
+    cost_end(&S->costs.timers, begin);
     usec when = S->now + BEAT_MS * MS;
     if (due != INT64_MAX) {
         usec reached = clock_reaches(&S->coord_clocks, due);
@@ -68,12 +121,29 @@ static void forget_pending(struct pending *p)
     free(p);
 }
 
+/* One that goes to many is packed once. */
+static void say(const struct batch_message *list)
+{
+    const coord_message *last = NULL;
+    void *bytes = NULL;
+    uint32_t len = 0;
+    for (const struct batch_message *m = list; m; m = m->next) {
+        must_told(m->message);
+        if (m->message != last) {
+            uint64_t begin = cost_begin();
+            bytes_drop(bytes);
+            bytes = packed(&m->message->base, &len);
+            last = m->message;
+            cost_end(&S->costs.said, begin);
+        }
+        net_down_packed(m->session, bytes, len);
+    }
+    bytes_drop(bytes);
+}
+
 static void release_messages(const struct pending *p)
 {
-    for (const struct batch_message *m = p->batch.messages; m; m = m->next) {
-        must_told(m->message);
-        net_down(m->session, &m->message->base);
-    }
+    say(p->batch.messages);
     for (const struct batch_drop *d = p->batch.drops; d; d = d->next)
         net_drop(d->session);
 }
@@ -85,7 +155,10 @@ static void on_commit(const struct ev *e)
     if (e->b != c->life || !p || !c->core)
         return;
     static const struct handler commit = {"commit", on_commit, TARGET_COORD};
-    switch (store_commit(p->submit, p->batch.changes)) {
+    uint64_t begin = cost_begin();
+    enum stored stored = store_commit(p->submit, p->batch.changes);
+    cost_end(&S->costs.stored, begin);
+    switch (stored) {
     case STORED_REFUSED:
         c->stalled = true;
         totals->store_refused++;
@@ -132,16 +205,20 @@ static void on_commit(const struct ev *e)
 }
 static const struct handler commit_first = {"commit", on_commit, TARGET_COORD};
 
+static bool only_a_beat(const struct batch *b)
+{
+    return b->answers && !b->answers->next && !b->changes && !b->messages && !b->drops &&
+           b->answers->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER;
+}
+
 /* What the core wants goes to the disk; messages follow when it is there. */
 static void take(struct batch *b, int submit, int cancel)
 {
     struct coord *c = &S->coord;
     totals->inputs++;
-    set_timer();
-    for (const struct batch_message *m = b->answers; m; m = m->next) {
-        must_told(m->message);
-        net_down(m->session, &m->message->base);
-    }
+    if (!S->plan->scale || !only_a_beat(b)) /* as the shell, session.c */
+        set_timer();
+    say(b->answers);
     b->answers = NULL;
     if (!b->changes && !b->messages && !b->drops && !submit && !cancel) {
         batch_free(b);
@@ -197,12 +274,21 @@ void coord_start(void)
                                    .delegate_lease_ms = S->plan->lease_ms,
                                    .quarantine_crashes = S->plan->quarantine ? 3 : CORE_NO_QUARANTINE,
                                    .starve_ms = 4000};
+    if (S->plan->scale)
+        options = (struct core_options){.term = options.term,
+                                        .seed = options.seed,
+                                        .next_worker_id = options.next_worker_id,
+                                        .jobs_dir = options.jobs_dir,
+                                        .delegate_lease_ms = S->plan->lease_ms,
+                                        .quarantine_crashes = CORE_NO_QUARANTINE};
     c->life++;
     totals->coordinator_lives++;
     c->pending = NULL;
     c->pending_tail = &c->pending;
     titan_assert(core_new(&options, &c->core, NULL) == TITAN_OK);
+    uint64_t begin = cost_begin();
     store_restore(c->core, coord_now());
+    cost_end(&S->costs.restored, begin);
     TRACE("coordinator up, term %llu", LL(c->term));
     c->tick_at = S->now;
     (void)at(S->now, &tick, SIM_COORD, c->life);
@@ -256,12 +342,16 @@ void coord_stop(usec lasts)
 
 void coord_hears(uint64_t session, const void *bytes, uint32_t len)
 {
+    const struct costs before = S->costs;
+    uint64_t begin = cost_begin();
     agent_message *m = titan__internal__agent_message__unpack(&event_memory, len, bytes);
     titan_assert(m);
     struct batch b;
     struct titan_error err = {0};
     batch_init(&b);
     titan_status status = core_agent(S->coord.core, session, m, coord_now(), &b, &err);
+    cost_end(&S->costs.heard, begin);
+    note_decision(&b, &before);
     if (status != TITAN_OK) {
         TRACE("session %llu is refused: %s", LL(session), err.msg);
         net_drop(session);

@@ -147,7 +147,7 @@ static void false_name(const struct fault *f)
     S->streams[session] = (struct stream){.host = 0, .coord_life = S->coord.life, .coord_open = true};
     void *bytes = packed(&m.base, &len);
     coord_hears(session, bytes, len);
-    free(bytes);
+    bytes_drop(bytes);
     CHECK("I7", !beats || !S->coord.core || core_node_session(S->coord.core, victim->name) == was,
           "a stranger took the name of %s, which is there", victim->name);
 }

@@ -1,7 +1,10 @@
 /* Machines: clocks of their own, the agent's process, the processes of workers. */
 #include "tests/sim/sim.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/error.h"
 
 /* --- clocks ---------------------------------------------------------------------------------------------------------
  */
@@ -68,6 +71,30 @@ struct proc *proc_pick(uint32_t pick)
     return NULL;
 }
 
+struct proc *host_next(int h, size_t *i)
+{
+    const struct host *host = &S->hosts[h];
+    while (*i < host->n_procs) {
+        struct proc *p = &S->procs[host->procs[(*i)++]];
+        if (p->alive && p->host == h)
+            return p;
+    }
+    return NULL;
+}
+
+static void add_proc(struct host *host, uint64_t worker)
+{
+    size_t at = host->n_procs;
+    while (at > 0 && host->procs[at - 1] >= worker)
+        at--;
+    if (at < host->n_procs && host->procs[at] == worker)
+        return; /* started again */
+    host->procs = realloc(host->procs, (host->n_procs + 1) * sizeof(*host->procs));
+    titan_assert(host->procs);
+    memmove(&host->procs[at + 1], &host->procs[at], (host->n_procs++ - at) * sizeof(*host->procs));
+    host->procs[at] = worker;
+}
+
 static void on_start(const struct ev *e)
 {
     struct proc *p = &S->procs[e->a];
@@ -102,6 +129,7 @@ void host_spawn(int h, uint64_t job, uint64_t worker)
                        .fails_at_start = fails,
                        .permanent = fails && chance(CHANCE_HOST, 5)};
     S->last_proc = worker > S->last_proc ? worker : S->last_proc;
+    add_proc(&S->hosts[h], worker);
     (void)at(S->now + between(CHANCE_HOST, 5 * MS, 150 * MS), &start, worker, 0);
 }
 
@@ -134,9 +162,9 @@ static void on_agent_up(const struct ev *e)
     totals->agent_lives++;
     TRACE("agent %s is up, life %u", h->name, h->life);
     agent_begin((int)e->a);
-    for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (S->procs[i].alive && S->procs[i].host == (int)e->a)
-            (void)at(S->now + between(CHANCE_HOST, MS, 30 * MS), &reconnect, i, h->life);
+    size_t i = 0;
+    for (struct proc *p; (p = host_next((int)e->a, &i));)
+        (void)at(S->now + between(CHANCE_HOST, MS, 30 * MS), &reconnect, p->id, h->life);
     training_network_changed();
 }
 static const struct handler agent_up = {"agent starts", on_agent_up, TARGET_WORLD};
@@ -149,11 +177,10 @@ static void agent_gone(int n, bool power, usec restart_after)
     h->stopped = false;
     cluster_continue(TARGET_AGENT, (uint64_t)n);
     agent_end(n);
-    for (uint64_t i = 1; i <= S->last_proc; i++) {
-        struct proc *p = &S->procs[i];
-        if (p->alive && p->host == n && p->connected && !power)
+    size_t i = 0;
+    for (struct proc *p; (p = host_next(n, &i));)
+        if (p->connected && !power)
             worker_connected(p, false);
-    }
     (void)at(S->now + restart_after, &agent_up, (uint64_t)n, 0);
 }
 
@@ -174,9 +201,9 @@ void host_power_off(int n, usec lasts)
     TRACE("node %s loses power", h->name);
     h->up = false;
     agent_gone(n, true, lasts);
-    for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (S->procs[i].alive && S->procs[i].host == n)
-            proc_end(i, -1, 9, "power");
+    size_t i = 0;
+    for (struct proc *p; (p = host_next(n, &i));)
+        proc_end(p->id, -1, 9, "power");
 }
 
 static void on_agent_continue(const struct ev *e)

@@ -13,7 +13,7 @@
 bool net_reaches(int from, int to)
 {
     bool up = (from == SIM_COORD || S->hosts[from].up) && (to == SIM_COORD || S->hosts[to].up);
-    return from == to || (up && S->links[from][to].cuts == 0);
+    return from == to || (up && (S->cuts == 0 || S->links[from][to].cuts == 0));
 }
 
 static usec delay(int from, int to, bool stream)
@@ -51,7 +51,7 @@ static void held_free(struct stream *s)
     for (int d = 0; d < 2; d++) {
         for (struct held *h = d ? s->down : s->up, *next; h; h = next) {
             next = h->next;
-            free(h->bytes);
+            bytes_drop(h->bytes);
             free(h);
         }
     }
@@ -66,9 +66,7 @@ static bool comes_later(const struct ev *e, usec free_at)
     if (S->now >= free_at)
         return false;
     struct ev *later = at(free_at, e->handler, e->a, e->b);
-    later->bytes = malloc(e->len + 1);
-    titan_assert(later->bytes);
-    memcpy(later->bytes, e->bytes, e->len);
+    later->bytes = bytes_keep(e->bytes);
     later->len = e->len;
     return true;
 }
@@ -77,9 +75,7 @@ static void hold(struct held ***tail, const struct ev *e)
 {
     struct held *h = calloc(1, sizeof(*h));
     titan_assert(h);
-    h->bytes = malloc(e->len + 1);
-    titan_assert(h->bytes);
-    memcpy(h->bytes, e->bytes, e->len);
+    h->bytes = bytes_keep(e->bytes);
     h->len = e->len;
     **tail = h;
     *tail = &h->next;
@@ -88,10 +84,8 @@ static void hold(struct held ***tail, const struct ev *e)
 static void remember(int kind, int host, const struct ev *e)
 {
     uint32_t i = S->n_old[kind]++ % 16;
-    free(S->old[kind][i].bytes);
-    S->old[kind][i].bytes = malloc(e->len + 1);
-    titan_assert(S->old[kind][i].bytes);
-    memcpy(S->old[kind][i].bytes, e->bytes, e->len);
+    bytes_drop(S->old[kind][i].bytes);
+    S->old[kind][i].bytes = bytes_keep(e->bytes);
     S->old[kind][i].len = e->len;
     S->old[kind][i].host = host;
 }
@@ -221,13 +215,22 @@ void net_up(int host, const ProtobufCMessage *m)
 
 void net_down(uint64_t session, const ProtobufCMessage *m)
 {
+    uint32_t len;
+    void *bytes = packed(m, &len);
+    net_down_packed(session, bytes, len);
+    bytes_drop(bytes);
+}
+
+void net_down_packed(uint64_t session, void *bytes, uint32_t len)
+{
     struct stream *s = stream_of(session);
     if (!coord_end_open(s))
         return;
     usec when = S->now + delay(SIM_COORD, s->host, true);
     s->down_last = when > s->down_last ? when : s->down_last;
     struct ev *e = at(s->down_last, &down, (uint64_t)s->host, session);
-    e->bytes = packed(m, &e->len);
+    e->bytes = bytes_keep(bytes);
+    e->len = len;
 }
 
 void net_drop(uint64_t session)
@@ -291,6 +294,7 @@ void net_coord_gone(void)
 void net_cut(int from, int to)
 {
     S->links[from][to].cuts++;
+    S->cuts++;
     int host = from == SIM_COORD ? to : from;
     if ((from != SIM_COORD && to != SIM_COORD) || host >= S->plan->nodes || !S->hosts[host].session)
         return;
@@ -319,6 +323,7 @@ void net_heal(int from, int to)
 {
     struct link *l = &S->links[from][to];
     l->cuts--;
+    S->cuts--;
     uint64_t session = from == SIM_COORD ? S->hosts[to].session : to == SIM_COORD ? S->hosts[from].session : 0;
     if (l->cuts == 0 && session) {
         struct stream *s = stream_of(session);
@@ -427,9 +432,7 @@ void net_replay(int kind, uint32_t pick)
     struct ev *e = again(kind, old->host);
     if (!e)
         return;
-    e->bytes = malloc(old->len + 1);
-    titan_assert(e->bytes);
-    memcpy(e->bytes, old->bytes, old->len);
+    e->bytes = bytes_keep(old->bytes);
     e->len = old->len;
 }
 
@@ -439,5 +442,5 @@ void net_reset(void)
         held_free(&S->streams[i]);
     for (int d = 0; d < OLD_KINDS; d++)
         for (int i = 0; i < 16; i++)
-            free(S->old[d][i].bytes);
+            bytes_drop(S->old[d][i].bytes);
 }

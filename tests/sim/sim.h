@@ -12,6 +12,7 @@
  *   faults.c       how each fault strikes, and how it ends
  *   invariants.c   what must hold
  *   shrink.c       the fewest faults that still show a violation
+ *   scale/         `make sim-scale`: the same with thousands of nodes, one job on all of them
  *
  * A run is a function of its plan alone: no address, no real time, no order of a hash enters. Time is in microseconds
  * of a clock nobody in the cluster can read; each host has clocks of its own made from it. */
@@ -27,16 +28,31 @@
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"
 
+#ifdef SIM_SCALE /* a build of its own: few jobs and epochs, and very large ones */
+#define SIM_NODES SIM_SCALE
+#define SIM_JOBS 1
+#define SIM_WORLD SIM_SCALE
+#define SIM_WORKERS (2 * SIM_SCALE)
+#define SIM_EPOCHS 16
+#define SIM_STEPS 256
+#define SIM_LOSSES SIM_SCALE
+#define SIM_SESSIONS (8 * SIM_SCALE)
+#define SIM_NOTICES 2
+#define SIM_EVENT_BYTES (64 << 20)
+#else
 #define SIM_NODES 6
 #define SIM_JOBS 4
 #define SIM_WORLD 8     /* members of an epoch */
 #define SIM_WORKERS 512 /* of one schedule */
 #define SIM_EPOCHS 256  /* of one job */
 #define SIM_STEPS 32    /* of one job */
-#define SIM_CKPTS 512
-#define SIM_COMMS 512
 #define SIM_LOSSES 512
 #define SIM_SESSIONS 2048
+#define SIM_NOTICES SIM_RANKS     /* ranks next to one that leaves that may notice by themselves */
+#define SIM_EVENT_BYTES (1 << 20) /* unpacked in one event */
+#endif
+#define SIM_CKPTS 512
+#define SIM_COMMS 512
 #define SIM_FAULTS 64
 #define SIM_COORD SIM_NODES /* the coordinator's end of a link */
 
@@ -119,6 +135,7 @@ struct plan {
     bool quarantine;
     uint32_t lease_ms; /* of delegates; 0 = there are none */
     int pace;          /* of steps; the higher, the slower */
+    bool scale;        /* times as the daemons have them by default, and the coordinator's costs are measured */
     bool late_cancel;  /* of a job that has just ended */
     usec quiet_at;     /* every fault is over */
     struct fault faults[SIM_FAULTS];
@@ -144,7 +161,7 @@ struct ev {
     uint64_t seq;
     const struct handler *handler;
     uint64_t a, b;
-    void *bytes; /* owned by the event */
+    void *bytes; /* a reference, see bytes_new() */
     uint32_t len;
 };
 /* The returned event is valid until the next call. */
@@ -160,8 +177,11 @@ bool chance(enum stream_of_chance s, int percent);
 
 /* For unpacked messages: what is taken from it lasts until the event is over; nothing is given back. */
 extern ProtobufCAllocator event_memory;
-/* Packed, to be owned by an event. */
-void *packed(const ProtobufCMessage *m, uint32_t *ret_len);
+/* Bytes on their way, which may be the same for many receivers: freed with the last reference. */
+void *bytes_new(const void *bytes, uint32_t len); /* a copy, with one reference */
+void *bytes_keep(void *bytes);
+void bytes_drop(void *bytes);                               /* may be NULL */
+void *packed(const ProtobufCMessage *m, uint32_t *ret_len); /* with one reference */
 
 void trace_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 #define TRACE(...)                                                                                                     \
@@ -185,6 +205,10 @@ struct outcome {
     char *last_lines; /* TRACE_KEEP; malloc */
 };
 void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret);
+/* The same piece by piece, for whoever acts on it in between: everything up to a time; false: something is violated. */
+void cluster_open(const struct plan *p, enum trace_mode trace, struct outcome *ret);
+bool cluster_advance(usec until);
+void cluster_close(void);
 
 /* What the schedules went through, all together: a simulator that no longer gets anywhere shows here. */
 /* clang-format off */
@@ -231,6 +255,7 @@ void net_heal(int from, int to);
 void net_connect(int host);
 void net_up(int host, const ProtobufCMessage *m);
 void net_down(uint64_t session, const ProtobufCMessage *m);
+void net_down_packed(uint64_t session, void *bytes, uint32_t len); /* keeps a reference */
 /* The coordinator ends it; the stream breaks; the agent's process is gone, or its whole host. */
 void net_drop(uint64_t session);
 void net_break(int host);
@@ -314,6 +339,27 @@ void coord_checkpoint(int job);
 void coord_forget(int node);
 struct core_time coord_now(void);
 
+/* Processor time of the coordinator, where the plan asks for it. */
+struct cost {
+    uint64_t n, ns, worst_ns;
+};
+struct costs {
+    struct cost heard;  /* messages of agents: unpacked and taken in */
+    struct cost timers; /* ticks, and when the next is due */
+    struct cost said;   /* messages packed, or found packed */
+    struct cost stored; /* commits */
+    struct cost restored;
+};
+/* Of one change of membership. */
+struct decision {
+    uint32_t n_lost, n_epochs; /* nodes; epochs that were decided */
+    usec lost_at, formed_at;
+    struct costs lost, formed; /* before the input in which the last of them was lost; behind the newest epoch's */
+    uint64_t worst_ns;         /* of one input since the first loss */
+};
+uint64_t cost_begin(void);
+void cost_end(struct cost *c, uint64_t begin);
+
 enum stored { STORED, STORED_REFUSED, STORED_DIED /* the process ends; the next one has found out */ };
 struct disk; /* tests/support/disk.h */
 struct store_state {
@@ -359,6 +405,8 @@ struct host {
     uint64_t session; /* 0 = none */
     bool connecting;
     usec starts_fail_until, disk_slow_until, heard_at;
+    uint64_t *procs; /* ids of all there have been, ascending */
+    size_t n_procs;
     struct agent *agent;
     uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1], promised[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */
@@ -374,6 +422,8 @@ void host_power_off(int h, usec lasts);
 /* The agent starts a process. */
 void host_spawn(int h, uint64_t job, uint64_t worker);
 void host_signal(uint64_t worker, int signal); /* what the agent does: SIGKILL */
+/* The next of its processes that live, by id; NULL = none. *i: 0 at first. */
+struct proc *host_next(int h, size_t *i);
 
 /* --- agent.c --------------------------------------------------------------------------------------------------------
  */
@@ -517,6 +567,9 @@ struct sim {
     struct image image;
     struct host hosts[SIM_NODES];
     struct link links[SIM_NODES + 1][SIM_NODES + 1];
+    int cuts; /* of all links together */
+    struct costs costs;
+    struct decision decision; /* where the plan measures costs: all there was since somebody cleared it */
     struct stream streams[SIM_SESSIONS];
     uint64_t next_session;
     struct {

@@ -43,7 +43,7 @@ static void peers_notice(struct comm *c, int rank, usec within)
     c->over |= rank < c->world || !c->sealed;
     if (!c->over)
         return;
-    for (int r = 0; r < c->ranks; r++) {
+    for (int r = MAX(rank - SIM_NOTICES, 0); r < MIN(rank + SIM_NOTICES, c->ranks); r++) {
         struct proc *o = &S->procs[c->workers[r]];
         if (r == rank || !c->workers[r] || c->out[r] || !o->alive || chance(CHANCE_WORK, 25))
             continue;
@@ -287,18 +287,26 @@ static usec strike_at(const struct comm *c, int barrier, int n)
     return 20 * MS;
 }
 
+/* Each of the first n ranks reaches each other one. */
+static bool all_reach(const struct comm *c, int n)
+{
+    for (int r = 0; r < n; r++)
+        for (int o = S->cuts ? 0 : r; o < (S->cuts ? n : MIN(r + 2, n)); o++)
+            if (!net_reaches(S->procs[c->workers[r]].host, S->procs[c->workers[o]].host))
+                return false; /* without a cut it is enough to look at neighbours: is each host up? */
+    return true;
+}
+
 static void try_open(struct comm *c)
 {
     int barrier = c->opened, n = barrier_ranks(c, barrier);
     if (c->over)
         return;
-    for (int r = 0; r < n; r++) {
+    for (int r = 0; r < n; r++)
         if (c->arrived[r] <= barrier || c->out[r])
             return;
-        for (int o = 0; o < n; o++)
-            if (!net_reaches(S->procs[c->workers[r]].host, S->procs[c->workers[o]].host))
-                return; /* training_network_changed() */
-    }
+    if (!all_reach(c, n))
+        return; /* training_network_changed() */
     c->opened++;
     if (barrier == PLAN)
         decide(c);
@@ -358,8 +366,9 @@ static void work_towards(struct proc *p, int barrier)
         takes = chance(CHANCE_WORK, 80) ? between(CHANCE_WORK, MS, 30 * MS) : between(CHANCE_WORK, 20 * MS, 400 * MS);
         break;
     default:
-        takes =
-            agrees(barrier) ? between(CHANCE_WORK, 50, 500) : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
+        takes = agrees(barrier)  ? between(CHANCE_WORK, 50, 500)
+                : S->plan->scale ? S->plan->pace * between(CHANCE_WORK, 90 * MS, 100 * MS)
+                                 : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
         break;
     }
     p->waiting = false;
