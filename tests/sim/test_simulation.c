@@ -26,6 +26,22 @@ static void test_schedules_hold(void **state)
     assert_int_equal(result.passed, r.count);
 }
 
+/* They have found something once. */
+static void test_seeds_that_failed(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[] = {128646, 146032, 223147, 248134, 435295, 663754, 664741};
+    static struct plan p;
+    for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
+        struct outcome o;
+        plan_make(&p, seeds[i]);
+        run_apart(&p, TRACE_OFF, &o);
+        free(o.last_lines);
+        if (o.violated)
+            fail_msg("SEED=%llu: %s: %s", LL(seeds[i]), o.invariant, o.text);
+    }
+}
+
 /* A simulator that no longer gets anywhere would find nothing. */
 static void test_schedules_get_around(void **state)
 {
@@ -67,8 +83,8 @@ static void test_run_is_a_function_of_its_seed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules_hold),
-                                       cmocka_unit_test(test_schedules_get_around),
-                                       cmocka_unit_test(test_run_is_a_function_of_its_seed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedules_hold), cmocka_unit_test(test_schedules_get_around),
+        cmocka_unit_test(test_seeds_that_failed), cmocka_unit_test(test_run_is_a_function_of_its_seed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
