@@ -111,6 +111,7 @@ titan_status backup_verify(const char *path, bool rederive, struct backup_report
 /* What may have been given out since the backup was made. */
 struct given {
     int64_t term, job, worker, event;
+    int64_t backup_worker; /* highest in the backup itself */
 };
 
 static void raise_to(int64_t *n, int64_t at_least)
@@ -158,9 +159,10 @@ static titan_status mark_restored(struct db *db, const struct given *g, int64_t 
     (void)snprintf(detail, sizeof(detail), "{\"term\": %lld, \"next_job\": %lld, \"next_worker\": %lld}",
                    (long long)g->term + 1, (long long)g->job + 1, (long long)g->worker + 1);
     TRY(db_run(db, err,
-               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3), ('clean', 1)"
+               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3), ('clean', 1),"
+               " ('restored_term', ?1), ('backup_worker', ?4), ('settled', 0)"
                " ON CONFLICT DO UPDATE SET value = excluded.value",
-               "iii", g->term, g->job, g->worker));
+               "iiii", g->term, g->job, g->worker, g->backup_worker));
     TRY(db_run(db, err, "DELETE FROM sqlite_sequence WHERE name = 'events'", ""));
     TRY(db_run(db, err, "INSERT INTO sqlite_sequence VALUES ('events', ?)", "i", g->event));
     return event_add(db,
@@ -181,6 +183,7 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
     TRY(schema_migrate(&schema_store, db, err));
     TRY(worker_last_id(db, &worker, err));
     raise_to(&g->worker, (int64_t)worker);
+    g->backup_worker = (int64_t)worker;
     g->term += BACKUP_TERM_STEP;
     g->worker += BACKUP_ID_STEP;
     g->event += BACKUP_ID_STEP;
@@ -248,4 +251,31 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     ret->term = g.term;
     ret->next_job = g.job + 1;
     return dir_sync(state_dir, err);
+}
+
+/* --- what was restored ------------------------------------------------------------------------------------------- */
+
+static titan_status read_meta(struct db *db, const char *key, int64_t *ret, struct titan_error *err)
+{
+    return db_int(db, 0, ret, err, "SELECT value FROM meta WHERE key = ?", "t", key);
+}
+
+titan_status backup_origin(struct db *db, struct backup_origin *ret, struct titan_error *err)
+{
+    int64_t term = 0, worker = 0, gone = 0, settled = 0;
+    TRY(read_meta(db, "restored_term", &term, err));
+    TRY(read_meta(db, "backup_worker", &worker, err));
+    TRY(read_meta(db, "last_worker", &gone, err));
+    TRY(read_meta(db, "settled", &settled, err));
+    *ret = (struct backup_origin){.term = (uint64_t)term,
+                                  .backup_worker = (uint64_t)worker,
+                                  .gone_worker = (uint64_t)gone,
+                                  .settled = settled != 0};
+    return TITAN_OK;
+}
+
+titan_status backup_settle(struct db *db, const struct event *event, struct titan_error *err)
+{
+    TRY(db_run(db, err, "UPDATE meta SET value = 1 WHERE key = 'settled'", ""));
+    return event_add(db, event, err);
 }

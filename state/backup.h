@@ -2,6 +2,7 @@
 #ifndef TITAN_STATE_BACKUP_H
 #define TITAN_STATE_BACKUP_H
 
+#include "state/event.h"
 #include "state/replay.h"
 
 /* A consistent copy of the store at `from`, which may be written meanwhile (that goes on; the copy is of one moment).
@@ -38,6 +39,15 @@ struct restore_report {
  * last one the old store or a job's folder knows. The event store.restored says all this. */
 titan_status backup_restore(const char *backup, const char *state_dir, uint64_t above, int64_t now_ms,
                             struct restore_report *ret, struct titan_error *err) TITAN_MUST_USE;
+
+/* What a coordinator has to know of that. */
+struct backup_origin {
+    uint64_t term;                       /* that the restored store was given; 0 = it was not restored */
+    uint64_t backup_worker, gone_worker; /* highest ids in the backup, and that can have been given out since */
+    bool settled;                        /* what agents knew better has been taken over */
+};
+titan_status backup_origin(struct db *db, struct backup_origin *ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status backup_settle(struct db *db, const struct event *event, struct titan_error *err) TITAN_MUST_USE;
 
 #define BACKUP_TERM_STEP 1000000
 #define BACKUP_ID_STEP 1000000

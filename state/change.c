@@ -1,5 +1,7 @@
 #include "state/change.h"
 
+#include "state/backup.h"
+
 static titan_status apply(struct db *db, const struct change *c, struct titan_error *err)
 {
     const struct event *event = c->has_event ? &c->event : NULL;
@@ -41,6 +43,8 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
         return node_policy_put(db, &c->policy, event, err);
     case CHANGE_LOSS_ADD:
         return loss_add(db, &c->loss, err);
+    case CHANGE_STORE_SETTLED:
+        return backup_settle(db, &c->event, err);
     }
     return titan_fail(err, TITAN_EBUG, "unknown change %d", (int)c->kind);
 }

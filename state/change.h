@@ -31,6 +31,7 @@ enum change_kind {
     CHANGE_NODE_PUT,
     CHANGE_NODE_POLICY,
     CHANGE_LOSS_ADD,
+    CHANGE_STORE_SETTLED, /* what agents know better than the backup is in the store */
 };
 
 struct change {

@@ -267,16 +267,37 @@ static void live_worker(struct aworker *w, Titan__Internal__LiveWorker *out)
         out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
 }
 
-static void hello_send(struct agent_core *c, struct agent_actions *out)
+/* What is known of a job's epochs, from coordinators up to that term; false: nothing. */
+static bool known_epochs(const struct ajob *j, uint64_t term, Titan__Internal__EpochsKnown *out)
+{
+    const job_record *r = j->record;
+    titan__internal__epochs_known__init(out);
+    if (!r->accepted || r->term > term)
+        return false;
+    out->job_id = j->id;
+    out->epochs = calloc(r->n_before + 1, sizeof(*out->epochs));
+    titan_assert(out->epochs);
+    for (size_t i = 0; i < r->n_before && !j->complete; i++)
+        out->epochs[out->n_epochs++] = r->before[i];
+    out->epochs[out->n_epochs++] = r->accepted;
+    if (j->checkpoint)
+        out->checkpoint_path = j->checkpoint;
+    return true;
+}
+
+/* known_term: tell of the epochs up to it; 0 = nobody has asked. */
+static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
 {
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
-    size_t n_delegated = 0;
-    for (const struct ajob *j = c->jobs; j; j = j->next)
+    size_t n_delegated = 0, n_jobs = 0;
+    for (const struct ajob *j = c->jobs; j; j = j->next, n_jobs++)
         n_delegated += j->record->n_delegated;
     _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(agent_alive(c) + 1, sizeof(*workers));
     _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(agent_alive(c) + 1, sizeof(*list));
     _cleanup_free_ Titan__Internal__EpochDelegated **delegated = calloc(n_delegated + 1, sizeof(*delegated));
-    titan_assert(workers && list && delegated);
+    _cleanup_free_ Titan__Internal__EpochsKnown *known = calloc(n_jobs + 1, sizeof(*known));
+    _cleanup_free_ Titan__Internal__EpochsKnown **known_list = calloc(n_jobs + 1, sizeof(*known_list));
+    titan_assert(workers && list && delegated && known && known_list);
     for (struct aworker *w = c->workers; w; w = w->next) {
         live_worker(w, &workers[hello.n_workers]);
         list[hello.n_workers] = &workers[hello.n_workers];
@@ -293,11 +314,20 @@ static void hello_send(struct agent_core *c, struct agent_actions *out)
     hello.memory_bytes = c->options.memory_bytes;
     hello.workers = list;
     hello.delegated = delegated;
+    hello.told = known_term != 0;
+    hello.known = known_list;
+    for (const struct ajob *j = c->jobs; j && known_term; j = j->next)
+        if (known_epochs(j, known_term, &known[hello.n_known])) {
+            known_list[hello.n_known] = &known[hello.n_known];
+            hello.n_known++;
+        }
     hello.incarnation = c->options.incarnation;
     hello.seen_term = c->term;
     hello.peer_port = c->options.peer_port;
     MESSAGE(m, HELLO, hello, &hello);
     agent_send(c, &m, out);
+    for (size_t i = 0; i < hello.n_known; i++)
+        free(known[i].epochs);
 }
 
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -306,7 +336,7 @@ void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actio
     c->welcomed = c->answered = c->ending = c->fenced_said = false;
     c->hello_at = now;
     c->sessions++;
-    hello_send(c, out);
+    hello_send(c, 0, out);
 }
 
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -460,6 +490,16 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
     c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u);
 }
 
+/* Asked by one that is not obeyed yet: its term is taken with its welcome, when it has heard all of this. */
+static void on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
+                           struct agent_actions *out)
+{
+    if (c->welcomed || (term < c->term && !agent_fence_term(c, term, out)))
+        return;
+    c->hello_at = now;
+    hello_send(c, MAX(restored_term, UINT64_C(1)), out);
+}
+
 static const agent_message *ended_report(const struct agent_core *c, uint64_t worker_id)
 {
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
@@ -591,6 +631,10 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         return;
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
         on_welcome(c, m->welcome, now, out);
+        return;
+    }
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS) {
+        on_tell_epochs(c, m->term, m->tell_epochs->restored_term, now, out);
         return;
     }
     /* Unsaid, it is that of the session's welcome. */

@@ -9,6 +9,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "daemon/coordinator/restore.h"
+#include "state/backup.h"
 
 #define RETRY_MS 250         /* a store that refused is tried again */
 #define METRICS_FLUSH_MS 100 /* a step's metrics are stored, and seen by followers, within this */
@@ -355,6 +356,8 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     struct db *db = store_reader(c->store);
     uint64_t last_worker = 0, last_job = 0;
     int64_t turn = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup this store comes from */
+    struct backup_origin origin;
+    TRY(backup_origin(db, &origin, err));
     TRY(worker_last_id(db, &last_worker, err));
     TRY(job_last_id(db, &last_job, err));
     TRY(db_int(db, 0, &turn, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
@@ -377,6 +380,10 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .reachable_ms = c->options.reachable_ms,
         .away_ms = c->options.away_ms,
         .delegate_lease_ms = c->options.delegate_lease_ms,
+        .restored_term = origin.term,
+        .backup_worker = origin.backup_worker,
+        .gone_worker = origin.gone_worker,
+        .settled = origin.settled,
     };
     TRY(core_new(&options, &c->core, err));
     return core_restore(c->core, db, shell_now(), err);

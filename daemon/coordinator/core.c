@@ -54,6 +54,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     c->options.jobs_dir = NULL;
     c->jobs_dir = core_strdup(options->jobs_dir);
     c->next_worker_id = c->options.next_worker_id;
+    c->behind = c->options.restored_term && !c->options.settled;
     *ret = c;
     return TITAN_OK;
 }
@@ -101,6 +102,7 @@ void core_free(struct core *c)
     queue_free(c);
     free(c->jobs_dir);
     free(c->fenced_by);
+    free(c->taken);
     free(c);
 }
 
@@ -150,6 +152,18 @@ struct noderec *core_add_node(struct core *c, const char *name)
     while (*at)
         at = &(*at)->next;
     *at = n;
+    return n;
+}
+
+struct noderec *core_expect_node(struct core *c, const char *name)
+{
+    struct noderec *n = core_find_node(c, name);
+    if (n)
+        return n;
+    n = core_add_node(c, name);
+    n->state = NODE_READY;
+    n->seen_mono = c->now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+    n->answered_mono = c->now.mono_ms; /* by the one before us */
     return n;
 }
 
@@ -220,6 +234,8 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
     /* What is moved makes up for a short one; after a long one beats lie in queues, and probes' answers with them. */
     if (stall >= (int64_t)c->options.suspect_ms)
         c->late_mono = now.mono_ms;
+    if (!c->last_input)
+        c->behind_since = now.mono_ms;
     c->last_input = now.mono_ms;
     c->now = now;
     c->out = out;
@@ -270,6 +286,7 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
     core_begin(c, now, out);
     detect_tick(c);
     policy_tick(c);
+    behind_tick(c);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         job_tick(c, j);
@@ -311,7 +328,7 @@ static void hear_report(struct core *c, struct noderec *n, const struct subject 
     } else {
         fence_stranger(c, n, about);
         if (!w) /* somebody else's worker is none of its business, nor to be stopped */
-            tell_stop(c, n->session, about->job_id, about->worker_id, 0, "the coordinator has no use for it");
+            tell_stop_stranger(c, n->session, about->job_id, about->worker_id);
     }
 }
 

@@ -50,6 +50,9 @@ struct core_options {
     uint32_t stop_ms;    /* end of grace to exit, then it is killed again; 0 = 5000 */
     uint32_t quarantine_crashes; /* within 10 minutes on one node put it in quarantine; 0 = 3, CORE_NO_QUARANTINE */
     uint32_t starve_ms;          /* a job below its minimum gives its slots back after; 0 = 30000 */
+    uint64_t restored_term;      /* the store was put back from a backup with this term; 0 = it was not */
+    uint64_t backup_worker, gone_worker; /* highest id in that backup, and that can have been given out since */
+    bool settled;                        /* what agents knew better has been taken over */
 };
 
 titan_status core_new(const struct core_options *options, struct core **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -85,6 +88,8 @@ struct core_saved_job {
     size_t n_losses;
 };
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now);
+/* A worker above backup_worker that is in the store: it is not added again when an agent tells of it. */
+void core_restore_taken(struct core *c, uint64_t worker_id);
 
 /* --- inputs --- */
 /* A job is durable as PENDING. */

@@ -47,16 +47,20 @@ static void take_source(struct jobrec *j, const Titan__Internal__FormEpoch *f)
     memcpy(j->comm_id, f->comm_id.data, sizeof(j->comm_id));
 }
 
-static void adopt(struct core *c, struct jobrec *j, const Titan__Internal__EpochDelegated *d)
+void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate)
 {
-    const Titan__Internal__FormEpoch *f = d->epoch;
+    const char *why =
+        delegate ? "its members went on without the coordinator" : "its members are further than the store";
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
-        say_job_move(c, j, JOB_RECOVERING, "its members went on without the coordinator");
+        say_job_move(c, j, JOB_RECOVERING, why);
     j->resize_mono = 0;
-    job_begin_recovery(c, j);
+    if (delegate)
+        job_begin_recovery(c, j);
+    else
+        memset(&j->recovery, 0, sizeof(j->recovery)); /* what was lost at the time of the backup is of the past */
     if (epoch_live(j)) {
         tell_seats(c, j, tell_revoke);
-        say_epoch_move(c, j, EPOCH_REVOKED, "its members went on without the coordinator");
+        say_epoch_move(c, j, EPOCH_REVOKED, why);
     }
     j->status.epoch = f->epoch;
     take_seats(j, f);
@@ -72,7 +76,7 @@ static void adopt(struct core *c, struct jobrec *j, const Titan__Internal__Epoch
     j->recovery.ready = j->recovery.stepped = 0;
     say_job_waits(c, j, 0);
     say_job_decided(c, j);
-    say_epoch_delegated(c, j, d->delegate);
+    say_epoch_taken(c, j, delegate);
     say_job_update(c, j);
 }
 
@@ -96,7 +100,7 @@ void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d)
     else if (!sound(j, f) || !j->run_active)
         c->counters.unknown_rank++;
     else
-        adopt(c, j, d);
+        delegate_take(c, j, f, d->delegate && *d->delegate ? d->delegate : "?");
 }
 
 /* In the order of their numbers. */

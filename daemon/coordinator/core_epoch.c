@@ -116,7 +116,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     }
     _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_leavers = source_leavers(j, members, n, leavers);
-    j->status.epoch = quorum_number(j);
+    j->status.epoch = quorum_number(c, j);
     set_seats(j, members, n, leavers, n_leavers);
     quorum_formed(j);
     struct rng_key key = rng_key(c->options.seed, "communicator");
@@ -180,7 +180,7 @@ static bool others_heard(const struct core *c, struct jobrec *j)
 
 void epoch_try_form(struct core *c, struct jobrec *j)
 {
-    if (!all_quiet(j) || !others_heard(c, j))
+    if (c->behind || !all_quiet(j) || !others_heard(c, j))
         return;
     j->epoch_deadline = INT64_MAX;
     if (!j->recovery.quiet)

@@ -1,8 +1,8 @@
 /* core_internal.h - the core's records, shared by its files: core.c (inputs), core_node.c (sessions, silence),
  * core_worker.c (reports, ends), core_epoch.c (revoke, form), core_job.c (what a job does next), core_budget.c (what a
  * loss costs), core_detect.c (silence, hangs), core_fence.c (terms, names), core_place.c (slots and queue),
- * core_restore.c (from the store), core_source.c (where the state comes from), core_say.c (events and changes),
- * core_tell.c (messages). */
+ * core_restore.c (from the store), core_behind.c (from agents, when the store is a backup), core_source.c (where the
+ * state comes from), core_say.c (events and changes), core_tell.c (messages). */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 
@@ -62,6 +62,7 @@ struct workrec {
     uint64_t epoch;        /* newest it knows of */
     uint64_t last_step;
     uint64_t sealed;   /* epoch whose parts it holds for good, at last_step; 0 = none */
+    bool unseen;       /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
     bool away;         /* its node cannot be reached, and nothing is decided about it */
     uint64_t unsealed; /* of this one it has its whole part too; 0 = none */
     bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
@@ -198,6 +199,10 @@ struct core {
     uint64_t next_worker_id, last_probe;
     uint64_t fenced_term; /* that a node has obeyed, above ours; 0 = we are not fenced */
     char *fenced_by;
+    bool behind; /* agents may know what the restored store does not */
+    int64_t behind_since;
+    uint64_t *taken; /* workers above options.backup_worker that the store has */
+    size_t n_taken;
     int64_t late_mono; /* this process was found to have stood still; 0 = never */
     struct core_counters counters;
     bool slots_changed;
@@ -211,6 +216,7 @@ void core_set_string(char **field, const char *text);
 struct noderec *core_find_node(const struct core *c, const char *name);
 struct noderec *core_find_session(const struct core *c, uint64_t session);
 struct noderec *core_add_node(struct core *c, const char *name);
+struct noderec *core_expect_node(struct core *c, const char *name);         /* found, or one that is to say hello yet */
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 struct jobrec *core_find_job(const struct core *c, uint64_t id);
 struct jobrec *core_add_job(struct core *c, const struct job *job);
@@ -225,6 +231,17 @@ void core_finish(struct core *c);
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
                         struct titan_error *err) TITAN_MUST_USE;
 void node_lose(struct core *c, struct noderec *n, const char *words);
+bool node_name_ok(const char *name);
+
+/* --- core_behind.c --- */
+/* Has the agent to be asked first what it knows? */
+bool behind_asks(const struct core *c, const Titan__Internal__AgentHello *m);
+/* Take over what it has told; before its workers are looked at. */
+void behind_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m);
+/* A worker of this job is of no use, but what it has done may be: it was submitted after the backup. */
+bool behind_no_use(const struct core *c, uint64_t job_id);
+void behind_tick(struct core *c);
+uint64_t behind_first_epoch(const struct core *c); /* no number below it is given; 0 = the store was not restored */
 
 /* --- core_policy.c --- */
 bool node_empties(const struct noderec *n);           /* workers on it have to go */
@@ -322,11 +339,13 @@ bool quorum_keeps(const struct core *c, struct workrec *w);
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */
 /* May the next epoch be formed? Then those who are away have ended. False also when that has failed the job. */
 bool quorum_decides(struct core *c, struct jobrec *j);
-uint64_t quorum_number(struct jobrec *j); /* of the next epoch */
+uint64_t quorum_number(const struct core *c, struct jobrec *j); /* of the next epoch */
 
 /* --- core_delegate.c --- */
 void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m);
 void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d);
+/* An epoch that others have formed is the job's. delegate: who; NULL = a coordinator whose store is lost. */
+void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate);
 void delegate_refused(struct core *c, const struct noderec *n, const Titan__Internal__EpochRefused *m);
 
 /* --- core_source.c --- */
@@ -435,7 +454,9 @@ void say_run_add(struct core *c, struct jobrec *j);
 void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
 void say_epoch_add(struct core *c, struct jobrec *j);
 void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why);
-void say_epoch_delegated(struct core *c, struct jobrec *j, const char *delegate);
+/* By a delegate; NULL = by a coordinator that the restored store does not know of. */
+void say_epoch_taken(struct core *c, struct jobrec *j, const char *delegate);
+void say_settled(struct core *c);
 /* Nothing can be decided for so long, and then: it can, or it was. */
 void say_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
                        const struct noderec *node);
@@ -459,7 +480,9 @@ void tell_pause(struct core *c, struct jobrec *j, struct noderec *n);
 void tell_checkpoint(struct core *c, const struct jobrec *j); /* write one at the next step and go on */
 void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
                const char *reason);
+void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id);
 void tell_welcome(struct core *c, struct noderec *n);
+void tell_epochs(struct core *c, uint64_t session); /* to tell them */
 /* Call tell for every node with a seat or a leaver of the current epoch, once each. */
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
 

@@ -260,7 +260,7 @@ void job_advance(struct core *c, struct jobrec *j)
                 epoch_try_form(c, j);
             if (!job_final(j) && !j->finishing)
                 place_grow(c, j); /* who joins comes before who leaves */
-            if (!job_final(j) && !j->finishing && j->state == JOB_RUNNING)
+            if (!job_final(j) && !j->finishing && j->state == JOB_RUNNING && !c->behind)
                 plan_resize(c, j);
         }
     }

@@ -51,7 +51,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     c->slots_changed = true;
 }
 
-static bool name_ok(const char *name)
+bool node_name_ok(const char *name)
 {
     size_t n = strlen(name);
     return n > 0 && n <= 253 && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
@@ -59,7 +59,7 @@ static bool name_ok(const char *name)
 
 static titan_status check_hello(const Titan__Internal__AgentHello *m, struct titan_error *err)
 {
-    if (!name_ok(m->node))
+    if (!node_name_ok(m->node))
         return titan_fail(err, TITAN_EINVAL, "hello: a node's name has letters, digits, '.', '_', '-', at most 253");
     if (m->slots < 1 || m->slots > 4096)
         return titan_fail(err, TITAN_EINVAL, "hello of node %s: %u slots; 1 to 4096 are possible", m->node, m->slots);
@@ -75,6 +75,10 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     if (core_find_session(c, session)) {
         c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
+    }
+    if (behind_asks(c, m)) {
+        tell_epochs(c, session);
+        return TITAN_OK;
     }
     struct noderec *n = core_find_node(c, m->node);
     if (n)
@@ -100,12 +104,15 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
     detect_pace(c);
+    behind_hello(c, n, m);
     delegate_hello(c, m);
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n) {
                 j->workers[i]->away = false;
-                j->workers[i]->missing = MUTANT(DEAD_ADOPTED) ? 0 : c->now.mono_ms + MISSING_MS;
+                j->workers[i]->missing = MUTANT(DEAD_ADOPTED) ? 0
+                                         : c->behind          ? INT64_MAX /* it may be of the past */
+                                                              : c->now.mono_ms + MISSING_MS;
             }
     for (size_t i = 0; i < m->n_workers; i++) {
         const Titan__Internal__LiveWorker *live = m->workers[i];
@@ -114,7 +121,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         if (w && w->node == n)
             worker_adopt(c, w, live);
         else
-            tell_stop(c, session, live->job_id, live->worker_id, 0, "the coordinator has no use for it");
+            tell_stop_stranger(c, session, live->job_id, live->worker_id);
     }
     quorum_node_known(c, n);
     for (struct jobrec *j = c->active, *next; j; j = next) {

@@ -148,7 +148,7 @@ static uint32_t held_back(const struct core *c, const struct jobrec *j)
 
 void place_grow(struct core *c, struct jobrec *j)
 {
-    if (c->now.mono_ms < j->replace_at || epoch_near_end(j))
+    if (c->behind || c->now.mono_ms < j->replace_at || epoch_near_end(j))
         return;
     uint32_t want = c->pending ? j->target : plan_most(j);
     uint32_t have = plan_kept(j);
@@ -241,7 +241,7 @@ static void grow_all(struct core *c)
 void place_settle(struct core *c)
 {
     /* What gives way may have gone at once, when it had not started. */
-    for (int round = 0; c->slots_changed && round < 4; round++) {
+    for (int round = 0; c->slots_changed && !c->behind && round < 4; round++) {
         c->slots_changed = false;
         preempt_over(c);
         grow_all(c);

@@ -183,9 +183,9 @@ bool quorum_decides(struct core *c, struct jobrec *j)
     return !job_final(j);
 }
 
-uint64_t quorum_number(struct jobrec *j)
+uint64_t quorum_number(const struct core *c, struct jobrec *j)
 {
-    uint64_t above = MAX(j->status.epoch, j->refused_epoch);
+    uint64_t above = MAX(behind_first_epoch(c), MAX(j->status.epoch, j->refused_epoch));
     if (!j->waited)
         return above + 1;
     j->waited = false;

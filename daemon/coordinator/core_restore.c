@@ -28,18 +28,13 @@ static void restore_worker(struct core *c, struct jobrec *j, const struct worker
     struct workrec *w = core_alloc(sizeof(*w));
     w->id = saved->id;
     w->job = j;
-    w->node = core_find_node(c, saved->node);
-    if (!w->node) {
-        w->node = core_add_node(c, saved->node);
-        w->node->state = NODE_READY;
-        w->node->seen_mono = c->now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
-        w->node->answered_mono = c->now.mono_ms;
-    }
+    w->node = core_expect_node(c, saved->node);
     w->node->used++;
     w->state = saved->state;
     w->address = core_strdup(saved->address);
     w->pid = saved->pid;
     w->away = w->node->state == NODE_LOST;
+    w->unseen = c->behind;
     w->started = saved->pid != 0 || saved->state == WORKER_READY;
     w->deadline = c->now.mono_ms + c->options.adopt_ms +
                   (saved->state == WORKER_STARTING ? c->options.start_ms : c->options.stop_ms);

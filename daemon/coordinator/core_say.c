@@ -249,7 +249,7 @@ static const char *source_name(uint32_t source)
     return source < 3 ? names[source] : "?";
 }
 
-static void add_epoch(struct core *c, struct jobrec *j, const char *delegate)
+static void add_epoch(struct core *c, struct jobrec *j, const char *type, const char *words, const char *delegate)
 {
     struct detail d;
     detail_begin(&d);
@@ -284,22 +284,31 @@ static void add_epoch(struct core *c, struct jobrec *j, const char *delegate)
     };
     memcpy(change->epoch.comm_id, j->comm_id, sizeof(j->comm_id));
     set_event(c, change, j,
-              (struct say){.type = delegate ? "epoch.delegated" : "epoch.forming",
+              (struct say){.type = type,
                            .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
-                                                   (unsigned long long)j->status.epoch,
-                                                   delegate ? "was formed without us," : "forms", j->n_seats,
+                                                   (unsigned long long)j->status.epoch, words, j->n_seats,
                                                    source_name(j->source)),
                            .detail = detail_end(c, &d)});
 }
 
 void say_epoch_add(struct core *c, struct jobrec *j)
 {
-    add_epoch(c, j, NULL);
+    add_epoch(c, j, "epoch.forming", "forms", NULL);
 }
 
-void say_epoch_delegated(struct core *c, struct jobrec *j, const char *delegate)
+void say_epoch_taken(struct core *c, struct jobrec *j, const char *delegate)
 {
-    add_epoch(c, j, delegate && *delegate ? delegate : "?");
+    if (delegate)
+        add_epoch(c, j, "epoch.delegated", "was formed without us,", delegate);
+    else
+        add_epoch(c, j, "epoch.restored", "was formed after the backup,", NULL);
+}
+
+void say_settled(struct core *c)
+{
+    set_event(c, batch_change(c->out, CHANGE_STORE_SETTLED), NULL,
+              (struct say){.type = "store.settled",
+                           .message = "what agents know of the time since the backup has been taken over"});
 }
 
 void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why)

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define ORPHAN_GRACE_MS 120000 /* for the last checkpoint of a job that nobody knows */
+
 void tell_welcome(struct core *c, struct noderec *n)
 {
     Titan__Internal__Welcome *m = batch_alloc(c->out, sizeof(*m));
@@ -12,6 +14,14 @@ void tell_welcome(struct core *c, struct noderec *n)
     m->away_ms = c->options.away_ms;
     m->delegate_lease_ms = c->options.delegate_lease_ms;
     batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
+}
+
+void tell_epochs(struct core *c, uint64_t session)
+{
+    Titan__Internal__TellEpochs *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__tell_epochs__init(m);
+    m->restored_term = c->options.restored_term;
+    batch_answer(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS, m);
 }
 
 void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count)
@@ -129,9 +139,15 @@ void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
     m->worker_ids[0] = worker_id;
     m->grace_ms = grace_ms;
     const struct jobrec *j = core_find_job(c, job_id);
-    m->must_checkpoint = grace_ms > 0 && j && j->must_checkpoint;
+    m->must_checkpoint = grace_ms > 0 && (!j || j->must_checkpoint);
     m->reason = batch_strdup(c->out, reason);
     batch_message(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP, m);
+}
+
+void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id)
+{
+    tell_stop(c, session, job_id, worker_id, behind_no_use(c, job_id) ? ORPHAN_GRACE_MS : 0,
+              "the coordinator has no use for it");
 }
 
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))

@@ -71,7 +71,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing;
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
     bool permanent = !over && !asked && report && report->exit_code == 2 && !report->signal;
-    bool counted = !over && !asked && !permanent && (w->started || report);
+    bool counted = !over && !asked && !permanent && (w->started || report) && !w->unseen;
     enum loss_cause cause = counted ? cause_of(w, report) : LOSS_NONE;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
@@ -155,6 +155,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
 {
     struct jobrec *j = w->job;
     w->missing = 0;
+    w->unseen = false;
     w->started = true;
     w->epoch = live->epoch;
     Titan__Internal__WorkerQuiesced said = TITAN__INTERNAL__WORKER_QUIESCED__INIT;

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "state/backup.h"
+
 /* What one job's queries gather; the strings live in the batch's arena until the core has copied them. */
 struct gather {
     struct core *core;
@@ -132,8 +134,12 @@ static titan_status gather_job(struct gather *g, uint64_t id)
     if (g->saved.job.status.epoch == 0)
         return TITAN_OK;
     TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
-    if (g->epoch.source_epoch)
-        TRY(epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err));
+    if (g->epoch.source_epoch) {
+        /* One from before an epoch.restored may not be there. */
+        titan_status status = epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err);
+        if (status != TITAN_OK && status != TITAN_ENOTFOUND)
+            return status;
+    }
     TRY(gather_bases(g, id));
     return TITAN_OK;
 }
@@ -197,9 +203,28 @@ static void each_loss(const struct loss *l, void *data)
     core_restore_loss(g->core, l, g->now);
 }
 
+/* Workers of the time between backup and restore that agents have told of before. */
+static titan_status restore_taken(struct core *c, struct db *db, struct titan_error *err)
+{
+    struct backup_origin origin;
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    titan_status status;
+    TRY(backup_origin(db, &origin, err));
+    if (!origin.term)
+        return TITAN_OK;
+    TRY(db_query(db, &stmt, err, "SELECT id FROM workers WHERE id > ? AND id <= ?", "uu", origin.backup_worker,
+                 origin.gone_worker));
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
+        core_restore_taken(c, col_uint(stmt, 0));
+    db_done(stmt);
+    return status;
+}
+
 titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
 {
     struct gather g = {.core = c, .db = db, .now = now, .err = err};
+    TRY(restore_taken(c, db, err));
     TRY(node_list(db, each_node, &g, err));
     TRY(node_policy_list(db, each_policy, &g, err));
     TRY(loss_list(db, 0, now.wall_ms - CORE_NODE_HISTORY_MS, each_loss, &g, err));

@@ -244,6 +244,49 @@ static void test_term_survives_a_restart(void **state)
     assert_false(agent_core_welcome(c));
 }
 
+static void tell_epochs(uint64_t restored_term)
+{
+    Titan__Internal__TellEpochs t = {.base = PROTOBUF_C_MESSAGE_INIT(&titan__internal__tell_epochs__descriptor),
+                                     .restored_term = restored_term};
+    MESSAGE(m, TELL_EPOCHS, tell_epochs, &t);
+    hear(&m);
+}
+
+/* A coordinator over a backup asks before it is obeyed, and hears of what those before it have formed. */
+static void test_epochs_are_told_on_request(void **state)
+{
+    (void)state;
+    in_training();
+    form_with(2, 2); /* epoch 1 is complete, 2 not yet */
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_false(SENT(HELLO)->hello->told);
+    assert_int_equal(SENT(HELLO)->hello->n_known, 0); /* nobody needs it */
+    term = 1000004;
+    tell_epochs(1000003);
+    const Titan__Internal__AgentHello *h = SENT(HELLO)->hello;
+    assert_true(h->told);
+    assert_int_equal(h->n_known, 1);
+    assert_int_equal(h->known[0]->job_id, 1);
+    assert_int_equal(h->known[0]->n_epochs, 2);
+    assert_int_equal(h->known[0]->epochs[0]->epoch, 1);
+    assert_int_equal(h->known[0]->epochs[1]->epoch, 2);
+    assert_int_equal(h->n_workers, 1);
+    assert_int_equal(agent_core_term(c), 3); /* not before it is welcome */
+    welcome();
+    assert_int_equal(agent_core_term(c), 1000004);
+    form_with(3, 3); /* the next one is that coordinator's own */
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    tell_epochs(1000003);
+    assert_true(SENT(HELLO)->hello->told);
+    assert_int_equal(SENT(HELLO)->hello->n_known, 0);
+    term = 4; /* one that is over asks: refused, as everything it says */
+    tell_epochs(3);
+    assert_null(SENT(HELLO));
+    assert_int_equal(SENT(REFUSED)->refused->seen_term, 1000004);
+}
+
 /* --- epochs ---------------------------------------------------------------------------------------------------------
  */
 
@@ -693,6 +736,7 @@ int main(void)
         TEST(test_term_is_recorded_before_it_is_obeyed),
         TEST(test_lower_terms_are_refused),
         TEST(test_term_survives_a_restart),
+        TEST(test_epochs_are_told_on_request),
         TEST(test_epoch_is_recorded_before_it_is_formed),
         TEST(test_older_epochs_are_dropped),
         TEST(test_another_epoch_of_the_number_is_refused),

@@ -1,0 +1,216 @@
+/* A store that was put back from a backup knows less than the agents: epochs, workers and checkpoints of the time
+ * since. Before it is welcomed each agent is asked for the epochs it knows (TellEpochs); they are stored as they are,
+ * and runs go on in them. Until all nodes we know of have spoken, or nobody can go on without us any more, nothing is
+ * started or formed, so that no run is begun twice (docs/membership.md, "A store from a backup"). */
+#include "daemon/coordinator/core_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "state/backup.h"
+
+/* Numbers of epochs begin again above all that coordinators before the restore can have given. */
+#define EPOCHS_EACH (UINT64_C(1) << 32)
+
+uint64_t behind_first_epoch(const struct core *c)
+{
+    return c->options.restored_term / BACKUP_TERM_STEP * EPOCHS_EACH;
+}
+
+bool behind_asks(const struct core *c, const Titan__Internal__AgentHello *m)
+{
+    return c->options.restored_term && !m->told;
+}
+
+bool behind_no_use(const struct core *c, uint64_t job_id)
+{
+    return c->options.restored_term && !core_find_job(c, job_id);
+}
+
+/* --- the time until all have spoken ---------------------------------------------------------------------------- */
+
+static bool all_spoke(const struct core *c)
+{
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        if (!n->session && !n->given_up && (n->state != NODE_LOST || n->used))
+            return false;
+    return true;
+}
+
+static void settle(struct core *c)
+{
+    c->behind = false;
+    say_settled(c);
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->missing)
+                j->workers[i]->missing = c->now.mono_ms;
+    c->slots_changed = true;
+}
+
+void behind_tick(struct core *c)
+{
+    const int64_t lease = c->options.delegate_lease_ms, soon = c->options.adopt_ms;
+    if (!c->behind)
+        return;
+    const int64_t since = c->now.mono_ms - c->behind_since;
+    if (since >= (all_spoke(c) ? soon : MAX(soon, lease ? lease + lease / 20 + 500 : 0)))
+        settle(c);
+}
+
+/* --- what an agent tells --------------------------------------------------------------------------------------- */
+
+void core_restore_taken(struct core *c, uint64_t worker_id)
+{
+    c->taken = realloc(c->taken, (c->n_taken + 1) * sizeof(*c->taken));
+    titan_assert(c->taken);
+    c->taken[c->n_taken++] = worker_id;
+}
+
+/* Was it started after the backup, by a coordinator before the restore, and is it not in the store yet? */
+static bool unheard_of(const struct core *c, uint64_t worker_id)
+{
+    for (size_t i = 0; i < c->n_taken; i++)
+        if (c->taken[i] == worker_id)
+            return false;
+    return worker_id > c->options.backup_worker && worker_id <= c->options.gone_worker;
+}
+
+static bool sound_members(struct core *c, struct jobrec *j, Titan__Internal__Member **list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!job_worker(j, list[i]->worker_id) && !(node_name_ok(list[i]->node) && unheard_of(c, list[i]->worker_id)))
+            return false;
+    return n <= JOB_WORKERS_MAX;
+}
+
+static bool sound(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) && f->n_members > 0 &&
+           f->epoch < behind_first_epoch(c) && f->n_state_holders <= JOB_WORKERS_MAX &&
+           sound_members(c, j, f->members, f->n_members) && sound_members(c, j, f->leavers, f->n_leavers);
+}
+
+/* The run it is in is not in the store: it was queued when the backup was made, or between two runs. */
+static void begin_run(struct core *c, struct jobrec *j)
+{
+    if (j->state == JOB_PENDING) {
+        queue_remove(c, j);
+        core_list_append(&c->active, &c->active_last, j);
+        say_job_move(c, j, JOB_FORMING, "");
+    }
+    if (j->run_active)
+        return;
+    j->run++;
+    j->run_active = true;
+    say_run_add(c, j);
+}
+
+static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Member **list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (job_worker(j, list[i]->worker_id))
+            continue;
+        struct workrec *w = core_alloc(sizeof(*w));
+        w->id = list[i]->worker_id;
+        w->job = j;
+        w->node = core_expect_node(c, list[i]->node);
+        w->node->used++;
+        w->state = WORKER_STARTING;
+        w->started = w->unseen = true;
+        w->away = w->node->state == NODE_LOST;
+        w->address = core_strdup(list[i]->address);
+        job_add_worker(j, w);
+        core_restore_taken(c, w->id);
+        say_worker_add(c, w);
+        say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
+    }
+}
+
+static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    begin_run(c, j);
+    add_members(c, j, f->members, f->n_members);
+    add_members(c, j, f->leavers, f->n_leavers);
+    if (!*j->device)
+        (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
+    j->target = MAX(j->target, (uint32_t)f->n_members);
+    delegate_take(c, j, f, NULL);
+    j->adopt_until = MAX(j->adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
+}
+
+/* ".../step-00000120" */
+static uint64_t step_of(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    uint64_t step = 0;
+    return name && sscanf(name, "/step-%20" SCNu64, &step) == 1 ? step : 0;
+}
+
+static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
+{
+    const uint64_t step = path ? step_of(path) : 0;
+    if (step <= (j->n_ckpts ? j->ckpts[0].step : 0))
+        return;
+    Titan__Internal__CheckpointWritten m = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
+    m.job_id = j->id;
+    m.epoch = j->status.epoch;
+    m.step = step;
+    m.path = path;
+    m.world_size = j->n_seats;
+    job_checkpoint(c, j, &m);
+}
+
+static void take_job(struct core *c, struct jobrec *j, const Titan__Internal__EpochsKnown *k)
+{
+    const bool over = j->state == JOB_CANCELLING || j->finishing || j->requeueing;
+    if (job_final(j))
+        return;
+    for (size_t i = 0; i < k->n_epochs; i++) {
+        const Titan__Internal__FormEpoch *f = k->epochs[i];
+        if (f->epoch <= j->status.epoch)
+            continue;
+        if (!over && sound(c, j, f)) {
+            take_epoch(c, j, f);
+            take_checkpoint(c, j, f->checkpoint_path);
+        } else {
+            c->counters.unknown_rank += !over;
+        }
+    }
+    if (!over && j->state != JOB_PENDING)
+        take_checkpoint(c, j, k->checkpoint_path);
+}
+
+/* A job submitted after the backup: nobody knows whose it is and what may be done with it. */
+static void say_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m, uint64_t job_id)
+{
+    unsigned workers = 0;
+    for (size_t i = 0; i < m->n_workers; i++)
+        workers += m->workers[i]->job_id == job_id;
+    if (workers == 0)
+        return;
+    const char *words = batch_printf(c->out,
+                                     "node %s has %u workers of job %llu, which the restored store does not know: they "
+                                     "stop with a checkpoint",
+                                     n->name, workers, (unsigned long long)job_id);
+    say_event(c, NULL,
+              (struct say){.type = "job.unknown",
+                           .message = words,
+                           .node = n,
+                           .detail = batch_printf(c->out, "{\"job\":%llu,\"workers\":%u}", (unsigned long long)job_id,
+                                                  workers)});
+}
+
+void behind_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
+{
+    for (size_t i = 0; i < m->n_known && c->options.restored_term; i++) {
+        struct jobrec *j = core_find_job(c, m->known[i]->job_id);
+        if (j)
+            take_job(c, j, m->known[i]);
+        else
+            say_orphans(c, n, m, m->known[i]->job_id);
+    }
+}
