@@ -80,19 +80,31 @@ struct change *batch_change(struct batch *b, enum change_kind kind)
     return c;
 }
 
-static Titan__Internal__CoordinatorMessage *add_message(struct batch *b, struct batch_message ***tail, uint64_t session,
-                                                        Titan__Internal__CoordinatorMessage__KindCase kind, void *body)
+static void append(struct batch *b, struct batch_message ***tail, uint64_t session,
+                   Titan__Internal__CoordinatorMessage *message)
 {
     struct batch_message *m = batch_alloc(b, sizeof(*m));
     m->session = session;
-    m->message = batch_alloc(b, sizeof(*m->message));
-    titan__internal__coordinator_message__init(m->message);
-    m->message->term = b->term;
-    m->message->kind_case = kind;
-    m->message->welcome = body; /* all members of the oneof are pointers */
+    m->message = message;
     **tail = m;
     *tail = &m->next;
-    return m->message;
+}
+
+static Titan__Internal__CoordinatorMessage *add_message(struct batch *b, struct batch_message ***tail, uint64_t session,
+                                                        Titan__Internal__CoordinatorMessage__KindCase kind, void *body)
+{
+    Titan__Internal__CoordinatorMessage *message = batch_alloc(b, sizeof(*message));
+    titan__internal__coordinator_message__init(message);
+    message->term = b->term;
+    message->kind_case = kind;
+    message->welcome = body; /* all members of the oneof are pointers */
+    append(b, tail, session, message);
+    return message;
+}
+
+void batch_message_again(struct batch *b, uint64_t session, Titan__Internal__CoordinatorMessage *message)
+{
+    append(b, &b->messages_tail, session, message);
 }
 
 Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,

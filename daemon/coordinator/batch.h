@@ -10,7 +10,8 @@
 struct batch_message {
     struct batch_message *next;
     uint64_t session;                             /* drop it when this session is over */
-    Titan__Internal__CoordinatorMessage *message; /* StartWorkers: recipe is left empty, the shell fills it in */
+    Titan__Internal__CoordinatorMessage *message; /* StartWorkers: recipe is left empty, the shell fills it in. Others
+                                                     may have the same one */
 };
 struct batch_metric {
     struct batch_metric *next;
@@ -46,7 +47,9 @@ struct change *batch_change(struct batch *b, enum change_kind kind);
 /* Appended: body is the member of the oneof selected by kind, allocated with batch_alloc. */
 Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,
                                                    Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
-/* The same for a message that does not wait for the store: beats are answered however slow the disk is. */
+/* The same message to one more session: it is packed once for all that follow each other. */
+void batch_message_again(struct batch *b, uint64_t session, Titan__Internal__CoordinatorMessage *message);
+/* As batch_message, for one that does not wait for the store: beats are answered however slow the disk is. */
 Titan__Internal__CoordinatorMessage *batch_answer(struct batch *b, uint64_t session,
                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
 struct metric *batch_metric(struct batch *b);

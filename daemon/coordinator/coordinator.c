@@ -162,12 +162,20 @@ static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers 
 
 static void release_messages(struct coordinator *c, const struct batch *batch)
 {
+    const Titan__Internal__CoordinatorMessage *last = NULL;
+    struct rpc_packed *packed = NULL; /* that one */
     for (const struct batch_message *m = batch->messages; m; m = m->next) {
         _cleanup_free_ char *recipe = NULL;
         if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
             complete_start(c, m->message->start, &recipe);
-        session_tell(c, m->session, m->message);
+        if (m->message != last) {
+            rpc_packed_free(packed);
+            packed = rpc_packed_new(&m->message->base);
+            last = m->message;
+        }
+        session_tell_packed(c, m->session, packed);
     }
+    rpc_packed_free(packed);
     for (const struct batch_drop *d = batch->drops; d; d = d->next)
         session_drop(c, d->session);
 }

@@ -108,11 +108,19 @@ void core_free(struct core *c)
 
 /* --- records --------------------------------------------------------------------------------------------------- */
 
+static size_t name_bucket(const char *name)
+{ /* FNV-1a */
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return (hash ^ hash >> 32) % CORE_BUCKETS;
+}
+
 struct noderec *core_find_node(const struct core *c, const char *name)
 {
-    struct noderec *n = c->nodes;
+    struct noderec *n = c->names[name_bucket(name)];
     while (n && strcmp(n->name, name) != 0)
-        n = n->next;
+        n = n->hash_next;
     return n;
 }
 
@@ -132,6 +140,7 @@ void core_set_session(struct core *c, struct noderec *n, uint64_t session)
             at = &(*at)->session_next;
         *at = n->session_next;
     }
+    c->connected += (session != 0) - (n->session != 0);
     n->session = session;
     if (session) {
         n->session_next = c->sessions[session % CORE_BUCKETS];
@@ -141,7 +150,7 @@ void core_set_session(struct core *c, struct noderec *n, uint64_t session)
 
 struct noderec *core_add_node(struct core *c, const char *name)
 {
-    struct noderec *n = core_alloc(sizeof(*n)), **at = &c->nodes;
+    struct noderec *n = core_alloc(sizeof(*n)), **bucket = &c->names[name_bucket(name)];
     n->name = core_strdup(name);
     n->device = core_strdup("");
     n->address = core_strdup("");
@@ -149,9 +158,10 @@ struct noderec *core_add_node(struct core *c, const char *name)
     n->policy.reason = core_strdup("");
     n->policy.quarantine_reason = core_strdup("");
     n->drain_at = INT64_MAX;
-    while (*at)
-        at = &(*at)->next;
-    *at = n;
+    *(c->last_node ? &c->last_node->next : &c->nodes) = n; /* in the order they came */
+    c->last_node = n;
+    n->hash_next = *bucket;
+    *bucket = n;
     return n;
 }
 
@@ -239,6 +249,7 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
     c->last_input = now.mono_ms;
     c->now = now;
     c->out = out;
+    c->form_told = NULL;
     out->term = c->options.term;
 }
 

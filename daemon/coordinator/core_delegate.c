@@ -21,13 +21,10 @@ static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 
 static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    free(j->seats);
-    j->n_seats = (uint32_t)f->n_members;
-    j->n_leavers = (uint32_t)f->n_leavers;
-    j->seats = core_alloc((f->n_members + f->n_leavers + 1) * sizeof(*j->seats));
-    for (size_t i = 0; i < f->n_members + f->n_leavers; i++) {
+    job_new_seats(j, (uint32_t)f->n_members, (uint32_t)f->n_leavers);
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
-        j->seats[i] = (struct seat){.worker_id = id, .worker = job_worker(j, id)};
+        job_set_seat(j, i, id, job_worker(j, id));
         if (j->seats[i].worker)
             j->seats[i].worker->quiesced = false;
     }

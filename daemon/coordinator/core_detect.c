@@ -26,11 +26,7 @@ void detect_pace(struct core *c)
 {
     const struct core_options *asked = &c->asked;
     struct core_options *o = &c->options;
-    uint32_t connected = 0;
-
-    for (const struct noderec *n = c->nodes; n; n = n->next)
-        connected += n->session != 0;
-    const uint32_t pace = MAX(asked->beat_ms, connected * 1000 / BEATS_PER_S);
+    const uint32_t pace = MAX(asked->beat_ms, c->connected * 1000 / BEATS_PER_S);
     if (4 * pace <= 5 * o->beat_ms && 2 * pace >= o->beat_ms)
         return; /* near enough */
     o->beat_ms = pace;

@@ -83,13 +83,10 @@ static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_su
 static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *leavers,
                       uint32_t n_leavers)
 {
-    free(j->seats);
-    j->seats = core_alloc((n + n_leavers + 1) * sizeof(*j->seats));
-    j->n_seats = n;
-    j->n_leavers = n_leavers;
+    job_new_seats(j, n, n_leavers);
     for (uint32_t i = 0; i < n + n_leavers; i++) {
         struct workrec *w = i < n ? members[i] : leavers[i - n];
-        j->seats[i] = (struct seat){.worker_id = w->id, .worker = w};
+        job_set_seat(j, i, w->id, w);
         w->quiesced = false;
         w->epoch = j->status.epoch;
     }

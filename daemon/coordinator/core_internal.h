@@ -23,7 +23,7 @@ struct probe {
 };
 
 struct noderec {
-    struct noderec *next;
+    struct noderec *next, *hash_next;
     char *name, *device, *address, *version;
     enum node_state state;
     uint64_t session; /* 0 = not connected */
@@ -46,12 +46,15 @@ struct noderec {
     int64_t steady_at, quiet_ms; /* no new work before it has beaten well until then; 0 = it does */
     uint32_t flaps;
     int64_t said_mono; /* a refusal was told of */
+    uint64_t round;    /* in which it was told something, see tell_seats */
+    uint32_t mine;     /* workers of the job that is being placed */
 };
 
 struct workrec {
     uint64_t id;
     struct jobrec *job;
     struct noderec *node;
+    uint32_t seat;           /* its place among the job's seats + 1, see job_seat; 0 = it never had one */
     enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
     char *address;
     int64_t pid;           /* 0 = not known */
@@ -66,6 +69,7 @@ struct workrec {
     bool away;         /* its node cannot be reached, and nothing is decided about it */
     uint64_t unsealed; /* of this one it has its whole part too; 0 = none */
     bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
+    bool chosen;       /* a member of the epoch that is being formed, see source_leavers */
     int64_t deadline;  /* of starting or stopping */
 };
 
@@ -88,7 +92,8 @@ struct base {
     uint64_t epoch, source; /* where its state came from; 0 = no memory */
     bool complete;          /* its members have had their state */
     uint32_t n;
-    struct base_member *members;
+    struct base_member *members; /* in rank order */
+    uint32_t *by_id;             /* where they are, in id order; NULL until somebody is looked for */
 };
 
 /* How a recovery goes; monotonic times, 0 = not yet. */
@@ -186,7 +191,10 @@ struct core {
     char *jobs_dir;
     struct core_time now;
     struct batch *out;
-    struct noderec *nodes;
+    struct noderec *nodes, *last_node, *names[CORE_BUCKETS];
+    uint32_t connected;                             /* nodes */
+    uint64_t tell_round;                            /* number of the newest */
+    Titan__Internal__CoordinatorMessage *form_told; /* in this input; it goes to all members alike */
     struct jobrec *buckets[CORE_BUCKETS];
     struct user *users;     /* all there have been */
     struct lane *lanes;     /* the queue */
@@ -391,10 +399,14 @@ uint32_t job_staying(const struct jobrec *j); /* workers that are not told to st
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
 struct seat *job_seat(struct jobrec *j, const struct workrec *w); /* a member's or a leaver's */
+/* Make room for new ones, members and leavers, and fill it; w NULL = it has ended. */
+void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers);
+void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 void job_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
 bool job_final(const struct jobrec *j);
-void job_add_worker(struct jobrec *j, struct workrec *w);
+void job_add_worker(struct jobrec *j, struct workrec *w); /* its id is above all others' */
+void job_remove_worker(struct jobrec *j, const struct workrec *w);
 
 /* --- core_budget.c --- */
 /* A loss that counts: against the budget of its cause, and towards the wait before a replacement. May fail the job.

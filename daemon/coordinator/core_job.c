@@ -17,20 +17,46 @@ bool job_final(const struct jobrec *j)
     return sm_final(&job_sm, (int)j->state);
 }
 
-struct workrec *job_worker(const struct jobrec *j, uint64_t id)
+/* Where it is or would be in id order. */
+static size_t worker_at(const struct jobrec *j, uint64_t id)
 {
-    for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->id == id)
-            return j->workers[i];
-    return NULL;
+    size_t lo = 0, hi = j->n_workers;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (j->workers[mid]->id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
 }
 
+struct workrec *job_worker(const struct jobrec *j, uint64_t id)
+{
+    size_t at = worker_at(j, id);
+    return at < j->n_workers && j->workers[at]->id == id ? j->workers[at] : NULL;
+}
+
+/* What it remembers of its place may be of seats that are no more. */
 struct seat *job_seat(struct jobrec *j, const struct workrec *w)
 {
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
-        if (j->seats[i].worker == w)
-            return &j->seats[i];
-    return NULL;
+    bool its = w->seat > 0 && w->seat <= j->n_seats + j->n_leavers && j->seats[w->seat - 1].worker == w;
+    return its ? &j->seats[w->seat - 1] : NULL;
+}
+
+void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers)
+{
+    free(j->seats);
+    j->seats = core_alloc((members + leavers + 1) * sizeof(*j->seats));
+    j->n_seats = members;
+    j->n_leavers = leavers;
+}
+
+void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w)
+{
+    j->seats[at] = (struct seat){.worker_id = worker_id, .worker = w};
+    if (w)
+        w->seat = at + 1;
 }
 
 void job_falls_back(struct jobrec *j, uint64_t step)
@@ -52,7 +78,16 @@ void job_add_worker(struct jobrec *j, struct workrec *w)
         j->workers = realloc(j->workers, j->cap_workers * sizeof(*j->workers));
         titan_assert(j->workers);
     }
+    titan_assert(j->n_workers == 0 || j->workers[j->n_workers - 1]->id < w->id);
     j->workers[j->n_workers++] = w;
+}
+
+void job_remove_worker(struct jobrec *j, const struct workrec *w)
+{
+    size_t at = worker_at(j, w->id);
+    titan_assert(at < j->n_workers && j->workers[at] == w);
+    memmove(&j->workers[at], &j->workers[at + 1], (j->n_workers - at - 1) * sizeof(*j->workers));
+    j->n_workers--;
 }
 
 uint32_t job_staying(const struct jobrec *j)

@@ -62,7 +62,7 @@ static uint32_t claimed(const struct core *c, const char *device, int32_t priori
     return sum;
 }
 
-/* A node for one more worker of j: where it has most already, then where most is free. */
+/* A node for one more worker of j: where it has most already (mine), then where most is free. */
 static struct noderec *pick_node(const struct core *c, const struct jobrec *j)
 {
     struct noderec *best = NULL;
@@ -70,10 +70,7 @@ static struct noderec *pick_node(const struct core *c, const struct jobrec *j)
     for (struct noderec *n = c->nodes; n; n = n->next) {
         if (!usable(n, j->device) || n->used >= n->slots)
             continue;
-        uint64_t mine = 0;
-        for (size_t i = 0; i < j->n_workers; i++)
-            mine += j->workers[i]->node == n;
-        uint64_t score = (mine << 32) + (n->slots - n->used);
+        uint64_t score = ((uint64_t)n->mine << 32) + (n->slots - n->used);
         if (score > best_score) {
             best = n;
             best_score = score;
@@ -92,6 +89,10 @@ static void start_workers(struct core *c, struct jobrec *j, uint32_t count)
         j->run_active = true;
         say_run_add(c, j);
     }
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        n->mine = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        j->workers[i]->node->mine++;
     for (uint32_t i = 0; i < count; i++) {
         struct noderec *n = pick_node(c, j);
         titan_assert(n);
@@ -102,6 +103,7 @@ static void start_workers(struct core *c, struct jobrec *j, uint32_t count)
         w->state = WORKER_STARTING;
         w->deadline = c->now.mono_ms + c->options.start_ms;
         n->used++;
+        n->mine++;
         job_add_worker(j, w);
         say_worker_add(c, w);
     }

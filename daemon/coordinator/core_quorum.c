@@ -14,12 +14,37 @@
 
 #define WAITED_STEP (UINT64_C(1) << 20) /* numbers below the next multiple may be a delegate's */
 
+static int lower_id(const void *a, const void *b, void *members)
+{
+    const struct base_member *m = members;
+    uint64_t x = m[*(const uint32_t *)a].worker_id, y = m[*(const uint32_t *)b].worker_id;
+    return (x > y) - (x < y);
+}
+
 static struct base_member *find_member(struct jobrec *j, size_t base, uint64_t worker_id)
 {
-    for (uint32_t i = 0; i < j->bases[base].n; i++)
-        if (j->bases[base].members[i].worker_id == worker_id)
-            return &j->bases[base].members[i];
-    return NULL;
+    struct base *b = &j->bases[base];
+    if (!b->by_id) {
+        b->by_id = core_alloc((b->n + 1) * sizeof(*b->by_id));
+        for (uint32_t i = 0; i < b->n; i++)
+            b->by_id[i] = i;
+        qsort_r(b->by_id, b->n, sizeof(*b->by_id), lower_id, b->members);
+    }
+    uint32_t lo = 0, hi = b->n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (b->members[b->by_id[mid]].worker_id < worker_id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < b->n && b->members[b->by_id[lo]].worker_id == worker_id ? &b->members[b->by_id[lo]] : NULL;
+}
+
+static void forget_base(struct base *b)
+{
+    free(b->members);
+    free(b->by_id);
 }
 
 /* The first to count by. */
@@ -71,7 +96,7 @@ void quorum_trained(struct jobrec *j)
         if (j->bases[b].epoch >= j->status.epoch)
             j->bases[kept++] = j->bases[b];
         else
-            free(j->bases[b].members);
+            forget_base(&j->bases[b]);
     }
     j->n_bases = kept;
     quorum_complete(j);
@@ -80,7 +105,7 @@ void quorum_trained(struct jobrec *j)
 void quorum_free(struct jobrec *j)
 {
     for (size_t b = 0; b < j->n_bases; b++)
-        free(j->bases[b].members);
+        forget_base(&j->bases[b]);
     free(j->bases);
 }
 

@@ -72,11 +72,9 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->epoch_checkpoint = core_strdup(e->checkpoint);
     memcpy(j->comm_id, e->comm_id, sizeof(j->comm_id));
     j->comm_id[0] ^= MUTANT(EPOCH_REDRAWN);
-    j->n_seats = e->world_size;
-    j->n_leavers = e->state == EPOCH_RUNNING ? 0 : e->leavers;
-    j->seats = core_alloc((j->n_seats + j->n_leavers + 1) * sizeof(*j->seats));
+    job_new_seats(j, e->world_size, e->state == EPOCH_RUNNING ? 0 : e->leavers);
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
-        j->seats[i] = (struct seat){.worker_id = e->workers[i], .worker = job_worker(j, e->workers[i])};
+        job_set_seat(j, i, e->workers[i], job_worker(j, e->workers[i]));
     restore_bases(c, j, saved);
     j->holders = core_alloc((saved->n_holders + 1) * sizeof(*j->holders));
     j->n_holders = saved->n_holders;

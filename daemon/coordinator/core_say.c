@@ -9,10 +9,8 @@
 
 static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
 {
-    for (uint32_t i = 0; w && i < j->n_seats; i++)
-        if (j->seats[i].worker_id == w->id)
-            return (int32_t)i;
-    return -1;
+    bool has = w && w->seat > 0 && w->seat <= j->n_seats && j->seats[w->seat - 1].worker_id == w->id;
+    return has ? (int32_t)w->seat - 1 : -1;
 }
 
 static void set_event(struct core *c, struct change *change, const struct jobrec *j, struct say say)

@@ -123,14 +123,15 @@ void source_choose(struct jobrec *j)
 uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret)
 {
     uint32_t found = 0;
+    for (uint32_t k = 0; k < n; k++)
+        members[k]->chosen = true;
     for (size_t i = 0; i < j->n_holders; i++) {
         struct workrec *w = job_worker(j, j->holders[i]);
-        bool member = false;
-        for (uint32_t k = 0; k < n && !member; k++)
-            member = members[k] == w;
-        if (w && !member && source_holds(w, j->source_epoch) && !MUTANT(LEAVER_DROPPED))
+        if (w && !w->chosen && source_holds(w, j->source_epoch) && !MUTANT(LEAVER_DROPPED))
             ret[found++] = w;
     }
+    for (uint32_t k = 0; k < n; k++)
+        members[k]->chosen = false;
     return found;
 }
 

@@ -59,6 +59,11 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
 {
     if (!n->session)
         return;
+    const Titan__Internal__FormEpoch *told = c->form_told ? c->form_told->form : NULL;
+    if (told && told->job_id == j->id && told->epoch == j->status.epoch) {
+        batch_message_again(c->out, n->session, c->form_told);
+        return;
+    }
     Titan__Internal__FormEpoch *m = batch_alloc(c->out, sizeof(*m));
     titan__internal__form_epoch__init(m);
     m->job_id = j->id;
@@ -91,7 +96,7 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
             m->older_checkpoints[m->n_older_checkpoints++] = batch_strdup(c->out, j->ckpts[i].path);
         older |= strcmp(j->ckpts[i].path, j->epoch_checkpoint) == 0;
     }
-    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
+    c->form_told = batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
 }
 
 void tell_revoke(struct core *c, struct jobrec *j, struct noderec *n)
@@ -152,12 +157,12 @@ void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint6
 
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {
+    c->tell_round++;
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         struct noderec *n = j->seats[i].worker ? j->seats[i].worker->node : NULL;
-        bool told = false;
-        for (uint32_t k = 0; n && k < i && !told; k++)
-            told = j->seats[k].worker && j->seats[k].worker->node == n;
-        if (n && !told)
-            tell(c, j, n);
+        if (!n || n->round == c->tell_round)
+            continue;
+        n->round = c->tell_round;
+        tell(c, j, n);
     }
 }

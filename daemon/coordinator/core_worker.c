@@ -30,14 +30,7 @@ static const char *exit_words(struct core *c, const struct exit_report *r, const
 
 static void forget_worker(struct core *c, struct workrec *w)
 {
-    struct jobrec *j = w->job;
-    for (size_t i = 0; i < j->n_workers; i++) {
-        if (j->workers[i] != w)
-            continue;
-        memmove(&j->workers[i], &j->workers[i + 1], (j->n_workers - i - 1) * sizeof(*j->workers));
-        j->n_workers--;
-        break;
-    }
+    job_remove_worker(w->job, w);
     w->node->used--;
     c->slots_changed = true;
     free(w->address);

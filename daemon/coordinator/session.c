@@ -11,7 +11,7 @@ struct agent_session {
 
 static struct agent_session *find(struct coordinator *c, uint64_t id)
 {
-    struct agent_session *s = c->sessions;
+    struct agent_session *s = c->sessions[id % SESSION_BUCKETS];
     while (s && s->id != id)
         s = s->next;
     return s;
@@ -24,8 +24,8 @@ static struct agent_session *session_begin(struct coordinator *c, struct rpc_cal
         return NULL;
     s->id = c->next_session++;
     s->call = call;
-    s->next = c->sessions;
-    c->sessions = s;
+    s->next = c->sessions[s->id % SESSION_BUCKETS];
+    c->sessions[s->id % SESSION_BUCKETS] = s;
     rpc_call_set_data(call, s);
     return s;
 }
@@ -45,9 +45,9 @@ static void session_end(struct coordinator *c, struct agent_session *s, const st
     }
 }
 
-static void send_to(struct coordinator *c, struct agent_session *s, Titan__Internal__CoordinatorMessage *m)
+static void sent(struct coordinator *c, struct agent_session *s, titan_status status)
 {
-    if (rpc_call_send(s->call, &m->base) == TITAN_EAGAIN) {
+    if (status == TITAN_EAGAIN) {
         /* It will open another and be told afresh what is in force. */
         struct titan_error err = {0};
         titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
@@ -64,7 +64,7 @@ static bool was_beat(struct coordinator *c, struct agent_session *s, struct batc
         if (m->session != s->id || m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER)
             return false;
     for (const struct batch_message *m = batch->answers; m && s->call; m = m->next)
-        send_to(c, s, m->message);
+        sent(c, s, rpc_call_send(s->call, &m->message->base));
     batch_free(batch);
     return true;
 }
@@ -106,7 +106,7 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data)
     (void)cancelled;
     if (!s)
         return;
-    struct agent_session **at = &c->sessions;
+    struct agent_session **at = &c->sessions[s->id % SESSION_BUCKETS];
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
@@ -120,11 +120,18 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data)
     free(s);
 }
 
-void session_tell(struct coordinator *c, uint64_t session, Titan__Internal__CoordinatorMessage *m)
+void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m)
 {
     struct agent_session *s = find(c, session);
     if (s && s->call)
-        send_to(c, s, m);
+        sent(c, s, rpc_call_send(s->call, &m->base));
+}
+
+void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed)
+{
+    struct agent_session *s = find(c, session);
+    if (s && s->call)
+        sent(c, s, rpc_call_send_packed(s->call, packed));
 }
 
 void session_drop(struct coordinator *c, uint64_t session)

@@ -17,6 +17,7 @@ struct watcher;
 struct log_request;
 
 #define METRICS_BUFFER 1024
+#define SESSION_BUCKETS 1024
 
 struct coordinator {
     uv_loop_t *loop;
@@ -47,7 +48,7 @@ struct coordinator {
     uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
     bool metrics_failed;                    /* said once */
 
-    struct agent_session *sessions;
+    struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
     bool backing_up;
     struct watcher *watchers;
@@ -71,7 +72,8 @@ titan_status shell_accepts(const struct coordinator *c, struct titan_error *err)
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 /* Send to a session; nothing happens when it is over. */
-void session_tell(struct coordinator *c, uint64_t session, Titan__Internal__CoordinatorMessage *m);
+void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
+void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
 
 /* --- daemon/api --- */

@@ -409,19 +409,22 @@ static void send_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
-static titan_status out_append(struct rpc_call *call, const ProtobufCMessage *message)
+/* Takes the buffer. */
+static titan_status out_append(struct rpc_call *call, grpc_byte_buffer *buffer)
 {
     struct message *node = malloc(sizeof(*node));
-    if (!node)
+    if (!node) {
+        grpc_byte_buffer_destroy(buffer);
         return TITAN_ENOMEM;
-    *node = (struct message){.buffer = rpc_pack(message)};
+    }
+    *node = (struct message){.buffer = buffer};
     *call->out_last = node;
     call->out_last = &node->next;
     call->out_n++;
     return TITAN_OK;
 }
 
-titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
+static titan_status has_room(struct rpc_call *call)
 {
     if (call->over || call->finishing || call->finished)
         return TITAN_ECANCELLED;
@@ -429,7 +432,40 @@ titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *messag
         call->want_drain = true;
         return TITAN_EAGAIN;
     }
-    TRY(out_append(call, message));
+    return TITAN_OK;
+}
+
+titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    TRY(has_room(call));
+    TRY(out_append(call, rpc_pack(message)));
+    pump(call);
+    return TITAN_OK;
+}
+
+struct rpc_packed {
+    grpc_byte_buffer *buffer;
+};
+
+struct rpc_packed *rpc_packed_new(const ProtobufCMessage *message)
+{
+    struct rpc_packed *packed = malloc(sizeof(*packed));
+    titan_assert(packed);
+    packed->buffer = rpc_pack(message);
+    return packed;
+}
+
+void rpc_packed_free(struct rpc_packed *packed)
+{
+    if (packed)
+        grpc_byte_buffer_destroy(packed->buffer);
+    free(packed);
+}
+
+titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed)
+{
+    TRY(has_room(call));
+    TRY(out_append(call, grpc_byte_buffer_copy(packed->buffer))); /* the bytes are shared */
     pump(call);
     return TITAN_OK;
 }
@@ -438,7 +474,7 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     if (call->over || call->finishing || call->finished)
         return;
-    if (out_append(call, reply) != TITAN_OK) {
+    if (out_append(call, rpc_pack(reply)) != TITAN_OK) {
         rpc_call_finish(call, TITAN_ENOMEM, NULL);
         return;
     }

@@ -67,6 +67,11 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 /* Append a message to the outgoing stream: packed at once, the message may be freed after. TITAN_EAGAIN: the queue is
  * full, nothing was taken, on_drain will say when to go on. TITAN_ECANCELLED: the call is already over. */
 titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message) TITAN_MUST_USE;
+/* A message for several streams, packed once. */
+struct rpc_packed;
+struct rpc_packed *rpc_packed_new(const ProtobufCMessage *message); /* never NULL */
+void rpc_packed_free(struct rpc_packed *packed);                    /* NULL is fine */
+titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed) TITAN_MUST_USE;
 /* End the call with OK (streams) or an error (any call). message may be NULL. */
 void rpc_call_finish(struct rpc_call *call, titan_status status, const char *message);
 void rpc_call_fail(struct rpc_call *call, const struct titan_error *err); /* status, "msg (hint)" */

@@ -290,6 +290,36 @@ static void test_time_to_form(void **state)
     close_bench(&b);
 }
 
+/* One order for all nodes, each of them once, however their workers' ranks lie; the next epoch's is another. */
+static void test_order_to_form_is_one(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    submit(&b, 1, 2, 4);
+    for (uint64_t w = 1; w <= 4; w++)
+        ready(&b, w <= 2 ? 1 : 2, 1, w);
+    const Titan__Internal__CoordinatorMessage *first = told(&b, FORM, 1);
+    assert_non_null(first);
+    assert_ptr_equal(told(&b, FORM, 2), first);
+    assert_members(first->form, 4, 1, 2, 3, 4);
+    size_t forms = 0;
+    for (const struct batch_message *m = b.out.messages; m; m = m->next)
+        forms += (int)m->message->kind_case == FORM;
+    assert_int_equal(forms, 2);
+    exited(&b, 1, 1, 1, -1, "");
+    for (uint64_t w = 2; w <= 4; w++)
+        quiesced(&b, w <= 2 ? 1 : 2, 1, w, 1, 0);
+    const Titan__Internal__CoordinatorMessage *second = told(&b, FORM, 1);
+    assert_non_null(second);
+    assert_ptr_equal(told(&b, FORM, 2), second);
+    assert_int_equal(second->form->epoch, 2);
+    assert_members(second->form, 3, 2, 3, 4);
+    close_bench(&b);
+}
+
 static void test_messages_say_the_term(void **state)
 {
     (void)state;
@@ -812,6 +842,7 @@ int main(void)
         cmocka_unit_test(test_nothing_in_memory),
         cmocka_unit_test(test_metrics_of_who_died),
         cmocka_unit_test(test_time_to_form),
+        cmocka_unit_test(test_order_to_form_is_one),
         cmocka_unit_test(test_messages_say_the_term),
         cmocka_unit_test(test_laggard_is_excluded),
         cmocka_unit_test(test_hang),
