@@ -218,6 +218,13 @@ static void reports_expire(struct agent_core *c, int64_t now)
         report_drop_first(c);
 }
 
+/* What was sent may not have been heard. */
+static void reports_again(struct agent_core *c)
+{
+    for (struct report *r = c->reports; r; r = r->next)
+        r->sent = false;
+}
+
 /* All that wait, in order. */
 static void reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
@@ -345,8 +352,7 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
     (void)out;
     c->up = c->welcomed = c->ending = false;
     held_drop(c);
-    for (struct report *r = c->reports; r; r = r->next)
-        r->sent = false;
+    reports_again(c);
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
         agent_probe_free(p);
@@ -479,6 +485,8 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
 {
     if (!agent_fence_term(c, m->term, out))
         return;
+    if (c->welcomed && m->term != c->session_term) /* the one before was an older coordinator's, which heard nothing */
+        reports_again(c);
     c->welcomed = true;
     c->session_term = m->term;
     c->beat_ms = m->beat_ms ? m->beat_ms : BEAT_MS;
@@ -603,8 +611,13 @@ static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct 
     tell_job(c, m->job_id, &order, out);
 }
 
-static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
+static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, int64_t now, struct agent_actions *out)
 {
+    for (size_t i = 0; i < m->n_worker_ids; i++) {
+        const agent_message *ended = ended_report(c, m->worker_ids[i]);
+        if (ended) /* who sends this does not know yet */
+            agent_report(c, (agent_message *)ended, now, out);
+    }
     for (struct aworker *w = c->workers; w; w = w->next) {
         bool named = m->n_worker_ids == 0;
         for (size_t i = 0; i < m->n_worker_ids && !named; i++)
@@ -657,7 +670,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         on_pause(c, m->pause, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
-        on_stop(c, m->stop, out);
+        on_stop(c, m->stop, now, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER:
         on_beat_answer(c, m->beat_answer, now, out);

@@ -383,6 +383,30 @@ static void test_reports_are_said_again(void **state)
     start(11); /* an order that was on its way: it has ended, which is said */
     assert_int_equal(count(AGENT_START_WORKER), 0);
     assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
+    uint64_t id = 11;
+    Titan__Internal__StopWorkers stop = TITAN__INTERNAL__STOP_WORKERS__INIT;
+    stop.job_id = 1;
+    stop.worker_ids = &id;
+    stop.n_worker_ids = 1;
+    MESSAGE(m, STOP, stop, &stop);
+    hear(&m);
+    assert_int_equal(count(AGENT_STOP_WORKER), 0);
+    assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
+}
+
+/* A welcome that lay in the stream is an older coordinator's: what was said to it, the one at the other end drops. */
+static void test_reports_are_said_to_the_newest(void **state)
+{
+    (void)state;
+    session();
+    start(11);
+    ended(1, 0, false);
+    assert_int_equal(SENT(WORKER_EXITED)->term, 3);
+    welcome();
+    assert_null(SENT(WORKER_EXITED)); /* heard twice */
+    term = 4;
+    welcome();
+    assert_int_equal(SENT(WORKER_EXITED)->term, 4);
 }
 
 static void test_worker_speaks_for_itself(void **state)
@@ -741,6 +765,7 @@ int main(void)
         TEST(test_older_epochs_are_dropped),
         TEST(test_another_epoch_of_the_number_is_refused),
         TEST(test_reports_are_said_again),
+        TEST(test_reports_are_said_to_the_newest),
         TEST(test_worker_speaks_for_itself),
         TEST(test_hello_tells_what_was_quiesced),
         TEST(test_records_are_bounded),
