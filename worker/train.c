@@ -6,11 +6,12 @@
  *       open_groups  a communicator for every channel the programs use
  *       recover      who holds what; a step that somebody has committed is finished by all
  *       load_state   memory of the members | checkpoint | init; a barrier seals it
- *       run_steps    batch, program, commit, report, checkpoint
+ *       run_steps    batch, program, commit, checkpoint
  *
  * A step is committed when any rank has the sum of AGREE: everything that can fail because of a peer comes before. An
  * epoch that is revoked in the middle of a step leaves the state of the last committed one, and, where that step was
- * prepared, what it takes to finish it (docs/membership.md, "What a worker holds"). */
+ * prepared, what it takes to finish it (docs/membership.md, "What a worker holds"). The world hears of a step when all
+ * ranks have the sum: then nobody's end takes it back ("What the world is told"). */
 #include "worker/train.h"
 
 #include <math.h>
@@ -48,10 +49,10 @@ struct trainer {
     struct model *model;
     struct dataset *data;
     struct metrics metrics;
-    struct parts sealed;       /* nothing until the first epoch has passed its barrier */
-    struct parts unsealed;     /* of a later epoch whose barrier failed; nothing: there is none */
-    struct epoch *last;        /* of `sealed`, over: what finishing its last step takes; NULL: it has run none */
-    struct step_report untold; /* a committed step that the world may not know of; step 0: none */
+    struct parts sealed;          /* nothing until the first epoch has passed its barrier */
+    struct parts unsealed;        /* of a later epoch whose barrier failed; nothing: there is none */
+    struct epoch *last;           /* of `sealed`, over: what finishing its last step takes; NULL: it has run none */
+    struct step_report untold[2]; /* committed steps that the world may not know of; step 0: none */
     enum dtype dt;
     struct buf recipe_text;
     uint64_t recipe_hash;
@@ -86,6 +87,8 @@ struct epoch {
     struct step_outcome outcome;                /* of the step under way */
     double learning_rate;
     int64_t step_began_ns;
+    struct step_report reports[2]; /* of the last two steps committed here; step 0: none */
+    atomic_bool untold;            /* the world is yet to hear of the newer one */
     uint64_t skipped_in_a_row;
 };
 
@@ -357,7 +360,6 @@ static void close_comms(struct epoch *e)
  * ------------------------------------------------------------------------------------------------------- */
 
 static titan_status finish_step(void *arg, const double *report, struct titan_error *err);
-static struct step_report describe_step(const struct epoch *e);
 
 /* Everything older goes. parts: the trainer's own, or an epoch's. */
 static void seal(struct trainer *t, struct parts *parts)
@@ -379,7 +381,7 @@ static struct brought bring(struct trainer *t)
 
     if (!last)
         return b;
-    b.told = last->view.rank == 0;
+    b.told = last->view.rank == 0 && !atomic_load(&last->untold);
     b.prepared = last->exec && exec_prepared(last->exec);
     b.report = last->exec ? exec_report(last->exec) : NULL;
     b.report_size = b.report ? last->program->report.size : 0;
@@ -419,7 +421,7 @@ static titan_status recover(struct epoch *e, struct titan_error *err)
                                   .arg = t};
     TRY(restore_agree(&e->restore, err));
     if (e->restore.covered && !e->restore.holdings.told && e->view.rank == 0 && t->last && exec_report(t->last->exec))
-        t->untold = describe_step(t->last);
+        memcpy(t->untold, t->last->reports, sizeof t->untold);
     return TITAN_OK;
 }
 
@@ -645,15 +647,6 @@ static void count_step(struct train_state *part, const struct step_outcome *outc
     part->skipped += !outcome->finite;
 }
 
-/* The step is decided and its update issued. */
-static titan_status commit_step(struct epoch *e, struct titan_error *err)
-{
-    count_step(e->parts.own, &e->outcome);
-    if (e->parts.ward)
-        count_step(e->parts.ward, &e->outcome);
-    return note_skip(e, err);
-}
-
 static double mfu_of(const struct trainer *t, double tokens_per_second, int world)
 {
     const double peak = t->dt == DTYPE_BF16 ? t->device.info.peak_flops_bf16 : t->device.info.peak_flops_f32;
@@ -677,16 +670,39 @@ static struct step_report describe_step(const struct epoch *e)
                                 .step_ms = seconds * 1e3,
                                 .world = e->view.world,
                                 .memory_bytes = e->memory_bytes,
-                                .skipped_steps = (uint32_t)st->skipped};
+                                .skipped_steps = (uint32_t)st->skipped,
+                                .at_ms = clock_wall_ms()};
 }
 
-static void report_step(struct epoch *e)
+/* The step is decided and its update issued. */
+static titan_status commit_step(struct epoch *e, struct titan_error *err)
+{
+    count_step(e->parts.own, &e->outcome);
+    if (e->parts.ward)
+        count_step(e->parts.ward, &e->outcome);
+    e->reports[0] = e->reports[1];
+    e->reports[1] = describe_step(e);
+    atomic_store(&e->untold, true);
+    return note_skip(e, err);
+}
+
+/* Every rank has the last step's sum. */
+static void tell_step(struct epoch *e)
 {
     struct trainer *t = e->t;
-    const struct step_report report = describe_step(e);
 
-    metrics_step(&t->metrics, &t->log, &report);
-    t->members->ops->progress(t->members, &report);
+    if (!atomic_exchange(&e->untold, false))
+        return;
+    metrics_step(&t->metrics, &t->log, &e->reports[1]);
+    t->members->ops->progress(t->members, &e->reports[1]);
+}
+
+/* On a stream's thread, in the step after. */
+static titan_status all_have_met(void *arg, struct titan_error *err)
+{
+    (void)err;
+    tell_step(arg);
+    return TITAN_OK;
 }
 
 /* Orders as the ranks agree on them: a checkpoint is one that will be written. */
@@ -712,7 +728,8 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     TRY(exec_run(e->exec, &step, err));
     const titan_status status = commit_step(e, err);
     progress_busy(clock_mono_ns() - e->step_began_ns - (progress_idle_ns() - idle_ns));
-    report_step(e);
+    if (e->view.world == 1 || status != TITAN_OK) /* nobody else, or no other step */
+        tell_step(e);
     return status;
 }
 
@@ -730,18 +747,22 @@ static titan_status finish_step(void *arg, const double *report, struct titan_er
     return commit_step(e, err);
 }
 
-/* What the rank that died may have kept to itself. The world counts it to the epoch that is now. */
+/* What the rank that died may have kept to itself: of the last step all have the sum now; of the one before they had it
+ * when they agreed on the last, and others than rank 0 have said so. The world counts the last to the epoch that is
+ * now. */
 static void tell_untold(struct epoch *e)
 {
     struct trainer *t = e->t;
+    struct step_report *const newest = &t->untold[1];
 
-    if (t->untold.step == 0)
-        return;
-    if (t->untold.step > t->metrics.written)
-        metrics_step(&t->metrics, &t->log, &t->untold);
-    t->untold.epoch = e->view.epoch;
-    t->members->ops->progress(t->members, &t->untold);
-    t->untold = (struct step_report){0};
+    for (int i = 0; i < 2; i++)
+        if (t->untold[i].step > t->metrics.written)
+            metrics_step(&t->metrics, &t->log, &t->untold[i]);
+    if (newest->step > 0) {
+        newest->epoch = e->view.epoch;
+        t->members->ops->progress(t->members, newest);
+    }
+    memset(t->untold, 0, sizeof t->untold);
 }
 
 /* --- checkpoints
@@ -759,6 +780,8 @@ static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_
     if (status == TITAN_EAGAIN || status == TITAN_ENOTFOUND)
         return TITAN_OK;
     if (status == TITAN_OK) {
+        if (w.step >= e->reports[1].step) /* all have written their parts of it */
+            tell_step(e);
         if (w.step > 0)
             t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
         return TITAN_OK;
@@ -889,6 +912,7 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
                                 .optimise = optimise,
                                 .reduced = reduced,
                                 .settle = settle,
+                                .met = all_have_met,
                                 .arg = e,
                                 .revoked = t->members->ops->revoked(t->members)};
 
@@ -926,11 +950,13 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     return TITAN_OK;
 }
 
-/* No rank leaves a finished run before rank 0 has committed the last checkpoint: should it die at that, the others are
- * still there to go on. */
+/* At an agreed end. All have the last step then; and no rank leaves a finished run before rank 0 has committed the last
+ * checkpoint: should it die at that, the others are still there to go on. */
 static titan_status leave_together(struct epoch *e, struct titan_error *err)
 {
-    return wait_together(e, e->comms[CHANNEL_WORLD], e->view.world, err); /* leavers are gone by now */
+    TRY(wait_together(e, e->comms[CHANNEL_WORLD], e->view.world, err)); /* leavers are gone by now */
+    tell_step(e);
+    return TITAN_OK;
 }
 
 /* "pp=2 dp_shard=2": the axes with more than one rank. */
@@ -1008,7 +1034,7 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     tell_ready(e, at);
     tell_untold(e);
     TRY(run_steps(e, ret, err));
-    return *ret == VERDICT_FINISHED ? leave_together(e, err) : TITAN_OK;
+    return leave_together(e, err);
 }
 
 /* Leave no operation behind that touches what is freed. After a failure never wait for a peer; after an agreed end

@@ -353,7 +353,7 @@ static void link_state_ready(struct membership *m, const struct state_ready *rea
 static void link_progress(struct membership *m, const struct step_report *r)
 {
     struct link *l = self(m);
-    member_progress(enter(l), r, clock_wall_ms());
+    member_progress(enter(l), r, r->at_ms);
     leave(l);
 }
 

@@ -1,7 +1,8 @@
 /* membership.h - what the training loop asks of the world outside: which epoch am I in, and what am I told.
  *
  * Two implementations: link.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members, one epoch).
- * A control thread behind it receives orders; the training thread calls everything here but the two callbacks. */
+ * A control thread behind it receives orders; the training thread calls everything here but the two callbacks and
+ * progress. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 #define TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 
@@ -74,6 +75,7 @@ struct step_report {
     int world;
     uint64_t memory_bytes;
     uint32_t skipped_steps;
+    int64_t at_ms; /* when it was committed, wall clock, for people */
 };
 
 struct membership;
@@ -92,7 +94,8 @@ struct membership_ops {
     void (*quiesced)(struct membership *m, const struct quiesced *q);
     /* Rank 0, before the first step of the epoch. */
     void (*state_ready)(struct membership *m, const struct state_ready *ready);
-    void (*progress)(struct membership *m, const struct step_report *report); /* every rank, every step */
+    /* Every rank, every step, when all have it: not where it is known to itself only. Any thread; one at a time. */
+    void (*progress)(struct membership *m, const struct step_report *report);
     void (*checkpoint_written)(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world);
     void (*finished)(struct membership *m, uint64_t step);
     /* Last words: the process is about to exit with this status. */

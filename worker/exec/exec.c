@@ -31,6 +31,7 @@ struct exec {
     bool decided, prepared;
     float *host_loads; /* of the experts, from the report */
     int agree;         /* index of AGREE */
+    int meeting;       /* program_meeting */
     struct final *finals;
     int n_finals, next_final;
 };
@@ -224,6 +225,7 @@ titan_status exec_reduced_order(const struct program *program, int **ret, int *r
 static titan_status open_parts(struct exec *e, struct titan_error *err)
 {
     TRY(find_agree(e, err));
+    e->meeting = program_meeting(e->p);
     TRY(find_finals(e->p, &e->finals, &e->n_finals, err));
     TRY(bind_buffers(e, err));
     TRY(open_events(e, err));
@@ -836,6 +838,8 @@ static titan_status issue(const struct call *c, int index, int done)
     if (!run[c->a->op])
         return titan_fail(c->err, TITAN_EBUG, "the executor has no operation %s", op_name((enum op)c->a->op));
     TRY(run[c->a->op](c));
+    if (index == e->meeting && e->opt.met)
+        TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
     return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
 }
 

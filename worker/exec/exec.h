@@ -42,6 +42,10 @@ struct exec_options {
     titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
                             struct titan_error *err);
     titan_status (*settle)(void *arg, struct titan_error *err);
+    /* Every rank has begun this step, so each has the report of the one before (program_meeting). Once a step, on the
+     * thread of a stream, before exec_run returns TITAN_OK; it must not call the device. Not when alone. NULL: not
+     * wanted. */
+    titan_status (*met)(void *arg, struct titan_error *err);
     void *arg;
     /* Non-zero: a step that has not come to AGREE is not worth finishing, TITAN_EREVOKED. NULL: never. */
     const atomic_int *revoked;

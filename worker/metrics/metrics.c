@@ -8,7 +8,6 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -66,7 +65,7 @@ static void append_json(const struct metrics *m, const struct step_report *r)
     json_begin_object(&w, NULL);
     json_put_uint(&w, "step", r->step);
     json_put_uint(&w, "epoch", r->epoch);
-    json_put_int(&w, "time_ms", clock_wall_ms());
+    json_put_int(&w, "time_ms", r->at_ms);
     json_put_real(&w, "loss", r->loss);
     json_put_real(&w, "grad_norm", r->grad_norm);
     json_put_real(&w, "learning_rate", r->learning_rate);

@@ -346,6 +346,23 @@ static void print_action(const struct program *p, int i, struct buf *out)
     buf_puts(out, "\n");
 }
 
+/* Each member's part is in what this rank gets. What SHIFT brings is one neighbour's, and of rows there may be none. */
+static bool takes_from_all(enum op op)
+{
+    return op_is_collective(op) && op != OP_SHIFT && op != OP_ALL_TO_ALL_V;
+}
+
+int program_meeting(const struct program *p)
+{
+    for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
+        const struct action *a = &p->actions[i];
+        if (takes_from_all((enum op)a->op) &&
+            mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) == p->mesh.world)
+            return i;
+    }
+    return -1;
+}
+
 void program_print(const struct program *p, struct buf *out)
 {
     buf_printf(out, "pp rank %d, %ld microbatches: %d actions, %d buffers, arena %.1f MiB\n", p->pp_rank,

@@ -283,6 +283,9 @@ titan_status program_finish(struct program *p, struct titan_error *err) TITAN_MU
 /* Lifetimes only, and the most bytes of arena buffers alive at once, by kind (MEMORY_COUNT; NULL is fine): a lower
  * bound of arena_bytes that needs no placement. *ret_action: where that is. */
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
+/* The first action that cannot end here before every other rank has begun the same step: a collective of all of them,
+ * AGREE at the latest. -1: the rank is alone. */
+int program_meeting(const struct program *p);
 /* One line an action. */
 void program_print(const struct program *p, struct buf *out);
 

@@ -61,6 +61,8 @@ struct board {
         atomic_int said;
     } of[EPOCHS_MAX][PROCESSES_MAX];
     atomic_int ready[EPOCHS_MAX], rolled[EPOCHS_MAX]; /* as rank 0 said */
+    atomic_ulong began[EPOCHS_MAX];                   /* the step it said */
+    atomic_ulong told[EPOCHS_MAX];                    /* the newest that anybody told of */
     atomic_ulong step;                                /* the newest that anybody has committed */
     atomic_int dying;                                 /* the victim's epoch */
 };
@@ -71,7 +73,8 @@ struct scripted {
     int found_holders[PROCESSES_MAX];
     const struct script_epoch *epochs;
     int n_epochs, process, at; /* at: index of the current epoch, -1 before the first */
-    uint64_t step;             /* last reported */
+    int entered;               /* at, when it last began a step */
+    uint64_t step;             /* last committed */
     atomic_int revoked;
     const struct listeners *listeners;
     const char *addresses[PROCESSES_MAX]; /* by rank */
@@ -200,10 +203,29 @@ static titan_status fail_behind(void *arg, const char *name, struct titan_error 
     return titan_fail(err, TITAN_EPEER, "%s when others are ahead", name);
 }
 
+/* Raised only. */
+static void raise_to(atomic_ulong *to, uint64_t step)
+{
+    uint64_t before = atomic_load(to);
+    while (before < step && !atomic_compare_exchange_weak(to, &before, step))
+        ;
+}
+
+/* Asked at the beginning of every step: that is how a script knows which one it is. */
+static void count_step(struct scripted *s)
+{
+    while (s->entered != s->at && atomic_load(&s->board->ready[s->at]) == 0)
+        (void)usleep(200);
+    s->step = s->entered == s->at ? s->step + 1 : atomic_load(&s->board->began[s->at]);
+    s->entered = s->at;
+    raise_to(&s->board->step, s->step);
+}
+
 static unsigned scripted_orders(struct membership *m)
 {
     struct scripted *s = (struct scripted *)m;
     const struct script_epoch *e = &s->epochs[s->at];
+    count_step(s);
     if (e->victim == s->process && e->victim != 0 && s->step + 1 == e->kill_before) {
         atomic_store(&s->board->dying, 1);
         (void)raise(SIGKILL);
@@ -215,9 +237,7 @@ static unsigned scripted_orders(struct membership *m)
 static void scripted_progress(struct membership *m, const struct step_report *r)
 {
     struct scripted *s = (struct scripted *)m;
-    s->step = r->step;
-    if (r->step > atomic_load(&s->board->step))
-        atomic_store(&s->board->step, r->step);
+    raise_to(&s->board->told[s->at], r->step);
 }
 
 static void scripted_quiesced(struct membership *m, const struct quiesced *q)
@@ -236,8 +256,6 @@ static void scripted_quiesced(struct membership *m, const struct quiesced *q)
     if (q->epoch != (uint64_t)s->at + 1 || q->paused != (e->pause_after > 0) ||
         (q->paused && q->last_step != e->pause_after))
         _exit(90);
-    if (s->at + 1 < s->n_epochs && s->epochs[s->at + 1].source == STATE_FROM_CHECKPOINT)
-        s->step = s->epochs[s->at + 1].older ? s->epochs[s->at + 1].older : s->epochs[s->at + 1].from_checkpoint;
 }
 
 static void scripted_failing(struct membership *m, const struct titan_error *err)
@@ -272,6 +290,7 @@ static void scripted_state_ready(struct membership *m, const struct state_ready 
     const char *rung = s->epochs[s->at].rung;
     if ((s->epochs[s->at].older > 0) != (strstr(ready->damaged_checkpoint, "step-") != NULL))
         _exit(95);
+    atomic_store(&s->board->began[s->at], ready->step);
     atomic_store(&s->board->ready[s->at], 1);
     atomic_store(&s->board->rolled[s->at], ready->rolled_forward);
     if (!rung || strcmp(rung, state_rung_name(ready->rung)) == 0)
@@ -336,7 +355,8 @@ static int run_process(const struct recipe *r, const struct script_epoch *epochs
                          .n_epochs = n,
                          .process = process,
                          .listeners = l,
-                         .at = -1};
+                         .at = -1,
+                         .entered = -1};
     const struct train_options options = {.recipe = r, .membership = &s.base};
     (void)snprintf(s.base.job_dir, sizeof s.base.job_dir, "%s", dir);
     failpoint_on_call(fail_behind, &s);
@@ -348,7 +368,8 @@ static int run_process(const struct recipe *r, const struct script_epoch *epochs
 
 struct losses {
     double loss[STEPS + 1], grad_norm[STEPS + 1];
-    int lines;
+    int64_t epoch[STEPS + 1];
+    int lines, times[STEPS + 1];
 };
 
 static void read_losses(const char *dir, struct losses *ret)
@@ -365,12 +386,15 @@ static void read_losses(const char *dir, struct losses *ret)
         assert_in_range(step, 1, STEPS);
         ret->loss[step] = json_real(j, "loss", NAN);
         ret->grad_norm[step] = json_real(j, "grad_norm", NAN);
+        ret->epoch[step] = json_int(j, "epoch", 0);
         ret->lines++;
+        ret->times[step]++;
         json_free(j);
     }
 }
 
-static bool rolled_forward; /* by the last epoch of the last run */
+static bool rolled_forward;    /* by the last epoch of the last run */
+static uint64_t told_in_first; /* the newest step that was told of in its first epoch */
 
 static void run_with(const char *const *axes, struct script_epoch *epochs, int n, bool checkpoints, bool tcp,
                      struct losses *ret)
@@ -430,6 +454,7 @@ static void run_with(const char *const *axes, struct script_epoch *epochs, int n
     if (atomic_load(&board->ready[n - 1]) == 0)
         fail_msg("the script ended before its last epoch");
     rolled_forward = atomic_load(&board->rolled[n - 1]);
+    told_in_first = atomic_load(&board->told[0]);
     (void)munmap(board, sizeof *board);
     read_losses(dir, ret);
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
@@ -555,8 +580,9 @@ static bool lose_one(const char *const *axes, struct script_epoch *e, int n, str
     static const char *const *known;
     struct losses l;
     run_with(axes, e, n, false, tcp, &l);
-    if (l.lines != STEPS)
-        fail_msg("%d steps in place of %d: some were trained twice, or not told of", l.lines, STEPS);
+    for (int step = 1; step <= STEPS; step++)
+        if (l.times[step] != 1)
+            fail_msg("step %d was told of %d times", step, l.times[step]);
     const bool rolled = rolled_forward;
     if (alone && axes != known)
         run_with(axes, alone, 1, false, false, &undisturbed);
@@ -724,6 +750,43 @@ static void test_fail_in_step(void **state)
             const bool rolled =
                 fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim, replica ? "replica" : cases[i].rung);
             assert_true(cases[i].rolls < 0 || cases[i].rolls == rolled);
+        }
+}
+
+/* Rank 0 alone has the sum of a step, and is killed: nobody was told of that step, so it is trained again and yet once
+ * for all who look on. The step before, which all had, was told of. With meshes whose first collective is of all ranks,
+ * and others. */
+static void test_told_when_all_have_it(void **state)
+{
+    (void)state;
+    static const char *const axes[][4] = {
+        {"elastic.max_workers=4"},
+        {"parallelism.pipeline_parallel_degree=2", "elastic.max_workers=4"},
+        {"parallelism.tensor_parallel_degree=2", "elastic.max_workers=4"},
+        {"parallelism.data_parallel_replicate_degree=2", "elastic.max_workers=4"},
+    };
+    struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
+        for (uint64_t sum = 7; sum <= 8; sum++) {
+            struct losses l, undisturbed;
+            char held[32];
+            (void)snprintf(held, sizeof held, "exec.agreed=call@%lu", (unsigned long)sum);
+            struct script_epoch e[] = {
+                {.world = 4, .process = {3, 0, 1, 2}, .victim = 3, .kill_before = sum + 1, .fails = {held, held, held}},
+                {.world = 4, .process = {0, 1, 2, 4}, .find = true},
+            };
+            print_message("# step %lu of %s\n", (unsigned long)sum, axes[a][0]);
+            run_with(axes[a], e, (int)ARRAY_SIZE(e), false, false, &l);
+            assert_int_equal(told_in_first, sum - 1);
+            assert_int_equal(l.lines, STEPS);
+            assert_int_equal(l.epoch[sum - 1], 1);
+            assert_int_equal(l.epoch[sum], 2);
+            if (a == 0) {
+                check_against_reference(&l);
+            } else {
+                run_with(axes[a], alone, 1, false, false, &undisturbed);
+                check_against(&l, &undisturbed);
+            }
         }
 }
 
@@ -954,6 +1017,7 @@ int main(void)
         cmocka_unit_test(test_kill_without_loss),
         cmocka_unit_test(test_kill_without_loss_tcp),
         cmocka_unit_test(test_fail_in_step),
+        cmocka_unit_test(test_told_when_all_have_it),
         cmocka_unit_test(test_fail_in_recovery),
         cmocka_unit_test(test_kill_meshes),
         cmocka_unit_test(test_kill_stage),

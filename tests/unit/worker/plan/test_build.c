@@ -485,6 +485,40 @@ static void test_recomputation(void **state)
     programs_close(&kept);
 }
 
+/* A rank knows of all others from the first gather where they share out one state, and otherwise from AGREE. */
+static void test_meeting(void **state)
+{
+    (void)state;
+    static const struct {
+        struct programs_case c;
+        enum op first;
+    } cases[] = {
+        {{.pp = 1, .dp_replicate = 1, .dp_shard = 4, .cp = 1, .tp = 1}, OP_ALL_GATHER},
+        {{.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 2, .tp = 1}, OP_ALL_GATHER},
+        {{.pp = 1, .dp_replicate = 4, .dp_shard = 1, .cp = 1, .tp = 1}, OP_ALL_REDUCE},
+        {{.pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 1}, OP_AGREE},
+        {{.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2}, OP_AGREE},
+        {{.pp = 4, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1}, OP_AGREE},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct programs_case c = cases[i].c;
+        struct programs p;
+        c.microbatches = 8;
+        open_case(&c, &p);
+        for (int k = 0; k < p.n; k++) {
+            const int at = program_meeting(p.kinds[k]);
+            assert_in_range(at, 0, p.kinds[k]->n_actions - 1);
+            assert_int_equal(p.kinds[k]->actions[at].op, cases[i].first);
+        }
+        programs_close(&p);
+    }
+    struct programs_case one = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1, .microbatches = 8};
+    struct programs p;
+    open_case(&one, &p);
+    assert_int_equal(program_meeting(p.kinds[0]), -1);
+    programs_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -496,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_gathers),
         cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_recomputation),
+        cmocka_unit_test(test_meeting),
     };
     return cmocka_run_group_tests_name("build", tests, NULL, NULL);
 }
