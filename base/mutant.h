@@ -38,6 +38,7 @@
     X(SEALED_FREED, "sealed state is freed before the barrier")                                                        \
     X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
+    X(TOLD_ALONE, "a worker tells of a step when it has the sum, whoever else has")                                    \
     X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")
 
 enum mutant {

@@ -3,7 +3,7 @@
  *  I1  an epoch of a job has one membership, one communicator id, one source, whoever sends it and how often
  *  I2  nobody acts on an epoch lower than one it has seen; no step is agreed on in an epoch after a later one has begun
  *  I3  a committed step has one content, follows the one before it, and is not lost while a whole set of its parts is
- *      with the members of the next epoch
+ *      with the members of the next epoch; one that was told of is with whoever holds a whole set of its epoch
  *  I4  the steps of a job, each with its samples, are made once and in order
  *  I5  acknowledged submits and cancels survive
  *  I7  no worker outlives its job
@@ -236,6 +236,29 @@ static void check_forgotten(const struct comm *c, const struct ledger *l)
     }
 }
 
+/* A step that was told of is with every member of its epoch: whoever holds a whole state of it, or of a later one, has
+ * it. */
+static void check_told(const struct comm *c, const struct ledger *l)
+{
+    struct holding found;
+    bool replica, rolled;
+    for (size_t i = 1; i < S->n_numbers[c->job]; i++) {
+        uint64_t epoch = S->numbers[c->job][i];
+        CHECK("I3",
+              epoch >= c->epoch || epoch < l->epoch[l->told] || !promised(c->workers, c->ranks, c->job, epoch) ||
+                  !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step >= l->told,
+              "job %llu epoch %llu starts from step %llu: step %llu was told of, and its members hold all of %llu",
+              LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->told), LL(found.step));
+    }
+}
+
+void must_tell(const struct proc *p, const struct comm *c)
+{
+    struct ledger *l = &S->ledgers[c->job];
+    if (c->epoch >= l->newest)
+        l->told = MAX(l->told, p->sealed.step);
+}
+
 void must_start(struct comm *c)
 {
     struct ledger *l = &S->ledgers[c->job];
@@ -256,6 +279,9 @@ void must_start(struct comm *c)
           LL(c->target.step));
     if (c->target.step < l->top)
         check_forgotten(c, l);
+    if (c->target.step < l->told)
+        check_told(c, l);
+    l->told = MIN(l->told, c->target.step);
 }
 
 uint64_t must_commit(const struct proc *p, const struct comm *c)

@@ -478,6 +478,7 @@ struct proc {
     uint64_t entered; /* newest epoch */
     struct holding sealed, unsealed;
     bool prepared;                      /* the step after sealed.step */
+    bool untold;                        /* sealed.step: others may not have its sum */
     usec up_last, down_last;            /* its socket keeps the order */
     int64_t contact_ms, epoch_until_ms; /* in its page, for the next agent */
     int exit_code, exit_signal;
@@ -510,6 +511,7 @@ struct ledger {
     uint64_t top;
     uint64_t content[SIM_STEPS + 1], epoch[SIM_STEPS + 1];
     uint64_t newest; /* epoch that has started from some state */
+    uint64_t told;   /* the newest step that a worker has told of */
 };
 /* Epochs' numbers have gaps: where this one is kept; 0 for no epoch. */
 size_t epoch_slot(uint64_t job, uint64_t epoch);
@@ -526,6 +528,7 @@ void must_start(struct comm *c);
 void must_agree(const struct comm *c); /* a step of it */
 /* The content of the step that p commits. */
 uint64_t must_commit(const struct proc *p, const struct comm *c);
+void must_tell(const struct proc *p, const struct comm *c);
 /* Do these workers hold all parts of that epoch at their furthest step? */
 bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *ret, bool *ret_replica,
                 bool *ret_rolled);
@@ -599,8 +602,6 @@ extern struct sim *S;
  */
 /* Prints what was violated, how to see it again, the fewest faults that show it and the last events. */
 void shrink_and_print(FILE *out, uint64_t seed, const struct outcome *first);
-/* Of n <= 64 faults, those without any one of which it no longer fails (bit i: fault i); whole, it has failed. */
-uint64_t shrink_keep(int n, bool (*fails)(uint64_t keep, void *data), void *data);
 /* A run in a process of its own, so that an assertion of the code under test is an outcome too. */
 void run_apart(const struct plan *p, enum trace_mode trace, struct outcome *ret);
 

@@ -366,9 +366,9 @@ static void work_towards(struct proc *p, int barrier)
         takes = chance(CHANCE_WORK, 80) ? between(CHANCE_WORK, MS, 30 * MS) : between(CHANCE_WORK, 20 * MS, 400 * MS);
         break;
     default:
-        takes = agrees(barrier)  ? between(CHANCE_WORK, 50, 500)
-                : S->plan->scale ? S->plan->pace * between(CHANCE_WORK, 90 * MS, 100 * MS)
-                                 : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
+        takes = agrees(barrier) || p->pausing ? between(CHANCE_WORK, 50, 500)
+                : S->plan->scale              ? S->plan->pace * between(CHANCE_WORK, 90 * MS, 100 * MS)
+                                              : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
         break;
     }
     p->waiting = false;
@@ -393,6 +393,17 @@ void disk_remove_checkpoint(const char *path)
 
 static void finish(struct proc *p);
 
+/* Everybody has its sealed step. */
+static void tell(struct proc *p, const struct comm *c)
+{
+    struct step_report r = {.step = p->sealed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
+    if (!p->untold)
+        return;
+    p->untold = false;
+    must_tell(p, c);
+    member_progress(p->member, &r, clock_wall_of(&S->hosts[p->host].clocks));
+}
+
 /* Everybody's part is durable: it is a checkpoint, and whoever waited for it goes on. */
 static void publish(struct comm *c)
 {
@@ -408,11 +419,13 @@ static void publish(struct comm *c)
         struct proc *p = &S->procs[c->workers[r]];
         if (c->out[r])
             continue;
+        if (k->step == p->sealed.step)
+            tell(p, c);
         if (r == 0)
             member_checkpoint_written(p->member, k->step, k->path, 1, c->world);
         if (p->sealed.step >= steps_of(c->job))
             finish(p);
-        else if (p->pausing)
+        else if (p->pausing && k->step == p->sealed.step)
             leave(p, true);
     }
 }
@@ -480,28 +493,31 @@ static void finish(struct proc *p)
     (void)at(S->now + between(CHANCE_WORK, 50, 5 * MS), &finished, p->id, (uint64_t)p->comm);
 }
 
-static void report(struct proc *p, const struct comm *c)
-{
-    struct step_report r = {.step = p->sealed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
-    member_progress(p->member, &r, clock_wall_of(&S->hosts[p->host].clocks));
-}
-
 static void commit(struct proc *p, struct comm *c, int barrier)
 {
     p->sealed.content = must_commit(p, c);
     p->sealed.step++;
     p->prepared = false;
+    p->untold = true;
     totals->steps++;
-    report(p, c);
+    if (c->world == 1 || MUTANT(TOLD_ALONE))
+        tell(p, c);
+    p->pausing = c->agreed & (ORDER_PAUSE | ORDER_STOP);
     bool writes = write_checkpoint(p, c);
-    if (p->sealed.step >= steps_of(c->job))
+    if (p->sealed.step >= steps_of(c->job) || (writes && p->pausing))
         return; /* on_part() */
-    if (c->agreed & (ORDER_PAUSE | ORDER_STOP)) {
-        p->pausing = writes;
-        if (!writes)
-            leave(p, true);
+    work_towards(p, barrier + 1);
+}
+
+/* The next step's work is done, or all leave together: each of them has the last step. */
+static void meet(struct proc *p, struct comm *c, int barrier)
+{
+    tell(p, c);
+    if (p->pausing) {
+        leave(p, true);
         return;
     }
+    p->prepared = true;
     work_towards(p, barrier + 1);
 }
 
@@ -517,6 +533,7 @@ static void seal(struct proc *p, struct comm *c)
     p->sealed = p->unsealed;
     p->unsealed = (struct holding){0};
     p->prepared = false;
+    p->untold = p->rank == 0 && p->sealed.step > S->ledgers[c->job].told;
     if (p->rank == 0)
         member_state_ready(p->member, &(struct state_ready){.epoch = c->epoch,
                                                             .step = c->target.step,
@@ -524,11 +541,10 @@ static void seal(struct proc *p, struct comm *c)
                                                             .params_hash = c->target.content,
                                                             .rolled_forward = c->rolled_forward,
                                                             .damaged_checkpoint = ""});
-    if (p->sealed.step >= steps_of(c->job)) {
-        report(p, c);
-        if (write_checkpoint(p, c))
-            return;
-    }
+    p->untold |= p->sealed.step >= steps_of(c->job);
+    tell(p, c);
+    if (p->sealed.step >= steps_of(c->job) && write_checkpoint(p, c))
+        return;
     work_towards(p, FIRST_STEP);
 }
 
@@ -550,8 +566,9 @@ static void on_pass(const struct ev *e)
         seal(p, c);
     } else if (agrees(barrier)) {
         commit(p, c, barrier);
+    } else if (barrier >= FIRST_STEP) {
+        meet(p, c, barrier);
     } else {
-        p->prepared |= barrier >= FIRST_STEP;
         work_towards(p, barrier + 1);
     }
 }
