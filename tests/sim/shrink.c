@@ -68,30 +68,20 @@ void run_apart(const struct plan *p, enum trace_mode trace, struct outcome *ret)
     }
 }
 
-static bool still_fails(const struct plan *whole, uint64_t keep, const char *invariant)
+uint64_t shrink_keep(int n, bool (*fails)(uint64_t keep, void *data), void *data)
 {
-    struct plan p = *whole;
-    struct outcome o;
-    plan_keep(&p, keep);
-    run_apart(&p, TRACE_OFF, &o);
-    free(o.last_lines);
-    return o.violated && strcmp(o.invariant, invariant) == 0;
-}
-
-static uint64_t shrink(const struct plan *p, const char *invariant)
-{
-    uint64_t keep = p->n_faults == 64 ? UINT64_MAX : (UINT64_C(1) << p->n_faults) - 1;
+    uint64_t keep = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
     int tries = 0;
-    for (int chunk = MAX(p->n_faults / 2, 1); chunk >= 1 && tries < TRIES;) {
+    for (int chunk = MAX(n / 2, 1); chunk >= 1 && tries < TRIES;) {
         bool less = false;
-        for (int from = 0; from < p->n_faults && tries < TRIES; from += chunk) {
+        for (int from = 0; from < n && tries < TRIES; from += chunk) {
             uint64_t without = keep;
-            for (int i = from; i < from + chunk && i < p->n_faults; i++)
+            for (int i = from; i < from + chunk && i < n; i++)
                 without &= ~(UINT64_C(1) << i);
             if (without == keep)
                 continue;
             tries++;
-            if (still_fails(p, without, invariant)) {
+            if (fails(without, data)) {
                 keep = without;
                 less = true;
             }
@@ -101,6 +91,22 @@ static uint64_t shrink(const struct plan *p, const char *invariant)
         chunk = chunk > 1 ? chunk / 2 : 1;
     }
     return keep;
+}
+
+struct violation {
+    const struct plan *whole;
+    const char *invariant;
+};
+
+static bool still_fails(uint64_t keep, void *data)
+{
+    const struct violation *v = data;
+    struct plan p = *v->whole;
+    struct outcome o;
+    plan_keep(&p, keep);
+    run_apart(&p, TRACE_OFF, &o);
+    free(o.last_lines);
+    return o.violated && strcmp(o.invariant, v->invariant) == 0;
 }
 
 static void print_kept(FILE *out, const struct plan *whole, uint64_t keep)
@@ -118,7 +124,8 @@ void shrink_and_print(FILE *out, uint64_t seed, const struct outcome *first)
     struct outcome o;
     char list[256] = "";
     plan_make(&whole, seed);
-    uint64_t keep = shrink(&whole, first->invariant);
+    struct violation v = {&whole, first->invariant};
+    uint64_t keep = shrink_keep(whole.n_faults, still_fails, &v);
     p = whole;
     plan_keep(&p, keep);
     run_apart(&p, TRACE_KEEP, &o);

@@ -602,6 +602,8 @@ extern struct sim *S;
  */
 /* Prints what was violated, how to see it again, the fewest faults that show it and the last events. */
 void shrink_and_print(FILE *out, uint64_t seed, const struct outcome *first);
+/* Of n <= 64 faults, those without any one of which it no longer fails (bit i: fault i); whole, it has failed. */
+uint64_t shrink_keep(int n, bool (*fails)(uint64_t keep, void *data), void *data);
 /* A run in a process of its own, so that an assertion of the code under test is an outcome too. */
 void run_apart(const struct plan *p, enum trace_mode trace, struct outcome *ret);
 
