@@ -11,12 +11,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/slice.h"
 #include "state/event.h"
 #include "state/schema.h"
 
 #define DELIVER_SLICE_NS 100000
-#define WRITER_NICE 10
 #define TAIL_EVENTS 1000 /* whose chain is checked at every start */
 
 static const struct log store_log = {.subsystem = "store"};
@@ -103,10 +101,6 @@ static void write_list(struct store *s, struct db *db, struct list *todo)
 
 static void *writer_main(void *data)
 {
-    /* Readers wait for the loop, nobody for a single commit: when all processors are busy the writer yields, and takes
-     * more writes into its next transaction. */
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + WRITER_NICE);
-    slice_set(0);
     struct store *s = data;
     for (;;) {
         struct list todo, metrics;
