@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until  # noqa: E402
+from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until, worker_pids  # noqa: E402
 
 HOME = BUILD / "bench"
 
@@ -129,41 +130,117 @@ def recovery():
 
 # --- a run that does not stop: docs/reliability.md ------------------------------------------------------------------------
 
-def elastic():
-    """Rows beside their targets, also written to build/bench/results.json for docs/reliability.md."""
-    sys.path.insert(0, str(SOURCE / "tests/fault"))
-    import cluster
+def processor_seconds(marker):
+    """What the live processes whose command line names marker have used, all threads."""
+    return sum(int(task.read_text().split()[0]) for pid in worker_pids(marker)
+               for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def step_cost(name, keys, steps):
+    """Median time of a step and processor time per step of four workers of the demo's model, both behind the first steps."""
+    warm, job = 3, HOME / f"cost-{name}"
+    shutil.rmtree(job, ignore_errors=True)
+    metrics = job / "metrics.jsonl"
+
+    def done():
+        return [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")] if metrics.exists() else []
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worker = subprocess.Popen(
+        [str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", 4, "--dir", job,
+                          *overrides({"training.dataset_path": text(), "training.steps": steps, "checkpoint.enable": "false",
+                                      "device.threads": 1, **keys}))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until("the first steps are done", lambda: worker.poll() is not None or len(done()) >= warm, 120, 0.002)
+    begun, used = len(done()), processor_seconds(job)
+    told = worker.communicate(timeout=600)[1]
+    if worker.returncode != 0:
+        sys.exit(f"{name}: {told}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    times = sorted(m["step_ms"] for m in done()[warm:])
+    return {"step_ms": times[len(times) // 2], "processor_ms": 1e3 * (total - used) / (steps - begun)}
+
+
+def redundancy(rounds=4):
+    """What keepers cost: runs with and without them by turns, so that whatever else the machine does is done to both."""
+    out = []
+    for tokens, batch, steps in ((1024, 8, 25), (8192, 64, 8)):
+        costs = {"checkpoint": [], "buddy": []}
+        for _ in range(rounds):
+            for kind, of in costs.items():
+                of.append(step_cost(kind, {"fault_tolerance.redundancy": kind, "training.global_batch_size": batch}, steps))
+        found = {"tokens_per_step": tokens, "rounds": rounds}
+        for what in ("step_ms", "processor_ms"):
+            # The machine's other work only ever adds, so the least of each is nearest to what it costs.
+            without, buddy = (min(c[what] for c in costs[kind]) for kind in ("checkpoint", "buddy"))
+            found[what] = {"checkpoint": without, "buddy": buddy, "ratio": buddy / without,
+                           "ratios": [b[what] / a[what] for a, b in zip(costs["checkpoint"], costs["buddy"])]}
+        print(f"  {tokens} tokens a step: " + ", ".join(
+            f"{what} {found[what]['checkpoint']:.1f} -> {found[what]['buddy']:.1f} ({found[what]['ratio']:.3f})" for what in ("step_ms", "processor_ms")), flush=True)
+        out.append(found)
+    return out
+
+
+def elastic_rows():
+    """What each figure is measured against: name, figure, target."""
     import faults_daemons
     import faults_network
     import faults_workers
-    from kit import Record, figures, machine, stamp
+    from kit import Record, figures
+
+    def measured(work, rounds):
+        begin, record = time.monotonic(), Record("bench")
+        work(rounds, random.Random("bench"), record)
+        print(f"  {work.__name__}: {rounds} rounds in {time.monotonic() - begin:.0f} s", flush=True)
+        return {name: figures(v) for name, v in record.values.items()}
+
+    def row(what, value, limit, unit=" ms", least=False):
+        return {"what": what, "measured": f"{value:,.{0 if value >= 100 else 2}f}{unit}",
+                "target": None if limit is None else f"{'≥' if least else '≤'} {limit:,}{unit}",
+                "ok": None if limit is None else value >= limit if least else value <= limit}
+
+    def of_rounds(what, f, statistic, limit, unit=" ms"):
+        return row(f"{what}, {statistic} of {f['rounds']}", f[statistic], limit, unit)
+    deaths = measured(faults_workers.worker_killed, 100)
+    yield of_rounds("death of a worker noticed", deaths["noticed_ms"], "p99", 5)
+    yield of_rounds("SIGKILL of a worker to the next step finished", deaths["resumed_ms"], "median", 300)
+    yield of_rounds("SIGKILL of a worker to the next step finished", deaths["resumed_ms"], "p99", 1000)
+    yield of_rounds("committed steps lost", deaths["steps_lost"], "max", 0, "")
+    cut = measured(faults_network.node_cut_off, 20)
+    yield of_rounds("node cut off to the survivors' next step", cut["resumed_ms"], "p99", 1500)
+    away = measured(faults_daemons.coordinator_killed, 20)
+    yield of_rounds("coordinator killed: training's pause", away["pause_ms"], "p99", 50)
+    yield of_rounds("coordinator killed: API back", away["api_back_ms"], "p99", 1000)
+    resize = measured(faults_network.resized, 7)
+    yield of_rounds("resize 4, 3, 5, 4: stall in steps, losses bit-identical", resize["stall_steps"], "max", 1, " steps")
+    for cost in redundancy():
+        limit = 3 if cost["tokens_per_step"] == 8192 else None
+        for what, name in (("step_ms", "a step's time"), ("processor_ms", "its processor time")):
+            yield row(f"keepers at {cost['tokens_per_step']:,} tokens a step: {name}, more than without, least of {cost['rounds']}",
+                      100 * (cost[what]["ratio"] - 1), limit, " %")
+    submits = durable_submits()
+    few, many = submits["32_in_flight"], submits["64_connections"]
+    yield row("durable submits, 1 connection, 64 in flight", submits["one_connection"]["submits_per_second"], 5000, " a second", least=True)
+    yield row("durable submits, 64 connections, 256 in flight", many["submits_per_second"], 5000, " a second", least=True)
+    yield row("a durable submit, 32 in flight, p99", few["submit_p99_ms"], 10)
+    for name, of in (("1 connection, 32 in flight", few), ("64 connections, 256 in flight", many)):
+        yield row(f"status during submits, {name}, p99", of["status_p99_ms"], 2)
+
+
+def elastic():
+    """Rows beside their targets, also written to build/bench/results.json for docs/reliability.md: after each, so that what
+    was measured is there also when a later one ends in an error."""
+    sys.path.insert(0, str(SOURCE / "tests/fault"))
+    import cluster
+    from kit import machine, stamp
     why = cluster.missing()
     if why:
         return {"skipped": why}
     (BUILD / "fault").mkdir(parents=True, exist_ok=True)
-
-    def measured(work, rounds):
-        record = Record("bench")
-        work(rounds, random.Random("bench"), record)
-        return {name: figures(v) for name, v in record.values.items()}
-
-    def row(what, f, statistic, limit, unit=" ms"):
-        return {"what": f"{what}, {statistic} of {f['rounds']}", "measured": f"{f[statistic]:.2f}{unit}", "target": f"≤ {limit}{unit}",
-                "ok": f[statistic] <= limit}
-    deaths = measured(faults_workers.worker_killed, 100)
-    cut = measured(faults_network.node_cut_off, 20)
-    away = measured(faults_daemons.coordinator_killed, 20)
-    resize = measured(faults_network.resized, 7)
-    rows = [row("death of a worker noticed", deaths["noticed_ms"], "p99", 5),
-            row("SIGKILL of a worker to the next step finished", deaths["resumed_ms"], "median", 300),
-            row("SIGKILL of a worker to the next step finished", deaths["resumed_ms"], "p99", 1000),
-            row("committed steps lost", deaths["steps_lost"], "max", 0, ""),
-            row("node cut off to the survivors' next step", cut["resumed_ms"], "p99", 1500),
-            row("coordinator killed: training's pause", away["pause_ms"], "p99", 50),
-            row("coordinator killed: API back", away["api_back_ms"], "p99", 1000),
-            row("resize 4, 3, 5, 4: stall in steps, losses bit-identical", resize["stall_steps"], "max", 1, " steps")]
-    (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": "make bench PART=elastic",
-                                                   "rows": rows}, indent=1) + "\n")
+    head, rows = {**stamp(), "machine": machine(), "command": "make bench PART=elastic"}, []
+    for row in elastic_rows():
+        rows.append(row)
+        print(f"  {row['what']}: {row['measured']} ({row['target'] or 'no target'})", flush=True)
+        (HOME / "results.json").write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
     return rows
 
 
@@ -318,7 +395,8 @@ def lines(name):
 def main():
     HOME.mkdir(parents=True, exist_ok=True)
     parts = {"start": start_latency, "first_step": first_step, "submits": durable_submits, "store_start": store_start,
-             "scaling": scaling, "recovery": recovery, "elastic": elastic, "executor": document("bench_exec"), "memory": memory, "passes": passes,
+             "scaling": scaling, "recovery": recovery, "elastic": elastic, "redundancy": redundancy,
+             "executor": document("bench_exec"), "memory": memory, "passes": passes,
              "planning": planning, "ops": document("bench_ops"), "comm": lines("bench_comm")}
     wanted = sys.argv[1:] or list(parts)
     summary = {}

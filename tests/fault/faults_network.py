@@ -158,20 +158,22 @@ def kill_host_workers(host):
 
 
 def node_cut_off(rounds, rng, r):
-    """Both directions of all links of a node are cut while its processes go on; later they are back."""
+    """Both directions of all links of a node are cut while its processes go on; later they are back. Each node of a cluster in
+    turn, once: the second time it would have to be quiet for longer before it gets work."""
     k = keys(**{"elastic.max_workers": 4})
-    with Cluster(nodes=4, slots=1, lease_ms=60000) as c:
-        run = c.submit(k)
-        for _ in range(rounds):
-            since, epoch = steady(run, 4, rng)
-            host = rng.choice(c.nodes())
-            at = now_ms()
-            c.wire.both_ways(host.name, None, cut=1)
-            back = run.await_step_after(at, epoch=epoch)
-            r.round(resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back), epochs=back["epoch"] - epoch)
-            c.wire.heal()
-            run.await_training(4, back["step"])
-        finish(r, run, k)
+    while rounds > 0:
+        with Cluster(nodes=4, slots=1, lease_ms=60000) as c:
+            run = c.submit(k)
+            for host in rng.sample(c.nodes(), min(4, rounds)):
+                _, epoch = steady(run, 4, rng)
+                at = now_ms()
+                c.wire.both_ways(host.name, None, cut=1)
+                back = run.await_step_after(at, epoch=epoch)
+                r.round(resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back), epochs=back["epoch"] - epoch)
+                c.wire.heal()
+                run.await_training(4, back["step"])
+                rounds -= 1
+            finish(r, run, k)
 
 
 def resized(rounds, rng, r):
