@@ -25,6 +25,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "worker/checkpoint/due.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/comm/comm.h"
 #include "worker/data/batch.h"
@@ -705,20 +706,12 @@ static titan_status all_have_met(void *arg, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Orders as the ranks agree on them: a checkpoint is one that will be written. */
-static unsigned heed(const struct trainer *t)
-{
-    const unsigned orders = t->members->ops->orders(t->members);
-    const bool writes = t->recipe->checkpoint.enable || orders & ORDER_MUST;
-
-    return orders & (ORDER_PAUSE | ORDER_STOP | (writes ? ORDER_CHECKPOINT : 0));
-}
-
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
+    const unsigned orders = checkpoint_heed(t->recipe, t->members->ops->orders(t->members));
     const struct exec_step step = {
-        .tokens = e->tokens, .counts = e->counts, .orders = heed(t), .decide = decide, .arg = e};
+        .tokens = e->tokens, .counts = e->counts, .orders = orders, .decide = decide, .arg = e};
 
     const int64_t idle_ns = progress_idle_ns();
     e->step_began_ns = clock_mono_ns();
@@ -863,22 +856,13 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Every rank takes the same decision from the same numbers. */
 static titan_status checkpoint_if_due(struct epoch *e, bool last, struct titan_error *err)
 {
-    const struct recipe *r = e->t->recipe;
-    const bool ordered = e->outcome.orders & ORDER_CHECKPOINT;
-    const bool due = e->parts.own->step % (uint64_t)r->checkpoint.interval == 0;
-    const bool wait = last || ordered || strcmp(r->checkpoint.async_mode, "disabled") == 0;
+    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->parts.own->step, last, e->outcome.orders);
 
-    if (!r->checkpoint.enable && !ordered)
-        return TITAN_OK;
-    if (due || last || ordered) {
+    if (due != CHECKPOINT_NOT_DUE)
         TRY(start_checkpoint(e, err));
-        if (wait)
-            return collect_checkpoint(e, true, err);
-    }
-    return collect_checkpoint(e, false, err);
+    return atomic_load(&e->writer) ? collect_checkpoint(e, due == CHECKPOINT_WAITED, err) : TITAN_OK;
 }
 
 /* --- an epoch

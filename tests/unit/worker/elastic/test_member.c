@@ -508,6 +508,14 @@ static void test_orders(void **state)
     stop.reason = (char *)"enough";
     (void)hear(0, KIND(STOP), &stop);
     assert_int_equal(member_orders(h.m), ORDER_STOP);
+    stop.checkpoint = true; /* as the recipe says */
+    (void)hear(0, KIND(STOP), &stop);
+    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT);
+    stop.must_checkpoint = true;
+    (void)hear(0, KIND(STOP), &stop);
+    stop.must_checkpoint = stop.checkpoint = false; /* said again by who knows less: nothing is taken back */
+    (void)hear(0, KIND(STOP), &stop);
+    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT | ORDER_MUST);
     assert_int_equal(member_next(h.m, &v), MEMBER_STOPPED);
     assert_string_equal(member_stop_reason(h.m), "enough");
     member_close(h.m);
