@@ -184,6 +184,8 @@ struct jobrec {
     bool unsaved;                       /* and has changed since */
 };
 
+#define LAST_CHECKPOINT_MS 120000 /* for the last one of workers that stop for the system's sake */
+
 #define CORE_BUCKETS 4096
 struct core {
     struct core_options options; /* times of detection at the pace of now, see detect_pace */

@@ -140,9 +140,13 @@ static bool choose_device(const struct core *c, struct jobrec *j, bool respect_c
     return false;
 }
 
-/* Slots that are kept for the head of the queue, since it has a higher priority than a job that runs. */
+/* Slots that are kept for the head of the queue, since it has a higher priority than a job that runs. One that is to
+ * give way between two epochs may have its newest steps in memory only: it becomes whole, writes them down and gives
+ * back all it has, which is sooner than when it starves. */
 static uint32_t held_back(const struct core *c, const struct jobrec *j)
 {
+    if (j->requeue)
+        return 0;
     const struct jobrec *head = c->holding ? core_find_job(c, c->blocker) : NULL;
     bool before = head && head->state == JOB_PENDING && head->spec.priority > j->spec.priority;
     return before && wants_device(head, j->device) ? place_least(head) : 0;

@@ -7,13 +7,12 @@
 
 #include "base/cleanup.h"
 
-#define REQUEUE_GRACE_MS 120000 /* for the checkpoint */
-
 static void stop_workers(struct core *c, struct jobrec *j)
 {
     const char *why = batch_strdup(c->out, j->stop_why);
     j->requeueing = j->must_checkpoint = true;
-    j->grace_ms = j->epoch_state == EPOCH_RUNNING ? REQUEUE_GRACE_MS : 0; /* otherwise there is nothing new to write */
+    j->grace_ms =
+        j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0; /* otherwise there is nothing new to write */
     j->starve_at = j->epoch_deadline = INT64_MAX;
     say_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
     job_stop_all(c, j, j->grace_ms, why);
@@ -83,6 +82,6 @@ void requeue_restored(struct jobrec *j)
         job_staying(j) > 0)
         return;
     j->requeue = j->requeueing = j->must_checkpoint = true;
-    j->grace_ms = REQUEUE_GRACE_MS;
+    j->grace_ms = LAST_CHECKPOINT_MS;
     core_set_string(&j->stop_why, "its workers were being stopped when the coordinator restarted");
 }

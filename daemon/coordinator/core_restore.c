@@ -92,6 +92,17 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     requeue_restored(j);
 }
 
+/* How long its workers had to stop is not stored. They may be at their last checkpoint, and are not told to hurry: what
+ * their agents have heard before holds. */
+static void restore_stopping(struct jobrec *j)
+{
+    if (j->state == JOB_CANCELLING || j->finishing)
+        j->grace_ms = LAST_CHECKPOINT_MS;
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->state == WORKER_STOPPING)
+            j->workers[i]->deadline += j->grace_ms;
+}
+
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
 {
     c->now = now;
@@ -105,6 +116,7 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         strncpy(j->device, j->workers[0]->node->device, sizeof(j->device) - 1);
     if (saved->epoch)
         restore_epoch(c, j, saved);
+    restore_stopping(j);
     j->target = MAX(j->target, MAX(j->n_seats, (uint32_t)saved->n_workers));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));
     j->n_ckpts = j->cap_ckpts = saved->n_checkpoints;

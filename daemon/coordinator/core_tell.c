@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define ORPHAN_GRACE_MS 120000 /* for the last checkpoint of a job that nobody knows */
-
 void tell_welcome(struct core *c, struct noderec *n)
 {
     Titan__Internal__Welcome *m = batch_alloc(c->out, sizeof(*m));
@@ -151,7 +149,7 @@ void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
 
 void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id)
 {
-    tell_stop(c, session, job_id, worker_id, behind_no_use(c, job_id) ? ORPHAN_GRACE_MS : 0,
+    tell_stop(c, session, job_id, worker_id, behind_no_use(c, job_id) ? LAST_CHECKPOINT_MS : 0,
               "the coordinator has no use for it");
 }
 

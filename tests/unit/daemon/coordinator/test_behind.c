@@ -301,7 +301,7 @@ static void test_waits_for_all(void **state)
     back(1, NULL);
     back(3, NULL);
     submit_stored(3, 1, 1); /* there is a slot for it */
-    pass(ADOPT + 1000); /* b, where worker 2 may train on, is silent */
+    pass(ADOPT + 1000);     /* b, where worker 2 may train on, is silent */
     assert_false(told_of("store.settled"));
     assert_int_equal(W.starts + W.forms, 0);
     pass(LEASE + MARGIN - ADOPT - 1000 + 200);

@@ -1,0 +1,264 @@
+/* Who is told to stop has to write a checkpoint first when its state goes with it, however many copies there are in
+ * memory, and not when others go on from what it held. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/coordinator/restore.h"
+#include "state/schema.h"
+#include "support/core_bench.h"
+
+#define LIVE_TRAINING TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING
+
+static struct bench b;
+static struct db *db;
+static uint64_t term;
+static Titan__Internal__StopWorkers stop; /* the newest of job 1; grace_ms UINT32_MAX = none */
+
+static void commit(void)
+{
+    struct titan_error err = {0};
+    for (const struct batch_message *m = b.out.messages; m; m = m->next)
+        if (m->message->kind_case == STOP && m->message->stop->job_id == 1)
+            stop = *m->message->stop;
+    if (change_apply(db, b.out.changes, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    batch_free(&b.out);
+}
+
+static void forget_stop(void)
+{
+    stop = (Titan__Internal__StopWorkers){.grace_ms = UINT32_MAX};
+}
+
+static bool stopped(void)
+{
+    return stop.grace_ms != UINT32_MAX;
+}
+
+static void submit_stored(uint64_t id, uint32_t workers, int priority)
+{
+    struct job job = job_of(id, workers, workers);
+    uint64_t existing = 0;
+    job.spec.priority = priority;
+    assert_int_equal(job_submit(db, &job, "recipe", &existing, NULL), TITAN_OK);
+    submit_job(&b, &job);
+    commit();
+}
+
+static void pass(int64_t ms)
+{
+    for (int64_t end = b.now + ms; b.now < end;) {
+        beat(&b, term);
+        commit();
+        tick(&b, 100);
+        commit();
+    }
+}
+
+/* Job 1 trains with workers 1 and 2 on node a (session 1), which has no more slots. */
+static int setup(void **state)
+{
+    (void)state;
+    open_bench(&b);
+    term = 1;
+    forget_stop();
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    commit();
+    submit_stored(1, 2, 0);
+    for (uint64_t w = 1; w <= 2; w++) {
+        ready(&b, 1, 1, w);
+        commit();
+    }
+    progress(&b, 1, 1, 1, 1, 7);
+    commit();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    close_bench(&b);
+    db_close(db);
+    return 0;
+}
+
+static void cancel(bool checkpoint, uint32_t grace_ms)
+{
+    enum job_state to = JOB_NONE;
+    if (checkpoint)
+        core_want_checkpoint(b.core, 1);
+    assert_int_equal(core_cancel(b.core, 1, "why not", grace_ms, at(&b), &b.out, &to, NULL), TITAN_OK);
+    commit();
+}
+
+/* Another coordinator over the same store; the node comes back with both workers, session 2. */
+static void restart(void)
+{
+    struct core_options options = {
+        .term = ++term, .seed = 1, .jobs_dir = "/jobs", .beat_ms = 100, .node_timeout_ms = 1000, .next_worker_id = 3};
+    Titan__Internal__LiveWorker live[2], *list[2];
+    core_free(b.core);
+    forget_stop();
+    assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
+    assert_int_equal(core_restore(b.core, db, at(&b), NULL), TITAN_OK);
+    for (uint64_t i = 0; i < 2; i++) {
+        titan__internal__live_worker__init(&live[i]);
+        live[i].job_id = 1;
+        live[i].worker_id = i + 1;
+        live[i].epoch = 1;
+        live[i].step = 7;
+        live[i].state = LIVE_TRAINING;
+        live[i].address = (char *)"h:1";
+        list[i] = &live[i];
+    }
+    assert_int_equal(hello(&b, term, "a", 2, list, 2), TITAN_OK);
+    commit();
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    cancel(false, 10000);
+    assert_int_equal(stop.grace_ms, 10000);
+    assert_false(stop.must_checkpoint); /* the recipe says whether it writes one */
+}
+
+static void test_cancel_with_checkpoint(void **state)
+{
+    (void)state;
+    cancel(true, 10000);
+    assert_int_equal(stop.grace_ms, 10000);
+    assert_true(stop.must_checkpoint);
+}
+
+static void test_cancel_at_once(void **state)
+{
+    (void)state;
+    cancel(true, 0);
+    assert_int_equal(stop.grace_ms, 0);
+    assert_false(stop.must_checkpoint); /* there is no time for it */
+}
+
+/* Whoever is at its last checkpoint is not killed because the coordinator has restarted. */
+static void test_cancel_over_a_restart(void **state)
+{
+    (void)state;
+    cancel(true, 60000);
+    restart();
+    assert_true(stopped());
+    assert_true(stop.grace_ms >= 60000);
+    forget_stop();
+    pass(30000);
+    assert_false(stopped());
+}
+
+static void test_requeue_over_a_restart(void **state)
+{
+    (void)state;
+    submit_stored(2, 2, 9);
+    assert_true(stop.must_checkpoint);
+    restart();
+    assert_true(stop.must_checkpoint);
+    assert_int_equal(stop.grace_ms, 120000);
+    forget_stop();
+    pass(60000);
+    assert_false(stopped());
+    pass(90000);
+    assert_true(stopped());
+    assert_int_equal(stop.grace_ms, 0); /* that was long enough */
+}
+
+static void test_preempted(void **state)
+{
+    (void)state;
+    submit_stored(2, 2, 9);
+    assert_int_equal(stop.grace_ms, 120000);
+    assert_true(stop.must_checkpoint);
+}
+
+static void test_drain_and_maintenance(void **state)
+{
+    (void)state;
+    const struct core_drain drains[] = {{.deadline_ms = 5000},
+                                        {.from_ms = at(&b).wall_ms + 6000, .for_ms = 30000, .deadline_ms = 1000}};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(core_drain(b.core, "a", &drains[i], at(&b), &b.out, NULL), TITAN_OK);
+        commit();
+        pass(4000);
+        assert_false(stopped());
+        pass(2500);
+        assert_true(stop.must_checkpoint);
+        assert_int_equal(stop.grace_ms, 120000);
+        teardown(NULL);
+        setup(NULL);
+    }
+}
+
+/* Between two epochs nobody can write one: the newest steps are in memory only, and who holds them stays until the next
+ * epoch runs, with a replacement although another job waits for its slot. */
+static void test_between_epochs(void **state)
+{
+    (void)state;
+    exited(&b, 1, 1, 2, -1, "");
+    commit();
+    quiesced(&b, 1, 1, 1, 1, 7);
+    commit();
+    submit_stored(2, 2, 9);
+    assert_false(stopped());
+    pass(500);
+    assert_false(stopped());
+    ready(&b, 1, 1, 3); /* the replacement */
+    commit();
+    assert_false(stopped());
+    progress(&b, 1, 1, 1, 2, 8);
+    commit();
+    assert_true(stop.must_checkpoint);
+    assert_int_equal(stop.grace_ms, 120000);
+}
+
+/* Who has handed its part over takes nothing with it. */
+static void test_leaver(void **state)
+{
+    (void)state;
+    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    commit();
+    const struct core_drain d = {0};
+    assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
+    commit();
+    for (uint64_t w = 3; w <= 4; w++) {
+        ready(&b, 2, 1, w);
+        commit();
+    }
+    for (uint64_t w = 1; w <= 2; w++) {
+        quiesced(&b, 1, 1, w, 1, 8);
+        commit();
+    }
+    assert_false(stopped());
+    progress(&b, 2, 1, 3, 2, 9);
+    commit();
+    assert_int_equal(stop.grace_ms, 0);
+    assert_false(stop.must_checkpoint);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_cancel),
+        TEST(test_cancel_with_checkpoint),
+        TEST(test_cancel_at_once),
+        TEST(test_cancel_over_a_restart),
+        TEST(test_requeue_over_a_restart),
+        TEST(test_preempted),
+        TEST(test_drain_and_maintenance),
+        TEST(test_between_epochs),
+        TEST(test_leaver),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
