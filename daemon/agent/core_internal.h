@@ -61,8 +61,10 @@ struct ajob {
     job_record *record; /* owned; what is or will be on disk */
     char *checkpoint;   /* newest that a worker here has written */
     uint64_t checkpoint_step;
-    bool finished;                 /* a worker here has done all steps of it */
-    bool complete;                 /* all members of the accepted epoch have had their state */
+    bool finished;         /* a worker here has done all steps of it */
+    bool complete;         /* all members of the accepted epoch have had their state */
+    uint64_t looked_epoch; /* of this accepted epoch it is known whether there is something to watch: */
+    bool watched;
     struct delegation *delegation; /* NULL while it needs none */
     bool lease_paused, lease_revoked;
     uint64_t relay_epoch; /* what workers say when they leave it goes to a delegate; 0 = none asked */

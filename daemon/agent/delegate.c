@@ -864,19 +864,24 @@ static void delegation_tick(struct agent_core *c, struct ajob *j, int64_t now, s
     }
 }
 
-/* Is there something to watch? Members here, living or not, and the others within reach. */
-static bool wants(const struct agent_core *c, const struct ajob *j)
+/* Is there something to watch? Members here, living or not, and the others within reach. It is asked after every input,
+ * and an epoch may have very many members: they are looked at once. */
+static bool wants(const struct agent_core *c, struct ajob *j)
 {
     const form_epoch *accepted = j->record->accepted;
     if (!accepted || accepted->n_worlds == 0)
         return false;
+    if (j->looked_epoch == accepted->epoch)
+        return j->watched;
     bool here = false, elsewhere = false;
     for (size_t i = 0; i < accepted->n_members; i++) {
         bool self = !strcmp(accepted->members[i]->node, c->node);
         here |= self;
         elsewhere |= !self;
     }
-    return here && (!elsewhere || c->options.peer_port);
+    j->looked_epoch = accepted->epoch;
+    j->watched = here && (!elsewhere || c->options.peer_port);
+    return j->watched;
 }
 
 void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -899,7 +904,7 @@ void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions
 int64_t agent_delegate_deadline(const struct agent_core *c)
 {
     int64_t due = INT64_MAX;
-    for (const struct ajob *j = c->jobs; j; j = j->next) {
+    for (struct ajob *j = c->jobs; j; j = j->next) {
         const struct delegation *d = j->delegation;
         if (agent_core_epoch_until(c) && works_here(c, j) && !j->lease_revoked)
             due = MIN(due, j->lease_paused ? lease_end(c) : lease_pause(c));

@@ -324,6 +324,12 @@ static void answer_beat(struct core *c, struct noderec *n, const Titan__Internal
     n->answered_mono = c->now.mono_ms;
 }
 
+/* In the midst of an epoch a step calls for nothing: every member tells of every step. */
+static bool just_trains(const struct jobrec *j)
+{
+    return j->state == JOB_RUNNING && j->epoch_state == EPOCH_RUNNING && j->status.step + 1 < j->spec.steps;
+}
+
 /* What an agent says of a worker. */
 static void hear_report(struct core *c, struct noderec *n, const struct subject *about,
                         const Titan__Internal__AgentMessage *m)
@@ -332,8 +338,10 @@ static void hear_report(struct core *c, struct noderec *n, const struct subject 
     struct workrec *w = j ? job_worker(j, about->worker_id) : NULL;
     bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
     if (w && w->node == n) {
+        const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
         worker_report(c, j, w, m);
-        job_advance(c, j);
+        if (!trained || !just_trains(j))
+            job_advance(c, j);
     } else if (exited) {
         c->counters.duplicate++; /* kept by its agent, and said on another session before */
     } else {

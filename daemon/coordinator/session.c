@@ -69,6 +69,15 @@ static bool was_beat(struct coordinator *c, struct agent_session *s, struct batc
     return true;
 }
 
+/* Every member tells of every step, and one of them is enough: no deadline comes sooner for the others either. */
+static bool was_step(const Titan__Internal__AgentMessage *m, titan_status status, struct batch *batch)
+{
+    if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS || status != TITAN_OK || !batch_empty(batch))
+        return false;
+    batch_free(batch);
+    return true;
+}
+
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
     struct coordinator *c = data;
@@ -92,7 +101,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     struct batch batch;
     batch_init(&batch);
     titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
-    if (was_beat(c, s, &batch))
+    if (was_beat(c, s, &batch) || was_step(m, status, &batch))
         return;
     shell_commit(c, &batch, NULL, NULL);
     if (status != TITAN_OK)

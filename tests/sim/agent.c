@@ -11,7 +11,7 @@
 #include "daemon/agent/core.h"
 
 #define LEASE_MS 8000
-#define SAMPLE (50 * MS)
+#define SAMPLE (S->plan->scale ? 500 * MS : 50 * MS)
 #define ADOPTION (200 * MS) /* for adopted workers to say where they are, before the first hello */
 #define PORT 7000
 

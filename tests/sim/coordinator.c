@@ -51,6 +51,9 @@ static void note_decision(const struct batch *b, const struct costs *before)
     for (const struct change *k = b->changes; k; k = k->next) {
         if (k->kind == CHANGE_NODE_PUT && k->node.state == NODE_LOST) {
             d->n_lost++;
+            if (d->n_epochs)
+                continue;
+            d->n_before++;
             d->lost_at = S->now;
             d->lost = *before;
         } else if (k->kind == CHANGE_EPOCH_ADD) {
@@ -352,6 +355,10 @@ void coord_hears(uint64_t session, const void *bytes, uint32_t len)
     titan_status status = core_agent(S->coord.core, session, m, coord_now(), &b, &err);
     cost_end(&S->costs.heard, begin);
     note_decision(&b, &before);
+    if (S->plan->scale && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && batch_empty(&b)) {
+        batch_free(&b); /* as the shell does, session.c */
+        return;
+    }
     if (status != TITAN_OK) {
         TRACE("session %llu is refused: %s", LL(session), err.msg);
         net_drop(session);

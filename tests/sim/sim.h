@@ -350,12 +350,13 @@ struct costs {
     struct cost stored; /* commits */
     struct cost restored;
 };
-/* Of one change of membership. */
+/* Of one change of membership. Nodes may be noticed to be lost behind the decision as well, when their workers were
+ * waited for no longer. */
 struct decision {
-    uint32_t n_lost, n_epochs; /* nodes; epochs that were decided */
-    usec lost_at, formed_at;
-    struct costs lost, formed; /* before the input in which the last of them was lost; behind the newest epoch's */
-    uint64_t worst_ns;         /* of one input since the first loss */
+    uint32_t n_lost, n_before, n_epochs; /* nodes lost, of them before the decision; epochs decided */
+    usec lost_at, formed_at;             /* the last of those before it; the newest epoch */
+    struct costs lost, formed;           /* before the input in which that was lost; behind the epoch's */
+    uint64_t worst_ns;                   /* of one input */
 };
 uint64_t cost_begin(void);
 void cost_end(struct cost *c, uint64_t begin);

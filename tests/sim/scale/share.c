@@ -11,6 +11,7 @@
 #include "titan/internal/worker.pb-c.h"
 
 #define FORMS_MAX 64 /* different orders of one run */
+#define LARGE 16384  /* bytes; no other message of the coordinator or to a worker is as long */
 
 void *__real_agent_message_copy(const ProtobufCMessage *m);
 void *__wrap_agent_message_copy(const ProtobufCMessage *m);
@@ -118,6 +119,35 @@ void *__wrap_agent_action_copy(struct agent_actions *out, const ProtobufCMessage
     copy->form = shared(order->form);
     return copy;
 }
+
+/* Large messages as they come, which carry such an order: unpacked once, like the order itself. Nobody changes them. */
+#define UNPACK_ONCE(Type, name)                                                                                        \
+    Type *__real_##name##__unpack(ProtobufCAllocator *a, size_t len, const uint8_t *bytes);                            \
+    Type *__wrap_##name##__unpack(ProtobufCAllocator *a, size_t len, const uint8_t *bytes);                            \
+    Type *__wrap_##name##__unpack(ProtobufCAllocator *a, size_t len, const uint8_t *bytes)                             \
+    {                                                                                                                  \
+        static struct {                                                                                                \
+            uint8_t *bytes;                                                                                            \
+            size_t len;                                                                                                \
+            Type *message;                                                                                             \
+        } known[FORMS_MAX];                                                                                            \
+        static size_t n;                                                                                               \
+        if (len < LARGE)                                                                                               \
+            return __real_##name##__unpack(a, len, bytes);                                                             \
+        for (size_t i = n; i-- > 0;)                                                                                   \
+            if (known[i].len == len && memcmp(known[i].bytes, bytes, len) == 0)                                        \
+                return known[i].message;                                                                               \
+        titan_assert(n < FORMS_MAX);                                                                                   \
+        known[n].bytes = malloc(len);                                                                                  \
+        known[n].message = __real_##name##__unpack(NULL, len, bytes);                                                  \
+        titan_assert(known[n].bytes &&known[n].message &&known[n].message->form);                                      \
+        memcpy(known[n].bytes, bytes, len);                                                                            \
+        known[n].len = len;                                                                                            \
+        known[n].message->form = shared(known[n].message->form);                                                       \
+        return known[n++].message;                                                                                     \
+    }
+UNPACK_ONCE(coordinator_message, titan__internal__coordinator_message)
+UNPACK_ONCE(worker_order, titan__internal__agent_to_worker)
 
 form_epoch *__wrap_titan__internal__form_epoch__unpack(ProtobufCAllocator *a, size_t len, const uint8_t *bytes)
 {
