@@ -344,6 +344,10 @@ static void hear_report(struct core *c, struct noderec *n, const struct subject 
             job_advance(c, j);
     } else if (exited) {
         c->counters.duplicate++; /* kept by its agent, and said on another session before */
+        if (j && !w) {           /* or out of our books before it had ended */
+            quorum_told(j, n, about->worker_id);
+            job_advance(c, j);
+        }
     } else {
         fence_stranger(c, n, about);
         if (!w) /* somebody else's worker is none of its business, nor to be stopped */

@@ -341,9 +341,10 @@ void quorum_formed(struct jobrec *j);                                         /*
 void quorum_complete(struct jobrec *j);
 void quorum_trained(struct jobrec *j); /* ... has made a step: everybody in it holds it, and those before go */
 void quorum_free(struct jobrec *j);
-void quorum_told(struct jobrec *j, uint64_t worker_id);
-/* Its agent is under our orders, or it is given up: whoever is not there any more is known to have ended. */
-void quorum_node_known(struct core *c, const struct noderec *n);
+void quorum_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* of its end, on that node */
+/* Its agent has said hello: whom it does not list has ended. Whoever it does list and is not in our books is being
+ * stopped, and counts until it is told of: the order may not arrive. Without a hello the node is given up. */
+void quorum_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *hello);
 /* The node of w is lost: is its end for a decision to come? */
 bool quorum_keeps(const struct core *c, struct workrec *w);
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */

@@ -123,7 +123,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         else
             tell_stop_stranger(c, session, live->job_id, live->worker_id);
     }
-    quorum_node_known(c, n);
+    quorum_node_known(c, n, m);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         bool here = false;

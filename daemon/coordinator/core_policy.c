@@ -178,7 +178,7 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
                                .node = n});
     for (struct jobrec *j = c->active; j; j = j->next)
         quorum_end_away(c, j, n);
-    quorum_node_known(c, n);
+    quorum_node_known(c, n, NULL);
     look_again(c, n);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;

@@ -109,29 +109,37 @@ void quorum_free(struct jobrec *j)
     free(j->bases);
 }
 
-void quorum_told(struct jobrec *j, uint64_t worker_id)
+void quorum_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
 {
     for (size_t b = 0; b < j->n_bases; b++) {
         struct base_member *m = find_member(j, b, worker_id);
-        if (m)
+        if (m && m->node == n)
             m->told = true;
     }
 }
 
-static void node_known_to(struct jobrec *j, const struct noderec *n)
+static bool lists(const Titan__Internal__AgentHello *hello, uint64_t worker_id)
+{
+    for (size_t i = 0; hello && i < hello->n_workers; i++)
+        if (hello->workers[i]->worker_id == worker_id)
+            return true;
+    return false;
+}
+
+static void node_known_to(struct jobrec *j, const struct noderec *n, const Titan__Internal__AgentHello *hello)
 {
     for (size_t b = 0; b < j->n_bases; b++)
         for (uint32_t i = 0; i < j->bases[b].n; i++) {
             struct base_member *m = &j->bases[b].members[i];
-            m->told |= m->node == n && !job_worker(j, m->worker_id);
+            m->told |= m->node == n && !job_worker(j, m->worker_id) && !lists(hello, m->worker_id);
         }
 }
 
-void quorum_node_known(struct core *c, const struct noderec *n)
+void quorum_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *hello)
 {
     for (size_t b = 0; b < CORE_BUCKETS; b++) /* also those that wait: one that was queued again has a past */
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
-            node_known_to(j, n);
+            node_known_to(j, n, hello);
 }
 
 bool quorum_keeps(const struct core *c, struct workrec *w)
@@ -174,12 +182,11 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
         for (uint32_t i = 0; i < base->n; i++) {
             const struct base_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
-            /* A node that is there has told who lives on it; who is not in our books any more has been stopped. */
-            if (m->told || !m->node || counted_on(w) || (!w && m->node->session))
+            if (m->told || !m->node || counted_on(w))
                 continue;
             unknown++;
             q->node = m->node;
-            q->until = MAX(q->until, w && m->node->session ? INT64_MAX : m->node->answered_mono + lease + margin);
+            q->until = MAX(q->until, m->node->session ? INT64_MAX : m->node->answered_mono + lease + margin);
         }
         if (unknown >= q->unknown) {
             q->unknown = unknown;

@@ -72,7 +72,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     if (seat)
         seat->worker = NULL;
     if (report || w->missing)
-        quorum_told(j, w->id);
+        quorum_told(j, node, w->id);
     forget_worker(c, w);
     if (permanent)
         job_fail(c, j, words);

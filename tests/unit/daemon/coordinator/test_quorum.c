@@ -242,6 +242,53 @@ static void test_given_up(void **state)
     close_world();
 }
 
+/* Who returns after an epoch was decided without it is stopped. Until its end is told it may be in a delegate's epoch:
+ * the order may never arrive. */
+static void test_stopped_counts_until_it_has_ended(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(4);
+    assert_int_equal(W.seen.form_epoch, 2);
+    forget_seen();
+    for (int i = 4; i <= N; i++)
+        back(i, 1, TRAINING, NULL);
+    assert_int_equal(W.seen.stops, 2);
+    W.session[3] = 0;
+    pass(1200);
+    for (int i = 1; i <= 2; i++) {
+        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 2, 7, 1, 0);
+        commit();
+    }
+    assert_int_equal(W.seen.form_epoch, 0);  /* three of epoch 1, which none of them may know to be over */
+    exited(&W.b, W.session[1], 1, 4, 0, ""); /* not its agent */
+    commit();
+    assert_int_equal(W.seen.form_epoch, 0);
+    exited(&W.b, W.session[4], 1, 4, 0, "");
+    commit();
+    assert_int_equal(W.seen.form_epoch, 3);
+    assert_int_equal(W.seen.form_members, 2);
+    close_world();
+}
+
+/* ... and not at all when its agent does not list it any more. */
+static void test_unlisted_has_ended(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(4);
+    forget_seen();
+    back(4, 0, 0, NULL);
+    W.session[3] = 0;
+    pass(1200);
+    for (int i = 1; i <= 2; i++) {
+        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 2, 7, 1, 0);
+        commit();
+    }
+    assert_int_equal(W.seen.form_epoch, 3);
+    close_world();
+}
+
 static void test_cancel_does_not_wait(void **state)
 {
     (void)state;
@@ -455,6 +502,8 @@ int main(void)
         cmocka_unit_test(test_majority_lost),
         cmocka_unit_test(test_lost_in_turn),
         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_stopped_counts_until_it_has_ended),
+        cmocka_unit_test(test_unlisted_has_ended),
         cmocka_unit_test(test_cancel_does_not_wait),
         cmocka_unit_test(test_back_in_time),
         cmocka_unit_test(test_delegated),
