@@ -456,6 +456,56 @@ static void test_view(void **state)
     member_close(h.m);
 }
 
+#define MANY 900 /* members and leavers */
+
+/* Of many: who is on which node, and which ranks the holders have, by looking at all pairs. */
+static void test_view_of_many(void **state)
+{
+    (void)state;
+    static Titan__Internal__Member members[MANY], *list[MANY];
+    static uint64_t holders[MANY];
+    static char names[MANY][16];
+    const struct rng_key key = rng_key(seed, "many");
+    uint64_t counter = 0;
+    struct epoch_view v;
+    Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    unsigned char comm_id[16] = {1};
+    const int nodes = 1 + (int)draw(key, &counter, MANY);
+
+    for (int r = 0; r < MANY; r++) {
+        titan__internal__member__init(&members[r]);
+        (void)snprintf(names[r], sizeof names[r], "n%u", draw(key, &counter, (uint32_t)nodes));
+        members[r].worker_id = r == 7 ? WORKER : 1000 + 16 * (uint64_t)r;
+        members[r].node = names[r];
+        members[r].address = (char *)"10.0.0.1:5";
+        list[r] = &members[r];
+        holders[r] = 1000 + 8 * (uint64_t)draw(key, &counter, 2 * MANY); /* half of them are nobody's */
+    }
+    form.job_id = JOB;
+    form.epoch = 9;
+    form.comm_id = (ProtobufCBinaryData){.data = comm_id, .len = sizeof comm_id};
+    form.members = list;
+    form.n_members = MANY - 100;
+    form.leavers = list + MANY - 100;
+    form.n_leavers = 100;
+    form.state_holders = holders;
+    form.n_state_holders = MANY;
+    form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    begin();
+    assert_true(hear(1, KIND(FORM), &form));
+    assert_int_equal(member_next(h.m, &v), MEMBER_FORM);
+    for (int r = 0; r < MANY; r++) {
+        int node = 0, rank = 0;
+        while (strcmp(names[node], names[r]) != 0)
+            node++;
+        while (rank < MANY && members[rank].worker_id != holders[r])
+            rank++;
+        assert_int_equal(v.nodes[r], node);
+        assert_int_equal(v.holder_ranks[r], rank < MANY ? rank : -1);
+    }
+    member_close(h.m);
+}
+
 /* Two epochs are over before the first is left: both are said to be. */
 static void test_revoked_on_offer(void **state)
 {
@@ -675,11 +725,12 @@ int main(void)
 {
     const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_orders),    cmocka_unit_test(test_fencing),
-        cmocka_unit_test(test_nonsense),         cmocka_unit_test(test_view),
-        cmocka_unit_test(test_revoked_on_offer), cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_said_again),       cmocka_unit_test(test_lease),
-        cmocka_unit_test(test_epoch_lease),      cmocka_unit_test(test_never_quiesces),
+        cmocka_unit_test(test_random_orders),  cmocka_unit_test(test_fencing),
+        cmocka_unit_test(test_nonsense),       cmocka_unit_test(test_view),
+        cmocka_unit_test(test_view_of_many),   cmocka_unit_test(test_revoked_on_offer),
+        cmocka_unit_test(test_orders),         cmocka_unit_test(test_said_again),
+        cmocka_unit_test(test_lease),          cmocka_unit_test(test_epoch_lease),
+        cmocka_unit_test(test_never_quiesces),
     };
 
     seed = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
