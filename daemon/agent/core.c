@@ -14,8 +14,10 @@
 #define KEEP_MAX 4096 /* reports */
 #define BEAT_MS 200   /* of a coordinator that does not say */
 #define AWAY_MS 1000
-#define DEAF_MS 10000         /* beats without an answer, from a coordinator that has answered: another session */
-#define JOBS_KEPT 256         /* records of jobs that have no worker here any more; the newest */
+#define DEAF_MS 10000 /* beats without an answer, from a coordinator that has answered: another session */
+#define JOBS_KEPT 256 /* records of jobs that have no worker here any more; the newest */
+#define TOLD_MAX                                                                                                       \
+    ((size_t)1 << 20)         /* bytes of their epochs in a hello that tells of them; a message has at most 4 MiB */
 #define REVOKE_LIMIT_MS 10000 /* to leave an epoch, however much it moves meanwhile */
 #define STRAGGLER_STEPS 20    /* a window has at least so many, and */
 #define STRAGGLER_MS 5000     /* lasts so long: short steps are noisy */
@@ -292,6 +294,36 @@ static bool known_epochs(const struct ajob *j, uint64_t term, Titan__Internal__E
     return true;
 }
 
+static bool lives_here(const struct agent_core *c, uint64_t job_id)
+{
+    const struct aworker *w = c->workers;
+    while (w && w->job_id != job_id)
+        w = w->next;
+    return w != NULL;
+}
+
+/* Of all jobs with workers here; and of others, the newest first, as long as there is room in the message. known and
+ * its list have room for all. */
+static void tell_known(const struct agent_core *c, uint64_t term, Titan__Internal__EpochsKnown *known,
+                       Titan__Internal__EpochsKnown **list, size_t *ret_n)
+{
+    size_t n = 0, room = TOLD_MAX;
+    for (int here = 1; here >= 0; here--)
+        for (const struct ajob *j = c->jobs; j; j = j->next) {
+            if (lives_here(c, j->id) != here || !known_epochs(j, term, &known[n]))
+                continue;
+            const size_t bytes = here ? 0 : titan__internal__epochs_known__get_packed_size(&known[n]);
+            if (bytes > room) {
+                free(known[n].epochs);
+                continue;
+            }
+            room -= bytes;
+            list[n] = &known[n];
+            n++;
+        }
+    *ret_n = n;
+}
+
 /* known_term: tell of the epochs up to it; 0 = nobody has asked. */
 static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
 {
@@ -323,11 +355,8 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.delegated = delegated;
     hello.told = known_term != 0;
     hello.known = known_list;
-    for (const struct ajob *j = c->jobs; j && known_term; j = j->next)
-        if (known_epochs(j, known_term, &known[hello.n_known])) {
-            known_list[hello.n_known] = &known[hello.n_known];
-            hello.n_known++;
-        }
+    if (known_term)
+        tell_known(c, known_term, known, known_list, &hello.n_known);
     hello.incarnation = c->options.incarnation;
     hello.seen_term = c->term;
     hello.peer_port = c->options.peer_port;

@@ -120,6 +120,14 @@ static void session(void)
     welcome();
 }
 
+static void tell_epochs(uint64_t restored_term)
+{
+    Titan__Internal__TellEpochs t = {.base = PROTOBUF_C_MESSAGE_INIT(&titan__internal__tell_epochs__descriptor),
+                                     .restored_term = restored_term};
+    MESSAGE(m, TELL_EPOCHS, tell_epochs, &t);
+    hear(&m);
+}
+
 static void start(uint64_t id)
 {
     Titan__Internal__StartWorkers s = TITAN__INTERNAL__START_WORKERS__INIT;
@@ -242,14 +250,6 @@ static void test_term_survives_a_restart(void **state)
     assert_int_equal(SENT(HELLO)->hello->seen_term, 9);
     welcome();
     assert_false(agent_core_welcome(c));
-}
-
-static void tell_epochs(uint64_t restored_term)
-{
-    Titan__Internal__TellEpochs t = {.base = PROTOBUF_C_MESSAGE_INIT(&titan__internal__tell_epochs__descriptor),
-                                     .restored_term = restored_term};
-    MESSAGE(m, TELL_EPOCHS, tell_epochs, &t);
-    hear(&m);
 }
 
 /* A coordinator over a backup asks before it is obeyed, and hears of what those before it have formed. */
@@ -444,7 +444,9 @@ static void test_hello_tells_what_was_quiesced(void **state)
 static void test_records_are_bounded(void **state)
 {
     (void)state;
+    static char place[64 << 10]; /* where the newest checkpoint is: long, as lists of members are */
     size_t forgotten = 0;
+    memset(place, 'x', sizeof(place) - 1);
     session();
     for (uint64_t job = 1; job <= 300; job++) {
         unsigned char bytes[16] = {1};
@@ -458,6 +460,7 @@ static void test_records_are_bounded(void **state)
         MESSAGE(m, START, start, &s);
         hear(&m);
         f.epoch = 1;
+        f.checkpoint_path = place;
         f.comm_id = (ProtobufCBinaryData){16, bytes};
         MESSAGE(form, FORM, form, &f);
         hear(&form);
@@ -470,6 +473,14 @@ static void test_records_are_bounded(void **state)
     assert_int_equal(forgotten, 300 - 256);
     assert_int_equal(agent_core_epoch(c, 1), 0);
     assert_int_equal(agent_core_epoch(c, 300), 1);
+    /* Nor is more told of them than a message has room for: of the newest. */
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    tell_epochs(term);
+    const Titan__Internal__AgentHello *h = SENT(HELLO)->hello;
+    assert_int_equal(h->n_known, 15);
+    assert_int_equal(h->known[0]->job_id, 300);
+    assert_int_equal(h->known[14]->job_id, 286);
 }
 
 /* --- the end of workers ---------------------------------------------------------------------------------------------
