@@ -37,7 +37,7 @@
 #include "worker/optim/adamw.h"
 #include "worker/optim/outcome.h"
 #include "worker/optim/schedule.h"
-#include "worker/plan/plan.h"
+#include "worker/plan/ahead.h"
 #include "worker/plan/tree.h"
 
 /* What lives as long as the process. */
@@ -49,6 +49,7 @@ struct trainer {
     struct stream *streams[STREAM_COUNT]; /* opened when a program first uses them */
     struct model *model;
     struct dataset *data;
+    struct plan_ahead *ahead;
     struct metrics metrics;
     struct parts sealed;          /* nothing until the first epoch has passed its barrier */
     struct parts unsealed;        /* of a later epoch whose barrier failed; nothing: there is none */
@@ -137,6 +138,29 @@ static titan_status checkpoint_folder(struct trainer *t, struct titan_error *err
     return TITAN_OK;
 }
 
+/* On the control thread. */
+static void expect_world(void *arg, int world)
+{
+    struct trainer *t = arg;
+    plan_ahead_want(t->ahead, world);
+}
+
+static titan_status open_planning(struct trainer *t, struct titan_error *err)
+{
+    struct membership *m = t->members;
+    const struct plan_options options = {.recipe = t->recipe,
+                                         .model = t->model,
+                                         .dt = t->dt,
+                                         .ops = t->device.ops,
+                                         .dev = t->device.dev,
+                                         .memory_bytes = t->device.info.memory_bytes};
+
+    TRY(plan_ahead_open(&options, &t->ahead, err));
+    if (m->ops->on_next_world)
+        m->ops->on_next_world(m, expect_world, t);
+    return TITAN_OK;
+}
+
 static titan_status open_trainer(struct trainer *t, const struct train_options *o, struct titan_error *err)
 {
     const struct recipe *r = o->recipe;
@@ -153,6 +177,7 @@ static titan_status open_trainer(struct trainer *t, const struct train_options *
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     t->dt = compute_dtype(r, &t->device.info);
+    TRY(open_planning(t, err));
     return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);
 }
 
@@ -160,6 +185,11 @@ static void free_epoch(struct epoch *e);
 
 static void close_trainer(struct trainer *t)
 {
+    const struct membership *m = t->members;
+
+    if (t->ahead && m->ops->on_next_world)
+        m->ops->on_next_world(t->members, NULL, NULL);
+    plan_ahead_close(t->ahead);
     free_epoch(TAKE(t->last));
     parts_close(&t->sealed);
     parts_close(&t->unsealed);
@@ -235,21 +265,13 @@ static size_t device_bytes(const struct program *p)
     return bytes;
 }
 
-/* Programs of all kinds are built and checked together on every rank; its own stays. */
+/* Programs of all kinds are built and checked together on every rank, ahead of time where the epoch was expected; its
+ * own stays. */
 static titan_status plan(struct epoch *e, struct titan_error *err)
 {
-    struct trainer *t = e->t;
-    const struct plan_options options = {.recipe = t->recipe,
-                                         .model = t->model,
-                                         .world = e->view.world,
-                                         .dt = t->dt,
-                                         .ops = t->device.ops,
-                                         .dev = t->device.dev,
-                                         .memory_bytes = t->device.info.memory_bytes};
     int64_t to;
 
-    TRY(plan_open(&options, &e->plan, err));
-    TRY(plan_programs(e->plan, &e->programs, err));
+    TRY(plan_ahead_take(e->t->ahead, e->view.world, &e->plan, &e->programs, err));
     for (int k = 0; k < e->plan->kinds; k++)
         e->channels |= e->programs[k]->channels;
     e->program = TAKE(e->programs[program_kind(&e->plan->build, e->view.rank)]);

@@ -176,6 +176,7 @@ struct jobrec {
     int64_t state_took;  /* longest from FormEpoch to StateReady; 0 = none yet */
     bool patient;        /* the last epoch missed its time: the next one has as long as the first */
     int64_t resize_mono; /* resize began; 0 = none */
+    uint32_t next_world; /* that the members pause for; a hint */
     uint32_t grace_ms;
     double step_ms;
     uint64_t metric_step;               /* of the last one taken */
@@ -500,5 +501,7 @@ void tell_welcome(struct core *c, struct noderec *n);
 void tell_epochs(struct core *c, uint64_t session); /* to tell them */
 /* Call tell for every node with a seat or a leaver of the current epoch, once each. */
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
+/* And for those with workers that are ready to join. */
+void tell_all(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
 
 #endif

@@ -44,12 +44,14 @@ static uint32_t seats_leaving(const struct jobrec *j)
     return n;
 }
 
-static void pause_members(struct core *c, struct jobrec *j, const char *why)
+/* Who joins hears of it for the size of what it joins. */
+static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
     j->resize_mono = c->now.mono_ms;
+    j->next_world = world;
     say_job_move(c, j, JOB_RESIZING, why);
     j->epoch_deadline = c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->step_ms);
-    tell_seats(c, j, tell_pause);
+    tell_all(c, j, tell_pause);
 }
 
 /* "draining node a: 2 workers wait for slots elsewhere", while it does not work without them. */
@@ -117,7 +119,7 @@ void plan_resize(struct core *c, struct jobrec *j)
     if (world == 0 || (world == j->n_seats && leaving == 0) || (world < j->n_seats && leaving == 0 && !too_many))
         return;
     if (world == j->n_seats)
-        pause_members(c, j, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
+        pause_members(c, j, world, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
     else
-        pause_members(c, j, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
+        pause_members(c, j, world, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
 }

@@ -116,6 +116,7 @@ void tell_pause(struct core *c, struct jobrec *j, struct noderec *n)
     titan__internal__pause_job__init(m);
     m->job_id = j->id;
     m->epoch = j->status.epoch;
+    m->world = j->next_world;
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
 }
 
@@ -153,14 +154,26 @@ void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint6
               "the coordinator has no use for it");
 }
 
+static void tell_once(struct core *c, struct jobrec *j, struct noderec *n,
+                      void (*tell)(struct core *, struct jobrec *, struct noderec *))
+{
+    if (!n || n->round == c->tell_round)
+        return;
+    n->round = c->tell_round;
+    tell(c, j, n);
+}
+
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {
     c->tell_round++;
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
-        struct noderec *n = j->seats[i].worker ? j->seats[i].worker->node : NULL;
-        if (!n || n->round == c->tell_round)
-            continue;
-        n->round = c->tell_round;
-        tell(c, j, n);
-    }
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
+        tell_once(c, j, j->seats[i].worker ? j->seats[i].worker->node : NULL, tell);
+}
+
+void tell_all(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
+{
+    tell_seats(c, j, tell);
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->state == WORKER_READY)
+            tell_once(c, j, j->workers[i]->node, tell);
 }

@@ -58,6 +58,9 @@ struct link {
     struct frame_writer out;
     bool locked, closing, failing;
     int offered_memfd, memfd; /* of the epoch on offer, of the one it is in */
+    int next_world;           /* 0: nobody has said */
+    void (*expect_fn)(void *arg, int world);
+    void *expect_arg;
 
     pthread_mutex_t revoke_lock; /* held while the callback runs; taken after lock */
     void (*revoke_fn)(void *arg);
@@ -118,6 +121,15 @@ static void host_say(void *arg, const Titan__Internal__WorkerToAgent *message)
     if (frame_put(&l->out, bytes, len, -1, &err) != TITAN_OK)
         tlog_warn(&l->log, "message to the agent lost", "reason=\"%s\"", err.msg);
     wake(l);
+}
+
+static void host_expect(void *arg, int world)
+{
+    struct link *l = arg;
+
+    l->next_world = world;
+    if (l->expect_fn)
+        l->expect_fn(l->expect_arg, world);
 }
 
 static void host_revoke(void *arg, uint64_t epoch)
@@ -322,6 +334,17 @@ static void link_on_revoke(struct membership *m, void (*fn)(void *arg), void *ar
     (void)pthread_mutex_unlock(&l->revoke_lock);
 }
 
+static void link_on_next_world(struct membership *m, void (*fn)(void *arg, int world), void *arg)
+{
+    struct link *l = self(m);
+    (void)enter(l);
+    l->expect_fn = fn;
+    l->expect_arg = arg;
+    if (fn && l->next_world > 0)
+        fn(arg, l->next_world);
+    leave(l);
+}
+
 static const atomic_int *link_revoked(struct membership *m)
 {
     return &self(m)->revoked;
@@ -415,6 +438,7 @@ static void link_close(struct membership *m)
 static const struct membership_ops link_ops = {
     .next = link_next,
     .on_revoke = link_on_revoke,
+    .on_next_world = link_on_next_world,
     .revoked = link_revoked,
     .orders = link_orders,
     .quiesced = link_quiesced,
@@ -466,7 +490,7 @@ static void progress_start(struct worker_page *page)
 static titan_status member_start(struct link *l, const struct link_options *o, struct titan_error *err)
 {
     const struct member_host host = {
-        .arg = l, .say = host_say, .revoke = host_revoke, .end = host_end, .note = host_note};
+        .arg = l, .say = host_say, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
     struct member_options options = {
         .job_id = o->job_id, .worker_id = o->worker_id, .pid = getpid(), .address = l->address};
 

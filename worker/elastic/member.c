@@ -544,6 +544,10 @@ static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
     const unsigned orders = (o->go_on ? 0 : ORDER_PAUSE) | (o->checkpoint ? ORDER_CHECKPOINT | ORDER_MUST : 0);
     const struct form *f = known_form(m, o->epoch);
 
+    if (o->world > 0 && o->world <= COMM_WORLD_MAX && m->host.expect)
+        m->host.expect(m->host.arg, (int)o->world);
+    if (!f && o->epoch > m->state.seen)
+        return; /* it joins behind the pause */
     if (!f || (f == m->current && !m->state.in)) {
         refuse_stale(m, "pause", o->epoch);
         return;

@@ -1,7 +1,7 @@
 /* membership.h - what the training loop asks of the world outside: which epoch am I in, and what am I told.
  *
  * Two implementations: link.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members, one epoch).
- * A control thread behind it receives orders; the training thread calls everything here but the two callbacks and
+ * A control thread behind it receives orders; the training thread calls everything here but the callbacks and
  * progress. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 #define TITAN_WORKER_ELASTIC_MEMBERSHIP_H
@@ -85,6 +85,9 @@ struct membership_ops {
     /* Called from the control thread when the current epoch is revoked; set before the communicator opens, cleared
      * (NULL) before it closes; the clear waits for a running callback. */
     void (*on_revoke)(struct membership *m, void (*fn)(void *arg), void *arg);
+    /* Called from the control thread when the size of the epoch to come becomes known, a step or more before it forms;
+     * at once where it is known already. The clear (NULL) waits for a running callback. NULL slot: never. */
+    void (*on_next_world)(struct membership *m, void (*fn)(void *arg, int world), void *arg);
     /* Non-zero while the current epoch is revoked; for comm_ops.open. */
     const atomic_int *(*revoked)(struct membership *m);
     /* Told to pause or stop at a step boundary? Bits of ORDER_*; polled each step and agreed on in-band among the

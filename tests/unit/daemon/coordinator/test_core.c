@@ -90,6 +90,7 @@ static void test_loss_and_return(void **state)
     m = told(&b, PAUSE, 1);
     assert_non_null(m);
     assert_int_equal(m->pause->epoch, 2);
+    assert_int_equal(m->pause->world, 4);
     quiesced(&b, 1, 1, 1, 2, 9);
     quiesced(&b, 1, 1, 2, 2, 9);
     quiesced(&b, 1, 1, 4, 2, 9);

@@ -322,6 +322,9 @@ static void test_drain_swaps(void **state)
     assert_null(told(&b, PAUSE, 0));
     ready(&b, 2, 1, 4);
     assert_non_null(told(&b, PAUSE, 1));
+    m = told(&b, PAUSE, 2); /* who comes hears how many there will be */
+    assert_non_null(m);
+    assert_int_equal(m->pause->world, 2);
     quiesced(&b, 1, 1, 1, 1, 8);
     quiesced(&b, 1, 1, 2, 1, 8);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 2)->form;

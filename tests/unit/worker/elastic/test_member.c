@@ -32,7 +32,7 @@ static struct {
     int said[16], outputs; /* by kind; calls of any kind */
     struct quiesced quiesced;
     uint64_t refused_epoch, revoked, checkpoint_step;
-    int revokes, ends, notes;
+    int revokes, ends, notes, next_world;
     enum member_end why;
     char words[256];
     int64_t now;
@@ -53,6 +53,12 @@ static void host_say(void *arg, const Titan__Internal__WorkerToAgent *m)
         h.refused_epoch = m->refused->epoch;
     if (m->kind_case == SAID(CHECKPOINT))
         h.checkpoint_step = m->checkpoint->step;
+}
+
+static void host_expect(void *arg, int world)
+{
+    (void)arg;
+    h.next_world = world;
 }
 
 static void host_revoke(void *arg, uint64_t epoch)
@@ -83,7 +89,8 @@ static void host_note(void *arg, const char *sentence, const char *pairs)
 static void begin(void)
 {
     const struct member_options options = {.job_id = JOB, .worker_id = WORKER, .pid = 1, .address = "10.0.0.1:5"};
-    const struct member_host host = {.say = host_say, .revoke = host_revoke, .end = host_end, .note = host_note};
+    const struct member_host host = {
+        .say = host_say, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
 
     memset(&h, 0, sizeof h);
     h.now = 1000;
@@ -571,6 +578,31 @@ static void test_orders(void **state)
     member_close(h.m);
 }
 
+/* The size of the epoch to come is for its members and for who joins them, to whom a pause means nothing else. */
+static void test_next_world(void **state)
+{
+    (void)state;
+    Titan__Internal__PauseJob o = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    o.job_id = JOB;
+    o.epoch = 4;
+    begin();
+    o.world = 3;
+    (void)hear(0, KIND(PAUSE), &o);
+    assert_int_equal(h.next_world, 3);
+    assert_int_equal(h.notes, 0);
+    assert_int_equal(member_state(h.m)->counters.stale, 0);
+    enter(5);
+    assert_int_equal(member_orders(h.m), 0);
+    o.epoch = 5;
+    o.world = 2;
+    (void)hear(0, KIND(PAUSE), &o);
+    assert_int_equal(h.next_world, 2);
+    assert_int_equal(member_orders(h.m), ORDER_PAUSE);
+    hear_pause(0, 5, false, false); /* nobody knows */
+    assert_int_equal(h.next_world, 2);
+    member_close(h.m);
+}
+
 /* The agent dies with what it was told: the next one hears it. */
 static void test_said_again(void **state)
 {
@@ -725,12 +757,12 @@ int main(void)
 {
     const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_orders),  cmocka_unit_test(test_fencing),
-        cmocka_unit_test(test_nonsense),       cmocka_unit_test(test_view),
-        cmocka_unit_test(test_view_of_many),   cmocka_unit_test(test_revoked_on_offer),
-        cmocka_unit_test(test_orders),         cmocka_unit_test(test_said_again),
-        cmocka_unit_test(test_lease),          cmocka_unit_test(test_epoch_lease),
-        cmocka_unit_test(test_never_quiesces),
+        cmocka_unit_test(test_random_orders), cmocka_unit_test(test_fencing),
+        cmocka_unit_test(test_nonsense),      cmocka_unit_test(test_view),
+        cmocka_unit_test(test_view_of_many),  cmocka_unit_test(test_revoked_on_offer),
+        cmocka_unit_test(test_orders),        cmocka_unit_test(test_next_world),
+        cmocka_unit_test(test_said_again),    cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_epoch_lease),   cmocka_unit_test(test_never_quiesces),
     };
 
     seed = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
