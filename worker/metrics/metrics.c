@@ -4,15 +4,34 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 
-/* Of the last whole line; 0 where there is none. */
-static uint64_t last_step(int fd)
+#define WRITER_GONE_MS 500
+
+/* The writer before may be dead and still be writing: a thread that is killed in a system call comes to its end there,
+ * later, and the lock goes with the descriptor. There is none with a time limit, and a writer on another host may live
+ * on: so it is asked for often, and not for long. False: the file is not ours alone. */
+static bool wait_for_writer(int fd)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const int64_t until = clock_mono_ns() + INT64_C(1000000) * WRITER_GONE_MS;
+    bool locked;
+
+    while (!(locked = flock(fd, LOCK_EX | LOCK_NB) == 0) && clock_mono_ns() < until)
+        (void)nanosleep(&pause, NULL);
+    return locked;
+}
+
+/* Of the last whole line; 0 where there is none. cut: what is left of one behind it goes. */
+static uint64_t last_step(int fd, bool cut)
 {
     char text[4096];
     const off_t size = lseek(fd, 0, SEEK_END), from = MAX(size - (off_t)sizeof text, 0);
@@ -22,6 +41,8 @@ static uint64_t last_step(int fd)
     const char *end = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
     if (!end)
         return 0;
+    if (cut && from + (end + 1 - text) < size)
+        (void)!ftruncate(fd, from + (end + 1 - text));
     const char *before = memrchr(text, '\n', (size_t)(end - text));
     const char *line = before ? before + 1 : text;
     if (json_parse(line, (size_t)(end - line), &j, NULL) != TITAN_OK)
@@ -47,7 +68,7 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
     m->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
-    m->written = last_step(m->fd);
+    m->written = last_step(m->fd, wait_for_writer(m->fd));
     return TITAN_OK;
 }
 

@@ -1,0 +1,113 @@
+/* metrics.h: one writer after the other. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "worker/metrics/metrics.h"
+
+static char folder[] = "/tmp/titan-metrics-XXXXXX";
+
+static void write_step(struct metrics *m, uint64_t step)
+{
+    struct log log;
+    log_init(&log, "test", "%s", "");
+    metrics_step(m, &log, &(struct step_report){.step = step, .epoch = 1, .world = 1});
+}
+
+/* Writes step 1, then dies; what it has begun comes to its end later: step 2 and a part of a line. */
+static pid_t writer_that_dies(void)
+{
+    int told[2];
+    char c;
+    assert_int_equal(pipe(told), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct metrics m = {.fd = -1};
+        if (metrics_open(&m, folder, 0, 100, 100, NULL) != TITAN_OK)
+            _exit(1);
+        write_step(&m, 1);
+        if (fork() == 0) { /* has the lock too, as a thread of it that is still in a system call */
+            if (write(told[1], "x", 1) != 1 || usleep(100000) != 0)
+                _exit(1);
+            write_step(&m, 2);
+            if (write(m.fd, "{\"step\": 3", 10) != 10)
+                _exit(1);
+            _exit(0);
+        }
+        (void)pause();
+    }
+    assert_int_equal(read(told[0], &c, 1), 1);
+    (void)close(told[0]);
+    (void)close(told[1]);
+    return pid;
+}
+
+static void test_the_writer_before(void **state)
+{
+    (void)state;
+    struct metrics m = {.fd = -1};
+    struct buf text = BUF_INIT;
+    char path[PATH_MAX];
+    pid_t before = writer_that_dies();
+    (void)kill(before, SIGKILL);
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    assert_int_equal(m.written, 2);
+    write_step(&m, 3);
+    (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    const char *third = strstr(text.data, "\n{\"step\":2,");
+    assert_non_null(third);
+    assert_non_null(strstr(third + 1, "\n{\"step\":3,\"epoch\""));
+    assert_null(strstr(text.data, "{\"step\": 3"));
+    buf_free(&text);
+    metrics_close(&m);
+    (void)waitpid(before, NULL, 0);
+    (void)unlink(path);
+}
+
+/* Who is not rank 0 any more lets go. */
+static void test_handed_over(void **state)
+{
+    (void)state;
+    struct metrics a = {.fd = -1}, b = {.fd = -1};
+    assert_int_equal(metrics_open(&a, folder, 0, 100, 100, NULL), TITAN_OK);
+    write_step(&a, 7);
+    assert_int_equal(metrics_open(&a, folder, 1, 100, 100, NULL), TITAN_OK);
+    assert_int_equal(metrics_open(&b, folder, 0, 100, 100, NULL), TITAN_OK);
+    assert_int_equal(b.written, 7);
+    metrics_close(&b);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    (void)unlink(path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over)};
+    return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
+}
