@@ -118,7 +118,7 @@ static void on_report_timer(uv_timer_t *timer)
     worker_report(timer->data);
 }
 
-/* It is dead or about to be: take its last words off the socket, then report as soon as its status is known. */
+/* It is dead or about to be: take its last words off the socket; to be reported as soon as its status is known. */
 static void worker_dying(struct worker *w)
 {
     if (w->dying)
@@ -151,8 +151,12 @@ static void on_watch(uv_poll_t *handle, int status, int events)
     (void)status;
     (void)events;
     struct worker *w = handle->data;
+    int code, signal;
     (void)uv_poll_stop(handle);
     worker_dying(w);
+    /* Its threads and its memory may take long to go on a busy machine. */
+    if (worker_process_ending(&w->process, &code, &signal))
+        worker_report(w);
 }
 
 /* --- a worker's connection ------------------------------------------------------------------------------------------

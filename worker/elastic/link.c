@@ -28,6 +28,7 @@
 #include "base/frame.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/slice.h"
 #include "proto/worker_page.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/comm/comm.h"
@@ -283,6 +284,9 @@ static void link_free(struct link *l)
 static void *control_main(void *arg)
 {
     struct link *l = arg;
+    /* It has little to do, but others wait for it: for its answers to orders, and for its end, which a thread that is
+     * killed comes to only when it is run. */
+    slice_set(SLICE_SHORT_NS);
     int rc = pthread_mutex_lock(&l->page->alive);
     atomic_store(&l->page->locked, rc == 0);
     (void)enter(l);
