@@ -18,7 +18,8 @@ sim_scale_bin := $(BUILD)/tests/sim/scale/sim-scale
 sim_scale_obj := $(call obj,$(wildcard tests/sim/scale/*.c) tests/support/disk.c)
 sim_scale_wrap := agent_message_copy agent_action_copy titan__internal__form_epoch__unpack \
 	titan__internal__form_epoch__free_unpacked titan__internal__agent_job_record__free_unpacked \
-	titan__internal__coordinator_message__unpack titan__internal__agent_to_worker__unpack
+	titan__internal__coordinator_message__unpack titan__internal__agent_to_worker__unpack \
+	titan__internal__form_epoch__get_packed_size titan__internal__form_epoch__pack packed
 $(sim_scale_bin): $(sim_scale_obj) $(lib_sim) $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $(sim_scale_wrap:%=-Wl,--wrap=%) $(sim_scale_obj) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
 
