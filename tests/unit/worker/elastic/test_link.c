@@ -384,6 +384,45 @@ static void test_pause_and_stop(void **state)
     assert_string_equal(err.msg, "enough");
 }
 
+static void note_world(void *arg, int world)
+{
+    atomic_store((atomic_int *)arg, world);
+}
+
+static void say_pause(uint64_t epoch, uint32_t world)
+{
+    Titan__Internal__AgentToWorker out = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    pause_order.job_id = JOB;
+    pause_order.epoch = epoch;
+    pause_order.world = world;
+    out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    out.pause = &pause_order;
+    say(&out, -1);
+}
+
+/* How many there will be is told as soon as it is known, and to who asks later. */
+static void test_next_world(void **state)
+{
+    (void)state;
+    atomic_int seen = 0, later = 0;
+    (void)answer_the_call();
+    (void)hear(); /* ready */
+    f.m->ops->on_next_world(f.m, note_world, &seen);
+    assert_int_equal(atomic_load(&seen), 0);
+    say_pause(3, 5); /* of an epoch that it is to join behind */
+    EVENTUALLY(atomic_load(&seen) == 5);
+    f.m->ops->on_next_world(f.m, note_world, &later);
+    assert_int_equal(atomic_load(&later), 5);
+    f.m->ops->on_next_world(f.m, NULL, NULL);
+    say_form(1, 2, 1, -1);
+    struct epoch_view view;
+    assert_int_equal(f.m->ops->next(f.m, &view, NULL), TITAN_OK);
+    say_pause(1, 7);
+    EVENTUALLY(f.m->ops->orders(f.m) == 1);
+    assert_int_equal(atomic_load(&later), 5);
+}
+
 /* The agent goes away and another comes: hello says where we are, what it may not know is said again, in order. */
 static void test_another_agent(void **state)
 {
@@ -573,6 +612,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_revoke, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revoked_on_offer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pause_and_stop, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_next_world, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_agent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failing, setup, teardown),
