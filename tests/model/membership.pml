@@ -7,7 +7,11 @@
  * delivered at any time, in any order, or never. Time is abstract, and one order of events stands for the time limits:
  * the coordinator waits longer than the lease of anyone it cannot reach, which runs from their last contact. Who hears
  * whom at which moment does not matter for safety: here an agent may delegate although it hears the coordinator (the
- * code does not, so as not to disturb) and may be counted on although it does not hear. */
+ * code does not, so as not to disturb) and may be counted on although it does not hear.
+ *
+ * Whoever was not there when an epoch was decided is out of the coordinator's books: its worker is stopped when it comes
+ * back. Here it keeps what it holds unless the run has gone on without that (the code starts another worker, which
+ * holds nothing). */
 #ifndef N
 #define N 4
 #endif
@@ -19,6 +23,9 @@
 #endif
 #ifndef COARSE
 #define COARSE 0 /* fewer orders of events, for larger clusters */
+#endif
+#ifndef LATER
+#define LATER 0 /* the history begins when epoch 2 is decided without the last agent, and the first has accepted it */
 #endif
 /* Rules; each can be left out, which must be found. */
 #ifndef QUORUM
@@ -42,23 +49,36 @@
 #ifndef VOID
 #define VOID 1 /* epochs the run has gone on without are over, also for who was in them */
 #endif
+#ifndef TOLD
+#define TOLD 1 /* who is out of the books counts as gone when its agent says so, not when it is back */
+#endif
+#ifndef LEAVERS
+#define LEAVERS 1 /* who holds the state and is not in the new epoch is heard for it as well */
+#endif
 #define ALL ((1 << N) - 1)
+/* Numbers: one more for the coordinator, a multiple of these for delegates and for epochs that were waited for. */
+#define DELEGATE_STEP 8
+#define WAITED_STEP 64
+#define NEXT(number, step) (((number) / (step) + 1) * (step))
+#define MAX(a, b) ((a) > (b) -> (a) : (b))
 #define HAS(mask, i) (((mask) >> (i)) & 1)
 
 /* --- epochs ever proposed; id 0 is none --- */
 byte next_id = 2;
 byte number[IDS + 1];
 byte mask[IDS + 1];
+byte leavers[IDS + 1];
 bool delegated[IDS + 1];
-byte root[IDS + 1];   /* number of the coordinator's epoch it stems from */
-bool waited[IDS + 1]; /* formed after waiting for leases */
+byte from[IDS + 1]; /* a delegate's: the epoch it is shrunk from ... */
+byte yes[IDS + 1];  /* ... and who has promised it */
 bool trained[IDS + 1];
-byte tip = 1; /* the epoch that trained last */
+byte tip = 1; /* the epoch that trained last, or that the run goes on from: who waited for the leases may have to */
 
 /* --- agents --- */
-byte accepted[N];  /* id; kept on disk: a promise and an acceptance are the same */
-byte seen[N];      /* highest number accepted, kept on disk */
-byte least[N];     /* lower numbers are over, a coordinator said */
+byte accepted[N];  /* id; kept on disk, as are the promise and its number */
+byte promised[N];  /* id */
+byte seen[N];      /* highest number accepted or promised */
+byte least[N];     /* orders of lower numbers were in a stream that is over */
 byte held[N];      /* id its worker's state is of */
 int must[N];       /* bit m: a set of members m of which a decision needs more than half (its base, and what it accepted since) */
 bool cut[N];       /* on the other side than the coordinator */
@@ -66,10 +86,12 @@ bool lease[N];     /* may train, and take part in delegation */
 
 /* --- the coordinator's store, and its view --- */
 byte last_number = 1, last_id = 1;
-byte void_below = 0; /* delegated epochs that stem from lower numbers are over: it went on without them */
+byte void_below = 0; /* epochs of lower numbers are over: it went on without them */
 byte base = 1;     /* newest id it knows to have made a step */
 int needs = 0;     /* as must[] */
-byte view = 0;     /* agents it counts on */
+byte view = 0;     /* agents it hears */
+byte said = 0;     /* those it has heard a hello of that it has not answered yet */
+byte gone = 0;     /* those it has decided without: out of its books, and perhaps alive */
 byte broken = 0;   /* links, so far */
 
 inline count(m, n)
@@ -78,6 +100,24 @@ inline count(m, n)
     for (k : 0 .. N - 1) {
         n = n + HAS(m, k);
     }
+}
+
+/* enough = m_ is more than half of each of the sets */
+inline majority_of(sets, m_)
+{
+    enough = true;
+    for (k : 1 .. ALL) {
+        if
+        :: ((sets) >> k) & 1 ->
+            n = 0; total = 0;
+            for (j : 0 .. N - 1) {
+                n = n + HAS((m_) & k, j); total = total + HAS(k, j)
+            }
+            enough = enough && 2 * n > total
+        :: else
+        fi
+    }
+    n = 0
 }
 
 /* --- training ---
@@ -90,11 +130,11 @@ inline clear()
 inline train(id)
 {
     ready = id > 0 && id < next_id;
-    carries = false; /* a member holds what trained last */
+    carries = false; /* somebody in it holds what trained last */
     cuts = 0;
     for (i : 0 .. N - 1) {
         if
-        :: ready && HAS(mask[id], i) ->
+        :: ready && HAS(mask[id] | leavers[id], i) ->
             ready = accepted[i] == id && (lease[i] || !PAUSE);
             carries = carries || held[i] == tip;
             cuts = cuts | (1 << cut[i])
@@ -105,7 +145,7 @@ inline train(id)
     if
     :: ready ->
         /* one line of epochs: none goes on from a state that another has left behind */
-        assert(carries || waited[id]);
+        assert(carries);
         assert(!trained[id]);
         for (i : 1 .. IDS) {
             assert(i == id || !trained[i] || number[i] != number[id])
@@ -115,6 +155,7 @@ inline train(id)
         for (i : 0 .. N - 1) {
             if
             :: HAS(mask[id], i) -> held[i] = id; must[i] = 1 << mask[id]
+            :: HAS(leavers[id], i) -> held[i] = 0; accepted[i] = 0; must[i] = 1 << mask[id]
             :: else
             fi
         }
@@ -129,13 +170,23 @@ active proctype cluster()
     byte cuts;
 
     d_step {
-        number[1] = 1; root[1] = 1; mask[1] = ALL; trained[1] = true;
+        number[1] = 1; mask[1] = ALL; trained[1] = true;
         needs = 1 << ALL;
         view = ALL;
         for (i : 0 .. N - 1) {
             accepted[i] = 1; seen[i] = 1; held[i] = 1; must[i] = 1 << ALL;
             lease[i] = true;
         }
+        if
+        :: LATER ->
+            broken = 1;
+            number[2] = 2; mask[2] = ALL & ~(1 << (N - 1));
+            next_id = 3; last_id = 2; last_number = 2;
+            needs = needs | (1 << mask[2]);
+            view = mask[2]; gone = ALL & ~mask[2];
+            accepted[0] = 2; seen[0] = 2; must[0] = must[0] | (1 << mask[2])
+        :: else
+        fi;
         clear()
     }
 end:
@@ -157,8 +208,8 @@ end:
         for (i : 0 .. N - 1) {
             view = view & ~(cut[i] << i)
         }
-        clear() }
-    :: atomic { !COARSE; select(i : 0 .. N - 1); view = view & ~(cut[i] << i); clear() }
+        said = said & view; clear() }
+    :: atomic { !COARSE; select(i : 0 .. N - 1); view = view & ~(cut[i] << i); said = said & view; clear() }
     :: atomic { COARSE;
         for (i : 0 .. N - 1) {
             lease[i] = lease[i] && !cut[i]
@@ -171,31 +222,44 @@ end:
         if
         :: !cut[i] && !HAS(view, i) ->
             id = accepted[i];
+            last_number = MAX(last_number, seen[i]);
             if
-            :: VOID && root[id] < void_below ->
-                last_number = (number[id] > last_number -> number[id] : last_number);
-                accepted[i] = 0
-            :: else ->
-            if
-            :: HELLO && delegated[id] && number[id] >= number[base] && id != base ->
+            :: HELLO && delegated[id] && number[id] > number[last_id] ->
                 needs = needs | (1 << mask[id]);
-                last_number = (number[id] > last_number -> number[id] : last_number);
+                last_id = id;
                 if
                 :: held[i] == id -> base = id
                 :: else
                 fi
             :: else
-            fi
             fi;
+            view = view | (1 << i);
+            if
+            :: COARSE && !HAS(gone, i) -> least[i] = last_number; lease[i] = true
+            :: else -> said = said | (1 << i)
+            fi
+        :: else
+        fi; clear() }
+    /* ... and is answered: whose worker is out of the books stops it */
+    :: atomic { select(i : 0 .. N - 1);
+        if
+        :: !cut[i] && HAS(view & said, i) ->
+            if
+            :: VOID && HAS(gone, i) -> accepted[i] = 0; held[i] = (number[held[i]] < void_below -> 0 : held[i])
+            :: else
+            fi;
+            gone = gone & ~(1 << i); said = said & ~(1 << i);
             least[i] = last_number;
-            view = view | (1 << i); lease[i] = true
+            lease[i] = true
         :: else
         fi; clear() }
 
-    /* --- the coordinator hears of a step: that epoch is the base, earlier ones do not matter any more --- */
+    /* --- the coordinator hears of a step: that epoch is the base, earlier ones do not matter any more.
+     * Not so of one that it has gone on without, or of a delegate's that it was not told of --- */
     :: atomic { select(i : 0 .. N - 1);
         if
-        :: HAS(view, i) && held[i] != base && number[held[i]] > number[base] && trained[held[i]] ->
+        :: HAS(view, i) && number[held[i]] > number[base] && trained[held[i]] &&
+           (!VOID || number[held[i]] >= void_below) && (HELLO || !delegated[held[i]]) ->
             base = held[i];
             needs = 1 << mask[base];
             for (k : 1 .. IDS) {
@@ -211,31 +275,47 @@ end:
     :: atomic { view != 0 && next_id <= IDS ->
         enough = true;
         ready = true; /* leases of all it cannot reach are over */
+        cuts = (TOLD -> view & ~gone : view); /* of whom it knows */
         for (m : 1 .. ALL) {
             if
             :: (needs >> m) & 1 ->
-                count(m & ~view, n);
+                count(m & ~cuts, n);
                 count(m, total);
                 enough = enough && 2 * n <= total
             :: else
             fi
         }
         for (i : 0 .. N - 1) {
-            ready = ready && (HAS(view, i) || !lease[i])
+            ready = ready && (HAS(cuts, i) || !lease[i]);
+            if /* what it goes on from: the newest that anybody holds whom it counts on */
+            :: HAS(view & ~gone, i) && number[held[i]] > number[id] -> id = held[i]
+            :: else
+            fi
         }
         if
         :: enough || (ready || !LEASE) || !QUORUM ->
             if
-            :: m = view                       /* some of them may join again */
-            :: m = view & mask[base]
+            :: m = view & ~gone               /* some of them may join again */
+            :: m = view & ~gone & mask[last_id]
+            :: m = view & ~gone & mask[base]
             fi;
             if
             :: m != 0 && m != mask[last_id] ->
-                last_number = last_number + (enough -> 1 : 1 + IDS); /* room for what delegates may have used */
-                number[next_id] = last_number; mask[next_id] = m; waited[next_id] = !enough && ready;
-                delegated[next_id] = false; root[next_id] = last_number;
-                void_below = (enough -> void_below : last_number);
+                last_number = (enough -> last_number + 1 : NEXT(last_number, WAITED_STEP));
+                number[next_id] = last_number; mask[next_id] = m; delegated[next_id] = false;
+                for (i : 0 .. N - 1) {
+                    if
+                    :: LEAVERS && HAS(view & ~gone & ~m, i) && held[i] == id ->
+                        leavers[next_id] = leavers[next_id] | (1 << i)
+                    :: else
+                    fi
+                }
+                if
+                :: !enough && ready -> void_below = last_number; tip = id
+                :: else
+                fi;
                 needs = needs | (1 << m);
+                gone = gone | (ALL & ~view);
                 last_id = next_id; next_id++
             :: else
             fi
@@ -245,7 +325,8 @@ end:
     /* --- FormEpoch arrives, late or not --- */
     :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
         if
-        :: id < next_id && !delegated[id] && HAS(mask[id], i) && number[id] > seen[i] && number[id] >= least[i] ->
+        :: id < next_id && !delegated[id] && HAS(mask[id] | leavers[id], i) && number[id] > seen[i] &&
+           number[id] >= least[i] ->
             accepted[i] = id; seen[i] = number[id];
             must[i] = must[i] | (1 << mask[id])
         :: else
@@ -254,37 +335,48 @@ end:
     /* --- a delegate proposes, and promises itself --- */
     :: atomic { next_id <= IDS ->
         select(i : 0 .. N - 1); select(m : 1 .. ALL);
+        id = accepted[i];
         if
-        :: accepted[i] != 0 && lease[i] && HAS(m, i) && (m & ~mask[held[i]]) == 0 && m != mask[accepted[i]] ->
-            enough = true;
-            for (k : 1 .. ALL) {
-                if
-                :: (must[i] >> k) & 1 ->
-                    n = 0; total = 0;
-                    for (j : 0 .. N - 1) {
-                        enough = enough && (!HAS(m, j) || cut[j] == cut[i]);
-                        n = n + HAS(m & k, j); total = total + HAS(k, j)
-                    }
-                    enough = enough && 2 * n > total
-                :: else
-                fi
+        :: id != 0 && held[i] != 0 && lease[i] && HAS(m, i) && (m & ~mask[id]) == 0 && m != mask[id] ->
+            majority_of(must[i], m);
+            for (j : 0 .. N - 1) {
+                enough = enough && (!HAS(m, j) || cut[j] == cut[i]);
+                n = MAX(n, (HAS(m, j) -> seen[j] : 0))
             }
             if
             :: enough || (!MAJORITY && m == (1 << i)) ->
-                number[next_id] = (least[i] > seen[i] -> least[i] : seen[i]) + 1; mask[next_id] = m; delegated[next_id] = true;
-                root[next_id] = root[accepted[i]];
-                accepted[i] = next_id; seen[i] = number[next_id]; must[i] = must[i] | (1 << m);
+                if
+                :: n > seen[i]          /* they have told it */
+                :: true -> n = seen[i]
+                fi;
+                number[next_id] = NEXT(n, DELEGATE_STEP); mask[next_id] = m; delegated[next_id] = true;
+                from[next_id] = id; yes[next_id] = 1 << i;
+                promised[i] = next_id; seen[i] = number[next_id];
                 next_id++
             :: else
             fi
         :: else
         fi; clear() }
-    /* another promises */
+    /* another promises: it is shrunk from nothing older, and more than half of what counts for this one, too */
     :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
         if
-        :: id < next_id && delegated[id] && accepted[i] != 0 && lease[i] && HAS(mask[id], i) &&
-           ((number[id] > seen[i] && number[id] > least[i]) || (!FENCE && accepted[i] != id)) ->
-            accepted[i] = id; seen[i] = number[id]; must[i] = must[i] | (1 << mask[id])
+        :: id < next_id && delegated[id] && HAS(mask[id] & ~yes[id], i) && accepted[i] != 0 && lease[i] &&
+           number[from[id]] >= number[accepted[i]] && (mask[id] & ~mask[accepted[i]]) == 0 &&
+           (number[id] > seen[i] || !FENCE) ->
+            majority_of(must[i], mask[id]);
+            if
+            :: enough -> promised[i] = id; seen[i] = number[id]; yes[id] = yes[id] | (1 << i)
+            :: else
+            fi
+        :: else
+        fi; clear() }
+    /* all have, and one is told so; it may have promised a higher one since */
+    :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
+        if
+        :: id < next_id && delegated[id] && yes[id] == mask[id] && HAS(mask[id], i) && accepted[i] != id &&
+           accepted[i] != 0 &&
+           ((promised[i] == id && seen[i] == number[id]) || !FENCE) ->
+            accepted[i] = id; must[i] = must[i] | (1 << mask[id])
         :: else
         fi; clear() }
 
