@@ -25,7 +25,9 @@
 #define COARSE 0 /* fewer orders of events, for larger clusters */
 #endif
 #ifndef LATER
-#define LATER 0 /* the history begins when epoch 2 is decided without the last agent, and the first has accepted it */
+/* The history begins: 1 = when epoch 2 is decided without the last agent, and the first has accepted it; 2 = when all but
+ * the first have trained in a delegate's epoch 2, which the coordinator has not heard of. */
+#define LATER 0
 #endif
 /* Rules; each can be left out, which must be found. */
 #ifndef QUORUM
@@ -178,7 +180,16 @@ active proctype cluster()
             lease[i] = true;
         }
         if
-        :: LATER ->
+        :: LATER == 2 ->
+            broken = 1;
+            number[2] = DELEGATE_STEP; mask[2] = ALL & ~1; delegated[2] = true;
+            from[2] = 1; yes[2] = mask[2]; trained[2] = true; tip = 2;
+            next_id = 3; view = 1;
+            for (i : 1 .. N - 1) {
+                accepted[i] = 2; promised[i] = 2; seen[i] = number[2]; held[i] = 2; must[i] = 1 << mask[2];
+                cut[i] = true
+            }
+        :: LATER == 1 ->
             broken = 1;
             number[2] = 2; mask[2] = ALL & ~(1 << (N - 1));
             next_id = 3; last_id = 2; last_number = 2;

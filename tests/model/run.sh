@@ -54,6 +54,7 @@ random() { # NAME WANTED SECONDS SEEDS DEFINES...
 
 size=(-DN="${N:-3}" -DIDS="${IDS:-3}" -DCUTS="${CUTS:-2}")
 later=(-DN=3 -DIDS=4 -DCUTS=2 -DCOARSE=1 -DLATER=1)
+unheard=(-DN=4 -DIDS=4 -DCUTS=2 -DCOARSE=1 -DLATER=2)
 larger=(-DN=4 -DIDS=4 -DCUTS=2 -DCOARSE=1)
 for rule in QUORUM LEASE PAUSE MAJORITY FENCE VOID; do
     every "without $rule" violation "${size[@]}" "-D$rule=0"
@@ -61,12 +62,13 @@ done
 for rule in TOLD LEAVERS; do
     every "without $rule, later" violation "${later[@]}" "-D$rule=0"
 done
+every "without HELLO, 4 agents, unheard" violation "${unheard[@]}" -DHELLO=0
 every "${N:-3} agents, coarse, links break once" none -DN="${N:-3}" -DIDS="${IDS:-3}" -DCUTS=1 -DCOARSE=1
 every "3 agents, later" none "${later[@]}"
 if [ "${1:-quick}" != quick ]; then
     every "${N:-3} agents, coarse" none "${size[@]}" -DCOARSE=1
     every "${N:-3} agents" none "${size[@]}"
-    random "without HELLO, 4 agents" violation 120 "2 1 3 4 5 6" "${larger[@]}" -DHELLO=0
+    random "4 agents, unheard, random" none "${SECONDS_EACH:-60}" "2 3 5" "${unheard[@]}"
     random "4 agents, random" none "${SECONDS_EACH:-60}" "2 3 5" "${larger[@]}"
     random "5 agents, random" none "${SECONDS_EACH:-60}" "2 3 5" -DN=5 -DIDS=4 -DCUTS=2 -DCOARSE=1
 fi
