@@ -107,7 +107,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     if (j->epoch_state == EPOCH_RUNNING)
         say_epoch_move(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
-    if (j->source_epoch == j->status.epoch && !j->origin_known && j->resume_step + 1 < j->status.step) {
+    if (j->source_epoch && !j->origin_known && j->resume_step + 1 < j->status.step) {
         job_falls_back(j, j->resume_step); /* its state was an older one, and nobody could say so any more */
         say_job_update(c, j);
     }
