@@ -190,22 +190,32 @@ static bool promised(const uint64_t *workers, int n, uint64_t job, uint64_t epoc
     return c && c->sealed && (epoch == newest || holders == c->world);
 }
 
+static bool names(const struct epoch *e, uint64_t worker)
+{
+    uint32_t i = 0;
+    while (i < e->world_size + e->leavers && e->workers[i] != worker)
+        i++;
+    return i < e->world_size + e->leavers;
+}
+
 /* Who held all of the newest step between them is named by the next epoch, as members or leavers, as far as they are
- * there: nobody's part is dropped. */
+ * there: nobody's part is dropped. One that is named and has died since it was is there for all that could be known. */
 void must_include(const struct epoch *e)
 {
     const struct ledger *l = &S->ledgers[e->job_id];
-    uint64_t there[SIM_RANKS], named[SIM_RANKS];
+    uint64_t there[SIM_WORKERS], named[SIM_RANKS];
     int n_there = 0, n_named = 0;
     bool whole = false, kept = false; /* in memory, with all who live; with who is in the epoch */
-    for (uint64_t i = 1; i <= S->image.last_worker && n_there < SIM_RANKS; i++) {
+    for (uint64_t i = 1; i <= S->image.last_worker; i++) {
         const struct image_worker *w = &S->image.workers[i];
-        if (w->w.job_id == e->job_id && w->w.state == WORKER_READY && S->procs[i].alive && S->procs[i].comm == 0)
+        if (w->w.job_id != e->job_id || w->w.state != WORKER_READY)
+            continue;
+        const bool is_named = names(e, i);
+        if (is_named)
+            named[n_named++] = i;
+        if (is_named || (S->procs[i].alive && S->procs[i].comm == 0))
             there[n_there++] = i;
     }
-    for (uint32_t i = 0; i < e->world_size + e->leavers; i++)
-        if (S->procs[e->workers[i]].alive)
-            named[n_named++] = e->workers[i];
     for (size_t i = 1; i < S->n_numbers[e->job_id]; i++) {
         uint64_t epoch = S->numbers[e->job_id][i];
         struct holding found, all;
