@@ -161,23 +161,31 @@ static bool holds_unheard(struct jobrec *j, const struct workrec *w)
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_seat(j, w) && quorum_knows(j, w->id);
 }
 
-/* All of those have been heard; they are waited for no longer than the members, if they can be reached. */
-static bool others_heard(const struct core *c, struct jobrec *j)
+static bool others_heard(struct jobrec *j, bool *ret_reachable)
 {
-    bool heard = true, reachable = false;
+    bool heard = true;
+    *ret_reachable = false;
     for (size_t i = 0; i < j->n_workers; i++)
         if (holds_unheard(j, j->workers[i])) {
             heard = false;
-            reachable |= j->workers[i]->node->session != 0;
+            *ret_reachable |= j->workers[i]->node->session != 0;
         }
-    if (reachable && j->epoch_deadline == INT64_MAX)
-        j->epoch_deadline = c->now.mono_ms + quiesce_limit(c, j);
     return heard;
+}
+
+/* Members have left the epoch, and others who hold its state have been heard. Whoever is back and is neither is waited
+ * for no longer than the members were. */
+static bool all_heard(const struct core *c, struct jobrec *j)
+{
+    bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
+    if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->epoch_deadline == INT64_MAX)
+        j->epoch_deadline = c->now.mono_ms + quiesce_limit(c, j);
+    return quiet && heard;
 }
 
 void epoch_try_form(struct core *c, struct jobrec *j)
 {
-    if (c->behind || !all_quiet(j) || !others_heard(c, j))
+    if (c->behind || !all_heard(c, j))
         return;
     j->epoch_deadline = INT64_MAX;
     if (!j->recovery.quiet)
