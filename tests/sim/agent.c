@@ -357,10 +357,26 @@ static void start(int h, uint64_t worker, const Titan__Internal__StartWorkers *m
     CORE(h, agent_core_started, worker, 1000 + (int64_t)worker);
 }
 
+static void on_promised(const struct ev *e)
+{
+    host_agent_kill((int)e->a, (usec)e->b);
+}
+
+/* Whoever is armed for it goes when the promise is on its way, before it can have accepted anything. */
+static void kill_at_promise(int h)
+{
+    static const struct handler kill = {"killed behind a promise", on_promised, TARGET_WORLD};
+    if (S->kill_at_promise)
+        (void)at(S->now, &kill, (uint64_t)h, (uint64_t)S->kill_at_promise);
+    S->kill_at_promise = 0;
+}
+
 static void send_to_peer(int h, const char *to, const Titan__Internal__PeerMessage *m)
 {
-    if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE && m->promise->granted && m->job_id <= SIM_JOBS)
+    if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE && m->promise->granted && m->job_id <= SIM_JOBS) {
         S->hosts[h].promised[m->job_id] = MAX(S->hosts[h].promised[m->job_id], m->promise->epoch);
+        kill_at_promise(h);
+    }
     int other = -1, port = 0;
     if (sscanf(to, "n%d:%d", &other, &port) == 2 && other >= 0 && other < S->plan->nodes)
         net_peer(h, other, &m->base);

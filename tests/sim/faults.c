@@ -232,8 +232,11 @@ static void strike(const struct fault *f)
     case FAULT_STARTS_FAIL:
         S->hosts[n].starts_fail_until = S->now + f->lasts;
         break;
-    case FAULT_AGENT_KILL:
-        host_agent_kill(n, f->lasts);
+    case FAULT_AGENT_KILL: /* half of them behind the next promise that any agent gives */
+        if (f->pick2 % 2)
+            S->kill_at_promise = f->lasts;
+        else
+            host_agent_kill(n, f->lasts);
         break;
     case FAULT_AGENT_STOP:
         host_agent_stop(n, f->lasts);

@@ -589,6 +589,7 @@ struct sim {
     int n_comms;
     uint64_t ckpt_numbers;
     uint32_t kill_at_agree, kill_at_seal; /* armed: whom to kill at the next such barrier; 0 = not */
+    usec kill_at_promise;                 /* armed: how long the next agent that gives a promise is away; 0 = not */
     bool leases;                          /* the coordinator gives them: runs on the far side of a cut stop */
     struct told told[SIM_JOBS + 1][SIM_EPOCHS];
     uint64_t numbers[SIM_JOBS + 1][SIM_EPOCHS]; /* of epochs, by slot */
