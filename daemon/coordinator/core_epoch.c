@@ -148,6 +148,8 @@ static bool all_quiet(const struct jobrec *j)
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         const struct workrec *w = j->seats[i].worker;
         bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of a delegated one: on their way here */
+        if (w && w->missing) /* it has ended; whether it had finished comes right behind the hello */
+            return false;
         if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->seats[i].finished)
             return false;
     }
