@@ -79,6 +79,35 @@ static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_su
     return world ? world : place_world(j, all);
 }
 
+struct place {
+    struct workrec *worker;
+    uint32_t at;
+};
+
+static int earlier_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    uint32_t m = x->worker->node->first, n = y->worker->node->first;
+    return m != n ? (m > n) - (m < n) : (x->at > y->at) - (x->at < y->at);
+}
+
+/* Who shares a node is next to each other: at one distance from rank to keeper as many as can be have theirs on another
+ * node (worker/elastic/buddy.h), and the innermost axes of the mesh stay within nodes. Else all keep their order. */
+static void group_by_node(struct workrec **members, uint32_t n)
+{
+    _cleanup_free_ struct place *places = core_alloc((n + 1) * sizeof(*places));
+    for (uint32_t i = 0; i < n; i++)
+        members[i]->node->first = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        struct noderec *node = members[i]->node;
+        node->first = MIN(node->first, i);
+        places[i] = (struct place){.worker = members[i], .at = i};
+    }
+    qsort(places, n, sizeof(*places), earlier_place);
+    for (uint32_t i = 0; i < n; i++)
+        members[i] = places[i].worker;
+}
+
 /* The members, then the leavers. */
 static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *leavers,
                       uint32_t n_leavers)
@@ -212,6 +241,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         if (job_final(j))
             return;
     }
+    group_by_node(members, world);
     form(c, j, members, world);
 }
 

@@ -48,6 +48,7 @@ struct noderec {
     int64_t said_mono; /* a refusal was told of */
     uint64_t round;    /* in which it was told something, see tell_seats */
     uint32_t mine;     /* workers of the job that is being placed */
+    uint32_t first;    /* of the members of the epoch that is being formed, the first on it */
 };
 
 struct workrec {

@@ -321,6 +321,31 @@ static void test_order_to_form_is_one(void **state)
     close_bench(&b);
 }
 
+/* Whoever joins gets its rank beside those of its node, so that a keeper at one distance for all is on another node. */
+static void test_ranks_of_a_node_are_neighbours(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    submit(&b, 1, 2, 4);
+    for (uint64_t w = 1; w <= 4; w++)
+        ready(&b, w <= 2 ? 1 : 2, 1, w);
+    progress(&b, 1, 1, 1, 1, 7);
+    exited(&b, 1, 1, 1, -1, "");
+    for (uint64_t w = 2; w <= 4; w++)
+        quiesced(&b, w <= 2 ? 1 : 2, 1, w, 1, 7);
+    assert_members(told(&b, FORM, 1)->form, 3, 2, 3, 4);
+    progress(&b, 1, 1, 2, 2, 8);
+    tick(&b, 250);
+    ready(&b, 1, 1, 5);
+    for (uint64_t w = 2; w <= 4; w++)
+        quiesced(&b, w <= 2 ? 1 : 2, 1, w, 2, 8);
+    assert_members(told(&b, FORM, 2)->form, 4, 2, 5, 3, 4);
+    close_bench(&b);
+}
+
 static void test_messages_say_the_term(void **state)
 {
     (void)state;
@@ -844,6 +869,7 @@ int main(void)
         cmocka_unit_test(test_metrics_of_who_died),
         cmocka_unit_test(test_time_to_form),
         cmocka_unit_test(test_order_to_form_is_one),
+        cmocka_unit_test(test_ranks_of_a_node_are_neighbours),
         cmocka_unit_test(test_messages_say_the_term),
         cmocka_unit_test(test_laggard_is_excluded),
         cmocka_unit_test(test_hang),
