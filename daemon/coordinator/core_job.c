@@ -286,7 +286,7 @@ void job_advance(struct core *c, struct jobrec *j)
                 epoch_revoke(c, j, any_lost(c, j) ? "a worker is lost" : "a member left the epoch");
             }
             bool last_saved = j->n_ckpts && j->ckpts[0].step >= j->spec.steps;
-            if (!j->finishing && j->epoch_state == EPOCH_REVOKED && last_saved) {
+            if (!j->finishing && epoch_leaving(j) && last_saved) {
                 begin_finishing(c, j);
                 if (j->n_workers == 0)
                     end_job(c, j, JOB_COMPLETED, "");
