@@ -192,6 +192,7 @@ static bool holds_unheard(struct jobrec *j, const struct workrec *w)
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_seat(j, w) && quorum_knows(j, w->id);
 }
 
+/* All of those have been heard; ret_reachable: one that has not can be. */
 static bool others_heard(struct jobrec *j, bool *ret_reachable)
 {
     bool heard = true;
