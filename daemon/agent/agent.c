@@ -36,6 +36,7 @@
 #define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first hello */
 #define CLOSE_POLL_MS 2
 #define RECORD_AGAIN_MS 200
+#define LOGS_AHEAD 64 /* chunks and other messages that wait to go out, before more of workers' logs is read */
 
 /* The shared-memory segment of a job's newest epoch. */
 struct segment {
@@ -239,7 +240,8 @@ static bool on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data
     message.term = agent_core_term(a->core);
     message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG;
     message.log = (Titan__Internal__AgentLogChunk *)chunk;
-    return agent_core_welcome(a->core) && session_send(a->session, &message);
+    return agent_core_welcome(a->core) && session_queued(a->session) < LOGS_AHEAD &&
+           session_send(a->session, &message) == TITAN_OK;
 }
 
 static uint64_t memory_bytes(void)
@@ -424,10 +426,10 @@ static void expire(struct agent *a, const Titan__Internal__CheckpointCommitted *
         free(e);
 }
 
-/* Everything but a full queue is the other side's to repeat: when the session breaks, the core sends again. */
+/* What a stream that is over does not take is sent again in the next session. */
 static void send_out(struct agent *a, const Titan__Internal__AgentMessage *m)
 {
-    if (!session_send(a->session, m) && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
+    if (session_send(a->session, m) == TITAN_EAGAIN && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
         session_end(a->session, "the coordinator reads too slowly");
 }
 

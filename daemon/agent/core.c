@@ -11,7 +11,7 @@
 #include "daemon/agent/core_internal.h"
 
 #define KEEP_MS 5000  /* how long a sent report may have to be sent again */
-#define KEEP_MAX 4096 /* reports */
+#define KEEP_MAX 4096 /* reports; fewer than a stream's queue takes (proto/rpc/client.h) */
 #define BEAT_MS 200   /* of a coordinator that does not say */
 #define AWAY_MS 1000
 #define DEAF_MS 10000 /* beats without an answer, from a coordinator that has answered: another session */
@@ -537,24 +537,22 @@ static void on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restore
     hello_send(c, MAX(restored_term, UINT64_C(1)), out);
 }
 
-static const agent_message *ended_report(const struct agent_core *c, uint64_t worker_id)
+/* An order about a worker that has ended is answered with how. Whoever does not hear that gives the order again, so it
+ * is not kept to be said in the next session: there it would be said once more for every order there has been. */
+static bool say_ended(struct agent_core *c, uint64_t worker_id, struct agent_actions *out)
 {
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
-        if (c->ended[i].worker_id == worker_id)
-            return c->ended[i].report;
-    return NULL;
+        if (c->ended[i].worker_id == worker_id) {
+            agent_send(c, c->ended[i].report, out);
+            return true;
+        }
+    return false;
 }
 
-static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *m, int64_t now,
-                     struct agent_actions *out)
+static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *m, struct agent_actions *out)
 {
     for (size_t i = 0; i < m->n_worker_ids && !c->draining; i++) {
-        const agent_message *ended = ended_report(c, m->worker_ids[i]);
-        if (ended) { /* the order was sent again by who did not know yet */
-            agent_report(c, (agent_message *)ended, now, out);
-            continue;
-        }
-        if (agent_worker_of(c, m->worker_ids[i]))
+        if (say_ended(c, m->worker_ids[i], out) || agent_worker_of(c, m->worker_ids[i]))
             continue;
         Titan__Internal__StartWorkers one = *m;
         uint64_t id = m->worker_ids[i];
@@ -640,13 +638,10 @@ static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct 
     tell_job(c, m->job_id, &order, out);
 }
 
-static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, int64_t now, struct agent_actions *out)
+static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
 {
-    for (size_t i = 0; i < m->n_worker_ids; i++) {
-        const agent_message *ended = ended_report(c, m->worker_ids[i]);
-        if (ended) /* who sends this does not know yet */
-            agent_report(c, (agent_message *)ended, now, out);
-    }
+    for (size_t i = 0; i < m->n_worker_ids; i++)
+        (void)say_ended(c, m->worker_ids[i], out);
     for (struct aworker *w = c->workers; w; w = w->next) {
         bool named = m->n_worker_ids == 0;
         for (size_t i = 0; i < m->n_worker_ids && !named; i++)
@@ -684,7 +679,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         return;
     switch (m->kind_case) {
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
-        on_start(c, m->start, now, out);
+        on_start(c, m->start, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
         if (stale(c, now))
@@ -699,7 +694,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         on_pause(c, m->pause, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
-        on_stop(c, m->stop, now, out);
+        on_stop(c, m->stop, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER:
         on_beat_answer(c, m->beat_answer, now, out);

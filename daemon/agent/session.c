@@ -32,9 +32,14 @@ struct session {
 
 static void session_try(struct session *s);
 
-bool session_send(struct session *s, const Titan__Internal__AgentMessage *message)
+titan_status session_send(struct session *s, const Titan__Internal__AgentMessage *message)
 {
-    return s->stream && rpc_stream_send(s->stream, &message->base) == TITAN_OK;
+    return s->stream ? rpc_stream_send(s->stream, &message->base) : TITAN_ECANCELLED;
+}
+
+size_t session_queued(const struct session *s)
+{
+    return s->stream ? rpc_stream_queued(s->stream) : 0;
 }
 
 void session_settled(struct session *s)

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "proto/rpc/common.h"
 
-enum { SEND_QUEUE = 1024 };
+enum { SEND_QUEUE = 8192 };
 
 struct message {
     struct message *next;
@@ -364,6 +364,11 @@ titan_status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *
     stream->out_n++;
     stream_pump(stream);
     return TITAN_OK;
+}
+
+size_t rpc_stream_queued(const struct rpc_stream *stream)
+{
+    return stream->out_n;
 }
 
 void rpc_stream_close_send(struct rpc_stream *stream)

@@ -37,8 +37,9 @@ titan_status rpc_client_stream(struct rpc_client *client, const char *path, cons
                                bool half_close, const ProtobufCMessageDescriptor *reply,
                                const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Queue a message; TITAN_EAGAIN when 1024 are queued already, TITAN_ECANCELLED when the stream is over. */
+/* Queue a message; TITAN_EAGAIN when 8192 are queued already, TITAN_ECANCELLED when the stream is over. */
 titan_status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *message) TITAN_MUST_USE;
+size_t rpc_stream_queued(const struct rpc_stream *stream);
 void rpc_stream_close_send(struct rpc_stream *stream);
 void rpc_stream_cancel(struct rpc_stream *stream); /* on_close still comes */
 

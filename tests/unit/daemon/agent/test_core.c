@@ -394,6 +394,33 @@ static void test_reports_are_said_again(void **state)
     assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
 }
 
+/* Coordinators come and go, and each gives orders about a worker that has ended. */
+static void test_reports_do_not_grow(void **state)
+{
+    (void)state;
+    uint64_t id = 11;
+    Titan__Internal__StopWorkers stop = TITAN__INTERNAL__STOP_WORKERS__INIT;
+    stop.job_id = 1;
+    stop.worker_ids = &id;
+    stop.n_worker_ids = 1;
+    session();
+    start(11);
+    INPUT(agent_core_started, 11, 4711);
+    ended(1, 0, false);
+    for (int i = 0; i < 20; i++) {
+        now += 100;
+        INPUT(agent_core_session_down);
+        term++;
+        session();
+        assert_int_equal(count(AGENT_SEND), 2); /* that it had started, and how it ended */
+        start(11);
+        assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
+        MESSAGE(m, STOP, stop, &stop);
+        hear(&m);
+        assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
+    }
+}
+
 /* A welcome that lay in the stream is an older coordinator's: what was said to it, the one at the other end drops. */
 static void test_reports_are_said_to_the_newest(void **state)
 {
@@ -776,6 +803,7 @@ int main(void)
         TEST(test_older_epochs_are_dropped),
         TEST(test_another_epoch_of_the_number_is_refused),
         TEST(test_reports_are_said_again),
+        TEST(test_reports_do_not_grow),
         TEST(test_reports_are_said_to_the_newest),
         TEST(test_worker_speaks_for_itself),
         TEST(test_hello_tells_what_was_quiesced),
