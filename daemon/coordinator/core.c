@@ -49,6 +49,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(starve_ms, 30000);
     DEFAULT(quarantine_crashes, 3);
     DEFAULT(next_worker_id, 1);
+    DEFAULT(at_once, 64);
 #undef DEFAULT
     c->asked = c->options;
     c->options.jobs_dir = NULL;
@@ -250,12 +251,16 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
     c->now = now;
     c->out = out;
     c->form_told = NULL;
+    c->due = (struct due){0};
     out->term = c->options.term;
 }
 
 void core_finish(struct core *c)
 {
-    place_settle(c);
+    if (c->connected <= c->options.at_once)
+        place_settle(c);
+    else
+        c->unsettled |= c->slots_changed && !c->behind;
     c->out = NULL;
 }
 
@@ -302,17 +307,25 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
         next = j->next;
         job_tick(c, j);
     }
-    core_finish(c);
+    place_settle(c);
+    c->unsettled = false;
+    c->out = NULL;
 }
 
-int64_t core_deadline(const struct core *c)
+int64_t core_deadline(struct core *c)
 {
     if (core_fenced(c))
         return INT64_MAX;
-    int64_t at = detect_deadline(c);
-    for (const struct jobrec *j = c->active; j; j = j->next)
-        at = MIN(at, job_deadline(j, c->now.mono_ms));
-    return at;
+    if (c->unsettled)
+        return c->now.mono_ms;
+    if (c->due.node <= c->now.mono_ms)
+        c->due.node = detect_deadline(c);
+    if (c->due.job <= c->now.mono_ms) {
+        c->due.job = INT64_MAX;
+        for (const struct jobrec *j = c->active; j; j = j->next)
+            c->due.job = MIN(c->due.job, job_deadline(j, c->now.mono_ms));
+    }
+    return MIN(c->due.node, c->due.job);
 }
 
 static void answer_beat(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *beat)
@@ -330,8 +343,8 @@ static bool just_trains(const struct jobrec *j)
     return j->state == JOB_RUNNING && j->epoch_state == EPOCH_RUNNING && j->status.step + 1 < j->spec.steps;
 }
 
-/* What an agent says of a worker. */
-static void hear_report(struct core *c, struct noderec *n, const struct subject *about,
+/* What an agent says of a worker. Returns whether it makes no job's deadline an earlier one. */
+static bool hear_report(struct core *c, struct noderec *n, const struct subject *about,
                         const Titan__Internal__AgentMessage *m)
 {
     struct jobrec *j = core_find_job(c, about->job_id);
@@ -339,42 +352,50 @@ static void hear_report(struct core *c, struct noderec *n, const struct subject 
     bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
     if (w && w->node == n) {
         const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
+        const bool unsaved = j->unsaved;
         worker_report(c, j, w, m);
-        if (!trained || !just_trains(j))
-            job_advance(c, j);
+        if (trained && just_trains(j))
+            return unsaved == j->unsaved;
+        job_heard(c, j);
     } else if (exited) {
         c->counters.duplicate++; /* kept by its agent, and said on another session before */
         if (j && !w) {           /* or out of our books before it had ended */
             quorum_told(j, n, about->worker_id);
-            job_advance(c, j);
+            job_heard(c, j);
         }
     } else {
         fence_stranger(c, n, about);
         if (!w) /* somebody else's worker is none of its business, nor to be stopped */
             tell_stop_stranger(c, n->session, about->job_id, about->worker_id);
     }
+    return false;
 }
 
-static void hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
+/* The same. */
+static bool hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
 {
     struct subject about;
     detect_heard(c, n);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT)
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
         answer_beat(c, n, m->beat);
-    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
+        return true;
+    }
+    if (worker_subject(m, &about))
+        return hear_report(c, n, &about, m);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
         detect_probe_result(c, m->probe_result);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
         delegate_report(c, m->delegated);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED)
         delegate_refused(c, n, m->refused);
-    else if (worker_subject(m, &about))
-        hear_report(c, n, &about, m);
+    return false;
 }
 
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
                         struct batch *out, struct titan_error *err)
 {
     TRY(core_accepts(c, err));
+    const struct due due = c->due;
     core_begin(c, now, out);
     struct noderec *n = core_find_session(c, session);
     bool drop = false;
@@ -390,7 +411,11 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it says hello anew", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {
-        hear(c, n, m);
+        const bool calm = hear(c, n, m);
+        if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
+            c->due.node = due.node;
+        if (calm && !c->slots_changed)
+            c->due.job = due.job;
     }
     if (!core_fenced(c))
         core_finish(c);

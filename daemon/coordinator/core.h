@@ -49,8 +49,11 @@ struct core_options {
     uint32_t stall_ms;   /* a running epoch without a step, and 50 steps more; 0 = 300000 */
     uint32_t stop_ms;    /* end of grace to exit, then it is killed again; 0 = 5000 */
     uint32_t quarantine_crashes; /* within 10 minutes on one node put it in quarantine; 0 = 3, CORE_NO_QUARANTINE */
-    uint32_t starve_ms;          /* a job below its minimum gives its slots back after; 0 = 30000 */
-    uint64_t restored_term;      /* the store was put back from a backup with this term; 0 = it was not */
+    /* Jobs of more workers, and places when there are more nodes, are not looked at for each message but in the next
+     * tick, which is then due at once, for all that have come by then. 0 = 64 */
+    uint32_t at_once;
+    uint32_t starve_ms;                  /* a job below its minimum gives its slots back after; 0 = 30000 */
+    uint64_t restored_term;              /* the store was put back from a backup with this term; 0 = it was not */
     uint64_t backup_worker, gone_worker; /* highest id in that backup, and that can have been given out since */
     bool settled;                        /* what agents knew better has been taken over */
 };
@@ -137,7 +140,7 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
 /* Due at core_deadline() and at least every beat_ms. */
 void core_tick(struct core *c, struct core_time now, struct batch *out);
 /* mono_ms of the next tick that can change something; INT64_MAX = none. */
-int64_t core_deadline(const struct core *c);
+int64_t core_deadline(struct core *c);
 
 /* --- what can be asked --- */
 /* A node has obeyed a coordinator of a higher term: nothing is decided here any more, every request fails. */

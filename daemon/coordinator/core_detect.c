@@ -89,12 +89,19 @@ void detect_probe_result(struct core *c, const Titan__Internal__ProbeResult *m)
 
 /* --- silence --------------------------------------------------------------------------------------------------- */
 
+/* Until then silence may be our own fault; INT64_MIN = it is not now. */
+static int64_t late_until(const struct core *c)
+{
+    const int64_t until = c->late_mono + c->options.node_timeout_ms;
+    return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
+}
+
 /* When it is lost unless something is heard, as things stand. */
 static int64_t lost_at(const struct core *c, const struct noderec *n)
 {
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
-    bool late = c->late_mono && c->now.mono_ms - c->late_mono < o->node_timeout_ms;
+    bool late = late_until(c) > INT64_MIN;
     int64_t alone = n->session ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     if (p->reached || (p->held && !p->denied) || late)
         return n->seen_mono + MAX(alone, (int64_t)o->reachable_ms);
@@ -149,11 +156,13 @@ void detect_tick(struct core *c)
 
 int64_t detect_deadline(const struct core *c)
 {
-    int64_t at = INT64_MAX;
+    int64_t at = INT64_MAX, late = late_until(c);
     for (const struct noderec *n = c->nodes; n; n = n->next) {
         if (n->state != NODE_READY)
             continue;
         at = MIN(at, n->probe.at ? MIN(lost_at(c, n), ask_again_at(c, n)) : suspect_at(c, n));
+        if (n->probe.at && late > INT64_MIN)
+            at = MIN(at, late); /* others may be lost from then on */
         if (n->steady_at)
             at = MIN(at, n->steady_at);
     }

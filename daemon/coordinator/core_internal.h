@@ -218,7 +218,12 @@ struct core {
     int64_t late_mono; /* this process was found to have stood still; 0 = never */
     struct core_counters counters;
     bool slots_changed;
+    bool unsettled; /* something was heard that is not looked at before the next tick, see core_options.at_once */
     int64_t last_input;
+    /* core_deadline(), of all nodes and of all jobs, while nothing has come that could make it an earlier one. */
+    struct due {
+        int64_t node, job;
+    } due;
 };
 
 /* --- core.c --- */
@@ -389,6 +394,8 @@ void plan_release(struct core *c, struct jobrec *j);
 /* --- core_job.c --- */
 /* Do whatever the job's state calls for now. May free j when it is over. */
 void job_advance(struct core *c, struct jobrec *j);
+/* The same for what an agent has said, or in the next tick, see core_options.at_once. */
+void job_heard(struct core *c, struct jobrec *j);
 void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms);
 void job_fail(struct core *c, struct jobrec *j, const char *reason);
 void job_end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason);

@@ -303,6 +303,14 @@ void job_advance(struct core *c, struct jobrec *j)
         core_forget(c, j);
 }
 
+void job_heard(struct core *c, struct jobrec *j)
+{
+    if (j->n_workers > c->options.at_once)
+        c->unsettled = true;
+    else
+        job_advance(c, j);
+}
+
 void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
 {
     bool form_again = false, here = false;

@@ -46,7 +46,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
             hit = true;
         }
         if (hit)
-            job_advance(c, j);
+            job_heard(c, j);
     }
     c->slots_changed = true;
 }
@@ -131,7 +131,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
             here |= j->workers[i]->node == n;
         if (here) {
             job_resend(c, j, n);
-            job_advance(c, j);
+            job_heard(c, j);
         }
     }
     c->slots_changed = true;

@@ -62,59 +62,90 @@ static uint32_t claimed(const struct core *c, const char *device, int32_t priori
     return sum;
 }
 
-/* A node for one more worker of j: where it has most already (mine), then where most is free. */
-static struct noderec *pick_node(const struct core *c, const struct jobrec *j)
+/* A node with slots for workers of a job that are to be started. */
+struct offer {
+    struct noderec *node;
+    uint32_t at; /* in the list of nodes */
+    uint32_t mine, spare, n_workers;
+    uint64_t *workers; /* n_workers that start there */
+};
+
+/* Where the job has most already, then where most is free. */
+static int better_offer(const void *a, const void *b)
 {
-    struct noderec *best = NULL;
-    uint64_t best_score = 0;
-    for (struct noderec *n = c->nodes; n; n = n->next) {
-        if (!usable(n, j->device) || n->used >= n->slots)
-            continue;
-        uint64_t score = ((uint64_t)n->mine << 32) + (n->slots - n->used);
-        if (score > best_score) {
-            best = n;
-            best_score = score;
+    const struct offer *x = a, *y = b;
+    if (x->mine != y->mine)
+        return x->mine > y->mine ? -1 : 1;
+    if (x->spare != y->spare)
+        return x->spare > y->spare ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static int earlier_offer(const void *a, const void *b)
+{
+    const struct offer *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct offer *ret)
+{
+    uint32_t n_offers = 0;
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        n->mine = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        j->workers[i]->node->mine++;
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        if (usable(n, j->device) && n->used < n->slots) {
+            ret[n_offers] = (struct offer){.node = n, .at = n_offers, .mine = n->mine, .spare = n->slots - n->used};
+            n_offers++;
         }
-    }
-    return best;
+    return n_offers;
+}
+
+static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
+{
+    struct workrec *w = core_alloc(sizeof(*w));
+    w->id = c->next_worker_id++;
+    w->job = j;
+    w->node = n;
+    w->state = WORKER_STARTING;
+    w->deadline = c->now.mono_ms + c->options.start_ms;
+    n->used++;
+    job_add_worker(j, w);
+    say_worker_add(c, w);
+    return w->id;
+}
+
+static uint32_t count_nodes(const struct core *c)
+{
+    uint32_t n_nodes = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        n_nodes++;
+    return n_nodes;
 }
 
 static void start_workers(struct core *c, struct jobrec *j, uint32_t count)
 {
     _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
-    size_t first = j->n_workers;
+    _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
+    uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
     j->starve_at = INT64_MAX;
     if (!j->run_active) {
         j->run++;
         j->run_active = true;
         say_run_add(c, j);
     }
-    for (struct noderec *n = c->nodes; n; n = n->next)
-        n->mine = 0;
-    for (size_t i = 0; i < j->n_workers; i++)
-        j->workers[i]->node->mine++;
-    for (uint32_t i = 0; i < count; i++) {
-        struct noderec *n = pick_node(c, j);
-        titan_assert(n);
-        struct workrec *w = core_alloc(sizeof(*w));
-        w->id = c->next_worker_id++;
-        w->job = j;
-        w->node = n;
-        w->state = WORKER_STARTING;
-        w->deadline = c->now.mono_ms + c->options.start_ms;
-        n->used++;
-        n->mine++;
-        job_add_worker(j, w);
-        say_worker_add(c, w);
+    qsort(offers, n_offers, sizeof(*offers), better_offer);
+    for (uint32_t started = 0; started < count; n_taken++) {
+        titan_assert(n_taken < n_offers);
+        struct offer *o = &offers[n_taken];
+        o->workers = &ids[started];
+        for (; o->n_workers < o->spare && started < count; o->n_workers++)
+            ids[started++] = add_worker(c, j, o->node);
     }
-    for (struct noderec *n = c->nodes; n; n = n->next) {
-        size_t k = 0;
-        for (size_t i = first; i < j->n_workers; i++)
-            if (j->workers[i]->node == n)
-                ids[k++] = j->workers[i]->id;
-        if (k)
-            tell_start(c, j, n, ids, k);
-    }
+    qsort(offers, n_taken, sizeof(*offers), earlier_offer);
+    for (uint32_t i = 0; i < n_taken; i++)
+        tell_start(c, j, offers[i].node, offers[i].workers, offers[i].n_workers);
 }
 
 static const char *const devices[] = {"cuda", "cpu"}; /* in order of preference */

@@ -136,11 +136,12 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     epoch_formed(c, j);
 }
 
-/* Is its step one of the epoch it is in? Not while it still holds the state of an older one. */
+/* Is its step one that the epoch it is in has made? Not while it still holds the state of an older one; and who was
+ * revoked in the middle of a step may be the only one that has it. */
 static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
 {
     if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
-        return live->quiesced && live->quiesced->sealed_epoch == live->epoch;
+        return live->quiesced && live->quiesced->paused && live->quiesced->sealed_epoch == live->epoch;
     return live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
 }
 

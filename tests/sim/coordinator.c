@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "daemon/coordinator/core_internal.h"
 
 #define BEAT_MS 400
 #define RETRY (250 * MS)
@@ -85,12 +86,23 @@ static void on_tick(const struct ev *e)
 }
 static const struct handler tick = {"tick", on_tick, TARGET_COORD};
 
+/* What it remembers of its deadlines is no later than what it finds when it looks again. */
+static void check_deadline(int64_t due)
+{
+    if (S->plan->scale)
+        return;
+    S->coord.core->due = (struct due){0};
+    CHECK("sim", due <= core_deadline(S->coord.core), "the coordinator's timer is for %lld, and it is due at %lld",
+          (long long)due, (long long)core_deadline(S->coord.core));
+}
+
 static void set_timer(void)
 {
     struct coord *c = &S->coord;
     uint64_t begin = cost_begin();
     int64_t due = core_deadline(c->core);
     cost_end(&S->costs.timers, begin);
+    check_deadline(due);
     usec when = S->now + BEAT_MS * MS;
     if (due != INT64_MAX) {
         usec reached = clock_reaches(&S->coord_clocks, due);
@@ -151,6 +163,16 @@ static void release_messages(const struct pending *p)
         net_drop(d->session);
 }
 
+/* What has waited since before the last write began was in it (state/group.h). Schedules have a write for each, so that
+ * whatever happens can come between any two. */
+static usec write_takes(const struct pending *p)
+{
+    if (S->plan->scale && p->queued <= S->coord.write_began)
+        return 0;
+    S->coord.write_began = S->now;
+    return store_takes();
+}
+
 static void on_commit(const struct ev *e)
 {
     struct coord *c = &S->coord;
@@ -200,11 +222,8 @@ static void on_commit(const struct ev *e)
         core_submitted(c->core, &S->image.jobs[submitted].job, coord_now(), &b);
         take(&b, 0, 0);
     }
-    if (c->pending) {
-        usec when = S->now + store_takes();
-        c->commit_last = when;
-        (void)at(when, &commit, SIM_COORD, c->life);
-    }
+    if (c->pending)
+        (void)at(S->now + write_takes(c->pending), &commit, SIM_COORD, c->life);
 }
 static const struct handler commit_first = {"commit", on_commit, TARGET_COORD};
 
@@ -232,6 +251,7 @@ static void take(struct batch *b, int submit, int cancel)
     p->batch = *b;
     p->submit = submit;
     p->cancel = cancel;
+    p->queued = S->now;
     if (MUTANT(SAID_BEFORE_COMMIT))
         release_messages(p);
     if (MUTANT(SUBMIT_ACKED_EARLY) && submit)
@@ -239,8 +259,10 @@ static void take(struct batch *b, int submit, int cancel)
     bool idle = !c->pending;
     *c->pending_tail = p;
     c->pending_tail = &p->next;
-    if (idle)
+    if (idle) {
+        c->write_began = S->now;
         (void)at(S->now + store_takes(), &commit_first, SIM_COORD, c->life);
+    }
 }
 
 /* --- its life -------------------------------------------------------------------------------------------------------
@@ -276,6 +298,7 @@ void coord_start(void)
                                    .away_ms = 600,
                                    .delegate_lease_ms = S->plan->lease_ms,
                                    .quarantine_crashes = S->plan->quarantine ? 3 : CORE_NO_QUARANTINE,
+                                   .at_once = S->plan->seed % 2, /* 1: it looks at most of what it hears in ticks */
                                    .starve_ms = 4000};
     if (S->plan->scale)
         options = (struct core_options){.term = options.term,

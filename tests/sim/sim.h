@@ -315,6 +315,7 @@ struct pending {
     struct pending *next;
     struct batch batch;
     int submit, cancel; /* job; 0 = none */
+    usec queued;
 };
 struct coord {
     struct core *core; /* NULL while it is down */
@@ -322,7 +323,7 @@ struct coord {
     bool stopped;
     uint64_t term;
     struct pending *pending, **pending_tail;
-    usec commit_last, tick_at;
+    usec write_began, tick_at;
     bool kill_at_commit, stalled;
     bool job_acked[SIM_JOBS + 1], cancel_acked[SIM_JOBS + 1], submitted[SIM_JOBS + 1];
 };

@@ -14,8 +14,8 @@ static int64_t now_of(const struct proc *p)
 static void on_timer(const struct ev *e)
 {
     struct proc *p = &S->procs[e->a];
-    if (!p->alive || S->now < p->tick_at)
-        return;
+    if (!p->alive || !p->member || S->now < p->tick_at)
+        return; /* no member yet: the timer was of one that had its number before, and an old order starts it again */
     p->tick_at = 0;
     member_tick(p->member, now_of(p), p->actions);
     training_poke(p);
