@@ -115,7 +115,8 @@ def growth(taken, what):
                 lives.setdefault(t[name]["pid"], []).append(t[name][what])
         for values in lives.values():
             if len(values) >= 6:
-                worst = max(worst, 100 * (max(values[-3:]) / max(values[1:4]) - 1))
+                first = max(values[1:4])
+                worst = max(worst, 100 * (max(values[-3:]) - first) / first)  # exact: one more than ten is 10 %
     return worst
 
 

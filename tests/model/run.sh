@@ -67,7 +67,7 @@ every "${N:-3} agents, coarse, links break once" none -DN="${N:-3}" -DIDS="${IDS
 every "3 agents, later" none "${later[@]}"
 if [ "${1:-quick}" != quick ]; then
     every "${N:-3} agents, coarse" none "${size[@]}" -DCOARSE=1
-    every "${N:-3} agents" none "${size[@]}"
+    every "${N:-3} agents, links break once" none -DN="${N:-3}" -DIDS="${IDS:-3}" -DCUTS=1
     random "4 agents, unheard, random" none "${SECONDS_EACH:-60}" "2 3 5" "${unheard[@]}"
     random "4 agents, random" none "${SECONDS_EACH:-60}" "2 3 5" "${larger[@]}"
     random "5 agents, random" none "${SECONDS_EACH:-60}" "2 3 5" -DN=5 -DIDS=4 -DCUTS=2 -DCOARSE=1
