@@ -429,8 +429,11 @@ static void expire(struct agent *a, const Titan__Internal__CheckpointCommitted *
 /* What a stream that is over does not take is sent again in the next session. */
 static void send_out(struct agent *a, const Titan__Internal__AgentMessage *m)
 {
-    if (session_send(a->session, m) == TITAN_EAGAIN && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
-        session_end(a->session, "the coordinator reads too slowly");
+    const titan_status status = session_send(a->session, m);
+    if (status == TITAN_OK || status == TITAN_ECANCELLED ||
+        m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
+        return; /* the next progress says more */
+    session_end(a->session, status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
 }
 
 static void say_line(struct agent *a, const struct agent_action *x)

@@ -362,6 +362,7 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.peer_port = c->options.peer_port;
     MESSAGE(m, HELLO, hello, &hello);
     agent_send(c, &m, out);
+    c->delegated_since = false;
     for (size_t i = 0; i < hello.n_known; i++)
         free(known[i].epochs);
 }
@@ -510,6 +511,17 @@ static void stop_worker(struct aworker *w, uint32_t grace_ms, bool must_checkpoi
 /* --- from the coordinator -------------------------------------------------------------------------------------------
  */
 
+/* A hello that lay in a link for long does not tell of what was done since. */
+static void delegated_again(struct agent_core *c, struct agent_actions *out)
+{
+    for (const struct ajob *j = c->jobs; j && c->delegated_since; j = j->next)
+        for (size_t i = 0; i < j->record->n_delegated; i++) {
+            MESSAGE(m, DELEGATED, delegated, j->record->delegated[i]);
+            agent_send(c, &m, out);
+        }
+    c->delegated_since = false;
+}
+
 static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
 {
     if (!agent_fence_term(c, m->term, out))
@@ -523,8 +535,9 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
     c->delegate_lease_ms = m->delegate_lease_ms;
     heard(c, c->hello_at);
     agent_say(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
+    delegated_again(c, out);
     reports_flush(c, now, out);
-    c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u);
+    beat(c, now, out); /* behind it nothing is older than this session */
 }
 
 /* Asked by one that is not obeyed yet: its term is taken with its welcome, when it has heard all of this. */

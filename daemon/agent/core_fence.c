@@ -138,6 +138,7 @@ void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *fo
         j->relay_epoch = 0;
     }
     r->term = c->term;
+    c->delegated_since |= delegate != NULL;
     if (delegate)
         add_delegated(c, r, delegate);
     else /* what comes from the coordinator rests on what it knows of: the delegated ones before it too */

@@ -86,6 +86,7 @@ struct agent_core {
     uint64_t term, session_term;
     bool up, welcomed, answered, ending; /* answered: a beat of this session was */
     bool fenced_said;                    /* of this session */
+    bool delegated_since;                /* an epoch of a delegate has been accepted since the hello */
     bool draining, quiet;
     uint32_t beat_ms, away_ms, delegate_lease_ms;
     uint64_t beat, ids, sessions;

@@ -23,7 +23,7 @@ titan_status session_open(uv_loop_t *loop, const char *target, const struct sess
 void session_start(struct session *s);
 /* The coordinator has taken us in: the next loss is tried again at once. */
 void session_settled(struct session *s);
-/* TITAN_EAGAIN: its queue is full; TITAN_ECANCELLED: there is no stream, or it is over. */
+/* TITAN_EAGAIN: its queue is full; TITAN_ECANCELLED: there is no stream, or it is over; TITAN_ENOMEM. */
 titan_status session_send(struct session *s, const Titan__Internal__AgentMessage *message) TITAN_MUST_USE;
 size_t session_queued(const struct session *s); /* messages that have not gone out */
 /* on_lost follows, and another attempt. why is said in the log. */

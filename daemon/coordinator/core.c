@@ -378,7 +378,11 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
     detect_heard(c, n);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
         answer_beat(c, n, m->beat);
-        return true;
+        if (!n->unconfirmed)
+            return true;
+        n->unconfirmed = false;
+        node_look_again(c, n);
+        return false;
     }
     if (worker_subject(m, &about))
         return hear_report(c, n, &about, m);

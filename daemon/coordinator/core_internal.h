@@ -40,6 +40,7 @@ struct noderec {
     int64_t crashes[NODE_CRASHES]; /* times of the last ones, as a ring */
     uint64_t n_crashes;
     int64_t answered_mono; /* a beat of it, last */
+    bool unconfirmed;      /* no beat has followed its hello, which may be older than what its agent has done since */
     struct noderec *session_next;
     struct probe probe;
     int64_t lost_mono;           /* last; 0 = never */
@@ -247,6 +248,8 @@ void core_finish(struct core *c);
 /* --- core_node.c --- */
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
                         struct titan_error *err) TITAN_MUST_USE;
+/* Jobs with workers there may have something to do. */
+void node_look_again(struct core *c, const struct noderec *n);
 void node_lose(struct core *c, struct noderec *n, const char *words);
 bool node_name_ok(const char *name);
 

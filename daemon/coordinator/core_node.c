@@ -51,6 +51,19 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     c->slots_changed = true;
 }
 
+void node_look_again(struct core *c, const struct noderec *n)
+{
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        bool here = false;
+        for (size_t i = 0; i < j->n_workers && !here; i++)
+            here = j->workers[i]->node == n;
+        if (here)
+            job_heard(c, j);
+    }
+    c->slots_changed = true;
+}
+
 bool node_name_ok(const char *name)
 {
     size_t n = strlen(name);
@@ -100,6 +113,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->incarnation = m->incarnation;
     n->peer_port = m->peer_port;
     n->answered_mono = c->now.mono_ms;
+    n->unconfirmed = c->options.delegate_lease_ms > 0; /* what agents do without us is to form epochs */
     detect_heard(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);

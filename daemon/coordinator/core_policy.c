@@ -44,20 +44,6 @@ const char *node_reason_text(const struct noderec *n)
     return n->given_up && !node_empties(n) ? "given up by an operator" : n->policy.reason;
 }
 
-/* Jobs with workers there may have something to do. */
-static void look_again(struct core *c, const struct noderec *n)
-{
-    for (struct jobrec *j = c->active, *next; j; j = next) {
-        next = j->next;
-        bool here = false;
-        for (size_t i = 0; i < j->n_workers && !here; i++)
-            here = j->workers[i]->node == n;
-        if (here)
-            job_advance(c, j);
-    }
-    c->slots_changed = true;
-}
-
 static void set_reason(const char **field, const char *text)
 {
     free((char *)(uintptr_t)*field);
@@ -122,7 +108,7 @@ titan_status core_drain(struct core *c, const char *node, const struct core_drai
         n->policy.deadline_ms = d->deadline_ms ? now.wall_ms + d->deadline_ms : 0;
         n->drain_at = d->deadline_ms ? now.mono_ms + d->deadline_ms : INT64_MAX;
         say_draining(c, n, n->policy.reason);
-        look_again(c, n);
+        node_look_again(c, n);
     }
     policy_tick(c);
     core_finish(c);
@@ -136,7 +122,7 @@ static void end_drain(struct core *c, struct noderec *n, const char *words)
     n->drain_at = INT64_MAX;
     set_reason(&n->policy.reason, "");
     say_policy(c, n, "node.undrained", words, NULL);
-    look_again(c, n);
+    node_look_again(c, n);
 }
 
 titan_status core_undrain(struct core *c, const char *node, struct core_time now, struct batch *out,
@@ -179,7 +165,7 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
     for (struct jobrec *j = c->active; j; j = j->next)
         quorum_end_away(c, j, n);
     quorum_node_known(c, n, NULL);
-    look_again(c, n);
+    node_look_again(c, n);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         job_advance(c, j);
@@ -207,7 +193,7 @@ static void window_tick(struct core *c, struct noderec *n)
         n->in_window = true;
         n->drain_at = MIN(n->drain_at, mono_of(c, p->window_from_ms));
         say_draining(c, n, batch_printf(c->out, "maintenance, %s", p->reason));
-        look_again(c, n);
+        node_look_again(c, n);
     }
 }
 

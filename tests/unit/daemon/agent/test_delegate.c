@@ -397,12 +397,10 @@ static void deliver(void)
 /* --- the coordinator ------------------------------------------------------------------------------------------------
  */
 
-static void welcome(int n)
+static void say_welcome(int n)
 {
     Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-    w.nodes[n].session = true;
-    INPUT(n, agent_core_session_up);
     welcome.term = w.term;
     welcome.beat_ms = 50;
     welcome.away_ms = AWAY_MS;
@@ -410,6 +408,13 @@ static void welcome(int n)
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
     m.welcome = &welcome;
     coordinator_says(n, &m);
+}
+
+static void welcome(int n)
+{
+    w.nodes[n].session = true;
+    INPUT(n, agent_core_session_up);
+    say_welcome(n);
 }
 
 static void form(uint64_t epoch, uint64_t source)
@@ -596,6 +601,27 @@ static void test_death_without_coordinator(void **state)
     assert_int_equal(newest_trained(), 2048);
     coordinator_takes_over();
     assert_true(w.reported == 2048 && w.told_epoch == 2049);
+    world_free();
+}
+
+/* A hello lies in a link while an epoch is formed: its welcome is answered with what it does not tell. */
+static void test_old_hello(void **state)
+{
+    (void)state;
+    world_new(9);
+    coordinator_goes();
+    for (int i = 0; i < N; i++) {
+        w.nodes[i].session = true;
+        INPUT(i, agent_core_session_up);
+    }
+    kill_worker(0);
+    advance(3000);
+    assert_int_equal(newest_trained(), 1024);
+    assert_int_equal(w.reported, 0);
+    w.coordinator = true;
+    w.term++;
+    say_welcome(1);
+    assert_int_equal(w.reported, 1024);
     world_free();
 }
 
@@ -805,6 +831,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_death_without_coordinator),
+        cmocka_unit_test(test_old_hello),
         cmocka_unit_test(test_partitions),
         cmocka_unit_test(test_no_majority),
         cmocka_unit_test(test_lease_ends),

@@ -137,6 +137,10 @@ static void says_hello(int i, bool told, const struct known *k)
         W.session[i] = ++W.next_session;
     assert_int_equal(say(&W.b, W.session[i], &m), TITAN_OK);
     commit();
+    if (W.answers[WELCOME] == 0)
+        return;
+    beat(&W.b, W.session[i]);
+    commit();
 }
 
 /* As an agent does: once, and once more when it is asked. */

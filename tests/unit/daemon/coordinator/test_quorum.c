@@ -77,8 +77,8 @@ static bool told_of(const char *type)
     return strstr(W.seen.types, type) != NULL;
 }
 
-/* Node i is back, with its worker i in that phase of an epoch, and a delegated epoch (or NULL). */
-static void back(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegated *delegated)
+/* Node i says hello, with its worker i in that phase of an epoch, and a delegated epoch (or NULL). */
+static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegated *delegated)
 {
     char node[2] = {(char)('a' + i - 1), '\0'};
     Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *list = &live;
@@ -102,6 +102,13 @@ static void back(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegat
     MESSAGE(m, HELLO, hello, body);
     W.session[i] = ++W.next_session;
     assert_int_equal(say(&W.b, W.session[i], &m), TITAN_OK);
+    commit();
+}
+
+static void back(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegated *delegated)
+{
+    says_hello(i, epoch, phase, delegated);
+    beat(&W.b, W.session[i]);
     commit();
 }
 
@@ -394,6 +401,26 @@ static void test_delegated(void **state)
     close_world();
 }
 
+/* A hello from before a delegate's epoch, heard after it: what its agent says behind it comes first. */
+static void test_old_hello(void **state)
+{
+    (void)state;
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    open_world(2);
+    lose(3);
+    forget_seen();
+    says_hello(3, 1, QUIESCED, NULL);
+    assert_int_equal(W.seen.form_epoch, 0);
+    MESSAGE(m, DELEGATED, delegated, d);
+    assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
+    commit();
+    assert_true(told_of("epoch.delegated"));
+    beat(&W.b, W.session[3]);
+    commit();
+    assert_true(W.seen.form_epoch == 0 || W.seen.form_epoch > 1024);
+    close_world();
+}
+
 /* What only looks like a delegated epoch. */
 static void test_delegated_nonsense(void **state)
 {
@@ -506,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_unlisted_has_ended),
         cmocka_unit_test(test_cancel_does_not_wait),
         cmocka_unit_test(test_back_in_time),
+        cmocka_unit_test(test_old_hello),
         cmocka_unit_test(test_delegated),
         cmocka_unit_test(test_delegated_nonsense),
         cmocka_unit_test(test_refused),
