@@ -96,20 +96,26 @@ def agent_without_coordinator():
         assert s.process.wait(10) == 0
 
 
-def idle_uses_no_cpu():
-    """an idle titand uses next to no processor time"""
+def idle_sleeps():
+    """an idle titand sleeps: its threads wake a few hundred times a second, and none runs all the time"""
     with Service("dev", "--listen", "127.0.0.1:0") as s:
         s.said("READY=1")
 
-        def ticks():
-            fields = (Path("/proc") / str(s.process.pid) / "stat").read_text().rsplit(")", 1)[1].split()
-            return int(fields[11]) + int(fields[12])
+        def so_far():
+            wakes = ran_ns = 0
+            for thread in (Path("/proc") / str(s.process.pid) / "task").iterdir():
+                status = (thread / "status").read_text()
+                wakes += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+                ran_ns += int((thread / "schedstat").read_text().split()[0])
+            return wakes, ran_ns
 
-        before = ticks()
+        wakes, ran_ns = so_far()
         time.sleep(3)
-        used = (ticks() - before) / os.sysconf("SC_CLK_TCK")
-        print(f"# {used:.2f} s of processor time in 3 s")
-        assert used < 0.15, used
+        wakes, ran_ns = (after - before for after, before in zip(so_far(), (wakes, ran_ns)))
+        print(f"# {wakes / 3:.0f} wakes a second, {ran_ns / 3e7:.1f} % of a processor")
+        # How long a wake takes is the machine's business, so only one that never sleeps is too long.
+        assert wakes < 3 * 1000, wakes
+        assert ran_ns < 1.5e9, ran_ns
 
 
 def sockets_of_the_service_manager():
@@ -212,5 +218,5 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, agent_without_coordinator, idle_uses_no_cpu, sockets_of_the_service_manager, short_slices, keep_workers,
+tap(notifications, agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager, short_slices, keep_workers,
     second_sigterm)
