@@ -110,7 +110,7 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     struct seat *seat = job_seat(j, w);
     bool member = job_member(j, w);
     source_held(w, q);
-    if (member && q->paused && !w->sealed)
+    if (member && q->paused && q->epoch == j->status.epoch && !w->sealed)
         w->sealed = q->epoch; /* who was paused has trained in it */
     if (w->state != WORKER_READY)
         return;
