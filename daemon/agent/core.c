@@ -1138,7 +1138,7 @@ uint64_t agent_core_term(const struct agent_core *c)
 
 bool agent_core_welcome(const struct agent_core *c)
 {
-    return c->welcomed;
+    return c->welcomed && !c->ending;
 }
 
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id)

@@ -151,7 +151,7 @@ int64_t agent_core_contact(const struct agent_core *c);
  * an input led to is carried out, for the next agent of this boot. Workers are told at least every AGENT_LEASE_MS, and
  * before all else when it has moved by that much. */
 int64_t agent_core_epoch_until(const struct agent_core *c);
-bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed */
+bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed, and it is not to end */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
 struct agent_counters {
     uint64_t fenced_terms;  /* messages of an older coordinator */

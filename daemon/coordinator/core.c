@@ -389,7 +389,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
         detect_probe_result(c, m->probe_result);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
-        delegate_report(c, m->delegated);
+        delegate_report(c, n, m->delegated);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED)
         delegate_refused(c, n, m->refused);
     return false;

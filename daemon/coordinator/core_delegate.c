@@ -77,27 +77,48 @@ void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__Form
     say_job_update(c, j);
 }
 
-void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d)
+/* Returns its job when it is in that epoch now. */
+static struct jobrec *take_report(struct core *c, const Titan__Internal__EpochDelegated *d)
 {
     const Titan__Internal__FormEpoch *f = d->epoch;
     struct jobrec *j = f ? core_find_job(c, f->job_id) : NULL;
     if (!j || job_final(j))
-        return;
+        return NULL;
     if (j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing) {
         if (f->epoch > j->status.epoch && sound(j, f)) /* of no use, but its number is taken */
             j->refused_epoch = MAX(j->refused_epoch, f->epoch);
-        return;
+        return NULL;
     }
     bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->comm_id) &&
                 memcmp(f->comm_id.data, j->comm_id, sizeof(j->comm_id)) == 0;
-    if (same || MUTANT(DELEGATED_UNHEARD))
+    if (same || MUTANT(DELEGATED_UNHEARD)) {
         c->counters.duplicate++;
-    else if (f->epoch <= j->status.epoch)
+        return same ? j : NULL;
+    }
+    if (f->epoch <= j->status.epoch) {
         c->counters.old_epoch++; /* the run has gone on without it */
-    else if (!sound(j, f) || !j->run_active)
+        return NULL;
+    }
+    if (!sound(j, f) || !j->run_active) {
         c->counters.unknown_rank++;
-    else
-        delegate_take(c, j, f, d->delegate && *d->delegate ? d->delegate : "?");
+        return NULL;
+    }
+    delegate_take(c, j, f, d->delegate && *d->delegate ? d->delegate : "?");
+    return j;
+}
+
+/* Its workers there have been told of it, and what they said of earlier ones, which may come behind this, is of the
+ * past. */
+void delegate_report(struct core *c, const struct noderec *n, const Titan__Internal__EpochDelegated *d)
+{
+    struct jobrec *j = take_report(c, d);
+    for (uint32_t i = 0; j && i < j->n_seats + j->n_leavers; i++) {
+        struct workrec *w = j->seats[i].worker;
+        if (!w || w->node != n || w->epoch >= j->status.epoch)
+            continue;
+        w->epoch = j->status.epoch;
+        w->quiesced = false;
+    }
 }
 
 /* In the order of their numbers. */
@@ -116,7 +137,7 @@ void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m)
         done = next->epoch->epoch;
         for (size_t i = 0; i < m->n_delegated; i++)
             if (m->delegated[i]->epoch && m->delegated[i]->epoch->epoch == done)
-                delegate_report(c, m->delegated[i]);
+                (void)take_report(c, m->delegated[i]);
     }
 }
 

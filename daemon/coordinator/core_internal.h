@@ -364,7 +364,7 @@ uint64_t quorum_number(const struct core *c, struct jobrec *j); /* of the next e
 
 /* --- core_delegate.c --- */
 void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m);
-void delegate_report(struct core *c, const Titan__Internal__EpochDelegated *d);
+void delegate_report(struct core *c, const struct noderec *n, const Titan__Internal__EpochDelegated *d);
 /* An epoch that others have formed is the job's. delegate: who; NULL = a coordinator whose store is lost. */
 void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate);
 void delegate_refused(struct core *c, const struct noderec *n, const Titan__Internal__EpochRefused *m);

@@ -34,7 +34,6 @@ struct agent {
     struct order *orders, **orders_tail;
     bool carrying_out, writing, sampling;
     usec tick_at, retry;
-    bool ending;           /* its session */
     int64_t lease_said;    /* when the lease of epochs ends, as workers were told last */
     uint64_t hearing_term; /* of the coordinator's message it hears now; 0 = of none */
 };
@@ -455,7 +454,6 @@ static void do_action(int h, const struct agent_action *x)
         net_up(h, &x->send->base);
         break;
     case AGENT_END_SESSION:
-        agent_of(h)->ending = true;
         TRACE("agent %s ends its session: %s", host->name, x->text);
         net_end(h);
         break;
@@ -614,7 +612,6 @@ void agent_end(int h)
 void agent_session(int h, bool open, bool was_open)
 {
     struct agent *a = agent_of(h);
-    a->ending = false;
     if (open) {
         sample_all(h);
         CORE(h, agent_core_session_up);
@@ -630,7 +627,7 @@ void agent_hears(int h, const coord_message *m)
 {
     struct agent *a = agent_of(h);
     uint64_t seen = agent_core_term(a->core), fenced = agent_core_counters(a->core)->fenced_terms;
-    bool listens = agent_core_welcome(a->core) && !a->ending;
+    bool listens = agent_core_welcome(a->core);
     a->hearing_term = m->term;
     CORE(h, agent_core_coordinator, m);
     a->hearing_term = 0;

@@ -30,8 +30,8 @@ static void test_schedules_hold(void **state)
 static void test_seeds_that_failed(void **state)
 {
     (void)state;
-    static const uint64_t seeds[] = {8681,   47253,  48173,  128646, 146032, 223147, 248134, 401745,
-                                     405259, 435295, 531723, 643949, 663754, 664741, 939525, 973351};
+    static const uint64_t seeds[] = {8681,   47253,  48173,  128646, 146032, 152562, 159433, 223147, 248134,
+                                     401745, 405259, 435295, 531723, 643949, 663754, 664741, 939525, 973351};
     static struct plan p;
     for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
         struct outcome o;
