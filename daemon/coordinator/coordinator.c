@@ -128,15 +128,19 @@ static void send_commit(struct coordinator *c, struct commit *k)
     store_write(c->store, apply_commit, k, commit_returned);
 }
 
-static void on_retry(uv_timer_t *timer)
+static void send_waiting(struct coordinator *c)
 {
-    struct coordinator *c = timer->data;
-    if (c->in_flight > 0)
-        return;
     for (struct commit *k = c->commits, *next; k; k = next) {
         next = k->next;
         send_commit(c, k);
     }
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct coordinator *c = timer->data;
+    if (c->in_flight == 0)
+        send_waiting(c);
 }
 
 /* The recipe goes along, and the job's folder is made, when its first workers start. */
@@ -245,6 +249,8 @@ static void commit_returned(void *arg, const struct titan_error *err)
         if (forms_an_epoch(&k->batch))
             (void)!failpoint("coordinator.stored", NULL);
         finish_commit(c, k);
+        if (c->in_flight == 0 && !c->closing)
+            send_waiting(c); /* what came while those before it were tried again */
         return;
     }
     bool refused = err->status != TITAN_ENOSPC && err->status != TITAN_EIO && err->status != TITAN_EAGAIN &&

@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "daemon/coordinator/coordinator.h"
@@ -195,17 +198,17 @@ static void on_command(struct rpc_stream *stream, const ProtobufCMessage *base, 
 static void on_stream_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
 {
     struct fixture *f = data;
-    (void)stream;
     (void)err;
-    f->agent = NULL;
+    if (f->agent == stream)
+        f->agent = NULL;
 }
 
-static void connect_agent(struct fixture *f)
+static void connect_agent(struct fixture *f, const char *node)
 {
     static const struct rpc_stream_events events = {on_command, on_stream_end};
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
     Titan__Internal__AgentMessage m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    hello.node = (char *)"n";
+    hello.node = (char *)node;
     hello.slots = 1;
     hello.device = (char *)"cpu";
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
@@ -240,7 +243,7 @@ static void test_full_disk(void **state)
     limit_files(&f, true);
     assert_int_equal(submit(&f, "second"), 0);
     assert_int_equal(f.err.status, refused);
-    connect_agent(&f);
+    connect_agent(&f, "n");
     spin(&f, &f.welcomed);       /* that and the answers to beats rest on nothing new */
     for (int i = 0; i < 50; i++) /* some loop turns and retries */
         (void)state_of(&f, job);
@@ -262,6 +265,57 @@ static void test_full_disk(void **state)
     tear_down(&f);
 }
 
+static struct {
+    atomic_int commits;
+    atomic_bool tried; /* again */
+    sem_t go;
+} slow;
+
+/* On the writer's thread: the first commit is refused, and the next, which tries it again, takes until it is let go. */
+static titan_status slow_commit(void *arg, const char *name, struct titan_error *err)
+{
+    (void)arg;
+    (void)name;
+    const int n = atomic_fetch_add(&slow.commits, 1);
+    if (n == 0)
+        return titan_fail(err, TITAN_ENOSPC, "job store: database or disk is full");
+    if (n == 1) {
+        atomic_store(&slow.tried, true);
+        while (sem_wait(&slow.go) != 0)
+            ;
+    }
+    return TITAN_OK;
+}
+
+/* A change while the store is tried again is written as soon as that has succeeded, and the store is open again. */
+static void test_change_while_tried_again(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    assert_int_equal(submit(&f, "first"), 1);
+    assert_int_equal(sem_init(&slow.go, 0, 0), 0);
+    failpoint_on_call(slow_commit, NULL);
+    assert_int_equal(failpoint_set("store.commit=call@1+", NULL), TITAN_OK);
+    connect_agent(&f, "n");
+    spin(&f, &f.welcomed);
+    while (!atomic_load(&slow.tried))
+        uv_run(&f.loop, UV_RUN_ONCE);
+    struct rpc_stream *first = f.agent;
+    f.welcomed = false;
+    connect_agent(&f, "m");
+    spin(&f, &f.welcomed);
+    assert_int_equal(sem_post(&slow.go), 0);
+    spin(&f, &f.started);
+    uint64_t second = 0;
+    for (int tries = 0; second == 0 && tries < 1000; tries++)
+        second = submit(&f, "second");
+    assert_true(second > 0);
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    rpc_stream_cancel(first);
+    tear_down(&f);
+}
+
 static void test_restart(void **state)
 {
     (void)state;
@@ -274,7 +328,7 @@ static void test_restart(void **state)
     assert_int_equal(state_of(&f, first), TITAN__V1__JOB_STATE__CANCELLED);
     assert_int_equal(state_of(&f, second), TITAN__V1__JOB_STATE__PENDING);
     assert_int_equal(submit(&f, "b"), second);
-    connect_agent(&f);
+    connect_agent(&f, "n");
     spin(&f, &f.started);
     assert_int_equal(f.start_job, second);
     tear_down(&f);
@@ -282,6 +336,7 @@ static void test_restart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk), cmocka_unit_test(test_restart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_change_while_tried_again), cmocka_unit_test(test_restart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
