@@ -55,7 +55,7 @@ def partition(rounds, rng, r):
         with Cluster(nodes=5, slots=1, lease_ms=60000, config=DELEGATES) as c:
             run = c.submit(k)
             for n in range(begin, min(begin + FEW, rounds)):
-                _, epoch = steady(run, 5, rng)
+                since, epoch = steady(run, 5, rng)
                 nodes = [run.workers()[w][1] for w in run.members()]
                 # Every third time the two are a rank and its keeper: the others cannot have its part, and wait.
                 first, apart = rng.randrange(5), 1 if n % 3 == 2 else 2
@@ -71,12 +71,15 @@ def partition(rounds, rng, r):
                     values["majority_resumed_ms"] = back["time_ms"] - at
                 else:
                     time.sleep(3)
-                last = max(m["time_ms"] for m in run.lines() if m["epoch"] == epoch)
+                here = [m for m in run.lines() if m["epoch"] == epoch]
                 time.sleep(0.5)
                 c.wire.heal()
                 healed = now_ms()
                 run.await_training(5, run.step())
                 back = next(m for m in run.lines() if m["epoch"] > epoch)
+                # A prepared step that the others have finished when they went on is theirs.
+                theirs = {e["detail"]["step"] for e in run.events(since, "state.ready") if e["detail"]["rolled_forward"]}
+                last = max(m["time_ms"] for m in here if m["step"] not in theirs)
                 r.round(minority_stops_ms=max(0, last - at), **values, whole_again_ms=now_ms() - healed, steps_lost=zero_lost(run, epoch, back))
             finish(r, run, k)
 

@@ -133,9 +133,8 @@ def killed_in_checkpoint(rounds, rng, r):
             at = kill(pids[0])
             for pid in pids[1:]:
                 kill(pid)
-            formed = run.await_event(since, "epoch.forming", when=lambda e: e["epoch"] > epoch)
-            back = run.await_step_after(at, epoch=epoch)
-            source = c.rows("SELECT checkpoint, resume_step FROM epochs WHERE job_id = ? AND number = ?", run.job, formed["epoch"])[0]
+            back = run.await_step_after(at, epoch=epoch)  # an epoch of those who were not known to be dead came to nothing
+            source = c.rows("SELECT checkpoint, resume_step FROM epochs WHERE job_id = ? AND number = ?", run.job, back["epoch"])[0]
             newest = c.rows("SELECT max(step) AS step FROM checkpoints WHERE job_id = ? AND epoch <= ?", run.job, epoch)[0]["step"]
             run.await_training(4, back["step"])
             run.await_event(since, "checkpoint.committed", when=lambda e: e["epoch"] > epoch)
