@@ -415,8 +415,9 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it says hello anew", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {
+        const bool suspected = n->probe.at != 0; /* it may be asked for later than it is suspected again */
         const bool calm = hear(c, n, m);
-        if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
+        if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT && !suspected)
             c->due.node = due.node;
         if (calm && !c->slots_changed)
             c->due.job = due.job;

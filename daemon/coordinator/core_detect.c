@@ -1,7 +1,8 @@
 /* Is it there? (docs/membership.md, "Detection".) A node that is silent for suspect_ms is asked for: up to three others
- * try to reach it. It is lost when they say that they do not, kept for longer when one of them does, and given
- * node_timeout_ms when there is nobody to ask. A stream that was closed says that the machine lives and its agent does
- * not: peers are asked at once, and it has twice node_timeout_ms to come back.
+ * try to reach it. It is lost when they say that they do not, kept for longer when one of them does or none
+ * says anything (reachable_ms), and given node_timeout_ms when there is nobody to ask. A stream that was closed says
+ * that the machine lives and its agent does not: peers are asked at once, and it has twice node_timeout_ms to come back
+ * and to answer its welcome.
  *
  * When this process itself stood still, silence says nothing about the nodes: core_begin() moves their times. */
 #include "daemon/coordinator/core_internal.h"
@@ -96,16 +97,27 @@ static int64_t late_until(const struct core *c)
     return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
 }
 
+/* Are there others who could say whether they reach it? When they say nothing they are as badly off as it is. */
+static bool others_there(const struct core *c, const struct noderec *n)
+{
+    for (const struct noderec *o = c->nodes; o && n->peer_port; o = o->next)
+        if (o != n && o->session && o->peer_port && o->state == NODE_READY)
+            return true;
+    return false;
+}
+
 /* When it is lost unless something is heard, as things stand. */
 static int64_t lost_at(const struct core *c, const struct noderec *n)
 {
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
     bool late = late_until(c) > INT64_MIN;
-    int64_t alone = n->session ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
-    if (p->reached || (p->held && !p->denied) || late)
+    /* Until it has heard its welcome it says nothing, and if that is lost it is as if it had no session yet. */
+    int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
+    const bool denied = p->denied > 0;
+    if (p->reached || (p->held && !denied) || late || (!denied && others_there(c, n)))
         return n->seen_mono + MAX(alone, (int64_t)o->reachable_ms);
-    if (!n->session || !p->denied)
+    if (!n->session || !denied)
         return n->seen_mono + alone;
     if (p->denied == p->asked)
         return p->at;

@@ -207,9 +207,9 @@ static bool others_heard(struct jobrec *j, bool *ret_reachable)
 
 /* A hello may have lain in a link while its agent formed an epoch with others, without us. What an agent says when it
  * is taken in tells of that, and a beat follows. */
-static bool all_confirmed(const struct jobrec *j)
+static bool all_confirmed(const struct core *c, const struct jobrec *j)
 {
-    for (size_t i = 0; i < j->n_workers; i++)
+    for (size_t i = 0; i < j->n_workers && c->options.delegate_lease_ms; i++)
         if (j->workers[i]->node->session && j->workers[i]->node->unconfirmed)
             return false;
     return true;
@@ -227,7 +227,7 @@ static bool all_heard(const struct core *c, struct jobrec *j)
 
 void epoch_try_form(struct core *c, struct jobrec *j)
 {
-    if (c->behind || !all_confirmed(j) || !all_heard(c, j))
+    if (c->behind || !all_confirmed(c, j) || !all_heard(c, j))
         return;
     j->epoch_deadline = INT64_MAX;
     if (!j->recovery.quiet)

@@ -113,7 +113,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->incarnation = m->incarnation;
     n->peer_port = m->peer_port;
     n->answered_mono = c->now.mono_ms;
-    n->unconfirmed = c->options.delegate_lease_ms > 0; /* what agents do without us is to form epochs */
+    n->unconfirmed = true;
     detect_heard(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);

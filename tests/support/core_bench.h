@@ -266,6 +266,7 @@ static inline void running_job(struct bench *b)
 {
     open_bench(b);
     assert_int_equal(hello(b, 1, "a", 4, NULL, 0), TITAN_OK);
+    beat(b, 1);
     submit(b, 1, 2, 4);
     const Titan__Internal__CoordinatorMessage *m = told(b, START, 1);
     assert_non_null(m);
