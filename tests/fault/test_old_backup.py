@@ -91,7 +91,8 @@ def goes_on():
         assert set(worker_pids(c.dir)) == pids and begun(c, job) == epochs, "training was disturbed"
         taken = of_type(c, job, "epoch.restored")
         assert taken and taken[-1]["epoch"] == there["epoch"], taken
-        assert of_type(c, job, "checkpoint.committed")[-1]["detail"]["path"] == written["path"]
+        found = until("its checkpoint is taken over", lambda: of_type(c, job, "checkpoint.committed"), 20)[-1]["detail"]
+        assert found["path"] == written["path"]
         assert after["restarts"] == before["restarts"], after
         until("all is taken over", lambda: of_type(c, None, "store.settled"), 30)
         # The next loss, and a restart: numbers begin above all that were given before.
