@@ -208,6 +208,20 @@ static bool takes_agents(const struct titand *d, const char *address)
     return !strncmp(address, "unix:", 5) || d->config->role == ROLE_COORDINATOR;
 }
 
+/* Where sessions come in, beats do as datagrams. */
+static titan_status listen_for_beats(struct titand *d, const char *address, struct titan_error *err)
+{
+    if (!takes_agents(d, address) || !strncmp(address, "unix:", 5))
+        return TITAN_OK;
+    const char *key = d->config->cluster_key[0] ? d->config->cluster_key : NULL;
+    titan_status status = coordinator_listen(d->coordinator, address, key, err);
+    if (status == TITAN_EINVAL)
+        return status; /* the key */
+    if (status != TITAN_OK)
+        tlog_warn(&d->log, "beats come in sessions only: a lossy link delays them", "reason=\"%s\"", err->msg);
+    return TITAN_OK;
+}
+
 /* Those sockets stay when we go: who connects meanwhile waits instead of being refused. */
 static titan_status listen_inherited(struct titand *d, struct buf *chosen, struct titan_error *err)
 {
@@ -221,6 +235,7 @@ static titan_status listen_inherited(struct titand *d, struct buf *chosen, struc
                               "refusing the service manager's socket on %s: other hosts could reach it (--insecure)",
                               address);
         TRY(rpc_server_adopt(d->server, fd, takes_agents(d, address), err));
+        TRY(listen_for_beats(d, address, err));
         buf_printf(chosen, "%s\n", address);
     }
     return TITAN_OK;
@@ -245,10 +260,13 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
         if (listed(chosen, address))
             continue;
         TRY(rpc_server_listen(d->server, address, takes_agents(d, address), &port, err));
+        char text[CONFIG_TEXT_MAX + 16];
         if (!strncmp(address, "unix:", 5))
-            buf_printf(chosen, "%s\n", address);
+            (void)snprintf(text, sizeof(text), "%s", address);
         else
-            buf_printf(chosen, "%.*s:%d\n", (int)(strrchr(address, ':') - address), address, port);
+            (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
+        TRY(listen_for_beats(d, text, err));
+        buf_printf(chosen, "%s\n", text);
         tlog_debug(&d->log, "listening", "address=%s", address);
     }
     return TITAN_OK;

@@ -23,7 +23,7 @@
 #include "base/version.h"
 #include "daemon/agent/core.h"
 #include "daemon/agent/logs.h"
-#include "daemon/agent/peers.h"
+#include "daemon/peers.h"
 #include "daemon/agent/records.h"
 #include "daemon/agent/session.h"
 #include "daemon/agent/workers.h"
@@ -742,18 +742,20 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
     uint64_t random[2], term = 0;
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return titan_fail_errno(err, "no random numbers");
-    const struct agent_core_options options = {.node = a->node,
-                                               .device = a->device,
-                                               .address = a->address,
-                                               .version = TITAN_VERSION,
-                                               .slots = a->slots,
-                                               .memory_bytes = memory_bytes(),
-                                               .incarnation = random[0],
-                                               .seed = random[1],
-                                               .peer_port = a->peers ? peers_port(a->peers) : 0,
-                                               .hang_floor_ms = o->hang_floor_ms,
-                                               .away_ms = o->away_ms,
-                                               .delegate_lease_ms = o->delegate_lease_ms};
+    const struct agent_core_options options = {
+        .node = a->node,
+        .device = a->device,
+        .address = a->address,
+        .version = TITAN_VERSION,
+        .slots = a->slots,
+        .memory_bytes = memory_bytes(),
+        .incarnation = random[0],
+        .seed = random[1],
+        .peer_port = a->peers ? peers_port(a->peers) : 0,
+        .coordinator = a->peers && strncmp(o->coordinator, "unix:", 5) != 0 ? o->coordinator : NULL,
+        .hang_floor_ms = o->hang_floor_ms,
+        .away_ms = o->away_ms,
+        .delegate_lease_ms = o->delegate_lease_ms};
     TRY(record_read_term(a->run_dir, &term, err));
     TRY(agent_core_new(&options, &a->core, err));
     agent_core_restore_term(a->core, term);

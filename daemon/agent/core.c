@@ -10,12 +10,13 @@
 #include "base/cleanup.h"
 #include "daemon/agent/core_internal.h"
 
-#define KEEP_MS 5000  /* how long a sent report may have to be sent again */
+#define KEEP_MS 5000  /* how long a report that has arrived may have to be sent again: to the next coordinator */
 #define KEEP_MAX 4096 /* reports; fewer than a stream's queue takes (proto/rpc/client.h) */
 #define BEAT_MS 200   /* of a coordinator that does not say */
 #define AWAY_MS 1000
-#define DEAF_MS 10000 /* beats without an answer, from a coordinator that has answered: another session */
-#define JOBS_KEPT 256 /* records of jobs that have no worker here any more; the newest */
+#define STREAM_BEATS 4 /* in away_ms, while datagrams are answered */
+#define DEAF_MS 10000  /* beats without an answer, from a coordinator that has answered: another session */
+#define JOBS_KEPT 256  /* records of jobs that have no worker here any more; the newest */
 #define TOLD_MAX                                                                                                       \
     ((size_t)1 << 20)         /* bytes of their epochs in a hello that tells of them; a message has at most 4 MiB */
 #define REVOKE_LIMIT_MS 10000 /* to leave an epoch, however much it moves meanwhile */
@@ -43,6 +44,8 @@ titan_status agent_core_new(const struct agent_core_options *o, struct agent_cor
     c->device = copy_text(o->device);
     c->address = copy_text(o->address);
     c->version = copy_text(o->version);
+    c->coordinator = o->coordinator ? copy_text(o->coordinator) : NULL;
+    c->datagram_at = INT64_MIN;
     c->options.hang_floor_ms = o->hang_floor_ms ? o->hang_floor_ms : 300;
     c->options.hang_unknown_ms = o->hang_unknown_ms ? o->hang_unknown_ms : 10000;
     c->options.revoke_ms = o->revoke_ms ? o->revoke_ms : 1000;
@@ -103,6 +106,7 @@ void agent_core_free(struct agent_core *c)
     free(c->device);
     free(c->address);
     free(c->version);
+    free(c->coordinator);
     free(c);
 }
 
@@ -213,10 +217,10 @@ static void report_drop_first(struct agent_core *c)
     free(r);
 }
 
-/* Reports that went out long enough ago have arrived. */
+/* Reports that a beat has followed, which was answered, have arrived. */
 static void reports_expire(struct agent_core *c, int64_t now)
 {
-    while (c->reports && c->reports->sent && now - c->reports->sent_at > KEEP_MS)
+    while (c->reports && c->reports->sent && c->reports->sent_at < c->contact_at && now - c->reports->sent_at > KEEP_MS)
         report_drop_first(c);
 }
 
@@ -397,16 +401,60 @@ static void heard(struct agent_core *c, int64_t at)
     c->contact = true;
 }
 
-static void beat(struct agent_core *c, int64_t now, struct agent_actions *out)
+/* An answer has come lately, by stream or as a datagram. */
+static bool hears(const struct agent_core *c, int64_t now)
+{
+    return MAX(c->contact ? c->contact_at : INT64_MIN, c->datagram_at) > now - (int64_t)c->away_ms;
+}
+
+/* Also between two sessions: it takes long to open one where many packets are lost. */
+static bool beats(const struct agent_core *c, int64_t now)
+{
+    return (c->welcomed && !c->ending) || (c->coordinator && c->session_term && hears(c, now));
+}
+
+static void beat_datagram(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__PeerBeat b = TITAN__INTERNAL__PEER_BEAT__INIT;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    b.incarnation = c->options.incarnation;
+    b.number = c->beat;
+    b.hears = hears(c, now);
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
+    m.beat = &b;
+    (void)agent_peer_send(c, c->coordinator, &m, out);
+}
+
+static void beat_stream(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__AgentBeat b = TITAN__INTERNAL__AGENT_BEAT__INIT;
     b.slots_used = agent_alive(c);
-    b.number = ++c->beat;
-    c->beats[b.number % BEATS_KEPT].number = b.number;
-    c->beats[b.number % BEATS_KEPT].at = now;
+    b.number = c->beat;
     MESSAGE(m, BEAT, beat, &b);
     agent_send(c, &m, out);
+    c->stream_beat_at = now + c->away_ms / STREAM_BEATS;
+}
+
+/* Datagrams say that this node lives, the stream that it carries orders and reports: when datagrams are answered, it
+ * needs few beats for that. */
+static void beat(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    const bool answered = c->datagram_at > now - 3 * (int64_t)c->beat_ms;
+    c->beat++;
+    c->beats[c->beat % BEATS_KEPT].number = c->beat;
+    c->beats[c->beat % BEATS_KEPT].at = now;
+    if (c->coordinator)
+        beat_datagram(c, now, out);
+    if (c->welcomed && !c->ending && (!answered || now >= c->stream_beat_at))
+        beat_stream(c, now, out);
     c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
+}
+
+void agent_beat_answered(struct agent_core *c, const peer_message *m)
+{
+    const uint64_t number = m->beat_answer->number;
+    if (m->term == c->session_term && number && c->beats[number % BEATS_KEPT].number == number)
+        c->datagram_at = MAX(c->datagram_at, c->beats[number % BEATS_KEPT].at);
 }
 
 /* --- to workers -----------------------------------------------------------------------------------------------------
@@ -537,6 +585,7 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
     agent_say(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
     delegated_again(c, out);
     reports_flush(c, now, out);
+    c->stream_beat_at = now;
     beat(c, now, out); /* behind it nothing is older than this session */
 }
 
@@ -606,8 +655,9 @@ static bool stale(const struct agent_core *c, int64_t now)
     return c->answered && agent_coordinator_away(c, now);
 }
 
-static void hold(struct agent_core *c, const form_epoch *m)
+static void hold(struct agent_core *c, const form_epoch *m, int64_t now)
 {
+    c->next_beat_at = c->stream_beat_at = now;
     void *grown = realloc(c->held, (c->n_held + 1) * sizeof(*c->held));
     titan_assert(grown);
     c->held = grown;
@@ -696,7 +746,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
         if (stale(c, now))
-            hold(c, m->form);
+            hold(c, m->form, now);
         else
             on_form(c, m->form, out);
         break;
@@ -1089,7 +1139,7 @@ static void kill_overdue(struct agent_core *c, int64_t now, struct agent_actions
 /* Beats go out and nothing comes back: whatever holds this session, a new one may do better. */
 static void end_deaf_session(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    if (!c->answered || c->ending || now - c->contact_at < DEAF_MS)
+    if (!c->welcomed || !c->answered || c->ending || now - c->contact_at < DEAF_MS)
         return;
     c->ending = true;
     agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer beats";
@@ -1098,7 +1148,7 @@ static void end_deaf_session(struct agent_core *c, int64_t now, struct agent_act
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     c->ticked_at = now;
-    if (c->welcomed && !c->ending && now >= c->next_beat_at) {
+    if (beats(c, now) && now >= c->next_beat_at) {
         reports_expire(c, now);
         beat(c, now, out);
         end_deaf_session(c, now, out);
@@ -1111,7 +1161,7 @@ void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *ou
 int64_t agent_core_deadline(const struct agent_core *c)
 {
     int64_t due = agent_probes_deadline(c);
-    if (c->welcomed && !c->ending)
+    if (beats(c, c->ticked_at))
         due = MIN(due, c->next_beat_at);
     for (const struct aworker *w = c->workers; w; w = w->next)
         if (w->revoked_epoch && !w->killed)

@@ -35,7 +35,7 @@ enum agent_action_kind {
     AGENT_TELL, /* to a worker, now or when it connects; with an order to form goes what its members share here */
     AGENT_START_WORKER, /* start->worker_ids has one; agent_core_started or agent_core_exited follows */
     AGENT_STOP_WORKER,  /* ask it to stop, SIGKILL after grace_ms (0: now) */
-    AGENT_PEER,         /* datagram to the agent at text (host:port) */
+    AGENT_PEER,         /* datagram to text (host:port) */
     AGENT_ORDER,        /* of the coordinator, for the shell itself: log requests, checkpoints that may be deleted */
     AGENT_RANK,         /* the worker has this rank now */
     AGENT_SAY,          /* a line for the log */
@@ -78,6 +78,7 @@ struct agent_core_options { /* texts are copied */
     uint64_t incarnation;     /* of this start */
     uint64_t seed;            /* ids of datagrams and of delegated epochs' communicators are drawn from it: not twice */
     uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no delegation */
+    const char *coordinator;  /* host:port that takes beats as datagrams, if it does; NULL = they go by stream only */
     uint32_t hang_floor_ms;   /* 0 = 300 */
     uint32_t hang_unknown_ms; /* while a worker's own pace is not known; 0 = 10000 */
     uint32_t revoke_ms;       /* revoked to quiet; 0 = 1000 */
@@ -133,7 +134,8 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
 bool agent_core_watches(const struct agent_core *c);
 void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
                        struct agent_actions *out);
-/* A datagram of another agent whose proof is right. from: where it came from (host:port), for the answer. */
+/* A datagram of another agent or the coordinator whose proof is right. from: where it came from (host:port), for the
+ * answer. */
 void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
                      struct agent_actions *out);
 /* Due at agent_core_deadline(). */
@@ -151,7 +153,7 @@ int64_t agent_core_contact(const struct agent_core *c);
  * an input led to is carried out, for the next agent of this boot. Workers are told at least every AGENT_LEASE_MS, and
  * before all else when it has moved by that much. */
 int64_t agent_core_epoch_until(const struct agent_core *c);
-bool agent_core_welcome(const struct agent_core *c);                    /* in a session, welcomed, and it is not to end */
+bool agent_core_welcome(const struct agent_core *c); /* in a session, welcomed, and it is not to end */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
 struct agent_counters {
     uint64_t fenced_terms;  /* messages of an older coordinator */

@@ -80,7 +80,7 @@ struct probe {
 };
 
 struct agent_core {
-    char *node, *device, *address, *version;
+    char *node, *device, *address, *version, *coordinator;
     struct agent_core_options options;
     struct agent_counters counters;
     uint64_t term, session_term;
@@ -94,9 +94,10 @@ struct agent_core {
         uint64_t number;
         int64_t at;
     } beats[BEATS_KEPT];
-    int64_t hello_at, next_beat_at, ticked_at;
-    int64_t contact_at; /* when what the coordinator answered last was sent */
-    bool contact;       /* ... since this start, at all */
+    int64_t hello_at, next_beat_at, stream_beat_at, ticked_at;
+    int64_t datagram_at; /* when the newest beat was sent that a datagram has answered; INT64_MIN = none */
+    int64_t contact_at;  /* when what the coordinator answered last was sent */
+    bool contact;        /* ... since this start, at all */
     struct aworker *workers;
     struct ajob *jobs;
     struct probe *probes;
@@ -130,6 +131,7 @@ void agent_tell(const struct agent_core *c, const struct aworker *w, worker_orde
 /* To all of the job here that the order to form names, and their ranks. */
 void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
 void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out);
+void agent_beat_answered(struct agent_core *c, const peer_message *m); /* by a datagram */
 void agent_tell_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out);
 uint32_t agent_alive(const struct agent_core *c);
 

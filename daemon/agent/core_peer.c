@@ -1,4 +1,4 @@
-/* core_peer.c - datagrams of other agents: pings, and the probes a coordinator asks for (core.h). */
+/* core_peer.c - datagrams: pings of other agents, the probes a coordinator asks for, its answers to beats (core.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,6 +126,8 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
     }
     if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG) {
         on_pong(c, m, out);
+    } else if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER) {
+        agent_beat_answered(c, m);
     } else if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PING && m->job_id == 0) {
         peer_message pong = TITAN__INTERNAL__PEER_MESSAGE__INIT;
         pong.id = m->id;

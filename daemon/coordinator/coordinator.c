@@ -454,9 +454,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     return TITAN_OK;
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+void shell_part_closed(struct coordinator *c)
 {
-    struct coordinator *c = handle->data;
     if (--c->open_handles > 0)
         return;
     for (struct commit *k = c->commits, *next; k; k = next) {
@@ -471,6 +470,11 @@ static void on_handle_closed(uv_handle_t *handle)
     free(c);
     if (closed)
         closed(data);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    shell_part_closed(handle->data);
 }
 
 static void on_store_closed(void *data)
@@ -490,6 +494,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->timer);
     uv_timer_stop(&c->retry_timer);
     uv_timer_stop(&c->metrics_timer);
+    beats_close(c);
     store_close(c->store, on_store_closed, c);
 }
 

@@ -33,6 +33,9 @@ struct coordinator_options {
  * TITAN_ECORRUPT for a damaged one; neither is touched then. */
 titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
                               struct titan_error *err) TITAN_MUST_USE;
+/* Takes agents' beats as datagrams at HOST:PORT, where their sessions come in too. key_file as in daemon/peers.h. */
+titan_status coordinator_listen(struct coordinator *c, const char *address, const char *key_file,
+                                struct titan_error *err) TITAN_MUST_USE;
 /* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 

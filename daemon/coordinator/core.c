@@ -174,6 +174,7 @@ struct noderec *core_expect_node(struct core *c, const char *name)
     n = core_add_node(c, name);
     n->state = NODE_READY;
     n->seen_mono = c->now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+    n->stream_mono = n->seen_mono;
     n->answered_mono = c->now.mono_ms; /* by the one before us */
     return n;
 }
@@ -234,12 +235,13 @@ void core_forget(struct core *c, struct jobrec *j)
 
 /* --- inputs ---------------------------------------------------------------------------------------------------- */
 
-void core_begin(struct core *c, struct core_time now, struct batch *out)
+void core_moves(struct core *c, struct core_time now)
 {
     /* When the process itself stood still (stopped, starved), silence says nothing about the nodes. */
     int64_t stall = c->last_input ? now.mono_ms - c->last_input - 2 * (int64_t)c->options.beat_ms : 0;
     for (struct noderec *n = c->nodes; n && stall > 0; n = n->next) {
         n->seen_mono += stall;
+        n->stream_mono += stall;
         n->probe.at += n->probe.at ? stall : 0;
     }
     /* What is moved makes up for a short one; after a long one beats lie in queues, and probes' answers with them. */
@@ -249,6 +251,11 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
         c->behind_since = now.mono_ms;
     c->last_input = now.mono_ms;
     c->now = now;
+}
+
+void core_begin(struct core *c, struct core_time now, struct batch *out)
+{
+    core_moves(c, now);
     c->out = out;
     c->form_told = NULL;
     c->due = (struct due){0};
@@ -376,6 +383,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
 {
     struct subject about;
     detect_heard(c, n);
+    n->stream_mono = c->now.mono_ms;
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
         answer_beat(c, n, m->beat);
         if (!n->unconfirmed)

@@ -137,6 +137,8 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
                         struct batch *out, struct titan_error *err) TITAN_MUST_USE;
 void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out);
+/* A beat that came as a datagram. Returns whether it is to be answered, with its number. No deadline comes sooner. */
+bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now);
 /* Due at core_deadline() and at least every beat_ms. */
 void core_tick(struct core *c, struct core_time now, struct batch *out);
 /* mono_ms of the next tick that can change something; INT64_MAX = none. */

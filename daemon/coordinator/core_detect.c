@@ -1,4 +1,5 @@
-/* Is it there? (docs/membership.md, "Detection".) A node that is silent for suspect_ms is asked for: up to three others
+/* Is it there? (docs/membership.md, "Detection".) Beats come as datagrams and in its stream; a node that is silent for
+ * suspect_ms is asked for: up to three others
  * try to reach it. It is lost when they say that they do not, kept for longer when one of them does or none
  * says anything (reachable_ms), and given node_timeout_ms when there is nobody to ask. A stream that was closed says
  * that the machine lives and its agent does not: peers are asked at once, and it has twice node_timeout_ms to come back
@@ -124,10 +125,10 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     return MIN(p->at + o->confirm_ms + o->beat_ms, n->seen_mono + alone);
 }
 
-/* Silence becomes suspicion. */
+/* Silence becomes suspicion. Without a session at once, unless datagrams have come since. */
 static int64_t suspect_at(const struct core *c, const struct noderec *n)
 {
-    return n->seen_mono + (n->session ? c->options.suspect_ms : 1);
+    return n->seen_mono + (n->session || n->seen_mono > n->stream_mono ? c->options.suspect_ms : 1);
 }
 
 static int64_t ask_again_at(const struct core *c, const struct noderec *n)
@@ -140,6 +141,33 @@ void detect_heard(struct core *c, struct noderec *n)
     n->seen_mono = c->now.mono_ms;
     n->seen_wall = c->now.wall_ms;
     n->probe.at = 0;
+}
+
+/* Whoever sends it says that it lives; not that orders reach it, so it counts no longer than its workers could train
+ * without any. */
+bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now)
+{
+    if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT)
+        return false;
+    if (m->term != c->options.term) { /* of a coordinator before this one, or none of ours at all */
+        c->counters.old_term++;
+        return false;
+    }
+    struct noderec *n = core_find_node(c, m->from);
+    if (!n || n->incarnation != m->beat->incarnation) {
+        c->counters.unknown_node++;
+        return false;
+    }
+    core_moves(c, now);
+    const int64_t patience = MAX(c->options.delegate_lease_ms, c->options.reachable_ms);
+    if (n->state != NODE_READY || now.mono_ms - n->stream_mono >= patience)
+        return false;
+    if (m->beat->hears) {
+        if (n->probe.at) /* it may be asked for later than it is suspected again */
+            c->due.node = 0;
+        detect_heard(c, n);
+    }
+    return true;
 }
 
 static void look(struct core *c, struct noderec *n)

@@ -31,6 +31,7 @@ struct noderec {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP; 0 = none */
     int64_t seen_mono, seen_wall;
+    int64_t stream_mono;       /* a message of its stream, last */
     struct node_policy policy; /* name is ours; the texts are owned */
     bool in_window;            /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
@@ -242,6 +243,7 @@ void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec
 void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 void core_forget(struct core *c, struct jobrec *j); /* unlinks and frees */
 /* Around every input. */
+void core_moves(struct core *c, struct core_time now); /* time does */
 void core_begin(struct core *c, struct core_time now, struct batch *out);
 void core_finish(struct core *c);
 

@@ -114,6 +114,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->peer_port = m->peer_port;
     n->answered_mono = c->now.mono_ms;
     n->unconfirmed = true;
+    n->stream_mono = c->now.mono_ms;
     detect_heard(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);

@@ -20,6 +20,7 @@ void core_restore_node(struct core *c, const struct node *saved, struct core_tim
     n->seen_wall = saved->last_seen_ms;
     /* It has this long to come back before its workers count as lost. */
     n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+    n->stream_mono = n->seen_mono;
     n->answered_mono = now.mono_ms; /* by the one before us */
 }
 

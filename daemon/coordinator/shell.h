@@ -12,6 +12,7 @@
 #include "state/store.h"
 
 struct agent_session;
+struct beats;
 struct commit;
 struct watcher;
 struct log_request;
@@ -50,6 +51,7 @@ struct coordinator {
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
+    struct beats *beats; /* sockets that take them */
     bool backing_up;
     struct watcher *watchers;
     size_t n_watchers;
@@ -66,6 +68,7 @@ typedef void (*shell_done)(void *arg, const struct titan_error *err);
 /* Take over what the core has put into batch (left empty). done may be NULL. */
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);
 /* TITAN_OK, or why nothing that changes the store can be taken now. */
+void shell_part_closed(struct coordinator *c); /* of open_handles */
 titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- session.c --- */
@@ -75,6 +78,9 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
+
+/* --- beats.c --- */
+void beats_close(struct coordinator *c); /* each socket is one of open_handles */
 
 /* --- daemon/api --- */
 /* Something new for those who watch this job: events, metrics. */

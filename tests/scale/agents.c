@@ -3,9 +3,9 @@
  *   agents HOST PORT COUNT
  *
  * Speaks HTTP/2 and gRPC by hand: a thousand of gRPC's own clients would cost more than what is measured. Each agent
- * (node "s0001" ...) says hello, beats as it is told to, starts workers that exist in name only, forms, leaves and
- * pauses epochs at once, and answers probes of others with the truth. Rank 0 of a job says a step of progress twice a
- * second.
+ * (node "s0001" ...) says hello, beats as it is told to (by datagrams of one socket for all, and in its stream), starts
+ * workers that exist in name only, forms, leaves and pauses epochs at once, and answers probes of others with the
+ * truth. Rank 0 of a job says a step of progress twice a second.
  *
  * Commands on stdin, one a line: "kill N" - N agents that live fall silent at once, their connections stay open;
  * "revive" - they come back as fresh starts; "stats"; "quit". Answers and whatever happens are JSON lines on stdout. */
@@ -33,6 +33,7 @@
 #define JOBS_MAX 64
 #define RETRY_MS 200
 #define PROGRESS_MS 500
+#define DATAGRAMS (UINT32_MAX - 1) /* in place of an agent's number, of their socket */
 
 enum { FRAME_DATA, FRAME_HEADERS, FRAME_RST = 3, FRAME_SETTINGS = 4, FRAME_PING = 6, FRAME_GOAWAY, FRAME_WINDOW };
 
@@ -54,8 +55,9 @@ struct sim_agent {
     bool dead, up, welcomed;
     char name[16];
     uint64_t incarnation, beats;
-    int64_t next_beat_ms, retry_ms;
-    uint32_t beat_ms;
+    int64_t next_beat_ms, stream_beat_ms, retry_ms;
+    int64_t answered_ms; /* by a datagram, last */
+    uint32_t beat_ms, away_ms;
     int64_t window_all, window_stream, window_initial; /* what we may still send */
     struct buf in, message, out;
     struct sim_worker workers[WORKERS_MAX];
@@ -70,11 +72,11 @@ struct sim_job {
 
 static struct {
     struct sockaddr_in to;
-    int epoll;
+    int epoll, datagrams;
     uint32_t n_agents;
     struct sim_agent *agents;
     struct sim_job jobs[JOBS_MAX];
-    uint64_t term, sent, received, connects;
+    uint64_t term, sent, received, connects, datagrams_sent, datagrams_answered;
     uint64_t random;
     int64_t now;
 } sim = {.random = 88172645463325252u};
@@ -414,7 +416,9 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
         a->welcomed = true;
         sim.term = m->welcome->term > sim.term ? m->welcome->term : sim.term;
         a->beat_ms = m->welcome->beat_ms * 3 / 4 ? m->welcome->beat_ms * 3 / 4 : 1;
-        a->next_beat_ms = sim.now + (int64_t)(draw() % a->beat_ms);
+        a->away_ms = m->welcome->away_ms;
+        a->next_beat_ms = a->stream_beat_ms = sim.now + (int64_t)(draw() % a->beat_ms);
+        a->answered_ms = sim.now;
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
         start_workers(a, m->start);
@@ -568,12 +572,51 @@ static void read_agent(struct sim_agent *a)
 /* --- all of them
  * ------------------------------------------------------------------------------------------------------- */
 
+/* The number says whose beat was answered. */
+static void send_datagram(const struct sim_agent *a)
+{
+    uint8_t bytes[256];
+    Titan__Internal__PeerBeat b = MESSAGE(PEER_BEAT);
+    Titan__Internal__PeerMessage m = MESSAGE(PEER_MESSAGE);
+    b.incarnation = a->incarnation;
+    b.number = (uint64_t)(a - sim.agents) << 40 | a->beats;
+    b.hears = sim.now - a->answered_ms < a->away_ms;
+    m.from = (char *)(uintptr_t)a->name;
+    m.term = sim.term;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
+    m.beat = &b;
+    const size_t n = titan__internal__peer_message__pack(&m, bytes);
+    sim.datagrams_sent += send(sim.datagrams, bytes, n, MSG_DONTWAIT) == (ssize_t)n;
+}
+
+static void read_datagrams(void)
+{
+    uint8_t bytes[256];
+    ssize_t n;
+    while ((n = recv(sim.datagrams, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
+        Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(NULL, (size_t)n, bytes);
+        const bool answer = m && m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
+        const uint64_t at = answer ? m->beat_answer->number >> 40 : UINT64_MAX;
+        if (at < sim.n_agents && !sim.agents[at].dead) {
+            sim.agents[at].answered_ms = sim.now;
+            sim.datagrams_answered++;
+        }
+        if (m)
+            titan__internal__peer_message__free_unpacked(m, NULL);
+    }
+}
+
 static void beat(struct sim_agent *a)
 {
     Titan__Internal__AgentBeat b = MESSAGE(AGENT_BEAT);
-    b.slots_used = a->n_workers;
-    b.number = ++a->beats;
-    SEND(a, BEAT, beat, &b);
+    a->beats++;
+    send_datagram(a);
+    if (sim.now >= a->stream_beat_ms || sim.now - a->answered_ms >= 4 * (int64_t)a->beat_ms) {
+        b.slots_used = a->n_workers;
+        b.number = a->beats;
+        SEND(a, BEAT, beat, &b);
+        a->stream_beat_ms = sim.now + a->away_ms / 4;
+    }
     a->next_beat_ms += a->beat_ms;
     if (a->next_beat_ms <= sim.now)
         a->next_beat_ms = sim.now + a->beat_ms;
@@ -646,9 +689,10 @@ static void stats(void)
             training += sim.agents[i].workers[k].training && !sim.agents[i].dead;
     }
     printf("{\"welcomed\": %u, \"training\": %u, \"sent\": %llu, \"received\": %llu, \"connects\": %llu, \"beat_ms\": "
-           "%u}\n",
+           "%u, \"datagrams\": %llu, \"answered\": %llu}\n",
            welcomed, training, (unsigned long long)sim.sent, (unsigned long long)sim.received,
-           (unsigned long long)sim.connects, sim.agents[0].beat_ms);
+           (unsigned long long)sim.connects, sim.agents[0].beat_ms, (unsigned long long)sim.datagrams_sent,
+           (unsigned long long)sim.datagrams_answered);
 }
 
 static bool command(void)
@@ -677,6 +721,10 @@ static void serve(void)
         const int n = epoll_wait(sim.epoll, events, 256, 1);
         sim.now = clock_mono_ns() / 1000000;
         for (int i = 0; i < n; i++) {
+            if (events[i].data.u32 == DATAGRAMS) {
+                read_datagrams();
+                continue;
+            }
             if (events[i].data.u32 == UINT32_MAX) {
                 if (!command())
                     return;
@@ -713,6 +761,11 @@ int main(int argc, char **argv)
         die("start");
     struct epoll_event e = {.events = EPOLLIN, .data.u32 = UINT32_MAX};
     epoll_ctl(sim.epoll, EPOLL_CTL_ADD, STDIN_FILENO, &e);
+    sim.datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (sim.datagrams < 0 || connect(sim.datagrams, (struct sockaddr *)&sim.to, sizeof(sim.to)) != 0)
+        die("a socket for datagrams");
+    e.data.u32 = DATAGRAMS;
+    epoll_ctl(sim.epoll, EPOLL_CTL_ADD, sim.datagrams, &e);
     sim.now = clock_mono_ns() / 1000000;
     for (uint32_t i = 0; i < sim.n_agents; i++) {
         sim.agents[i].fd = -1;

@@ -116,7 +116,7 @@ def measure(n):
             out["steady_percent"] = share_of_core(c)
             after = agents.ask("stats")
             print(f"# at rest {out['idle_percent']:.1f} %, with a job {out['steady_percent']:.1f} % of a core", flush=True)
-            out["messages_per_s"] = (after["sent"] + after["received"] - before["sent"] - before["received"]) / QUIET_S
+            out["messages_per_s"] = sum(after[k] - before[k] for k in ("sent", "received", "datagrams", "answered")) / QUIET_S
             out["beat_ms"] = after["beat_ms"]
             out["storms"] = []
             for _ in range(STORMS):

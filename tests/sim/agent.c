@@ -14,6 +14,7 @@
 #define SAMPLE (S->plan->scale ? 500 * MS : 50 * MS)
 #define ADOPTION (200 * MS) /* for adopted workers to say where they are, before the first hello */
 #define PORT 7000
+#define COORDINATOR "c:1"
 
 /* What one input has led to. */
 struct turn {
@@ -377,7 +378,9 @@ static void send_to_peer(int h, const char *to, const Titan__Internal__PeerMessa
         kill_at_promise(h);
     }
     int other = -1, port = 0;
-    if (sscanf(to, "n%d:%d", &other, &port) == 2 && other >= 0 && other < S->plan->nodes)
+    if (!strcmp(to, COORDINATOR))
+        net_peer(h, SIM_COORD, &m->base);
+    else if (sscanf(to, "n%d:%d", &other, &port) == 2 && other >= 0 && other < S->plan->nodes)
         net_peer(h, other, &m->base);
 }
 
@@ -565,6 +568,7 @@ void agent_begin(int h)
                                          .incarnation = host->life + 1,
                                          .seed = chance_mix(S->plan->seed, (uint64_t)h << 32 | host->life),
                                          .peer_port = PORT,
+                                         .coordinator = S->plan->seed / 4 % 2 && !S->plan->scale ? COORDINATOR : NULL,
                                          .hang_unknown_ms = S->plan->scale ? 0 : 3000};
     titan_assert(agent_core_new(&options, &a->core, NULL) == TITAN_OK);
     size_t at_first = 0;
@@ -653,7 +657,10 @@ void agent_hears_peer(int h, int from, const void *bytes, uint32_t len)
     char address[16];
     Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(&event_memory, len, bytes);
     titan_assert(m);
-    (void)snprintf(address, sizeof(address), "n%d:%d", from, PORT);
+    if (from == SIM_COORD)
+        (void)snprintf(address, sizeof(address), "%s", COORDINATOR);
+    else
+        (void)snprintf(address, sizeof(address), "n%d:%d", from, PORT);
     CORE(h, agent_core_peer, m, address);
 }
 

@@ -289,6 +289,7 @@ void coord_start(void)
                                    .jobs_dir = "/jobs",
                                    .beat_ms = BEAT_MS,
                                    .node_timeout_ms = 2000,
+                                   .reachable_ms = S->plan->seed / 2 % 2 ? 3000 : 40000,
                                    .start_ms = 4000,
                                    .quiesce_ms = 1500,
                                    .pause_ms = 3000,
@@ -387,6 +388,22 @@ void coord_hears(uint64_t session, const void *bytes, uint32_t len)
         net_drop(session);
     }
     take(&b, 0, 0);
+}
+
+void coord_hears_beat(int from, const void *bytes, uint32_t len)
+{
+    Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(&event_memory, len, bytes);
+    titan_assert(m);
+    if (!core_beat(S->coord.core, m, coord_now()))
+        return;
+    Titan__Internal__BeatAnswer number = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__PeerMessage answer = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    number.number = m->beat->number;
+    answer.from = (char *)"";
+    answer.term = m->term;
+    answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
+    answer.beat_answer = &number;
+    net_peer(SIM_COORD, from, &answer.base);
 }
 
 void coord_session_closed(uint64_t session)

@@ -345,6 +345,13 @@ static void on_peer(const struct ev *e)
 }
 static const struct handler peer = {"peer", on_peer, TARGET_AGENT};
 
+static void on_beat(const struct ev *e)
+{
+    if (S->coord.core && net_reaches((int)e->b, SIM_COORD))
+        coord_hears_beat((int)e->b, e->bytes, e->len);
+}
+static const struct handler beat = {"beat", on_beat, TARGET_COORD};
+
 void net_peer(int from, int to, const ProtobufCMessage *m)
 {
     const struct link *l = &S->links[from][to];
@@ -353,7 +360,8 @@ void net_peer(int from, int to, const ProtobufCMessage *m)
         return;
     int copies = S->now < l->doubles_until && chance(CHANCE_NET, 50) ? 2 : 1;
     for (int i = 0; i < copies; i++) {
-        struct ev *e = at(S->now + delay(from, to, false), &peer, (uint64_t)to, (uint64_t)from);
+        const struct handler *h = to == SIM_COORD ? &beat : &peer;
+        struct ev *e = at(S->now + delay(from, to, false), h, (uint64_t)to, (uint64_t)from);
         e->bytes = packed(m, &e->len);
     }
 }

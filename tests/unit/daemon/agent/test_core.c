@@ -14,13 +14,14 @@
 #include "daemon/agent/core.h"
 
 typedef Titan__Internal__CoordinatorMessage coordinator_message;
+typedef Titan__Internal__PeerMessage peer_message;
 
 static struct agent_core *c;
 static struct agent_actions out; /* of the last input */
 static int64_t now;
 static uint64_t term;
 
-static void core_up(uint64_t seen)
+static void core_up_with(uint64_t seen, const char *coordinator)
 {
     struct titan_error err = {0};
     const struct agent_core_options options = {.node = "here",
@@ -30,9 +31,15 @@ static void core_up(uint64_t seen)
                                                .slots = 4,
                                                .incarnation = 5,
                                                .seed = 6,
-                                               .peer_port = 7};
+                                               .peer_port = 7,
+                                               .coordinator = coordinator};
     assert_int_equal(agent_core_new(&options, &c, &err), TITAN_OK);
     agent_core_restore_term(c, seen);
+}
+
+static void core_up(uint64_t seen)
+{
+    core_up_with(seen, NULL);
 }
 
 static int setup(void **state)
@@ -126,6 +133,22 @@ static void tell_epochs(uint64_t restored_term)
                                      .restored_term = restored_term};
     MESSAGE(m, TELL_EPOCHS, tell_epochs, &t);
     hear(&m);
+}
+
+static void answer(uint64_t number)
+{
+    Titan__Internal__BeatAnswer a = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    a.number = number;
+    MESSAGE(m, BEAT_ANSWER, beat_answer, &a);
+    hear(&m);
+}
+
+static uint64_t beat(void)
+{
+    now = MAX(now, agent_core_deadline(c));
+    INPUT(agent_core_tick);
+    assert_non_null(SENT(BEAT));
+    return SENT(BEAT)->beat->number;
 }
 
 static void start(uint64_t id)
@@ -375,8 +398,9 @@ static void test_reports_are_said_again(void **state)
     session(); /* of the next coordinator */
     assert_int_equal(SENT(WORKER_STARTED)->term, 4);
     assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
-    now += 6000; /* a beat later than they are kept */
-    INPUT(agent_core_tick);
+    now += 6000; /* longer than they are kept for the next coordinator */
+    answer(beat());
+    (void)beat();
     INPUT(agent_core_session_down);
     session();
     assert_null(SENT(WORKER_EXITED));
@@ -650,22 +674,6 @@ static void test_straggler(void **state)
 /* --- the coordinator's signs of life --------------------------------------------------------------------------------
  */
 
-static void answer(uint64_t number)
-{
-    Titan__Internal__BeatAnswer a = TITAN__INTERNAL__BEAT_ANSWER__INIT;
-    a.number = number;
-    MESSAGE(m, BEAT_ANSWER, beat_answer, &a);
-    hear(&m);
-}
-
-static uint64_t beat(void)
-{
-    now = MAX(now, agent_core_deadline(c));
-    INPUT(agent_core_tick);
-    assert_non_null(SENT(BEAT));
-    return SENT(BEAT)->beat->number;
-}
-
 static void test_beats(void **state)
 {
     (void)state;
@@ -684,6 +692,115 @@ static void test_beats(void **state)
     assert_int_equal(agent_core_contact(c), at);
     answer(11); /* never sent */
     assert_int_equal(agent_core_contact(c), at);
+}
+
+static const Titan__Internal__PeerBeat *datagram(void)
+{
+    const struct agent_action *a = action(AGENT_PEER);
+    if (!a || a->peer->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT)
+        return NULL;
+    assert_string_equal(a->text, "c:1");
+    assert_string_equal(a->peer->from, "here");
+    return a->peer->beat;
+}
+
+static void answer_datagram(uint64_t number, uint64_t of_term)
+{
+    Titan__Internal__BeatAnswer a = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    a.number = number;
+    m.from = (char *)"";
+    m.term = of_term;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
+    m.beat_answer = &a;
+    INPUT(agent_core_peer, &m, "c:1");
+}
+
+static void tick_at_deadline(void)
+{
+    now = MAX(now, agent_core_deadline(c));
+    INPUT(agent_core_tick);
+}
+
+/* Datagrams carry the beats while they are answered, and the stream one now and then. */
+static void test_beats_as_datagrams(void **state)
+{
+    (void)state;
+    agent_core_free(c);
+    core_up_with(0, "c:1");
+    session();
+    assert_int_equal(datagram()->incarnation, 5);
+    assert_int_equal(datagram()->number, SENT(BEAT)->beat->number);
+    assert_true(datagram()->hears); /* the welcome */
+    unsigned in_stream = 0;
+    for (int i = 0; i < 100; i++) { /* nobody answers: both */
+        tick_at_deadline();
+        in_stream += SENT(BEAT) != NULL;
+        assert_non_null(datagram());
+        if (SENT(BEAT) && i % 2)
+            answer(SENT(BEAT)->beat->number);
+    }
+    assert_int_equal(in_stream, 100);
+    const int64_t begin = now;
+    for (in_stream = 0; now < begin + 10000;) {
+        tick_at_deadline();
+        assert_true(datagram()->hears);
+        in_stream += SENT(BEAT) != NULL;
+        answer_datagram(datagram()->number, term);
+    }
+    assert_in_range(in_stream, 30, 41); /* four a second, away_ms being one */
+    answer(0);
+    assert_true(agent_core_contact(c) <= begin); /* leases and orders rest on the stream alone */
+}
+
+static void test_datagrams_between_sessions(void **state)
+{
+    (void)state;
+    agent_core_free(c);
+    core_up_with(0, "c:1");
+    INPUT(agent_core_tick);
+    assert_null(datagram()); /* to nobody before the first welcome */
+    session();
+    INPUT(agent_core_session_down);
+    int64_t begin = now;
+    for (; now < begin + 5000; answer_datagram(datagram()->number, term)) {
+        tick_at_deadline();
+        assert_null(SENT(BEAT));
+        assert_true(datagram()->hears);
+    }
+    begin = now;
+    while (agent_core_deadline(c) < begin + 5000) {
+        tick_at_deadline();
+        answer_datagram(datagram() ? datagram()->number : 0, term - 1);
+        answer_datagram(1000000, term); /* no beat of ours */
+    }
+    assert_in_range(now, begin + 800, begin + 1100); /* then it is away, and the next session will tell */
+    session();
+    now += 2000;
+    tick_at_deadline();
+    assert_false(datagram()->hears); /* the stream is there and nothing comes back */
+}
+
+/* A report stays until a beat behind it has been answered. */
+static void test_report_in_a_stalled_stream(void **state)
+{
+    (void)state;
+    session();
+    answer(beat());
+    start(11);
+    now += 100;
+    INPUT(agent_core_started, 11, 77);
+    assert_non_null(SENT(WORKER_STARTED));
+    for (int64_t begin = now; now < begin + 8000;)
+        (void)beat();
+    INPUT(agent_core_session_down);
+    session();
+    assert_non_null(SENT(WORKER_STARTED));
+    for (int64_t begin = now; now < begin + 8000;)
+        answer(beat());
+    INPUT(agent_core_session_down);
+    session();
+    assert_null(SENT(WORKER_STARTED));
 }
 
 static void test_deaf_coordinator(void **state)
@@ -816,6 +933,9 @@ int main(void)
         TEST(test_stall_is_reported),
         TEST(test_straggler),
         TEST(test_beats),
+        TEST(test_beats_as_datagrams),
+        TEST(test_datagrams_between_sessions),
+        TEST(test_report_in_a_stalled_stream),
         TEST(test_deaf_coordinator),
         TEST(test_stale_order_waits),
         TEST(test_probe),

@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "daemon/agent/peers.h"
+#include "daemon/peers.h"
 #include "daemon/agent/records.h"
 
 static struct {

@@ -35,10 +35,10 @@ static titan_status join(struct cluster *c, uint64_t session, char name, uint64_
     return say(&c->b, session, &m);
 }
 
-static void open_cluster(struct cluster *c, int nodes, uint32_t slots)
+static void open_cluster_with(struct cluster *c, int nodes, uint32_t slots, uint32_t lease_ms)
 {
     memset(c, 0, sizeof(*c));
-    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs"};
+    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs", .delegate_lease_ms = lease_ms};
     c->b.now = 1000;
     batch_init(&c->b.out);
     assert_int_equal(core_new(&options, &c->b.core, NULL), TITAN_OK);
@@ -46,6 +46,11 @@ static void open_cluster(struct cluster *c, int nodes, uint32_t slots)
         assert_int_equal(join(c, (uint64_t)i, (char)('a' + i - 1), 1, slots), TITAN_OK);
     for (int i = nodes + 1; i <= NODES; i++)
         c->silent[i] = true;
+}
+
+static void open_cluster(struct cluster *c, int nodes, uint32_t slots)
+{
+    open_cluster_with(c, nodes, slots, 0);
 }
 
 /* What came out: events are noted, probes answered by who was asked. */
@@ -117,6 +122,81 @@ static void test_beats_are_answered(void **state)
     assert_null(c.b.out.changes);
     assert_int_equal(c.b.out.answers->session, 1);
     assert_int_equal(c.b.out.answers->message->beat_answer->number, 77);
+    close_bench(&c.b);
+}
+
+static bool datagram(struct cluster *c, const char *node, uint64_t incarnation, uint64_t term, bool hears)
+{
+    Titan__Internal__PeerBeat body = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    body.incarnation = incarnation;
+    body.hears = hears;
+    m.from = (char *)node;
+    m.term = term;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
+    m.beat = &body;
+    c->input = c->b.now;
+    return core_beat(c->b.core, &m, at(&c->b));
+}
+
+/* Until it is lost, at most ms; its datagrams come meanwhile. */
+static int64_t until_lost(struct cluster *c, const char *node, uint64_t incarnation, uint64_t term, bool hears,
+                          int64_t ms)
+{
+    const int64_t begin = c->b.now;
+    while (c->b.now < begin + ms) {
+        (void)datagram(c, node, incarnation, term, hears);
+        if (until(c, "node.lost", 30) >= 0)
+            return c->b.now - begin;
+    }
+    return -1;
+}
+
+/* Node a's stream stands still; nobody can say anything about it. */
+static void test_datagrams_are_signs_of_life(void **state)
+{
+    (void)state;
+    const struct {
+        const char *node;
+        uint64_t incarnation, term;
+        bool hears, closed;
+        int64_t lo, hi; /* when it is lost; 0 = it is not */
+    } cases[] = {
+        {"a", 1, 1, true, false, 0, 0},        {"a", 1, 1, true, true, 0, 0},
+        {"a", 1, 1, false, false, 4900, 5200}, /* it hears nothing: what is told to it is lost */
+        {"a", 2, 1, true, false, 4900, 5200},  /* another start of it */
+        {"a", 1, 2, true, false, 4900, 5200},  /* of another coordinator */
+        {"x", 1, 1, true, false, 4900, 5200},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cluster c;
+        open_cluster_with(&c, 3, 1, 60000);
+        assert_int_equal(until(&c, "node.lost", 500), -1);
+        c.silent[1] = true;
+        if (cases[i].closed) {
+            batch_free(&c.b.out);
+            core_session_closed(c.b.core, 1, at(&c.b), &c.b.out);
+        }
+        const int64_t lost = until_lost(&c, cases[i].node, cases[i].incarnation, cases[i].term, cases[i].hears, 20000);
+        if (cases[i].hi)
+            assert_in_range(lost, cases[i].lo, cases[i].hi);
+        else
+            assert_int_equal(lost, -1);
+        const bool known = strcmp(cases[i].node, "x") != 0 && cases[i].incarnation == 1 && cases[i].term == 1;
+        assert_int_equal(datagram(&c, cases[i].node, cases[i].incarnation, cases[i].term, true), known && lost < 0);
+        close_bench(&c.b);
+    }
+}
+
+/* Without a stream it can be given no orders: it is kept for as long as its workers could train without any. */
+static void test_datagrams_are_not_for_ever(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster_with(&c, 3, 1, 30000);
+    assert_int_equal(until(&c, "node.lost", 500), -1);
+    c.silent[1] = true;
+    assert_in_range(until_lost(&c, "a", 1, 1, true, 60000), 30000 + 4700, 30000 + 5300);
     close_bench(&c.b);
 }
 
@@ -407,13 +487,21 @@ static void test_straggler(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beats_are_answered), cmocka_unit_test(test_pace),
-        cmocka_unit_test(test_nobody_reaches_it),  cmocka_unit_test(test_nobody_answers),
-        cmocka_unit_test(test_nobody_to_ask),      cmocka_unit_test(test_others_reach_it),
-        cmocka_unit_test(test_lost_welcome),       cmocka_unit_test(test_it_was_only_slow),
-        cmocka_unit_test(test_closed_stream),      cmocka_unit_test(test_own_stall),
-        cmocka_unit_test(test_flapping),           cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_beats_are_answered),
+        cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_nobody_reaches_it),
+        cmocka_unit_test(test_nobody_answers),
+        cmocka_unit_test(test_nobody_to_ask),
+        cmocka_unit_test(test_others_reach_it),
+        cmocka_unit_test(test_lost_welcome),
+        cmocka_unit_test(test_it_was_only_slow),
+        cmocka_unit_test(test_closed_stream),
+        cmocka_unit_test(test_own_stall),
+        cmocka_unit_test(test_flapping),
+        cmocka_unit_test(test_hang),
         cmocka_unit_test(test_straggler),
+        cmocka_unit_test(test_datagrams_are_signs_of_life),
+        cmocka_unit_test(test_datagrams_are_not_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/peers.h"
 #include "proto/rpc/client.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
@@ -316,6 +317,52 @@ static void test_change_while_tried_again(void **state)
     tear_down(&f);
 }
 
+static void on_datagram(const Titan__Internal__PeerMessage *m, const char *from, void *data)
+{
+    (void)from;
+    *(bool *)data = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER && m->beat_answer->number == 9;
+}
+
+/* A port for datagrams that nobody has. */
+static void free_port(struct fixture *f, char address[32])
+{
+    struct peers *p;
+    bool closed = false;
+    assert_int_equal(peers_open(&f->loop, "127.0.0.1:0", NULL, on_datagram, NULL, &p, NULL), TITAN_OK);
+    (void)snprintf(address, 32, "127.0.0.1:%u", peers_port(p));
+    peers_close(p, on_flag, &closed);
+    spin(f, &closed);
+}
+
+static void test_beat_as_a_datagram(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char address[32];
+    struct peers *agent;
+    bool answered = false, closed = false;
+    set_up(&f);
+    free_port(&f, address);
+    assert_int_equal(coordinator_listen(f.coordinator, address, NULL, NULL), TITAN_OK);
+    assert_int_equal(coordinator_listen(f.coordinator, address, NULL, NULL), TITAN_EEXIST);
+    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", NULL, on_datagram, &answered, &agent, NULL), TITAN_OK);
+    connect_agent(&f, "n");
+    spin(&f, &f.welcomed);
+    Titan__Internal__PeerBeat beat = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    beat.number = 9;
+    beat.hears = true;
+    m.from = (char *)"n";
+    m.term = 1;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
+    m.beat = &beat;
+    peers_send(agent, address, &m);
+    spin(&f, &answered);
+    peers_close(agent, on_flag, &closed);
+    spin(&f, &closed);
+    tear_down(&f);
+}
+
 static void test_restart(void **state)
 {
     (void)state;
@@ -337,6 +384,7 @@ static void test_restart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk),
-                                       cmocka_unit_test(test_change_while_tried_again), cmocka_unit_test(test_restart)};
+                                       cmocka_unit_test(test_change_while_tried_again),
+                                       cmocka_unit_test(test_beat_as_a_datagram), cmocka_unit_test(test_restart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

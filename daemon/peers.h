@@ -1,11 +1,12 @@
-/* peers.h - the agent's socket for other agents: UDP, one protobuf message to a datagram.
+/* peers.h - a socket for agents: that of another agent, and the coordinator's for their beats. UDP, one protobuf message
+ * to a datagram.
  *
  * With a cluster key every datagram carries an HMAC-SHA256 of itself under it, and one without the right proof is
  * dropped and counted: whoever has no key can neither answer for a node nor move an epoch. Without a key nothing is
  * proved, as for the coordinator's TCP port: for networks one trusts. Datagrams may be lost, late, doubled: the core
  * repeats. */
-#ifndef TITAN_DAEMON_AGENT_PEERS_H
-#define TITAN_DAEMON_AGENT_PEERS_H
+#ifndef TITAN_DAEMON_PEERS_H
+#define TITAN_DAEMON_PEERS_H
 
 #include <stdint.h>
 #include <uv.h>

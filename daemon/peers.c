@@ -1,5 +1,5 @@
 /* peers.c - see peers.h. */
-#include "daemon/agent/peers.h"
+#include "daemon/peers.h"
 
 #include <netinet/in.h>
 #include <openssl/crypto.h>
@@ -305,7 +305,7 @@ titan_status peers_open(uv_loop_t *loop, const char *listen, const char *key_fil
     p->loop = loop;
     p->on_message = on_message;
     p->data = data;
-    log_init(&p->log, "agent", "peers=%s", listen);
+    log_init(&p->log, "peers", "listen=%s", listen);
     titan_status status = key_file && *key_file ? read_key(p, key_file, err) : TITAN_OK;
     if (status != TITAN_OK) {
         free(p);

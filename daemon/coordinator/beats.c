@@ -1,0 +1,62 @@
+/* Agents' beats as datagrams, at the addresses where their sessions come in. */
+#include "daemon/coordinator/shell.h"
+
+#include <stdlib.h>
+
+#include "daemon/peers.h"
+
+struct beats {
+    struct beats *next;
+    struct coordinator *owner;
+    struct peers *socket;
+};
+
+static void on_beat(const Titan__Internal__PeerMessage *m, const char *from, void *data)
+{
+    struct beats *b = data;
+    if (b->owner->closing || !core_beat(b->owner->core, m, shell_now()))
+        return;
+    Titan__Internal__BeatAnswer answer = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__PeerMessage out = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    answer.number = m->beat->number;
+    out.from = (char *)""; /* no node */
+    out.term = m->term;
+    out.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
+    out.beat_answer = &answer;
+    peers_send(b->socket, from, &out);
+}
+
+titan_status coordinator_listen(struct coordinator *c, const char *address, const char *key_file,
+                                struct titan_error *err)
+{
+    struct beats *b = calloc(1, sizeof(*b));
+    if (!b)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a socket");
+    b->owner = c;
+    titan_status status = peers_open(c->loop, address, key_file, on_beat, b, &b->socket, err);
+    if (status != TITAN_OK) {
+        free(b);
+        return status;
+    }
+    b->next = c->beats;
+    c->beats = b;
+    c->open_handles++;
+    return TITAN_OK;
+}
+
+static void on_closed(void *data)
+{
+    struct beats *b = data;
+    struct coordinator *c = b->owner;
+    free(b);
+    shell_part_closed(c);
+}
+
+void beats_close(struct coordinator *c)
+{
+    for (struct beats *b = c->beats, *next; b; b = next) {
+        next = b->next;
+        peers_close(b->socket, on_closed, b);
+    }
+    c->beats = NULL;
+}
