@@ -568,7 +568,7 @@ void agent_begin(int h)
                                          .incarnation = host->life + 1,
                                          .seed = chance_mix(S->plan->seed, (uint64_t)h << 32 | host->life),
                                          .peer_port = PORT,
-                                         .coordinator = S->plan->seed / 4 % 2 && !S->plan->scale ? COORDINATOR : NULL,
+                                         .coordinator = S->plan->seed / 8 % 2 && !S->plan->scale ? COORDINATOR : NULL,
                                          .hang_unknown_ms = S->plan->scale ? 0 : 3000};
     titan_assert(agent_core_new(&options, &a->core, NULL) == TITAN_OK);
     size_t at_first = 0;

@@ -91,10 +91,11 @@ static void on_second_kill(const struct ev *e)
         proc_end(p->id, -1, 9, "fault");
 }
 
+static const struct handler second = {"second kill", on_second_kill, TARGET_WORLD};
+
 static void trouble_worker(const struct fault *f)
 {
     static const struct handler go_on = {"worker continues", on_continue, TARGET_WORLD};
-    static const struct handler second = {"second kill", on_second_kill, TARGET_WORLD};
     struct proc *p = proc_pick(f->pick);
     if (!p)
         return;
@@ -247,6 +248,10 @@ static void strike(const struct fault *f)
     case FAULT_COORD_KILL:
     case FAULT_COORD_POWER:
         coord_kill(f->lasts, f->kind == FAULT_COORD_POWER);
+        break;
+    case FAULT_LOSS_WHILE_AWAY: /* long enough for a delegate */
+        coord_kill(f->lasts, false);
+        (void)at(S->now + f->lasts / 4, &second, f->pick2, 0);
         break;
     case FAULT_COORD_KILL_AT_COMMIT:
         S->coord.kill_at_commit = true;

@@ -9,6 +9,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_WORKER_HANG] = "worker hangs",
     [FAULT_WORKER_STOP] = "worker stopped",
     [FAULT_WORKERS_KILL] = "two workers killed",
+    [FAULT_LOSS_WHILE_AWAY] = "coordinator killed, a worker while it is away",
     [FAULT_KILL_AT_AGREE] = "worker killed in the agreement on a step",
     [FAULT_KILL_AT_SEAL] = "worker killed while state is sealed",
     [FAULT_COMM_BREAK] = "communicator breaks",
@@ -65,10 +66,10 @@ static const struct {
     [FAULT_REPLAY_ORDER] = {6, 0, 0},     [FAULT_FALSE_NAME] = {4, 0, 0},
     [FAULT_DISK_SLOW] = {3, 100, 3000},   [FAULT_DISK_FULL] = {3, 100, 3000},
     [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_STORE_OLD] = {5, 100, 2000},
-    [FAULT_WALL_STEP] = {3, 0, 0},        [REQUEST_CANCEL] = {4, 0, 0},
-    [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
-    [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
-    [REQUEST_FORGET] = {5, 0, 0},
+    [FAULT_WALL_STEP] = {3, 0, 0},        [FAULT_LOSS_WHILE_AWAY] = {8, 1000, 5000},
+    [REQUEST_CANCEL] = {4, 0, 0},         [REQUEST_RESIZE] = {9, 0, 0},
+    [REQUEST_DRAIN] = {5, 0, 0},          [REQUEST_UNDRAIN] = {3, 0, 0},
+    [REQUEST_CHECKPOINT] = {5, 0, 0},     [REQUEST_FORGET] = {5, 0, 0},
 };
 
 struct dice {

@@ -74,6 +74,7 @@ enum fault_kind {
     FAULT_WORKER_HANG,   /* its training thread stands still, its control thread answers */
     FAULT_WORKER_STOP,   /* SIGSTOP, and SIGCONT later */
     FAULT_WORKERS_KILL,  /* two, some milliseconds apart */
+    FAULT_LOSS_WHILE_AWAY,
     FAULT_KILL_AT_AGREE, /* while the members learn that a step is committed */
     FAULT_KILL_AT_SEAL,
     FAULT_COMM_BREAK,  /* an epoch's communicator fails though all its members live */
