@@ -15,7 +15,8 @@
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define BEATS_PER_S 2500 /* of all nodes together */
+#define BEATS_PER_S 5000        /* of all nodes together, and of those */
+#define STREAM_BEATS_PER_S 2500 /* ... whose datagrams do not come */
 
 /* --- pace ------------------------------------------------------------------------------------------------------ */
 
@@ -28,8 +29,10 @@ void detect_pace(struct core *c)
 {
     const struct core_options *asked = &c->asked;
     struct core_options *o = &c->options;
-    const uint32_t pace = MAX(asked->beat_ms, c->connected * 1000 / BEATS_PER_S);
-    if (4 * pace <= 5 * o->beat_ms && 2 * pace >= o->beat_ms)
+    const uint32_t by_stream = c->connected - MIN(c->by_datagram, c->connected);
+    uint32_t pace = MAX(c->connected * 1000 / BEATS_PER_S, by_stream * 1000 / STREAM_BEATS_PER_S);
+    pace = MAX(pace, asked->beat_ms);
+    if (4 * pace <= 5 * o->beat_ms && 3 * pace >= 2 * o->beat_ms)
         return; /* near enough */
     o->beat_ms = pace;
     o->suspect_ms = paced(asked->suspect_ms, pace, asked->beat_ms);
@@ -166,6 +169,7 @@ bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct cor
         if (n->probe.at) /* it may be asked for later than it is suspected again */
             c->due.node = 0;
         detect_heard(c, n);
+        n->datagram_mono = now.mono_ms;
     }
     return true;
 }
@@ -189,9 +193,13 @@ static void look(struct core *c, struct noderec *n)
 
 void detect_tick(struct core *c)
 {
-    for (struct noderec *n = c->nodes; n; n = n->next)
+    c->by_datagram = 0;
+    for (struct noderec *n = c->nodes; n; n = n->next) {
+        c->by_datagram += n->session && c->now.mono_ms - n->datagram_mono < c->options.suspect_ms;
         if (n->state == NODE_READY)
             look(c, n);
+    }
+    detect_pace(c);
 }
 
 int64_t detect_deadline(const struct core *c)

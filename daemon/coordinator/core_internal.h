@@ -31,9 +31,9 @@ struct noderec {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP; 0 = none */
     int64_t seen_mono, seen_wall;
-    int64_t stream_mono;       /* a message of its stream, last */
-    struct node_policy policy; /* name is ours; the texts are owned */
-    bool in_window;            /* its maintenance window, or the drain ahead of it, is in force */
+    int64_t stream_mono, datagram_mono; /* a message of its stream, a beat as a datagram, last */
+    struct node_policy policy;          /* name is ours; the texts are owned */
+    bool in_window;                     /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
     bool given_up;                 /* an operator has said that it is gone for good */
     int64_t drain_at;              /* what is still there then is stopped; INT64_MAX = never */
@@ -198,7 +198,7 @@ struct core {
     struct core_time now;
     struct batch *out;
     struct noderec *nodes, *last_node, *names[CORE_BUCKETS];
-    uint32_t connected;                             /* nodes */
+    uint32_t connected, by_datagram;                /* nodes; of those, whose datagrams come */
     uint64_t tell_round;                            /* number of the newest */
     Titan__Internal__CoordinatorMessage *form_told; /* in this input; it goes to all members alike */
     struct jobrec *buckets[CORE_BUCKETS];

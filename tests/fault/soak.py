@@ -18,6 +18,7 @@ from kit import (Cluster, check_losses, check_membership, check_nothing_left, fi
 from titan import BUILD, alive  # noqa: E402
 
 EVERY_S = 15
+THREADS_MORE = 4
 HOME = BUILD / "soak"
 
 
@@ -105,9 +106,9 @@ def processes(c):
 
 
 def growth(taken, what):
-    """The largest growth of a daemon between the second sample of one life of it and its last, in per cent. A fresh process is not
-    settled yet in its first."""
-    worst = 0.0
+    """The largest growth of a daemon between the second sample of one life of it and its last: how many, in per cent. A fresh process
+    is not settled yet in its first."""
+    most, worst = 0, 0.0
     for name in taken[0]:
         lives = {}
         for t in taken:
@@ -116,8 +117,9 @@ def growth(taken, what):
         for values in lives.values():
             if len(values) >= 6:
                 first = max(values[1:4])
-                worst = max(worst, 100 * (max(values[-3:]) - first) / first)  # exact: one more than ten is 10 %
-    return worst
+                more = max(values[-3:]) - first
+                most, worst = max(most, more), max(worst, 100 * more / first)
+    return most, worst
 
 
 def soak(minutes, rng, seed):
@@ -154,7 +156,7 @@ def soak(minutes, rng, seed):
         calm = undisturbed(k, last["step"])[last["step"]]
         check_nothing_left(c)
     f = figures(slow)
-    rss, fds, threads = (growth(taken, w) for w in ("rss_kib", "descriptors", "threads"))
+    (_, rss), (_, fds), (threads, _) = (growth(taken, w) for w in ("rss_kib", "descriptors", "threads"))
     rows = [
         {"what": f"{turn} failures in {minutes} min ({', '.join(f'{n} {w}' for w, n in sorted(done.items()))})", "measured": "done"},
         {"what": "losses that differ from the undisturbed run's, bit for bit", "target": "0", "measured": f"0 of {compared:,}", "ok": True},
@@ -163,8 +165,8 @@ def soak(minutes, rng, seed):
         {"what": "failure to whole again", "measured": f"median {f['median']:.0f} ms, p99 {f['p99']:.0f} ms"},
         {"what": "resident memory of a daemon, growth", "target": "≤ 10 %", "measured": f"{rss:.1f} %", "ok": rss <= 10},
         {"what": "descriptors of a daemon, growth", "target": "≤ 10 %", "measured": f"{fds:.1f} %", "ok": fds <= 10},
-        {"what": "threads of a daemon, growth (gRPC has one more or less)", "target": "≤ 10 %", "measured": f"{threads:.1f} %",
-         "ok": threads <= 10},
+        # gRPC's pool has 10 to 12, as its work comes and goes; a leak of one in ten failures would be more in a quarter of an hour.
+        {"what": "threads of a daemon, growth", "target": f"≤ {THREADS_MORE}", "measured": str(threads), "ok": threads <= THREADS_MORE},
         {"what": "processes of all hosts, at the first failure and the most", "target": "equal", "measured": f"{counts[0]}, {max(counts)}",
          "ok": max(counts) <= counts[0]},
         {"what": "processes left behind", "target": "0", "measured": "0", "ok": True},

@@ -200,6 +200,34 @@ static void test_datagrams_are_not_for_ever(void **state)
     close_bench(&c.b);
 }
 
+/* When their beats come as datagrams, a thousand nodes beat twice as often. */
+static void test_pace_of_datagrams(void **state)
+{
+    (void)state;
+    struct cluster c;
+    char name[16];
+    uint32_t beat_ms = 0;
+    open_cluster(&c, 0, 1);
+    for (uint64_t i = 1; i <= 1000; i++) {
+        (void)snprintf(name, sizeof(name), "n%u", (unsigned)i);
+        assert_int_equal(hello(&c.b, i, name, 1, NULL, 0), TITAN_OK);
+    }
+    for (int turn = 0; turn < 20; turn++) {
+        for (uint64_t i = 1; i <= 1000; i++) {
+            (void)snprintf(name, sizeof(name), "n%u", (unsigned)i);
+            assert_true(datagram(&c, name, i, 1, true));
+        }
+        batch_free(&c.b.out);
+        core_tick(c.b.core, at(&c.b), &c.b.out);
+        for (const struct batch_message *m = c.b.out.answers; m; m = m->next)
+            if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
+                beat_ms = m->message->welcome->beat_ms;
+        c.b.now += 50;
+    }
+    assert_int_equal(beat_ms, 200);
+    close_bench(&c.b);
+}
+
 /* A thousand nodes beat every 400 ms, and who came when there were fewer is told. */
 static void test_pace(void **state)
 {
@@ -502,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_straggler),
         cmocka_unit_test(test_datagrams_are_signs_of_life),
         cmocka_unit_test(test_datagrams_are_not_for_ever),
+        cmocka_unit_test(test_pace_of_datagrams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
