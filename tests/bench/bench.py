@@ -54,18 +54,20 @@ def first_step():
 
 
 def durable_submits():
-    """The only slot trains meanwhile, so that nothing but accepting is measured."""
+    """The only node is drained, so that nothing but accepting is measured: nobody trains on the processors that this takes."""
     out = {}
-    with Daemon(HOME / "submits", "--slots", "1") as d:
-        busy = d.submit("tiny", {"training.dataset_path": text(), "training.steps": 1000000, "elastic.min_workers": 1,
-                                 "elastic.max_workers": 1, "checkpoint.enable": "false"})
-        queued = HOME / "load.toml"
-        queued.write_text(recipe_with_data(SOURCE / "recipes/tiny.toml"))
-        for name, connections, in_flight in (("32_in_flight", 1, 32), ("one_connection", 1, 64),
-                                             ("64_connections", 64, 256)):
-            out[name] = json.loads(run(BUILD / "tests/bench/submit_load", d.server, queued, connections, in_flight, 20000))
-        d.ok("cancel", busy)
-    return {**out, "target_per_second": 5000, "target_submit_p99_ms_of_32_in_flight": 10, "target_status_p99_ms": 2}
+    queued = HOME / "load.toml"
+    queued.write_text(recipe_with_data(SOURCE / "recipes/tiny.toml"))
+    for connections, in_flight in ((1, 64), (64, 256)):
+        with Daemon(HOME / f"submits{connections}", "--slots", "1", "--node", "here") as d:
+            d.ok("drain", "here")
+
+            def load(n, rate):
+                return json.loads(run(BUILD / "tests/bench/submit_load", d.server, queued, connections, in_flight, n, rate))
+            out[f"{connections}_connections"] = load(20000, 0)
+            # A disk has its moments: the one in the middle of five.
+            out[f"{connections}_connections_at_5000"] = sorted((load(15000, 5000) for _ in range(5)), key=lambda o: o["submit_p99_ms"])[2]
+    return {**out, "target_per_second": 5000, "target_submit_p99_ms_at_5000": 10, "target_status_p99_ms_at_5000": 2}
 
 
 def store_start():
@@ -218,12 +220,18 @@ def elastic_rows():
             yield row(f"keepers at {cost['tokens_per_step']:,} tokens a step: {name}, more than without, least of {cost['rounds']}",
                       100 * (cost[what]["ratio"] - 1), limit, " %")
     submits = durable_submits()
-    few, many = submits["32_in_flight"], submits["64_connections"]
-    yield row("durable submits, 1 connection, 64 in flight", submits["one_connection"]["submits_per_second"], 5000, " a second", least=True)
-    yield row("durable submits, 64 connections, 256 in flight", many["submits_per_second"], 5000, " a second", least=True)
-    yield row("a durable submit, 32 in flight, p99", few["submit_p99_ms"], 10)
-    for name, of in (("1 connection, 32 in flight", few), ("64 connections, 256 in flight", many)):
-        yield row(f"status during submits, {name}, p99", of["status_p99_ms"], 2)
+    for n, in_flight in ((1, 64), (64, 256)):
+        yield row(f"durable submits, {connections_of(n)}, {in_flight} in flight", submits[f"{n}_connections"]["submits_per_second"], 5000,
+                  " a second", least=True)
+        of = submits[f"{n}_connections_at_5000"]
+        # Sixty-four clients in one process, on two processors with the daemon: a figure to compare, no target.
+        yield row(f"5,000 durable submits a second, {connections_of(n)}: a submit, p99, middle of 5", of["submit_p99_ms"],
+                  10 if n == 1 else None)
+        yield row(f"5,000 durable submits a second, {connections_of(n)}: status meanwhile, p99", of["status_p99_ms"], 2 if n == 1 else None)
+
+
+def connections_of(n):
+    return f"{n} connection" + "s" * (n > 1)
 
 
 def elastic():

@@ -1,8 +1,9 @@
 /* submit_load.c - how many durable submits a coordinator takes, how long they and a status call wait meanwhile.
  *
- *   submit_load TARGET RECIPE CONNECTIONS IN_FLIGHT COUNT
+ *   submit_load TARGET RECIPE CONNECTIONS IN_FLIGHT COUNT [RATE]
  *
- * Sends COUNT Submit calls, IN_FLIGHT at a time spread over CONNECTIONS channels; another process asks every
+ * Sends COUNT Submit calls spread over CONNECTIONS channels, IN_FLIGHT at a time, or with RATE as many a second however
+ * many are in flight, each timed from when it was due; another process asks every
  * millisecond for the first job. (In the same process its answers would wait for the load's own threads.) Prints one
  * JSON object. Every reply means the job is on disk. */
 #include <signal.h>
@@ -28,7 +29,8 @@ struct load {
     struct rpc_client *clients[CONNECTIONS_MAX];
     int connections;
     Titan__V1__SubmitRequest request;
-    long count, sent, done, failed;
+    long count, sent, done, failed, rate; /* rate 0 = as fast as answers come */
+    uv_timer_t timer;
     _Atomic uint64_t first_job;
     int64_t started_ns, finished_ns, *took_ns; /* took_ns: of each submit */
     char first_error[384];
@@ -42,7 +44,7 @@ struct sent {
     int64_t at_ns;
 };
 
-static void send_one(struct load *l);
+static void send_one(struct load *l, int64_t due_ns);
 
 static void on_submitted(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
@@ -56,24 +58,36 @@ static void on_submitted(const ProtobufCMessage *reply, const struct titan_error
     } else if (l->first_job == 0) {
         l->first_job = ((const Titan__V1__SubmitResponse *)reply)->job_id;
     }
-    if (l->sent < l->count) {
-        send_one(l);
+    if (l->rate == 0 && l->sent < l->count) {
+        send_one(l, clock_mono_ns());
     } else if (l->done == l->count) {
         l->finished_ns = clock_mono_ns();
         uv_stop(&l->loop);
     }
 }
 
-static void send_one(struct load *l)
+static void send_one(struct load *l, int64_t due_ns)
 {
     struct rpc_client *client = l->clients[l->sent % l->connections];
     struct sent *s = malloc(sizeof *s);
     if (!s)
         abort();
-    *s = (struct sent){l, clock_mono_ns()};
+    *s = (struct sent){l, due_ns};
     l->sent++;
     rpc_client_call(client, "/titan.v1.Titan/Submit", &l->request.base, &titan__v1__submit_response__descriptor, 60000,
                     on_submitted, s);
+}
+
+static void send_due(uv_timer_t *timer)
+{
+    struct load *l = timer->data;
+    for (; l->sent < l->count;) {
+        const int64_t due = l->started_ns + l->sent * 1000000000 / l->rate;
+        if (due > clock_mono_ns())
+            return;
+        send_one(l, due);
+    }
+    uv_timer_stop(timer);
 }
 
 static void probe(struct load *l, const char *target)
@@ -116,8 +130,8 @@ static int fail(struct load *l, const struct titan_error *err)
 
 int main(int argc, char **argv)
 {
-    if (argc != 6) {
-        fprintf(stderr, "usage: submit_load TARGET RECIPE CONNECTIONS IN_FLIGHT COUNT\n");
+    if (argc != 6 && argc != 7) {
+        fprintf(stderr, "usage: submit_load TARGET RECIPE CONNECTIONS IN_FLIGHT COUNT [RATE]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -129,8 +143,10 @@ int main(int argc, char **argv)
     l->connections = atoi(argv[3]);
     int in_flight = atoi(argv[4]);
     l->count = atol(argv[5]);
-    if (l->connections < 1 || l->connections > CONNECTIONS_MAX || in_flight < 1 || l->count < in_flight) {
-        fprintf(stderr, "submit_load: CONNECTIONS 1..%d, 1 <= IN_FLIGHT <= COUNT\n", CONNECTIONS_MAX);
+    l->rate = argc == 7 ? atol(argv[6]) : 0;
+    if (l->rate < 0 || l->connections < 1 || l->connections > CONNECTIONS_MAX || in_flight < 1 ||
+        l->count < in_flight) {
+        fprintf(stderr, "submit_load: CONNECTIONS 1..%d, 1 <= IN_FLIGHT <= COUNT, RATE >= 0\n", CONNECTIONS_MAX);
         return 2;
     }
     pid_t prober = fork(); /* before gRPC has threads */
@@ -152,8 +168,12 @@ int main(int argc, char **argv)
     l->request.name = (char *)"load";
 
     l->started_ns = clock_mono_ns();
-    for (int i = 0; i < in_flight; i++)
-        send_one(l);
+    uv_timer_init(&l->loop, &l->timer);
+    l->timer.data = l;
+    if (l->rate)
+        uv_timer_start(&l->timer, send_due, 0, 1);
+    for (int i = 0; i < in_flight && !l->rate; i++)
+        send_one(l, clock_mono_ns());
     uv_run(&l->loop, UV_RUN_DEFAULT);
     l->over = true;
     waitpid(prober, NULL, 0);
@@ -161,10 +181,11 @@ int main(int argc, char **argv)
     double seconds = (double)(l->finished_ns - l->started_ns) / 1e9;
     qsort(l->probes, l->nprobes, sizeof *l->probes, by_value);
     qsort(l->took_ns, (size_t)l->done, sizeof *l->took_ns, by_value);
-    printf("{\"connections\": %d, \"in_flight\": %d, \"submits\": %ld, \"failed\": %ld, \"submits_per_second\": %.0f, "
+    printf("{\"connections\": %d, \"in_flight\": %d, \"rate\": %ld, \"submits\": %ld, \"failed\": %ld, "
+           "\"submits_per_second\": %.0f, "
            "\"submit_p50_ms\": %.3f, \"submit_p99_ms\": %.3f, "
            "\"status_calls\": %zu, \"status_p50_ms\": %.3f, \"status_p99_ms\": %.3f}\n",
-           l->connections, in_flight, l->count, l->failed, (double)(l->count - l->failed) / seconds,
+           l->connections, in_flight, l->rate, l->count, l->failed, (double)(l->count - l->failed) / seconds,
            percentile_ms(l->took_ns, (size_t)l->done, 0.5), percentile_ms(l->took_ns, (size_t)l->done, 0.99),
            (size_t)l->nprobes, percentile_ms(l->probes, l->nprobes, 0.5), percentile_ms(l->probes, l->nprobes, 0.99));
     if (l->failed)
