@@ -1,5 +1,5 @@
-/* peers.h - a socket for agents: that of another agent, and the coordinator's for their beats. UDP, one protobuf message
- * to a datagram.
+/* peers.h - a socket for agents: that of another agent, and the coordinator's for their beats. UDP, one protobuf
+ * message to a datagram.
  *
  * With a cluster key every datagram carries an HMAC-SHA256 of itself under it, and one without the right proof is
  * dropped and counted: whoever has no key can neither answer for a node nor move an epoch. Without a key nothing is

@@ -71,9 +71,9 @@ typedef Titan__Internal__AgentToWorker order_message;
 enum fault_kind {
     FAULT_WORKER_KILL,
     FAULT_WORKER_EXIT,
-    FAULT_WORKER_HANG,   /* its training thread stands still, its control thread answers */
-    FAULT_WORKER_STOP,   /* SIGSTOP, and SIGCONT later */
-    FAULT_WORKERS_KILL,  /* two, some milliseconds apart */
+    FAULT_WORKER_HANG,  /* its training thread stands still, its control thread answers */
+    FAULT_WORKER_STOP,  /* SIGSTOP, and SIGCONT later */
+    FAULT_WORKERS_KILL, /* two, some milliseconds apart */
     FAULT_LOSS_WHILE_AWAY,
     FAULT_KILL_AT_AGREE, /* while the members learn that a step is committed */
     FAULT_KILL_AT_SEAL,
