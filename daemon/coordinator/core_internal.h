@@ -153,7 +153,7 @@ struct jobrec {
     size_t n_bases;
     int64_t quorum_at;      /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
     bool quorum_waits;      /* the job's reason says so */
-    bool waited;            /* the next epoch is decided without a majority */
+    bool above_delegates;   /* the next epoch's number is to be above all that delegates can have given unheard */
     uint64_t refused_epoch; /* a number that an agent has taken already */
     int64_t adopt_until;    /* members of a delegated epoch that are away are waited for */
     bool origin_known;      /* its members have said where their state came from */

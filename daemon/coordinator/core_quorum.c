@@ -208,7 +208,7 @@ bool quorum_decides(struct core *c, struct jobrec *j)
         return false;
     }
     if (!enough)
-        j->waited = true;
+        j->above_delegates = true;
     j->quorum_at = INT64_MAX;
     say_job_decided(c, j);
     quorum_end_away(c, j, NULL);
@@ -218,8 +218,8 @@ bool quorum_decides(struct core *c, struct jobrec *j)
 uint64_t quorum_number(const struct core *c, struct jobrec *j)
 {
     uint64_t above = MAX(behind_first_epoch(c), MAX(j->status.epoch, j->refused_epoch));
-    if (!j->waited)
+    if (!j->above_delegates)
         return above + 1;
-    j->waited = false;
+    j->above_delegates = false;
     return (above / WAITED_STEP + 1) * WAITED_STEP;
 }

@@ -117,6 +117,8 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         strncpy(j->device, j->workers[0]->node->device, sizeof(j->device) - 1);
     if (saved->epoch)
         restore_epoch(c, j, saved);
+    /* What the coordinator before us heard of delegates' numbers while it was being queued again is not stored. */
+    j->above_delegates = c->options.delegate_lease_ms && j->status.epoch && (j->state == JOB_PENDING || j->requeueing);
     restore_stopping(j);
     j->target = MAX(j->target, MAX(j->n_seats, (uint32_t)saved->n_workers));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));

@@ -201,11 +201,39 @@ static void test_wish_is_kept(void **state)
     close_bench(&b);
 }
 
+/* A delegate can have given its job's epochs numbers that nobody has stored. */
+static void test_number_after_a_restart(void **state)
+{
+    (void)state;
+    for (uint32_t lease_ms = 0; lease_ms <= 10000; lease_ms += 10000) {
+        struct bench b = {.now = 1000};
+        struct core_options options = {.term = 2, .seed = 1, .jobs_dir = "/jobs", .delegate_lease_ms = lease_ms};
+        batch_init(&b.out);
+        assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
+        struct core_saved_job saved = {.job = job_of(1, 1, 1), .run = 1};
+        saved.job.status.epoch = 5;
+        core_restore_job(b.core, &saved, at(&b));
+        assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+        assert_non_null(told(&b, START, 1));
+        const uint64_t worker = told(&b, START, 1)->start->worker_ids[0];
+        beat(&b, 1);
+        ready(&b, 1, 1, worker);
+        const uint64_t number = told(&b, FORM, 1)->form->epoch;
+        assert_int_equal(number, lease_ms ? UINT64_C(1) << 20 : 6);
+        close_bench(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shrink),         cmocka_unit_test(test_grow),         cmocka_unit_test(test_leaver_lost),
-        cmocka_unit_test(test_resize_refused), cmocka_unit_test(test_surplus_goes), cmocka_unit_test(test_wish_is_kept),
+        cmocka_unit_test(test_shrink),
+        cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_leaver_lost),
+        cmocka_unit_test(test_resize_refused),
+        cmocka_unit_test(test_surplus_goes),
+        cmocka_unit_test(test_wish_is_kept),
+        cmocka_unit_test(test_number_after_a_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
