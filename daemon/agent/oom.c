@@ -70,21 +70,25 @@ void oom_watch_init(struct oom_watch *o)
 {
     *o = (struct oom_watch){.vmstat = "/proc/vmstat", .cgroup_root = "/sys/fs/cgroup"};
     oom_watch_look(o);
-    o->before = o->kills;
+    for (size_t i = 1; i < OOM_LOOKS; i++)
+        o->kills[i] = o->kills[0];
 }
 
 void oom_watch_look(struct oom_watch *o)
 {
-    o->before = o->kills;
-    (void)file_number(o->vmstat, "oom_kill ", &o->kills);
+    uint64_t *newest = &o->kills[o->looks % OOM_LOOKS];
+    if (!file_number(o->vmstat, "oom_kill ", newest) && o->looks)
+        *newest = o->kills[(o->looks - 1) % OOM_LOOKS];
+    o->looks++;
 }
 
 bool oom_verdict(struct oom_watch *o, const struct worker_process *p, uint64_t rss_max, char *reason, size_t cap)
 {
     uint64_t own = 0, all = 0;
-    bool machine = file_number(o->vmstat, "oom_kill ", &all) && all > o->before;
+    const uint64_t before = MAX(o->told, o->kills[o->looks % OOM_LOOKS]); /* the oldest */
+    bool machine = file_number(o->vmstat, "oom_kill ", &all) && all > before;
     if (machine)
-        o->before++; /* one process for one kill */
+        o->told = before + 1; /* one process for one kill */
     bool known = p->cgroup[0] && cgroup_number(p->cgroup, "memory.events", "oom_kill ", &own);
     if (known ? own == 0 : !machine)
         return false;

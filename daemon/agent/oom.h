@@ -10,12 +10,15 @@
 
 #include "daemon/agent/worker_process.h"
 
+#define OOM_LOOKS 20 /* a process with much memory takes seconds to go */
 struct oom_watch {
-    uint64_t before, kills;           /* of the machine, at the last look but one and at the last */
+    uint64_t kills[OOM_LOOKS];        /* of the machine, at the newest looks, as a ring */
+    uint64_t looks, told;             /* told: kills up to this one have had their process */
     const char *vmstat, *cgroup_root; /* where they are; tests have their own */
 };
 void oom_watch_init(struct oom_watch *o);
-/* Kills up to the last look but one were not of our workers. A few times a second, while there are any. */
+/* Four times a second, while there are workers. Kills that were there OOM_LOOKS looks ago are not of one that ends now.
+ */
 void oom_watch_look(struct oom_watch *o);
 /* Of a process that is gone by a SIGKILL not ours; its cgroup is still there. Then reason is "out of memory: limit 2.0
  * GiB, peak 2.0 GiB (oom_kill 1)". rss_max: the most memory it was seen to have. */
