@@ -35,6 +35,7 @@ void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *request, void
 void api_backup(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_backup_drain(struct rpc_call *call, void *data);
 void api_backup_closed(struct rpc_call *call, bool cancelled, void *data);
+void api_counters(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_version(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 
 void api_watch_events(struct rpc_call *call, const ProtobufCMessage *request, void *data);

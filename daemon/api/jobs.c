@@ -265,6 +265,36 @@ void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *d
     rpc_call_reply(call, &reply.base);
 }
 
+static void add_counter(struct reply *r, const char *name, uint64_t value, const char *text)
+{
+    Titan__V1__Counter *m = batch_alloc(&r->memory, sizeof(*m));
+    titan__v1__counter__init(m);
+    m->name = (char *)name;
+    m->value = value;
+    m->text = (char *)text;
+    reply_add(r, m);
+}
+
+void api_counters(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    _cleanup_(reply_free) struct reply r = {.c = data};
+    const struct core_counters *of_core = core_counters(r.c->core);
+    const struct store_stats of_store = store_stats(r.c->store);
+    (void)base;
+    batch_init(&r.memory);
+#define CORE_COUNTER(name, text) add_counter(&r, #name, of_core->name, text);
+    CORE_COUNTERS(CORE_COUNTER)
+#undef CORE_COUNTER
+    add_counter(&r, "store_writes", of_store.writes, "changes handed to the job store");
+    add_counter(&r, "store_commits", of_store.commits, "transactions they took");
+    add_counter(&r, "store_failures", of_store.failures, "changes it did not take");
+    Titan__V1__CountersResponse reply = TITAN__V1__COUNTERS_RESPONSE__INIT;
+    reply.n_counters = r.n;
+    reply.counters = (Titan__V1__Counter **)r.items;
+    reply.since_ms = r.c->started_wall_ms;
+    rpc_call_reply(call, &reply.base);
+}
+
 void api_version(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     const struct coordinator *c = data;

@@ -149,16 +149,37 @@ int64_t core_deadline(struct core *c);
 bool core_fenced(const struct core *c);
 /* TITAN_OK, or TITAN_EUNREACHABLE with the reason and what to do. */
 titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_MUST_USE;
-/* What was refused, since the start. */
+/* What was counted since the start. Others read these by name (the API's Counters), so a name keeps its meaning; _ms
+ * are sums. The phases of a recovery are those of recovery.finished (docs/api.md). */
+#define CORE_COUNTERS(X)                                                                                               \
+    X(silences, "times a node was silent, or its stream closed, and others were asked for it")                         \
+    X(nodes_lost, "nodes given up: nothing heard, or their agent went")                                                \
+    X(workers_hung, "workers killed because they made no progress")                                                    \
+    X(recoveries, "times a run trained again after a loss")                                                            \
+    X(recovery_ms, "sum: first report of a loss to the next step")                                                     \
+    X(recovery_detect_ms, "sum: the fault itself to that report, where it is known")                                   \
+    X(recovery_decide_ms, "sum: to the revocation")                                                                    \
+    X(recovery_quiet_ms, "sum: until all that are left had stopped")                                                   \
+    X(recovery_form_ms, "sum: until the new membership was decided")                                                   \
+    X(recovery_state_ms, "sum: until all had their state")                                                             \
+    X(recovery_step_ms, "sum: until the next step was finished")                                                       \
+    X(state_init, "epochs that began from initial weights")                                                            \
+    X(state_checkpoint, "epochs whose state came from a checkpoint")                                                   \
+    X(state_memory, "epochs whose members had it all")                                                                 \
+    X(state_replica, "epochs whose missing parts came from replicas")                                                  \
+    X(state_buddy, "epochs whose missing parts came from keepers")                                                     \
+    X(old_term, "reports refused: said to another coordinator")                                                        \
+    X(old_epoch, "reports refused: about an epoch that is over")                                                       \
+    X(unknown_node, "reports refused: without a hello, or of a node that was given up")                                \
+    X(name_taken, "hellos refused: in the name of a node that is alive")                                               \
+    X(unknown_worker, "reports refused: about a worker that node does not have")                                       \
+    X(unknown_rank, "reports refused: about an epoch the worker has no place in")                                      \
+    X(duplicate, "reports that had been taken before")                                                                 \
+    X(epoch_refused, "epochs that an agent did not take from us")
 struct core_counters {
-    uint64_t old_term;       /* said to another coordinator */
-    uint64_t old_epoch;      /* about an epoch that is over */
-    uint64_t unknown_node;   /* without a hello, or of a node that was given up */
-    uint64_t name_taken;     /* a hello in the name of a node that is alive */
-    uint64_t unknown_worker; /* about a worker that node does not have */
-    uint64_t unknown_rank;   /* about an epoch the worker has no place in */
-    uint64_t duplicate;      /* said before */
-    uint64_t epoch_refused;  /* an agent did not take an epoch we formed */
+#define CORE_COUNTER(name, text) uint64_t name;
+    CORE_COUNTERS(CORE_COUNTER)
+#undef CORE_COUNTER
 };
 const struct core_counters *core_counters(const struct core *c);
 size_t core_pending(const struct core *c);

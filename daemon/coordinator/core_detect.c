@@ -184,6 +184,7 @@ static void look(struct core *c, struct noderec *n)
     }
     if (now < suspect_at(c, n))
         return;
+    c->counters.silences += n->probe.at == 0;
     if (!n->probe.at || now >= ask_again_at(c, n))
         ask(c, n);
     if (now >= lost_at(c, n))
@@ -220,6 +221,7 @@ int64_t detect_deadline(const struct core *c)
 
 void detect_lost(struct core *c, struct noderec *n)
 {
+    c->counters.nodes_lost++;
     if (n->lost_mono && c->now.mono_ms - n->lost_mono > FLAPS_FORGOTTEN_MS)
         n->flaps = 0;
     n->lost_mono = c->now.mono_ms;
@@ -263,6 +265,7 @@ void detect_stalled(struct core *c, struct jobrec *j, struct workrec *w, const T
                                             "\"stopped\":%s}",
                                             (unsigned long long)w->id, (unsigned long long)m->step,
                                             (unsigned long long)m->actions, m->for_ms, m->stopped ? "true" : "false")});
+    c->counters.workers_hung++;
     job_begin_recovery(c, j);
     j->recovery.detect_ms = MAX(j->recovery.detect_ms, (int64_t)m->for_ms);
     w->blame = LOSS_HANG;

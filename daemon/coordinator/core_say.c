@@ -369,6 +369,18 @@ void say_recovery_finished(struct core *c, struct jobrec *j)
 {
     const struct recovery *r = &j->recovery;
     const int64_t ready = r->ready && r->ready < r->stepped ? r->ready : r->stepped;
+    const struct {
+        const char *name;
+        int64_t ms;
+        uint64_t *sum;
+    } phases[] = {
+        {"detect_ms", r->detect_ms, &c->counters.recovery_detect_ms},
+        {"decide_ms", r->revoked ? r->revoked - r->lost : 0, &c->counters.recovery_decide_ms},
+        {"quiet_ms", r->revoked && r->quiet ? r->quiet - r->revoked : 0, &c->counters.recovery_quiet_ms},
+        {"form_ms", r->quiet ? r->formed - r->quiet : 0, &c->counters.recovery_form_ms},
+        {"state_ms", r->formed ? ready - r->formed : 0, &c->counters.recovery_state_ms},
+        {"step_ms", r->stepped - ready, &c->counters.recovery_step_ms},
+    };
     const long long ms = r->stepped - r->lost;
     struct detail d;
     detail_begin(&d);
@@ -378,12 +390,12 @@ void say_recovery_finished(struct core *c, struct jobrec *j)
     json_put_uint(&d.w, "world", j->n_seats);
     json_put_string(&d.w, "rung", rung_name(j->origin_known ? j->origin.rung : -1));
     json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
-    json_put_int(&d.w, "detect_ms", r->detect_ms);
-    json_put_int(&d.w, "decide_ms", r->revoked ? r->revoked - r->lost : 0);
-    json_put_int(&d.w, "quiet_ms", r->revoked && r->quiet ? r->quiet - r->revoked : 0);
-    json_put_int(&d.w, "form_ms", r->quiet ? r->formed - r->quiet : 0);
-    json_put_int(&d.w, "state_ms", r->formed ? ready - r->formed : 0);
-    json_put_int(&d.w, "step_ms", r->stepped - ready);
+    for (size_t i = 0; i < ARRAY_SIZE(phases); i++) {
+        json_put_int(&d.w, phases[i].name, phases[i].ms);
+        *phases[i].sum += (uint64_t)MAX(phases[i].ms, (int64_t)0);
+    }
+    c->counters.recoveries++;
+    c->counters.recovery_ms += (uint64_t)ms;
     say_event(c, j,
               (struct say){.type = "recovery.finished",
                            .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_seats),

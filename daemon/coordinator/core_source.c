@@ -145,6 +145,15 @@ void source_sealed(struct core *c, struct jobrec *j)
             j->workers[i]->sealed = j->workers[i]->unsealed = 0;
 }
 
+static void count_rung(struct core_counters *n, Titan__Internal__StateRung rung)
+{
+    n->state_init += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_INIT;
+    n->state_checkpoint += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT;
+    n->state_memory += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY;
+    n->state_replica += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA;
+    n->state_buddy += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+}
+
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
 {
     if (j->state == JOB_CANCELLING) /* said once more: how far it came is known */
@@ -159,6 +168,7 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
         return;
     j->origin_known = true;
     j->origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
+    count_rung(&c->counters, m->rung);
     j->recovery.ready = c->now.mono_ms;
     j->state_took = MAX(j->state_took, c->now.mono_ms - j->recovery.formed);
     if (epoch_state_in_memory(m->rung) && !MUTANT(STEP_FORGOTTEN))

@@ -240,6 +240,9 @@ def json_shapes():
     assert node["slots"] == 2 and TIME.fullmatch(node["last_seen"])
     newest = json.loads(d.ok("-o", "json", "checkpoints", job))["checkpoints"][0]
     assert newest["path"] == status["checkpoint"] and newest["step"] == 20 and TIME.fullmatch(newest["committed_at"])
+    counters = json.loads(d.ok("-o", "json", "counters"))
+    counted = {c["name"]: int(c["value"]) for c in counters["counters"]}
+    assert TIME.fullmatch(counters["since"]) and counted["state_init"] >= 1 and counted["store_commits"] > 0 and counted["nodes_lost"] == 0
     version = json.loads(d.ok("-o", "json", "version"))
     assert version["client"]["version"] == version["server"]["version"]
     assert [m["step"] for m in d.lines("metrics", job)] == list(range(1, 21))
@@ -256,6 +259,8 @@ def tables():
     d, job = World.daemon, World.done
     rows = d.ok("list", "--limit", "2").splitlines()
     assert len(rows) == 3 and rows[0].split()[:4] == ["JOB", "NAME", "USER", "STATE"]
+    counters = d.ok("counters").splitlines()
+    assert counters[0].split() == ["COUNTER", "VALUE", "WHAT"] and any(row.split()[0] == "recovery_ms" for row in counters)
     cancelled = d.ok("list", "--state", "cancelled,failed").splitlines()[1:]
     assert cancelled and all("CANCELLED" in row for row in cancelled)
     assert len(d.ok("list", "--user", "nobody-at-all").splitlines()) == 1

@@ -114,6 +114,8 @@ def a_run():
     assert last.count(b"\n") == 1 and log.endswith(last)
     checkpoints = c.ListCheckpoints(api.ListCheckpointsRequest(job_id=job.id)).checkpoints
     assert job.checkpoint in [k.path for k in checkpoints] and max(k.step for k in checkpoints) == 20
+    counters = {k.name: k.value for k in c.Counters(api.CountersRequest()).counters}
+    assert counters["state_init"] >= 1 and counters["recoveries"] == 0, counters
     World.done = job.id
 
 

@@ -78,6 +78,13 @@ static void test_loss_and_return(void **state)
                         "{\"recovery_ms\":60,\"from_step\":7,\"resume_step\":8,\"world\":3,\"rung\":\"buddy\","
                         "\"epochs\":1,\"detect_ms\":0,\"decide_ms\":0,\"quiet_ms\":30,\"form_ms\":0,"
                         "\"state_ms\":10,\"step_ms\":20}");
+    const struct core_counters *counted = core_counters(b.core);
+    assert_int_equal(counted->recoveries, 1);
+    assert_int_equal(counted->recovery_ms, 60);
+    assert_int_equal(counted->recovery_quiet_ms, 30);
+    assert_int_equal(counted->recovery_state_ms, 10);
+    assert_int_equal(counted->recovery_step_ms, 20);
+    assert_int_equal(counted->state_buddy, 1);
 
     tick(&b, 100); /* the back-off of 200 ms is not over */
     assert_null(told(&b, START, 0));

@@ -347,6 +347,8 @@ static void test_it_was_only_slow(void **state)
         c.silent[2] = false;
         assert_int_equal(until(&c, "node.lost", 200), -1);
     }
+    assert_int_equal(core_counters(c.b.core)->silences, 20);
+    assert_int_equal(core_counters(c.b.core)->nodes_lost, 0);
     close_bench(&c.b);
 }
 
@@ -371,6 +373,7 @@ static void test_closed_stream(void **state)
     c.silent[4] = true;
     int64_t took = until(&c, "node.lost", 5000);
     assert_true(took >= 1900 && took <= 2050);
+    assert_int_equal(core_counters(c.b.core)->nodes_lost, 1);
     close_bench(&c.b);
 }
 
@@ -482,6 +485,7 @@ static void test_hang(void **state)
     progress(&b, 1, 1, 3, 1, 8);
     assert_null(b.out.changes);
     assert_true(core_counters(b.core)->old_epoch >= 2);
+    assert_int_equal(core_counters(b.core)->workers_hung, 1);
     state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA, 7);
     progress(&b, 1, 1, 1, 2, 8);
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"detect_ms\":310"));
