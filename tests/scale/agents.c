@@ -8,7 +8,8 @@
  * truth. Rank 0 of a job says a step of progress twice a second.
  *
  * Commands on stdin, one a line: "kill N" - N agents that live fall silent at once, their connections stay open;
- * "revive" - they come back as fresh starts; "stats"; "quit". Answers and whatever happens are JSON lines on stdout. */
+ * "revive" - they come back as fresh starts; "loss P" - of a datagram between two agents, for their answers to probes;
+ * "stats"; "quit". Answers and whatever happens are JSON lines on stdout. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +34,7 @@
 #define JOBS_MAX 64
 #define RETRY_MS 200
 #define PROGRESS_MS 500
+#define PINGS 3
 #define DATAGRAMS (UINT32_MAX - 1) /* in place of an agent's number, of their socket */
 
 enum { FRAME_DATA, FRAME_HEADERS, FRAME_RST = 3, FRAME_SETTINGS = 4, FRAME_PING = 6, FRAME_GOAWAY, FRAME_WINDOW };
@@ -78,6 +80,7 @@ static struct {
     struct sim_job jobs[JOBS_MAX];
     uint64_t term, sent, received, connects, datagrams_sent, datagrams_answered;
     uint64_t random;
+    double loss;
     int64_t now;
 } sim = {.random = 88172645463325252u};
 
@@ -346,10 +349,19 @@ static void say_probe(struct sim_agent *a, uint64_t id, char *node, bool reached
     SEND(a, PROBE_RESULT, probe_result, &r);
 }
 
+/* One of as many as an agent sends (daemon/agent/core_peer.c), there and back. */
+static bool ping_is_answered(void)
+{
+    for (int i = 0; i < PINGS; i++)
+        if ((double)(draw() >> 11) * 0x1p-53 < (1 - sim.loss) * (1 - sim.loss))
+            return true;
+    return false;
+}
+
 static void answer_probe(struct sim_agent *a, const Titan__Internal__ProbeNode *m)
 {
     const uint32_t n = (uint32_t)strtoul(m->node + 1, NULL, 10) - 1;
-    if (n < sim.n_agents && !sim.agents[n].dead) {
+    if (n < sim.n_agents && !sim.agents[n].dead && ping_is_answered()) {
         say_probe(a, m->probe_id, m->node, true);
         return;
     }
@@ -680,6 +692,12 @@ static void revive(void)
     printf("{\"revived\": true}\n");
 }
 
+static void lose(double loss)
+{
+    sim.loss = loss;
+    printf("{\"loss\": %g}\n", loss);
+}
+
 static void stats(void)
 {
     uint32_t welcomed = 0, training = 0;
@@ -706,6 +724,8 @@ static bool command(void)
         kill_some((uint32_t)strtoul(text + 5, NULL, 10));
     else if (!strncmp(text, "revive", 6))
         revive();
+    else if (!strncmp(text, "loss ", 5))
+        lose(strtod(text + 5, NULL));
     else if (!strncmp(text, "stats", 5))
         stats();
     else

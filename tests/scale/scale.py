@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "fault")]
+from agents import Agents  # noqa: E402
 from kit import figures, machine, stamp  # noqa: E402
 from titan import BIN, BUILD, Daemon, headers_text, until  # noqa: E402
 
 HOME = BUILD / "scale"
 STORMS = 5
 QUIET_S = 10
+PORT = 7198
 
 
 class Coordinator(Daemon):
@@ -30,7 +32,7 @@ class Coordinator(Daemon):
         self.begun = time.monotonic()
         with open(self.state / "titand.log", "a") as log:
             self.process = subprocess.Popen([BIN / "titand", "coordinator", "--config", self.config(), "--state-dir", self.state, "--listen",
-                                             "127.0.0.1:7198"],
+                                             f"127.0.0.1:{PORT}"],
                                             stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         until("the coordinator answers", lambda: self.ctl("version").code == 0, 30, 0.005)
         self.ready_ms = 1000 * (time.monotonic() - self.begun)
@@ -53,25 +55,6 @@ class Coordinator(Daemon):
     def rss_mib(self):
         return int(next(x for x in Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
                         if x.startswith("VmRSS")).split()[1]) / 1024
-
-
-class Agents:
-    def __init__(self, n):
-        self.process = subprocess.Popen([BUILD / "tests/scale/agents", "127.0.0.1", "7198", str(n)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def ask(self, what):
-        self.process.stdin.write(what + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def await_counts(self, seconds=60, **counts):
-        until(f"{counts} of the agents ({self.ask('stats')})",
-              lambda: (lambda s: all(s[k] == v for k, v in counts.items()))(self.ask("stats")), seconds, 0.05)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(10)
 
 
 def share_of_core(c, seconds=QUIET_S):
@@ -106,7 +89,7 @@ def measure(n):
          "fault_tolerance.max_restarts": 1000000, "fault_tolerance.backoff_ms": 100}
     out = {}
     with Coordinator(HOME / "state") as c:
-        agents = Agents(n)
+        agents = Agents(n, "127.0.0.1", PORT)
         try:
             agents.await_counts(welcomed=n)
             out["idle_percent"] = share_of_core(c)
