@@ -26,7 +26,7 @@ struct name {
     struct name *next;
     struct peers *peers;
     uv_getaddrinfo_t lookup;
-    bool looking, known;
+    bool looking, known, old; /* old: look again, and use what is known meanwhile */
     struct sockaddr_storage address;
     char text[];
 };
@@ -36,6 +36,7 @@ struct peers {
     struct log log;
     uv_udp_t socket;
     uint16_t port;
+    int family; /* of its address */
     uint8_t key[KEY_MAX];
     size_t key_len;
     peers_message_cb on_message;
@@ -142,17 +143,25 @@ static bool resolve(struct peers *p, const char *to, struct sockaddr_storage *re
     if (numeric(host, port, ret))
         return true;
     struct name *n = name_of(p, to);
-    if (n && n->known) {
-        *ret = n->address;
-        return true;
-    }
-    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+    const struct addrinfo hints = {
+        .ai_family = p->family, .ai_socktype = SOCK_DGRAM, .ai_flags = p->family == AF_INET6 ? AI_V4MAPPED : 0};
     (void)snprintf(service, sizeof(service), "%u", port);
-    if (n && !n->looking && uv_getaddrinfo(p->loop, &n->lookup, on_lookup, host, service, &hints) == 0) {
+    if (n && (!n->known || n->old) && !n->looking &&
+        uv_getaddrinfo(p->loop, &n->lookup, on_lookup, host, service, &hints) == 0) {
         n->looking = true;
+        n->old = false;
         p->lookups++;
     }
-    return false;
+    if (!n || !n->known)
+        return false;
+    *ret = n->address;
+    return true;
+}
+
+void peers_look_again(struct peers *p)
+{
+    for (struct name *n = p->names; n; n = n->next)
+        n->old = true;
 }
 
 /* --- proofs ---------------------------------------------------------------------------------------------------------
@@ -291,6 +300,7 @@ static titan_status bind_socket(struct peers *p, const char *listen, struct tita
     if (rc != 0)
         return titan_fail(err, rc == UV_EADDRINUSE ? TITAN_EEXIST : TITAN_EIO,
                           "cannot listen for other agents on %s: %s", listen, uv_strerror(rc));
+    p->family = bound.ss_family;
     p->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)&bound)->sin_port
                                                : ((struct sockaddr_in6 *)&bound)->sin6_port);
     return TITAN_OK;

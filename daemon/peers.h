@@ -26,6 +26,8 @@ titan_status peers_open(uv_loop_t *loop, const char *listen, const char *key_fil
 uint16_t peers_port(const struct peers *p);
 /* to: host:port. A name is looked up first; until it is found, datagrams to it are lost. */
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message);
+/* Names may stand for other addresses by now. Those that are known are used until the new ones are. */
+void peers_look_again(struct peers *p);
 uint64_t peers_refused(const struct peers *p); /* datagrams that were no message or had no right proof */
 /* done on the loop. */
 void peers_close(struct peers *p, void (*done)(void *), void *data);

@@ -208,6 +208,8 @@ static void on_sample_timer(uv_timer_t *timer)
 static void on_session_open(void *data)
 {
     struct agent *a = data;
+    if (a->peers)
+        peers_look_again(a->peers); /* it may be on another machine than before, under the same name */
     sample_all(a);
     CORE(a, agent_core_session_up);
 }

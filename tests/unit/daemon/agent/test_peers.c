@@ -7,6 +7,8 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +25,7 @@ static struct {
     uv_loop_t loop;
     uv_timer_t tick;
     char folder[64], key[128], other_key[128], short_key[128];
-    struct peers *a, *b;
+    struct peers *a, *b, *moved;
     int n, closed;
     uint64_t last_id;
     char last_from[80];
@@ -66,9 +68,10 @@ static int teardown(void **state)
     (void)state;
     peers_close(f.a, on_closed, NULL);
     peers_close(f.b, on_closed, NULL);
+    peers_close(f.moved, on_closed, NULL);
     uv_close((uv_handle_t *)&f.tick, NULL);
     (void)uv_run(&f.loop, UV_RUN_DEFAULT);
-    assert_int_equal(f.closed, 2);
+    assert_int_equal(f.closed, 3);
     assert_int_equal(uv_loop_close(&f.loop), 0);
     return dir_remove(f.folder, NULL) == TITAN_OK ? 0 : -1;
 }
@@ -191,6 +194,46 @@ static void test_name_is_looked_up(void **state)
     ping(f.a, f.b, "no port", 6); /* nowhere to send it */
 }
 
+/* The name of a machine that can change its address: libuv's lookups come by here. */
+static const char *moving_to; /* NULL = nobody knows it */
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    const bool moves = node && strcmp(node, "moves.example") == 0;
+    return moves && !moving_to ? EAI_NONAME : real(moves ? moving_to : node, service, hints, found);
+}
+
+static void on_moved(const Titan__Internal__PeerMessage *m, const char *from, void *data)
+{
+    (void)m;
+    (void)from;
+    ++*(int *)data;
+}
+
+static void test_name_that_moves(void **state)
+{
+    (void)state;
+    int arrived = 0;
+    char there[32];
+    f.a = open_one(NULL);
+    f.b = open_one(NULL);
+    (void)snprintf(there, sizeof(there), "127.0.0.2:%u", peers_port(f.b));
+    assert_int_equal(peers_open(&f.loop, there, NULL, on_moved, &arrived, &f.moved, NULL), TITAN_OK);
+    moving_to = "127.0.0.1";
+    UNTIL((ping(f.a, f.b, "moves.example", 1), f.n > 0));
+    moving_to = "127.0.0.2";
+    const int before = f.n;
+    UNTIL((ping(f.a, f.b, "moves.example", 2), f.n > before)); /* what is known is used */
+    assert_int_equal(arrived, 0);
+    peers_look_again(f.a);
+    UNTIL((ping(f.a, f.b, "moves.example", 3), arrived > 0));
+    moving_to = NULL; /* what is known stays */
+    peers_look_again(f.a);
+    const int until = arrived + 20;
+    UNTIL((ping(f.a, f.b, "moves.example", 4), arrived >= until));
+}
+
 static void test_bad_options(void **state)
 {
     (void)state;
@@ -266,8 +309,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_datagrams),         TEST(test_wrong_key),   TEST(test_garbage),
-        TEST(test_name_is_looked_up), TEST(test_bad_options), TEST(test_records),
+        TEST(test_datagrams),   TEST(test_wrong_key), TEST(test_garbage),         TEST(test_name_is_looked_up),
+        TEST(test_bad_options), TEST(test_records),   TEST(test_name_that_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
