@@ -11,7 +11,7 @@ _titanctl_nodes() {
 
 _titanctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes drain undrain node checkpoints generate convert plan admin version help completion' command='' server='' i
+    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes counters drain undrain node checkpoints generate convert plan admin version help completion' command='' server='' i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -234,6 +234,10 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
         ;;
     nodes)
+        options+=''
+        [[ $cur == -* ]] || COMPREPLY=()
+        ;;
+    counters)
         options+=''
         [[ $cur == -* ]] || COMPREPLY=()
         ;;
