@@ -20,6 +20,8 @@
 #include "base/slice.h"
 
 #define ENV_MAX 128
+#define OOM_BEFORE_US 500
+#define OOM_MOST 1000 /* proc(5) */
 
 extern char **environ;
 
@@ -97,6 +99,21 @@ static void cgroup_enter(struct worker_process *p, uint64_t worker_id)
     }
 }
 
+/* When memory ends the kernel is to take a worker, not its agent, which the worker would be as likely as without this:
+ * a score is inherited. To raise one needs no privilege. */
+static void oom_before_us(pid_t pid)
+{
+    struct buf own = BUF_INIT;
+    char folder[32], score[24];
+    if (file_read("/proc/self/oom_score_adj", 64, &own, NULL) == TITAN_OK && own.data) {
+        const long raised = strtol(own.data, NULL, 10) + OOM_BEFORE_US;
+        (void)snprintf(folder, sizeof(folder), "/proc/%d", (int)pid);
+        (void)snprintf(score, sizeof(score), "%ld", raised < OOM_MOST ? raised : OOM_MOST);
+        (void)write_text(folder, "oom_score_adj", score);
+    }
+    buf_free(&own);
+}
+
 /* Signals as after a fresh login, a session of its own. */
 static int spawn_attributes(posix_spawnattr_t *attr)
 {
@@ -159,6 +176,7 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
     }
     (void)fcntl(p.pidfd, F_SETFD, FD_CLOEXEC);
     cgroup_enter(&p, c->worker_id);
+    oom_before_us(p.pid);
     *ret = p;
     return TITAN_OK;
 }

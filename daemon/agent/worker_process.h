@@ -3,7 +3,8 @@
  * A worker leads a session and process group of its own, has a clean environment, no descriptors but stdin
  * (/dev/null), stdout and stderr (its log), and the job's folder as working directory. It does not get a death signal
  * from its parent: it must outlive the agent, to be adopted by the next one. Where the agent may write to its cgroup
- * (v2, a delegated subtree), the worker gets a cgroup below it, so that killing it is atomic.
+ * (v2, a delegated subtree), the worker gets a cgroup below it, so that killing it is atomic. When memory ends, it is
+ * taken before its agent (oom_score_adj: the agent's and 500).
  *
  * posix_spawn, not fork: gRPC's threads hold locks that a forked child would inherit. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_PROCESS_H

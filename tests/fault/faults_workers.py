@@ -144,8 +144,10 @@ def squeezed(host, victim):
         (group / "memory.limit_in_bytes").write_text("-1")
 
 
+# Behind the victim (1000), before the other workers (500 above titand).
 HOG = """
 import mmap, os, sys
+open("/proc/self/oom_score_adj", "w").write("750")
 open(sys.argv[1], "w").write(str(os.getpid()))
 kept = []
 while open(f"/proc/{sys.argv[2]}/stat").read().rsplit(")", 1)[1].split()[0] not in "ZX" and len(kept) < 2048:

@@ -617,6 +617,27 @@ static void test_no_orphans(void **state)
     (void)prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
+static long oom_score_of(pid_t pid)
+{
+    char path[64];
+    struct buf text = BUF_INIT;
+    (void)snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
+    assert_int_equal(file_read(path, 64, &text, NULL), TITAN_OK);
+    long score = strtol(text.data, NULL, 10);
+    buf_free(&text);
+    return score;
+}
+
+/* When memory ends the kernel takes it, not us. */
+static void test_oom_score(void **state)
+{
+    (void)state;
+    start_workers("", 10, 1);
+    UNTIL(GOT(0, WORKER_STARTED, 10));
+    const long own = oom_score_of(getpid());
+    assert_int_equal(oom_score_of(pid_of(10)), own + 500 < 1000 ? own + 500 : 1000);
+}
+
 /* Where there are cgroups for us: one for each worker, and nothing gets out of it alive. */
 static void test_cgroup(void **state)
 {
@@ -1133,6 +1154,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_stop, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_stop_of_a_deaf_worker, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_no_orphans, setup_agent, teardown),
+        cmocka_unit_test_setup_teardown(test_oom_score, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_cgroup, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_slots, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_bad_job_directory, setup_agent, teardown),
