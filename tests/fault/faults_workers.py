@@ -127,9 +127,9 @@ def squeezed(host, victim):
     (group / "memory.limit_in_bytes").write_text(str(int((group / "memory.usage_in_bytes").read_text()) + (16 << 20)))
     stop, hogs = threading.Event(), []
 
-    def squeeze():  # the kernel may take the hog first
-        while not stop.is_set() and alive(victim):
-            hogs.append(subprocess.Popen([sys.executable, "-S", "-c", HOG, str(group / "cgroup.procs"), str(victim)],
+    def squeeze():  # until the kernel has taken another one than the hog; titand needs memory to see that its worker is gone
+        while not stop.is_set() and (not hogs or hogs[-1].returncode == -signal.SIGKILL):
+            hogs.append(subprocess.Popen([sys.executable, "-S", "-c", HOG, str(group / "cgroup.procs"), str(group / "memory.oom_control")],
                                          stderr=subprocess.DEVNULL))
             hogs[-1].wait()
     thread = threading.Thread(target=squeeze)
@@ -144,13 +144,14 @@ def squeezed(host, victim):
         (group / "memory.limit_in_bytes").write_text("-1")
 
 
-# Behind the victim (1000), before the other workers (500 above titand).
+# Ends with the first kill.
 HOG = """
 import mmap, os, sys
-open("/proc/self/oom_score_adj", "w").write("750")
+def kills():
+    return open(sys.argv[2]).read().split("oom_kill ")[1]
 open(sys.argv[1], "w").write(str(os.getpid()))
-kept = []
-while open(f"/proc/{sys.argv[2]}/stat").read().rsplit(")", 1)[1].split()[0] not in "ZX" and len(kept) < 2048:
+kept, before = [], kills()
+while kills() == before and len(kept) < 2048:
     kept.append(mmap.mmap(-1, 1 << 19, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     kept[-1].write(bytes(1 << 19))
 """
