@@ -5,7 +5,7 @@
 #include "base/failpoint.h"
 
 #define GROUP_MAX 1024       /* writes of one transaction */
-#define CHECKPOINT_PAGES 250 /* of the WAL: 1 MB, some 3 ms, in which the next group waits */
+#define CHECKPOINT_PAGES 250 /* of the WAL: 1 MB, for which the next group waits */
 
 static titan_status run_one(struct db *db, struct group_write *w)
 {
