@@ -26,6 +26,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/notify.h"
+#include "base/resident.h"
 #include "base/slice.h"
 #include "base/version.h"
 #include "daemon/agent/agent.h"
@@ -53,6 +54,7 @@ struct titand {
     uv_timer_t ready_timer, status_timer, watchdog_timer;
     uint64_t started_at;
     bool serving;
+    bool resident;        /* stays in memory when that runs out */
     struct buf listening; /* addresses, a line each */
     int stopping;         /* how often told to stop */
     char status[CONFIG_TEXT_MAX + 64];
@@ -177,9 +179,9 @@ static void on_ready_poll(uv_timer_t *timer)
     for (char *p = d->listening.data; p && *p; p++)
         if (*p == '\n')
             *p = p[1] ? ',' : '\0';
-    tlog_info(&d->log, "ready", "role=%s version=%s ms=%" PRIu64 " state_dir=\"%s\" listen=%s",
+    tlog_info(&d->log, "ready", "role=%s version=%s ms=%" PRIu64 " state_dir=\"%s\" resident=%s listen=%s",
               daemon_role_name(d->config->role), TITAN_VERSION, waited, d->config->state_dir,
-              d->listening.data ? d->listening.data : "-");
+              d->resident ? "yes" : "no", d->listening.data ? d->listening.data : "-");
 }
 
 /* --- start ----------------------------------------------------------------------------------------------------------
@@ -388,6 +390,7 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
 {
     struct titand d = {.config = config, .lock = -1, .started_at = uv_hrtime()};
     log_init(&d.log, "titand", "%s", "");
+    d.resident = resident_set();
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
     titan_status status = claim_state_dir(&d, err);
     if (status != TITAN_OK)

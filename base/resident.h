@@ -1,0 +1,17 @@
+/* resident.h - a process whose pages stay where they are.
+ *
+ * Where a cgroup or a machine runs out of memory the kernel takes pages of files first, and a program's own code is
+ * such pages: they come back by a page fault, which in a cgroup at its limit waits for memory until the kernel has
+ * killed somebody. A daemon that was to tell of that stands still itself, for seconds. mlockall() with MCL_ONFAULT
+ * keeps what has been touched once, and takes nothing that has not. */
+#ifndef TITAN_BASE_RESIDENT_H
+#define TITAN_BASE_RESIDENT_H
+
+#include <stdbool.h>
+
+/* For all that is mapped now and later, by any thread; children do not inherit it. False and nothing changed where that
+ * may not be: with a finite RLIMIT_MEMLOCK, unless the process may raise it or has CAP_IPC_LOCK. Under a finite limit
+ * an allocation would fail later instead. */
+bool resident_set(void);
+
+#endif
