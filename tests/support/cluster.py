@@ -427,7 +427,7 @@ class Run:
     """A job that is watched: events from the store, steps from its metrics.jsonl."""
 
     def __init__(self, cluster, job):
-        self.cluster, self.job, self.offset, self.rest, self.steps = cluster, job, 0, b"", []
+        self.cluster, self.job, self.offset, self.steps = cluster, job, 0, []
         self.path = cluster.c.state / f"jobs/{job}/metrics.jsonl"
 
     def status(self):
@@ -438,9 +438,8 @@ class Run:
         if self.path.exists():
             with open(self.path, "rb") as f:
                 f.seek(self.offset)
-                data = f.read()
-            self.offset += len(data)
-            whole, _, self.rest = (self.rest + data).rpartition(b"\n")
+                whole = f.read().rpartition(b"\n")[0]
+            self.offset += len(whole) + bool(whole)  # half a line may be cut off by the next writer
             self.steps += [json.loads(line) for line in whole.splitlines() if line]
         return self.steps
 
