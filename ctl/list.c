@@ -19,6 +19,7 @@ struct listing {
     struct table_out table;
     struct buf text;
     int64_t now_ms;
+    bool more; /* jobs than the limit */
 };
 
 static void listing_begin(struct listing *l)
@@ -61,11 +62,14 @@ static void listing_end(struct listing *l)
 {
     if (l->ctl->json) {
         json_end_array(&l->json);
+        json_put_bool(&l->json, "more", l->more);
         json_end_object(&l->json);
     } else {
         table_end(&l->table, &l->text, 3, l->ctl->color);
     }
     (void)output_line(&l->text);
+    if (l->more && !l->ctl->json)
+        (void)fputs("titanctl: there are older ones (--limit N lists more)\n", stderr);
 }
 
 /* --state may be repeated and may hold several, with commas. */
@@ -100,7 +104,7 @@ static titan_status add_pages(struct listing *l, Titan__V1__ListJobsRequest *req
                               struct titan_error *err)
 {
     _cleanup_free_ char *token = NULL;
-    int64_t left = limit;
+    int64_t left = limit + 1; /* one that is not shown tells that there are more */
     do {
         request->page_size = (uint32_t)MIN(left, (int64_t)PAGE);
         request->page_token = token ? token : (char *)(uintptr_t) "";
@@ -108,7 +112,10 @@ static titan_status add_pages(struct listing *l, Titan__V1__ListJobsRequest *req
         TRY(ctl_call(l->ctl, TITAN_METHOD("ListJobs"), &request->base, &titan__v1__list_jobs_response__descriptor,
                      &page, err));
         for (size_t i = 0; i < page->n_jobs && left > 0; i++, left--)
-            listing_add(l, page->jobs[i]);
+            if (left > 1)
+                listing_add(l, page->jobs[i]);
+            else
+                l->more = true;
         free(token);
         token = *page->next_page_token ? strdup(page->next_page_token) : NULL;
     } while (token && left > 0);
@@ -139,10 +146,11 @@ const struct command command_list = {
     .summary = "list jobs, newest first",
     .arguments = "",
     .options =
-        (const struct option_spec[]){{"state", 0, "STATE", "only jobs in this state; several with commas", WORD_STATE},
-                                     {"user", 'u', "USER", "only jobs of this user", WORD_NONE},
-                                     {"limit", 'n', "N", "at most so many (default 100)", WORD_NONE},
-                                     {NULL}},
+        (const struct option_spec[]){
+            {"state", 0, "STATE", "only jobs in this state; several with commas", WORD_STATE},
+            {"user", 'u', "USER", "only jobs of this user", WORD_NONE},
+            {"limit", 'n', "N", "at most so many (default 100); it says when there are more", WORD_NONE},
+            {NULL}},
     .examples = (const struct example[]){{"titanctl list --state PENDING,RUNNING", "what waits and what runs"},
                                          {"titanctl list --user alice --limit 10", "the last ten of one user"},
                                          {NULL}},

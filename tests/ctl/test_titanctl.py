@@ -259,6 +259,12 @@ def tables():
     d, job = World.daemon, World.done
     rows = d.ok("list", "--limit", "2").splitlines()
     assert len(rows) == 3 and rows[0].split()[:4] == ["JOB", "NAME", "USER", "STATE"]
+    n = len(json.loads(d.ok("-o", "json", "list"))["jobs"])
+    for limit in (n - 1, n):
+        more = limit < n
+        done, listed = d.ctl("list", "-n", limit), json.loads(d.ok("-o", "json", "list", "-n", limit))
+        assert len(done.out.splitlines()) == limit + 1 and ("--limit" in done.err) == more, done.err
+        assert len(listed["jobs"]) == limit and listed["more"] is more
     counters = d.ok("counters").splitlines()
     assert counters[0].split() == ["COUNTER", "VALUE", "WHAT"] and any(row.split()[0] == "recovery_ms" for row in counters)
     cancelled = d.ok("list", "--state", "cancelled,failed").splitlines()[1:]

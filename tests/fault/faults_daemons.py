@@ -1,5 +1,4 @@
 """Faults of the daemons: killed, starved, with a clock that jumps."""
-import json
 import time
 
 from cluster import Shim
@@ -45,7 +44,7 @@ def coordinator_killed(rounds, rng, r):
             others.append(c.submit(small).job)  # accepted right before the end: must be there afterwards
             at = c.c.kill()
             back = c.start_coordinator()
-            listed = {j["id"] for j in json.loads(c.ok("-o", "json", "list"))["jobs"]}
+            listed = c.listed()
             run.await_training(4, run.step() + 20)
             if run.epoch() != epoch:
                 print("# membership changed:\n#   " + "\n#   ".join(e["message"] for e in run.events(since)))

@@ -48,7 +48,7 @@ def disk_full(rounds, rng, r):
             accepted.append(int(until("a submit is accepted again", lambda: (lambda d: d.code == 0 and d.out)(submit(c, small)), 20,
                                       0.02).strip()))
             back = now_ms() - freed
-            listed = {j["id"] for j in json.loads(c.ok("-o", "json", "list"))["jobs"]}
+            listed = c.listed()
             r.round(refused=refused, refused_without_reason=odd, accepted_and_lost=len(set(accepted) - listed), resumed_ms=back,
                     epochs=run.epoch() - epoch, steps_meanwhile=trained)
         run.cancel()
@@ -94,7 +94,7 @@ def store_call_fails(rounds, rng, r):
             failed = now_ms()
             until("submits are accepted again", works, 20, 0.02)
             accepted.append(int(done.out.strip()))
-            listed = {j["id"] for j in json.loads(c.ok("-o", "json", "list"))["jobs"]}
+            listed = c.listed()
             if what["last"] in ("fsync", "fdatasync"):
                 assert restarts, f"titand went on with a file whose {what['last']} had failed"
             run.await_training(4, run.step() + 3)

@@ -364,6 +364,12 @@ class Cluster:
         assert done.code == 0, f"titanctl {' '.join(map(str, args))}: exit {done.code}: {done.err}"
         return done.out
 
+    def listed(self):
+        """Numbers of all there are."""
+        listed = json.loads(self.ok("-o", "json", "list", "--limit", 1000000))
+        assert not listed["more"]
+        return {j["id"] for j in listed["jobs"]}
+
     def node_states(self):
         return {n["name"]: n["state"] for n in json.loads(self.ok("-o", "json", "nodes"))["nodes"]}
 

@@ -163,7 +163,7 @@ class Daemon:
         return json.loads(self.ok("-o", "json", "status", job))
 
     def jobs(self):
-        return json.loads(self.ok("-o", "json", "list"))["jobs"]
+        return json.loads(self.ok("-o", "json", "list", "--limit", 1000000))["jobs"]
 
     def lines(self, *args):
         """Commands that print one JSON object a line: events, metrics."""
