@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Runs test programs and scripts, two at a time, and closes with 'N passed, N failed'. Each prints TAP; what exits
 # non-zero without a "not ok" counts as one failure. A failing test's output is shown whole.
-#   BUILD=build tests/run.sh -- PROGRAM...
+#   BUILD=build LIMIT=600 tests/run.sh -- PROGRAM...       LIMIT: seconds for one of them
 set -uo pipefail
 while [ "${1:-}" != "--" ] && [ $# -gt 0 ]; do shift; done
 shift || true
 out=${BUILD:-build}/test-results
 rm -rf "$out" && mkdir -p "$out"
-export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3}
+export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3} LIMIT=${LIMIT:-600}
 
 one() {
     local t=$1 log rc start end
     log=$out/$(echo "${t#"$BUILD"/}" | tr / _).log
     start=$(date +%s%N)
     case $t in
-    *.py) timeout 600 "$PYTHON" "$t" >"$log" 2>&1 </dev/null ;;
-    *.sh) timeout 600 bash "$t" >"$log" 2>&1 </dev/null ;;
-    *) timeout 600 "$t" >"$log" 2>&1 </dev/null ;;
+    *.py) timeout "$LIMIT" "$PYTHON" "$t" >"$log" 2>&1 </dev/null ;;
+    *.sh) timeout "$LIMIT" bash "$t" >"$log" 2>&1 </dev/null ;;
+    *) timeout "$LIMIT" "$t" >"$log" 2>&1 </dev/null ;;
     esac
     rc=$?
     end=$(date +%s%N)
