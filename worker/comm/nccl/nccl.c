@@ -81,10 +81,10 @@ int64_t nccl_deadline(uint32_t ms)
     return clock_mono_ns() + (int64_t)ms * 1000000;
 }
 
-static struct timespec wall_after(uint32_t ms)
+static struct timespec mono_after(uint32_t ms)
 {
     struct timespec t;
-    (void)clock_gettime(CLOCK_REALTIME, &t);
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
     t.tv_sec += ms / 1000;
     t.tv_nsec += (long)(ms % 1000) * 1000000;
     if (t.tv_nsec >= 1000000000) {
@@ -126,8 +126,8 @@ bool nccl_end_start(struct device *dev, ncclComm_t nccl, bool destroy, pthread_t
 /* Give it NCCL_ABORT_MS, then leave it behind: false. */
 static bool ending_join(pthread_t thread)
 {
-    const struct timespec until = wall_after(NCCL_ABORT_MS);
-    if (pthread_timedjoin_np(thread, NULL, &until) == 0)
+    const struct timespec until = mono_after(NCCL_ABORT_MS);
+    if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
         return true;
     (void)pthread_detach(thread);
     return false;
@@ -145,10 +145,10 @@ static void stop(struct comm *c)
     if (__atomic_exchange_n(&c->stopped, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     /* A call in flight on another thread may be what hangs: setting the abort flag is what frees it. */
-    const struct timespec until = wall_after(LOCK_MS);
+    const struct timespec until = mono_after(LOCK_MS);
     if (!c->nccl)
         return;
-    const bool locked = pthread_mutex_timedlock(&c->lock, &until) == 0;
+    const bool locked = pthread_mutex_clocklock(&c->lock, CLOCK_MONOTONIC, &until) == 0;
     ncclResult_t r = ncclCommRevoke(c->nccl, NCCL_REVOKE_DEFAULT);
     if (!nccl_fine(r))
         c->aborted = nccl_end_start(c->dev, c->nccl, false, &c->abort_thread);
