@@ -7,9 +7,9 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -132,53 +132,80 @@ def recovery():
 
 # --- a run that does not stop: docs/reliability.md ------------------------------------------------------------------------
 
-def processor_seconds(marker):
-    """What the live processes whose command line names marker have used, all threads."""
-    return sum(int(task.read_text().split()[0]) for pid in worker_pids(marker)
-               for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+def processor_seconds(marker, threads=("",)):
+    """What the threads of these names (part of, "": all) have used in the live processes whose command line names marker."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for pid in worker_pids(marker)
+               for task in Path(f"/proc/{pid}/task").iterdir()
+               if any(name in (task / "comm").read_text() for name in threads)) / 1e9
 
 
-def step_cost(name, keys, steps):
-    """Median time of a step and processor time per step of four workers of the demo's model, both behind the first steps."""
-    warm, job = 3, HOME / f"cost-{name}"
-    shutil.rmtree(job, ignore_errors=True)
-    metrics = job / "metrics.jsonl"
-
-    def done():
-        return [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")] if metrics.exists() else []
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    worker = subprocess.Popen(
-        [str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", 4, "--dir", job,
-                          *overrides({"training.dataset_path": text(), "training.steps": steps, "checkpoint.enable": "false",
-                                      "device.threads": 1, **keys}))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until("the first steps are done", lambda: worker.poll() is not None or len(done()) >= warm, 120, 0.002)
-    begun, used = len(done()), processor_seconds(job)
-    told = worker.communicate(timeout=600)[1]
-    if worker.returncode != 0:
-        sys.exit(f"{name}: {told}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    times = sorted(m["step_ms"] for m in done()[warm:])
-    return {"step_ms": times[len(times) // 2], "processor_ms": 1e3 * (total - used) / (steps - begun)}
+KEEPER_THREADS = ("to keeper", "of ward")  # worker/elastic/buddy.c
 
 
-def redundancy(rounds=4):
-    """What keepers cost: runs with and without them by turns, so that whatever else the machine does is done to both."""
+class Trainer:
+    """Four workers of the demo's model that train only in their turns."""
+
+    def __init__(self, name, keys):
+        self.job = HOME / f"cost-{name}"
+        shutil.rmtree(self.job, ignore_errors=True)
+        self.metrics = self.job / "metrics.jsonl"
+        self.process = subprocess.Popen(
+            [str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", 4, "--dir", self.job,
+                              *overrides({"training.dataset_path": text(), "training.steps": 100000, "checkpoint.enable": "false",
+                                          "device.threads": 1, **keys}))], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
+        self.await_step(3)
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number):
+        os.killpg(self.process.pid, number)
+
+    def steps(self):
+        return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
+
+    def await_step(self, step):
+        until(f"{self.job.name} is at step {step}", lambda: self.steps() >= step or self.process.poll() is not None, 120, 0.001)
+        if self.process.poll() is not None:
+            sys.exit(f"{self.job.name} ended at step {self.steps()}")
+
+    def turn(self, steps):
+        """What a step takes, of so many whole ones: the one it was stopped in is left out."""
+        def used():
+            return time.monotonic(), processor_seconds(self.job), processor_seconds(self.job, KEEPER_THREADS)
+        first = self.steps() + 1
+        self.signal(signal.SIGCONT)
+        self.await_step(first)
+        begin = used()
+        self.await_step(first + steps)
+        cost = [1e3 * (b - a) / steps for a, b in zip(begin, used())]
+        self.signal(signal.SIGSTOP)
+        return dict(zip(("step_ms", "processor_ms", "keeper_ms"), cost))
+
+    def end(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def redundancy(turns=40):
+    """What keepers cost: two runs, with and without them, train by turns of a second or three, so that whatever else the
+    machine does is done to both. A turn is 5 to 10 % off the next all the same, so the threads' own time is told as well."""
     out = []
-    for tokens, batch, steps in ((1024, 8, 25), (8192, 64, 8)):
-        costs = {"checkpoint": [], "buddy": []}
-        for _ in range(rounds):
-            for kind, of in costs.items():
-                of.append(step_cost(kind, {"fault_tolerance.redundancy": kind, "training.global_batch_size": batch}, steps))
-        found = {"tokens_per_step": tokens, "rounds": rounds}
-        for what in ("step_ms", "processor_ms"):
-            # The machine's other work only ever adds, so the least of each is nearest to what it costs.
-            without, buddy = (min(c[what] for c in costs[kind]) for kind in ("checkpoint", "buddy"))
-            found[what] = {"checkpoint": without, "buddy": buddy, "ratio": buddy / without,
-                           "ratios": [b[what] / a[what] for a, b in zip(costs["checkpoint"], costs["buddy"])]}
-        print(f"  {tokens} tokens a step: " + ", ".join(
-            f"{what} {found[what]['checkpoint']:.1f} -> {found[what]['buddy']:.1f} ({found[what]['ratio']:.3f})" for what in ("step_ms", "processor_ms")), flush=True)
-        out.append(found)
+    for tokens, batch, steps in ((1024, 8, 8), (8192, 64, 2)):
+        kinds = ("checkpoint", "buddy")
+        trainers = {kind: Trainer(kind, {"fault_tolerance.redundancy": kind, "training.global_batch_size": batch}) for kind in kinds}
+        costs = {kind: [] for kind in kinds}
+        for turn in range(turns):
+            for kind in kinds if turn % 2 else reversed(kinds):
+                costs[kind].append(trainers[kind].turn(steps))
+        for trainer in trainers.values():
+            trainer.end()
+        mean = {kind: {what: statistics.mean(c[what] for c in costs[kind]) for what in costs[kind][0]} for kind in kinds}
+        ratios = [b["step_ms"] / a["step_ms"] for a, b in zip(costs["checkpoint"], costs["buddy"])]
+        out.append({"tokens_per_step": tokens, "turns": turns, "mean": mean, "ratios": ratios,
+                    "step_percent": 100 * (mean["buddy"]["step_ms"] / mean["checkpoint"]["step_ms"] - 1),
+                    "step_percent_error": 100 * statistics.stdev(ratios) / turns ** 0.5,
+                    "threads_percent": 100 * mean["buddy"]["keeper_ms"] / mean["buddy"]["processor_ms"]})
+        print(f"  {tokens} tokens a step: {json.dumps(mean)}", flush=True)
     return out
 
 
@@ -216,9 +243,10 @@ def elastic_rows():
     yield of_rounds("resize 4, 3, 5, 4: stall in steps, losses bit-identical", resize["stall_steps"], "max", 1, " steps")
     for cost in redundancy():
         limit = 3 if cost["tokens_per_step"] == 8192 else None
-        for what, name in (("step_ms", "a step's time"), ("processor_ms", "its processor time")):
-            yield row(f"keepers at {cost['tokens_per_step']:,} tokens a step: {name}, more than without, least of {cost['rounds']}",
-                      100 * (cost[what]["ratio"] - 1), limit, " %")
+        who = f"keepers at {cost['tokens_per_step']:,} tokens a step"
+        yield row(f"{who}: a step's time, more than without, mean of {cost['turns']} turns (standard error {cost['step_percent_error']:.1f} %)",
+                  cost["step_percent"], limit, " %")
+        yield row(f"{who}: their threads' part of the processor time", cost["threads_percent"], limit, " %")
     submits = durable_submits()
     for n, in_flight in ((1, 64), (64, 256)):
         yield row(f"durable submits, {connections_of(n)}, {in_flight} in flight", submits[f"{n}_connections"]["submits_per_second"], 5000,

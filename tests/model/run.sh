@@ -16,7 +16,7 @@ build() { # CFLAGS -- DEFINES...
     while [ "$1" != -- ]; do cflags+=("$1"); shift; done
     shift
     spin "$@" -a membership.pml >/dev/null
-    "${CC:-cc}" -O2 -w -DSAFETY "${cflags[@]}" -o pan pan.c
+    ${CC:-cc} -O2 -w -DSAFETY "${cflags[@]}" -o pan pan.c
 }
 report() { # NAME WANTED FOUND
     if [ "$2" = "$3" ]; then
