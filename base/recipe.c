@@ -614,7 +614,7 @@ void recipe_print(const struct recipe *r, struct buf *out)
             section = k->section;
         }
         /* The flavor's dimensions are known once it is resolved. */
-        if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, k->section, k->name))
+        if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, i))
             continue;
         print_key(r, i, out);
     }

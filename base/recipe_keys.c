@@ -456,14 +456,15 @@ const int recipe_aliases_count = (int)ARRAY_SIZE(recipe_aliases);
 
 int recipe_key_find(const char *section, const char *name)
 {
-    for (int i = 0; i < recipe_keys_count; i++)
-        if (strcmp(recipe_keys[i].name, name) == 0 && strcmp(recipe_keys[i].section, section) == 0)
+    for (int i = 0; i < recipe_keys_count; i++) { /* the first letter: every key of every submit comes by here */
+        const struct recipe_key *k = &recipe_keys[i];
+        if (k->name[0] == name[0] && strcmp(k->name, name) == 0 && strcmp(k->section, section) == 0)
             return i;
+    }
     return -1;
 }
 
-bool recipe_key_given(const struct recipe *r, const char *section, const char *name)
+bool recipe_key_given(const struct recipe *r, int index)
 {
-    int i = recipe_key_find(section, name);
-    return i >= 0 && i < 256 && (r->set_mask[i / 64] >> (i % 64) & 1);
+    return r->set_mask[index / 64] >> (index % 64) & 1;
 }

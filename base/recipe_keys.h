@@ -73,7 +73,7 @@ void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TE
 
 /* Index of section.name; -1 when there is none. */
 int recipe_key_find(const char *section, const char *name);
-/* Was the key given (or resolved)? */
-bool recipe_key_given(const struct recipe *r, const char *section, const char *name);
+/* Was the key of that index given (or resolved)? */
+bool recipe_key_given(const struct recipe *r, int index);
 
 #endif

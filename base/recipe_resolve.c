@@ -50,7 +50,7 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
     struct recipe from = {.model.dims = flavor->dims};
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
-        if (!(k->flags & KEY_FLAVOR) || recipe_key_given(r, k->section, k->name))
+        if (!(k->flags & KEY_FLAVOR) || recipe_key_given(r, i))
             continue;
         memcpy((char *)r + k->offset, (const char *)&from + k->offset, k->size);
         mark_given(r, i);
