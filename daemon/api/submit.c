@@ -1,12 +1,14 @@
-/* Submit: look at the request, check the recipe and store the job, tell the core, answer.
+/* Submit: look at the request, check the recipe, store the job, tell the core, answer.
  *
- * The recipe is parsed, checked and printed by the store's writer thread, as part of the write: the loop, on which
- * everybody waits, only takes the request and gives the answer. */
+ * The recipe is parsed, checked and printed on a thread of libuv's pool. Not on the loop, on which everybody waits, nor
+ * on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a file server that does
+ * not answer. One thread takes all that wait, in order, so such a path holds up submits and nothing else. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
 
@@ -16,13 +18,15 @@ struct slot_memory {
 };
 
 struct submit {
+    struct submit *next; /* among those to be checked */
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
     struct slot_memory memory;
     struct job job;
-    struct recipe recipe; /* resolved */
-    bool checked;
+    struct recipe recipe;   /* resolved */
+    struct buf text;        /* printed */
+    struct titan_error err; /* what is wrong with it */
     uint64_t existing;
 };
 
@@ -30,6 +34,7 @@ static void submit_free(struct submit *s)
 {
     if (s->request)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
+    buf_free(&s->text);
     free(s);
 }
 
@@ -191,13 +196,15 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     return TITAN_OK;
 }
 
-/* From here on everything is the writer thread's until the outcome is back. */
+/* --- the pool's thread ---------------------------------------------------------------------------------------------
+ */
+
 static titan_status check_job(struct submit *s, struct titan_error *err)
 {
     const Titan__V1__SubmitRequest *request = s->request;
+    TRY(failpoint("submit.check", err));
     TRY(check_recipe(request, &s->memory, &s->recipe, &s->job.spec, err));
     const char *described = s->recipe.job.description[0] ? s->recipe.job.description : "run";
-    s->job.id = s->owner->next_job_id++;
     s->job.name = request->name[0] ? request->name : described;
     s->job.user = request->user;
     s->job.state = JOB_PENDING;
@@ -208,21 +215,30 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     hash = hash_text(hash, request->name);
     hash = hash_text(hash, request->user);
     s->job.request_hash = hash_text(hash, request->recipe_path);
-    return TITAN_OK;
+    recipe_print(&s->recipe, &s->text);
+    return buf_failed(&s->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
+
+static void check_all(uv_work_t *work)
+{
+    const struct coordinator *c = work->data;
+    for (struct submit *s = c->checks.at_work; s; s = s->next)
+        (void)!check_job(s, &s->err);
+}
+
+/* --- the store's writer thread -------------------------------------------------------------------------------------
+ */
 
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
     struct submit *s = arg;
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (!s->checked) /* it may be written twice (group.h) */
-        TRY(check_job(s, err));
-    s->checked = true;
-    recipe_print(&s->recipe, &text);
-    if (buf_failed(&text))
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    return job_submit(db, &s->job, text.data, &s->existing, err);
+    if (s->job.id == 0) /* it may be written twice (group.h) */
+        s->job.id = s->owner->next_job_id++;
+    return job_submit(db, &s->job, s->text.data, &s->existing, err);
 }
+
+/* --- the loop ------------------------------------------------------------------------------------------------------
+ */
 
 static void written(void *arg, const struct titan_error *err)
 {
@@ -253,6 +269,37 @@ static void written(void *arg, const struct titan_error *err)
     submit_free(s);
 }
 
+static void check_waiting(struct coordinator *c);
+
+static void all_checked(uv_work_t *work, int cancelled)
+{
+    struct coordinator *c = work->data;
+    (void)cancelled;
+    for (struct submit *s = c->checks.at_work, *next; s; s = next) {
+        next = s->next;
+        if (s->err.status == TITAN_OK && c->closing)
+            titan_fail(&s->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+        if (s->err.status == TITAN_OK)
+            store_write(c->store, write_job, s, written);
+        else
+            written(s, &s->err);
+    }
+    c->checks.at_work = NULL;
+    check_waiting(c);
+    shell_part_closed(c);
+}
+
+static void check_waiting(struct coordinator *c)
+{
+    if (c->checks.at_work || !c->checks.waiting)
+        return;
+    c->checks.at_work = c->checks.waiting;
+    c->checks.waiting = NULL;
+    c->checks.work.data = c;
+    c->open_handles++; /* it is there until they are through */
+    (void)uv_queue_work(c->loop, &c->checks.work, check_all, all_checked);
+}
+
 void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
@@ -269,7 +316,11 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     s->call = call;
     rpc_call_set_data(call, s);
     c->submitting++;
-    store_write(c->store, write_job, s, written);
+    if (!c->checks.waiting)
+        c->checks.last = &c->checks.waiting;
+    *c->checks.last = s;
+    c->checks.last = &s->next;
+    check_waiting(c);
 }
 
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)

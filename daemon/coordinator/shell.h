@@ -43,6 +43,10 @@ struct coordinator {
 
     uint64_t next_job_id; /* the store's writer thread's, once it writes submits */
     size_t submitting;    /* not durable yet */
+    struct {              /* their recipes are checked on a thread of libuv's pool, all that wait at a time */
+        uv_work_t work;
+        struct submit *waiting, **last, *at_work;
+    } checks;
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;

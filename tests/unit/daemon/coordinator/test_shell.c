@@ -68,7 +68,7 @@ static void open_all(struct fixture *f)
         fail_msg("%s", err.msg);
 }
 
-static void close_all(struct fixture *f)
+static void close_rpc(struct fixture *f)
 {
     bool done = false;
     if (f->agent)
@@ -78,11 +78,16 @@ static void close_all(struct fixture *f)
     done = false;
     rpc_server_shutdown(f->server, 100, on_flag, &done);
     spin(f, &done);
-    done = false;
+    f->agent = NULL;
+}
+
+static void close_all(struct fixture *f)
+{
+    bool done = false;
+    close_rpc(f);
     coordinator_close(f->coordinator, on_flag, &done);
     spin(f, &done);
     rpc_server_free(f->server);
-    f->agent = NULL;
 }
 
 static void set_up(struct fixture *f)
@@ -317,6 +322,87 @@ static void test_change_while_tried_again(void **state)
     tear_down(&f);
 }
 
+static struct {
+    atomic_bool begun;
+    sem_t go;
+} hanging;
+
+/* On the thread that checks recipes: one of their paths is on a file server that does not answer, until it is let go.
+ */
+static titan_status hanging_check(void *arg, const char *name, struct titan_error *err)
+{
+    (void)arg;
+    (void)name;
+    (void)err;
+    atomic_store(&hanging.begun, true);
+    while (sem_wait(&hanging.go) != 0)
+        ;
+    return TITAN_OK;
+}
+
+static void on_job(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    (void)err;
+    *(uint64_t *)data = reply ? ((const Titan__V1__SubmitResponse *)reply)->job_id : UINT64_MAX;
+}
+
+static void submit_without_waiting(struct fixture *f, const char *key, uint64_t *ret)
+{
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    request.recipe = f->recipe;
+    request.idempotency_key = (char *)key;
+    rpc_client_call(f->client, "/titan.v1.Titan/Submit", &request.base, &titan__v1__submit_response__descriptor, 15000,
+                    on_job, ret);
+}
+
+static void hang_next_check(struct fixture *f, uint64_t *ret)
+{
+    atomic_store(&hanging.begun, false);
+    failpoint_on_call(hanging_check, NULL);
+    assert_int_equal(failpoint_set("submit.check=call", NULL), TITAN_OK);
+    submit_without_waiting(f, "hangs", ret);
+    while (!atomic_load(&hanging.begun))
+        uv_run(&f->loop, UV_RUN_ONCE);
+}
+
+/* A recipe's check that does not end holds up submits, in their order, and nothing else: others are answered, changes
+ * are stored, and nobody is told that the coordinator has closed while the check has its memory. */
+static void test_check_that_hangs(void **state)
+{
+    (void)state;
+    struct fixture f;
+    uint64_t second = 0, third = 0, never = 0;
+    bool done = false;
+    set_up(&f);
+    assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
+    assert_int_equal(submit(&f, "first"), 1);
+    hang_next_check(&f, &second);
+    submit_without_waiting(&f, "third", &third);
+    connect_agent(&f, "n");
+    spin(&f, &f.welcomed);
+    assert_int_equal(cancel(&f, 1), TITAN_OK);
+    assert_true(second == 0 && third == 0);
+    assert_int_equal(sem_post(&hanging.go), 0);
+    while (second == 0 || third == 0)
+        uv_run(&f.loop, UV_RUN_ONCE);
+    assert_int_equal(second, 2);
+    assert_int_equal(third, 3);
+
+    hang_next_check(&f, &never);
+    close_rpc(&f);
+    coordinator_close(f.coordinator, on_flag, &done);
+    for (int i = 0; i < 100; i++)
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    assert_false(done);
+    assert_int_equal(sem_post(&hanging.go), 0);
+    spin(&f, &done);
+    rpc_server_free(f.server);
+    assert_int_equal(never, UINT64_MAX); /* its caller was told that it failed */
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    open_all(&f);
+    tear_down(&f);
+}
+
 static void on_datagram(const Titan__Internal__PeerMessage *m, const char *from, void *data)
 {
     (void)from;
@@ -385,6 +471,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk),
                                        cmocka_unit_test(test_change_while_tried_again),
+                                       cmocka_unit_test(test_check_that_hangs),
                                        cmocka_unit_test(test_beat_as_a_datagram), cmocka_unit_test(test_restart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
