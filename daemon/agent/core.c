@@ -374,7 +374,7 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     c->up = true;
-    c->welcomed = c->answered = c->ending = c->fenced_said = false;
+    c->welcomed = c->answered = c->ending = c->fenced_said = c->imposter_said = false;
     c->hello_at = now;
     c->sessions++;
     hello_send(c, 0, out);
@@ -430,6 +430,10 @@ static void beat_stream(struct agent_core *c, int64_t now, struct agent_actions 
     Titan__Internal__AgentBeat b = TITAN__INTERNAL__AGENT_BEAT__INIT;
     b.slots_used = agent_alive(c);
     b.number = c->beat;
+    b.old_terms = c->counters.fenced_terms;
+    b.old_epochs = c->counters.fenced_epochs;
+    b.other_epochs = c->counters.refused;
+    b.imposters = c->counters.imposters;
     MESSAGE(m, BEAT, beat, &b);
     agent_send(c, &m, out);
     c->stream_beat_at = now + c->away_ms / STREAM_BEATS;
@@ -885,7 +889,9 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         return;
     if (!pass_on(w, in, &m)) {
         c->counters.imposters++;
-        agent_say(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
+        if (!w->imposter) /* once */
+            agent_say(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
+        w->imposter = true;
         return;
     }
     switch (in->kind_case) {

@@ -39,6 +39,7 @@ struct aworker {
     char address[256];
     enum end_cause end;
     bool killed;
+    bool imposter; /* it has spoken for another one */
     struct agent_sample sample;
     struct watch watch;
     uint64_t told_epoch;                       /* newest it was told to form */
@@ -85,7 +86,7 @@ struct agent_core {
     struct agent_counters counters;
     uint64_t term, session_term;
     bool up, welcomed, answered, ending; /* answered: a beat of this session was */
-    bool fenced_said;                    /* of this session */
+    bool fenced_said, imposter_said;     /* of this session */
     bool delegated_since;                /* an epoch of a delegate has been accepted since the hello */
     bool draining, quiet;
     uint32_t beat_ms, away_ms, delegate_lease_ms;

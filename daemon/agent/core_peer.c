@@ -121,7 +121,10 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
                      struct agent_actions *out)
 {
     if (!strcmp(m->from, c->node)) {
-        c->counters.imposters++; /* another node of this name, or our own datagram come back */
+        c->counters.imposters++;
+        if (!c->imposter_said)
+            agent_say(out, AGENT_WARN, "a datagram in the name of this node, dropped", "from=%s", from);
+        c->imposter_said = true;
         return;
     }
     if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG) {

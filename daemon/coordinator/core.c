@@ -386,6 +386,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
     n->stream_mono = c->now.mono_ms;
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
         answer_beat(c, n, m->beat);
+        fence_told(c, n, m->beat);
         if (!n->unconfirmed)
             return true;
         n->unconfirmed = false;

@@ -175,7 +175,11 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(unknown_worker, "reports refused: about a worker that node does not have")                                       \
     X(unknown_rank, "reports refused: about an epoch the worker has no place in")                                      \
     X(duplicate, "reports that had been taken before")                                                                 \
-    X(epoch_refused, "epochs that an agent did not take from us")
+    X(epoch_refused, "epochs that an agent did not take from us")                                                      \
+    X(agents_old_term, "orders refused by agents, since they started: of an older coordinator")                        \
+    X(agents_old_epoch, "orders refused by agents, since they started: about an epoch that is over")                   \
+    X(agents_other_epoch, "orders refused by agents, since they started: a second communicator for an epoch")          \
+    X(agents_imposter, "messages refused by agents, since they started: in the name of another worker or node")
 struct core_counters {
 #define CORE_COUNTER(name, text) uint64_t name;
     CORE_COUNTERS(CORE_COUNTER)

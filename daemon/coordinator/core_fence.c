@@ -2,6 +2,7 @@
  * no effect and is counted. */
 #include "daemon/coordinator/core_internal.h"
 
+#include "base/cleanup.h"
 #include "base/mutant.h"
 
 #include <stdio.h>
@@ -111,6 +112,20 @@ void fence_stranger(struct core *c, struct noderec *n, const struct subject *abo
                      .node = n,
                      .detail = batch_printf(c->out, "{\"job\":%llu,\"worker\":%llu}", (unsigned long long)about->job_id,
                                             (unsigned long long)about->worker_id)});
+}
+
+static void add_told(uint64_t *counter, uint64_t *told, uint64_t now)
+{
+    *counter += now - MIN(*told, now);
+    *told = MAX(*told, now);
+}
+
+void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *m)
+{
+    add_told(&c->counters.agents_old_term, &n->refusals.old_terms, m->old_terms);
+    add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
+    add_told(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
+    add_told(&c->counters.agents_imposter, &n->refusals.imposters, m->imposters);
 }
 
 const struct core_counters *core_counters(const struct core *c)

@@ -48,9 +48,12 @@ struct noderec {
     int64_t steady_at, quiet_ms; /* no new work before it has beaten well until then; 0 = it does */
     uint32_t flaps;
     int64_t said_mono; /* a refusal was told of */
-    uint64_t round;    /* in which it was told something, see tell_seats */
-    uint32_t mine;     /* workers of the job that is being placed */
-    uint32_t first;    /* of the members of the epoch that is being formed, the first on it */
+    struct node_refusals {
+        uint64_t old_terms, old_epochs, other_epochs, imposters;
+    } refusals;     /* of its agent, as that has told of them */
+    uint64_t round; /* in which it was told something, see tell_seats */
+    uint32_t mine;  /* workers of the job that is being placed */
+    uint32_t first; /* of the members of the epoch that is being formed, the first on it */
 };
 
 struct workrec {
@@ -313,6 +316,8 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
                         struct titan_error *err) TITAN_MUST_USE;
 /* A report about a worker that is not there. */
 void fence_stranger(struct core *c, struct noderec *n, const struct subject *about);
+/* What the node's agent has refused itself. */
+void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *m);
 
 /* Whom a report is about; false when it is about no worker. */
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret);

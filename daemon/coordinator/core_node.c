@@ -110,6 +110,8 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     core_set_string(&n->address, m->address);
     core_set_string(&n->version, m->version);
     n->memory_bytes = m->memory_bytes;
+    if (n->incarnation != m->incarnation)
+        n->refusals = (struct node_refusals){0};
     n->incarnation = m->incarnation;
     n->peer_port = m->peer_port;
     n->answered_mono = c->now.mono_ms;

@@ -466,7 +466,13 @@ static void test_worker_speaks_for_itself(void **state)
     in_training();
     say_quiesced(12, 1);
     assert_null(SENT(WORKER_QUIESCED));
-    assert_int_equal(agent_core_counters(c)->imposters, 1);
+    assert_int_equal(count(AGENT_SAY), 1);
+    say_quiesced(12, 1);
+    assert_null(out.first); /* said once */
+    assert_int_equal(agent_core_counters(c)->imposters, 2);
+    welcome();
+    assert_int_equal(SENT(BEAT)->beat->imposters, 2); /* and told */
+    assert_int_equal(SENT(BEAT)->beat->old_terms, 0);
 }
 
 static void test_hello_tells_what_was_quiesced(void **state)
@@ -905,8 +911,11 @@ static void test_ping_is_answered(void **state)
     assert_string_equal(action(AGENT_PEER)->peer->from, "here");
     m.from = (char *)"here";
     INPUT(agent_core_peer, &m, "10.0.0.2:9");
-    assert_null(out.first);
-    assert_int_equal(agent_core_counters(c)->imposters, 1);
+    assert_int_equal(count(AGENT_SAY), 1);
+    assert_null(action(AGENT_PEER));
+    INPUT(agent_core_peer, &m, "10.0.0.2:9");
+    assert_null(out.first); /* said once */
+    assert_int_equal(agent_core_counters(c)->imposters, 2);
 }
 
 int main(void)

@@ -185,6 +185,40 @@ static void test_others_workers(void **state)
     close_bench(&b);
 }
 
+static void refusals(struct bench *b, uint64_t session, uint64_t old_terms, uint64_t imposters)
+{
+    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    body.old_terms = old_terms;
+    body.imposters = imposters;
+    MESSAGE(m, BEAT, beat, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+/* Agents tell of all they have refused since they started: counted once, whatever session it is said on. */
+static void test_refused_by_agents(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_term(&b, 3);
+    const struct core_counters *counters = core_counters(b.core);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    assert_int_equal(hello_from(&b, 2, "b", "10.0.0.2", 1, 0, NULL), TITAN_OK);
+    refusals(&b, 1, 2, 0);
+    refusals(&b, 1, 2, 1);
+    refusals(&b, 2, 5, 0);
+    assert_int_equal(counters->agents_old_term, 7);
+    assert_int_equal(counters->agents_imposter, 1);
+    assert_int_equal(hello_from(&b, 3, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    refusals(&b, 3, 3, 1);
+    assert_int_equal(counters->agents_old_term, 8);
+    assert_int_equal(counters->agents_imposter, 1);
+    assert_int_equal(hello_from(&b, 4, "a", "10.0.0.1", 2, 0, NULL), TITAN_OK); /* a new agent begins at 0 */
+    refusals(&b, 4, 1, 1);
+    assert_int_equal(counters->agents_old_term, 9);
+    assert_int_equal(counters->agents_imposter, 2);
+    close_bench(&b);
+}
+
 static void test_said_twice(void **state)
 {
     (void)state;
@@ -212,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_name_taken),
         cmocka_unit_test(test_name_of_who_is_to_come),
         cmocka_unit_test(test_others_workers),
+        cmocka_unit_test(test_refused_by_agents),
         cmocka_unit_test(test_said_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
