@@ -141,18 +141,29 @@ def join_and_leave(rounds, rng, r):
                 kill_host_workers(joiner)
             else:
                 run.await_training(4, run.step())
-            stalled = now_ms()
-            lines = [m for m in run.lines() if m["epoch"] > epoch]
+            left = now_ms()
+            if not aborted:
+                run.await_training(4, run.step() + 5)
+            lines = list(run.lines())
             joiner.power_off()
             joiner.power_on()
-            back = run.await_training(3, run.step() if aborted else lines[0]["step"])
-            gaps = [b["time_ms"] - a["time_ms"] for a, b in zip(run.lines(), run.lines()[1:]) if begin <= b["time_ms"] <= stalled + 1]
-            usual = sorted(times)[len(times) // 2]
-            stall = max(gaps, default=0) - usual
+            back = run.await_training(3, run.step() if aborted else lines[-1]["step"])
             until("the node is known to be gone", lambda: c.node_states().get("n4") != "ready", 20)
-            values = {"left_after_ms": stalled - begin} if aborted else {"stall_ms": max(0, stall), "stall_steps": max(0, stall) / usual}
+            values = {"left_after_ms": left - begin} if aborted else joined_stall(lines, begin, epoch, times)
             r.round(**values, epochs=back["epoch"] - epoch)
         finish(r, run, k)
+
+
+def joined_stall(lines, begin, epoch, times):
+    """The most that a step took, from the joiner's start to the first step with it, above what such a step takes: with it by those that
+    followed, as all share this machine's processors."""
+    def usual(times):
+        return sorted(times)[len(times) // 2]
+    at = next(i for i, m in enumerate(lines) if m["epoch"] > epoch)
+    alone, together = usual(times), usual([m["step_ms"] for m in lines[at + 1:]])
+    over = [(b["time_ms"] - a["time_ms"] - alone, alone) for a, b in zip(lines[:at], lines[1:at]) if b["time_ms"] >= begin]
+    over.append((lines[at]["time_ms"] - lines[at - 1]["time_ms"] - together, together))
+    return {"stall_ms": max(0, *(o for o, _ in over)), "stall_steps": max(0, *(o / step for o, step in over))}
 
 
 def kill_host_workers(host):

@@ -12,6 +12,7 @@ import socket
 import sqlite3
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -314,6 +315,7 @@ class Cluster:
         return [h for h in self.hosts.values() if h.name != "c"]
 
     def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, no host is left behind
         own = list({h.space: h for h in self.hosts.values() if h.name != "c" or self.seat is self.c}.values())
         try:
             for host in own:
