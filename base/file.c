@@ -11,11 +11,47 @@
 
 #include "base/cleanup.h"
 
+static const char *kind_name(mode_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a folder";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFSOCK:
+        return "a socket";
+    case S_IFLNK:
+        return "a symbolic link";
+    default:
+        return "a device";
+    }
+}
+
+titan_status open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags);
+    if (fd < 0 && errno == ENXIO) /* a socket cannot be opened */
+        return titan_fail(err, TITAN_EINVAL, "'%s' is a socket, not a regular file", name);
+    if (fd < 0 && errno == ELOOP && flags & O_NOFOLLOW)
+        return titan_fail(err, TITAN_EINVAL, "'%s' is a symbolic link, not a regular file", name);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return titan_fail_errno(err, "cannot open '%s'", name);
+    if (!S_ISREG(st.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is %s, not a regular file", name, kind_name(st.st_mode));
+    *ret_fd = TAKE_FD(fd);
+    return TITAN_OK;
+}
+
 titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err)
 {
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return titan_fail_errno(err, "cannot open '%s'", path);
+    return file_read_at(AT_FDCWD, path, 0, max, out, err);
+}
+
+titan_status file_read_at(int at, const char *path, int flags, size_t max, struct buf *out, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = -1;
+    TRY(open_regular(at, path, flags, &fd, err));
     size_t start = out->len;
     for (;;) {
         size_t have = out->len - start;

@@ -5,8 +5,15 @@
 #include "base/buf.h"
 #include "base/error.h"
 
-/* Whole file into out (appended). TITAN_ELIMIT beyond max bytes. */
+/* Open a file that others may have made, for reading: a regular one, or TITAN_EINVAL says what it is. Neither a FIFO
+ * nor a device is waited for. name: below the open folder `at`, or AT_FDCWD. flags: 0, or O_NOFOLLOW to refuse a link.
+ */
+titan_status open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
+/* Whole regular file into out (appended). TITAN_ELIMIT beyond max bytes. */
 titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+/* The same below an open folder, with open_regular's flags. */
+titan_status file_read_at(int at, const char *name, int flags, size_t max, struct buf *out,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Replace path by data: temporary file, fsync, rename, fsync of the folder. */
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 /* mkdir -p with mode 0755. */

@@ -68,8 +68,9 @@ static size_t file_piece(const struct log_request *r, const struct log_file *f, 
 {
     char path[PATH_MAX + 64];
     file_path(r, f, old, path);
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : pread(fd, out, max, (off_t)offset);
+    _cleanup_fd_ int fd = -1;
+    ssize_t n =
+        open_regular(AT_FDCWD, path, O_NOFOLLOW, &fd, NULL) != TITAN_OK ? -1 : pread(fd, out, max, (off_t)offset);
     return n > 0 ? (size_t)n : 0;
 }
 
@@ -344,8 +345,8 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
         return TITAN_OK;
     if (snprintf(old, sizeof(old), "%s.1", path) >= PATH_MAX || snprintf(part, sizeof(part), "%s.2", path) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "log path '%s' is too long", path);
-    _cleanup_fd_ int in = open(path, O_RDWR | O_CLOEXEC);
-    _cleanup_fd_ int out = in < 0 ? -1 : open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    _cleanup_fd_ int in = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    _cleanup_fd_ int out = in < 0 ? -1 : open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (out < 0)
         return titan_fail_errno(err, "cannot copy log '%s'", path);
     off_t from = (uint64_t)st.st_size > max / 2 + max / 8 ? st.st_size - (off_t)(max / 2) : 0;

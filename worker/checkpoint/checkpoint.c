@@ -368,12 +368,17 @@ static titan_status go_on(const atomic_int *stop, struct titan_error *err)
 static titan_status verify_file(const char *path, const struct manifest_file *file, const atomic_int *stop,
                                 struct titan_error *err)
 {
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    _cleanup_fd_ int fd = -1;
     struct stat st;
-    if (fd < 0 && errno == ENOENT)
+    const titan_status opened = open_regular(AT_FDCWD, path, O_NOFOLLOW, &fd, err);
+    if (opened == TITAN_ENOTFOUND)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is missing", path);
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return titan_fail_errno(err, "cannot open '%s'", path);
+    if (opened == TITAN_EINVAL && err)
+        err->status = TITAN_ECORRUPT;
+    if (opened != TITAN_OK)
+        return opened == TITAN_EINVAL ? TITAN_ECORRUPT : opened;
+    if (fstat(fd, &st) < 0)
+        return titan_fail_errno(err, "cannot look at '%s'", path);
     if ((uint64_t)st.st_size != file->bytes)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, path,
                           (uint64_t)st.st_size, file->bytes);

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/progress.h"
 
@@ -197,12 +198,12 @@ titan_status safetensors_open(const char *path, struct safetensors **ret, struct
     struct safetensors *st = calloc(1, sizeof(*st));
     if (!st)
         return titan_fail(err, TITAN_ENOMEM, "no memory to open '%s'", path);
-    st->fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
-    titan_status status;
-    if (st->fd < 0 || fstat(st->fd, &info) < 0) {
+    st->fd = -1;
+    titan_status status = open_regular(AT_FDCWD, path, 0, &st->fd, err);
+    if (status == TITAN_OK && fstat(st->fd, &info) < 0)
         status = titan_fail_errno(err, "cannot open '%s'", path);
-    } else {
+    if (status == TITAN_OK) {
         st->file_bytes = (uint64_t)info.st_size;
         status = read_header(st, err);
         if (status != TITAN_OK)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/rng.h"
 
 #define CORPUS_BYTES_DEFAULT (UINT64_C(1) << 30)
@@ -175,9 +176,9 @@ static titan_status add_mapped_file(struct dataset *ds, int fd, uint64_t bytes, 
 /* Take path into the corpus unless it is unreadable or binary; at most `room` bytes of it. */
 static titan_status add_file(struct dataset *ds, const char *path, uint64_t room, struct titan_error *err)
 {
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    _cleanup_fd_ int fd = -1;
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size <= 0)
+    if (open_regular(AT_FDCWD, path, 0, &fd, NULL) != TITAN_OK || fstat(fd, &st) < 0 || st.st_size <= 0)
         return TITAN_OK;
     uint64_t bytes = MIN((uint64_t)st.st_size, room);
     titan_status status =

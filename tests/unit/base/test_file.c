@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -102,6 +104,54 @@ static void test_self(void **state)
     assert_int_equal(self_dir(small, sizeof(small), &err), TITAN_ELIMIT);
 }
 
+static void make_socket(const char *path)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(at.sun_path, sizeof(at.sun_path), "%.100s", path);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    close(fd);
+}
+
+/* What is no regular file is refused at once by what it is; a reader that waits is ended by the alarm. */
+static void test_regular_only(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf b = BUF_INIT;
+    _cleanup_fd_ int fd = -1;
+    (void)alarm(20);
+    assert_int_equal(mkfifo(in("fifo"), 0600), 0);
+    assert_int_equal(mkdir(in("folder"), 0700), 0);
+    make_socket(in("socket"));
+    assert_int_equal(symlink("nowhere", in("dangling")), 0);
+    assert_int_equal(symlink("/dev/zero", in("zero")), 0);
+    static const struct {
+        const char *name, *says;
+    } wrong[] = {{"fifo", "is a FIFO"}, {"folder", "is a folder"}, {"socket", "is a socket"}, {"zero", "is a device"}};
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        assert_int_equal(file_read(in(wrong[i].name), 100, &b, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, wrong[i].says));
+        assert_non_null(strstr(err.msg, in(wrong[i].name)));
+    }
+    assert_int_equal(file_read("/dev/zero", 100, &b, &err), TITAN_EINVAL);
+    assert_int_equal(file_read(in("dangling"), 100, &b, &err), TITAN_ENOTFOUND);
+    assert_int_equal(b.len, 0);
+
+    assert_int_equal(file_replace(in("plain"), "text", 4, &err), TITAN_OK);
+    assert_int_equal(symlink("plain", in("link")), 0);
+    assert_int_equal(file_read(in("link"), 100, &b, &err), TITAN_OK); /* followed unless told otherwise */
+    const int at = open(dir, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(file_read_at(at, "link", O_NOFOLLOW, 100, &b, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "symbolic link"));
+    assert_int_equal(file_read_at(at, "plain", O_NOFOLLOW, 100, &b, &err), TITAN_OK);
+    assert_string_equal(b.data, "texttext");
+    assert_int_equal(open_regular(at, "fifo", O_NOFOLLOW, &fd, &err), TITAN_EINVAL);
+    assert_int_equal(fd, -1);
+    close(at);
+    (void)alarm(0);
+}
+
 static void test_lock(void **state)
 {
     (void)state;
@@ -170,7 +220,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replace_read), cmocka_unit_test(test_replace_full), cmocka_unit_test(test_dirs),
-        cmocka_unit_test(test_self),         cmocka_unit_test(test_lock),         cmocka_unit_test(test_lock_killed),
+        cmocka_unit_test(test_self),         cmocka_unit_test(test_regular_only), cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_lock_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

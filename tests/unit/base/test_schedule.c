@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <time.h>
 #include <cmocka.h>
 
@@ -443,6 +445,24 @@ static void test_csv_refused(void **state)
     not_parsed(huge, 2, 2, 1, "longer than");
 }
 
+/* A FIFO that nobody writes would be waited for without end. */
+static void test_csv_fifo(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/titan-test-schedule-XXXXXX", fifo[64];
+    struct titan_error err = {0};
+    struct schedule *s = NULL;
+    assert_non_null(mkdtemp(path));
+    (void)snprintf(fifo, sizeof(fifo), "%s/fifo", path);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    (void)alarm(20);
+    assert_int_equal(schedule_load(fifo, 2, 2, 1, &s, &err), TITAN_EINVAL);
+    (void)alarm(0);
+    assert_non_null(strstr(err.msg, "is a FIFO"));
+    (void)unlink(fifo);
+    (void)rmdir(path);
+}
+
 static void test_samples(void **state)
 {
     (void)state;
@@ -601,8 +621,8 @@ int main(void)
         cmocka_unit_test(test_names),       cmocka_unit_test(test_bubbles),    cmocka_unit_test(test_formulas),
         cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_dualpipe_v), cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_orders),      cmocka_unit_test(test_refused),    cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_samples),    cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_csv_fifo),   cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_broken),      cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

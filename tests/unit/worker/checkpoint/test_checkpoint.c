@@ -334,6 +334,15 @@ static void test_damaged_shards_are_named(void **state)
     expect_corrupt(path, name);
     assert_int_equal(rename(aside, file), 0);
     assert_int_equal(load_all(path, 1, NULL), TITAN_OK);
+    assert_int_equal(rename(file, aside), 0);
+    assert_int_equal(mkfifo(file, 0600), 0);
+    (void)alarm(60); /* for a reader that waits */
+    expect_corrupt(path, name);
+    (void)alarm(0);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(symlink("aside", file), 0); /* good content, but not this folder's own */
+    expect_corrupt(path, name);
+    assert_int_equal(rename(aside, file), 0);
     assert_int_equal(truncate(file, st.st_size - 1), 0);
     expect_corrupt(path, name);
 }
