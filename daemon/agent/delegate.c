@@ -17,6 +17,7 @@
 #include "base/mutant.h"
 #include "base/rng.h"
 #include "daemon/agent/core_internal.h"
+#include "daemon/epochs.h"
 
 #define ASK_MS 100
 #define SILENT_MS 350 /* asked for so long without an answer */
@@ -28,6 +29,7 @@
 #define NUMBER_STEP UINT64_C(1024)
 #define PAUSE_BEFORE_MS 2000 /* the end of the lease, or a quarter of it */
 #define FORM_BYTES_MAX 60000 /* a datagram */
+#define ASKS_KEPT 4          /* whose answers may still come */
 
 /* An agent of members of the epoch. */
 struct peer {
@@ -35,6 +37,8 @@ struct peer {
     bool self, asked, heard, out; /* asked: no answer since; out: hears a coordinator, or can give no promise */
     bool promised, finished;
     int64_t asked_at;
+    uint64_t asks[ASKS_KEPT]; /* ids of the newest: another's answer may be of long ago */
+    size_t n_asks;
     uint64_t epoch;
     uint64_t *alive;
     size_t n_alive;
@@ -163,15 +167,36 @@ static bool is_leaver(const form_epoch *form, uint64_t worker_id)
     return false;
 }
 
-static bool hosts(const form_epoch *form, const char *node)
+static const Titan__Internal__Member *member_on(const form_epoch *form, const char *node)
 {
     for (size_t i = 0; i < form->n_members; i++)
         if (!strcmp(form->members[i]->node, node))
-            return true;
+            return form->members[i];
     for (size_t i = 0; i < form->n_leavers; i++)
         if (!strcmp(form->leavers[i]->node, node))
-            return true;
-    return false;
+            return form->leavers[i];
+    return NULL;
+}
+
+/* The members in rank order, then the leavers. */
+static const Titan__Internal__Member *rank_of(const form_epoch *form, size_t i)
+{
+    return i < form->n_members ? form->members[i] : form->leavers[i - form->n_members];
+}
+
+static bool hosts(const form_epoch *form, const char *node)
+{
+    return member_on(form, node) != NULL;
+}
+
+/* Where the agent of a node is that has a place in an epoch to count by; NULL = nothing is heard from that one. */
+static const char *address_of(const struct ajob *j, const char *node)
+{
+    const job_record *r = j->record;
+    const Titan__Internal__Member *m = member_on(r->accepted, node);
+    for (size_t i = r->n_before; i-- > 0 && !m;)
+        m = member_on(r->before[i], node);
+    return m && *m->peer_address ? m->peer_address : NULL;
 }
 
 /* Is M, the members and leavers of form, more than half of that epoch's? */
@@ -241,8 +266,9 @@ static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t
     state->finished = j->finished;
 }
 
-static void send_state(struct agent_core *c, const struct ajob *j, const char *to, uint64_t id, int64_t now,
-                       struct agent_actions *out)
+/* id: of the ask it answers; 0 = it is one itself. Returns its own. */
+static uint64_t send_state(struct agent_core *c, const struct ajob *j, const char *to, uint64_t id, int64_t now,
+                           struct agent_actions *out)
 {
     Titan__Internal__PeerState state;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
@@ -251,7 +277,7 @@ static void send_state(struct agent_core *c, const struct ajob *j, const char *t
     m.job_id = j->id;
     m.kind_case = id ? TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE : TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK;
     *(id ? &m.state : &m.ask) = &state;
-    (void)agent_peer_send(c, to, &m, out);
+    return agent_peer_send(c, to, &m, out);
 }
 
 static void send_form(struct agent_core *c, const char *to, Titan__Internal__PeerMessage__KindCase kind, uint64_t id,
@@ -277,7 +303,15 @@ static void ask(struct agent_core *c, const struct ajob *j, struct peer *p, int6
     if (!p->asked)
         p->asked_at = now;
     p->asked = true;
-    send_state(c, j, p->address, 0, now, out);
+    p->asks[p->n_asks++ % ASKS_KEPT] = send_state(c, j, p->address, 0, now, out);
+}
+
+static bool was_asked(const struct peer *p, uint64_t id)
+{
+    for (size_t i = 0; i < MIN(p->n_asks, (size_t)ASKS_KEPT); i++)
+        if (p->asks[i] == id)
+            return true;
+    return false;
 }
 
 static bool silent(const struct peer *p, int64_t now)
@@ -605,15 +639,15 @@ static void settle(struct agent_core *c, struct ajob *j, struct delegation *d, i
 /* --- datagrams ------------------------------------------------------------------------------------------------------
  */
 
-static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from,
+static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to,
                      struct agent_actions *out)
 {
     const Titan__Internal__PeerState *s = m->state;
     struct delegation *d = j->delegation;
     struct peer *p = d ? peer_of(d, m->from) : NULL;
     if (s->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
-        send_commit(c, j, from, out);
-    if (!p || p->self)
+        send_commit(c, j, to, out);
+    if (!p || p->self || !was_asked(p, m->id))
         return;
     p->heard = true;
     p->asked = false;
@@ -628,28 +662,42 @@ static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m
     p->n_alive = s->n_alive;
 }
 
-static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from, int64_t now,
+static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to, int64_t now,
                    struct agent_actions *out)
 {
     if (m->ask->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
-        send_commit(c, j, from, out);
-    send_state(c, j, from, m->id, now, out);
+        send_commit(c, j, to, out);
+    (void)send_state(c, j, to, m->id, now, out);
+}
+
+/* Is it sound, and of nobody but members of the accepted epoch? */
+static bool shrinks(const struct ajob *j, const form_epoch *form)
+{
+    const form_epoch *accepted = j->record->accepted;
+    size_t n = form->n_members + form->n_leavers;
+    if (form->job_id != j->id || form->comm_id.len != EPOCH_ID_BYTES || form->n_members == 0 ||
+        form->epoch <= accepted->epoch || form->epoch - accepted->epoch > EPOCH_STEP_MAX || n > accepted->n_members)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const Titan__Internal__Member *m = rank_of(form, i);
+        if (!is_member(accepted, m->worker_id))
+            return false;
+        for (size_t k = 0; k < i; k++)
+            if (rank_of(form, k)->worker_id == m->worker_id)
+                return false;
+    }
+    return true;
 }
 
 /* May it be promised? */
 static bool promisable(const struct agent_core *c, const struct ajob *j, const peer_message *m, int64_t now)
 {
-    const form_epoch *form = m->propose, *accepted = j->record->accepted;
-    if (!accepted || m->term < c->term || !able(c, now) || agent_fence_form(j, form) != FENCE_NEW ||
-        form->source_epoch < accepted->epoch)
-        return false;
-    for (size_t i = 0; i < form->n_members; i++)
-        if (!is_member(accepted, form->members[i]->worker_id))
-            return false;
-    return true;
+    const form_epoch *form = m->propose;
+    return m->term >= c->term && able(c, now) && agent_fence_form(j, form) == FENCE_NEW && shrinks(j, form) &&
+           form->source_epoch >= agent_job_accepted(j);
 }
 
-static void on_propose(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from, int64_t now,
+static void on_propose(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to, int64_t now,
                        struct agent_actions *out)
 {
     Titan__Internal__EpochPromise promise = TITAN__INTERNAL__EPOCH_PROMISE__INIT;
@@ -670,7 +718,7 @@ static void on_propose(struct agent_core *c, struct ajob *j, const peer_message 
     answer.job_id = j->id;
     answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
     answer.promise = &promise;
-    (void)agent_peer_send(c, from, &answer, out);
+    (void)agent_peer_send(c, to, &answer, out);
 }
 
 /* Does the delegate know every epoch the other counts by? */
@@ -698,7 +746,8 @@ static void on_promise(struct agent_core *c, struct ajob *j, const peer_message 
         promises(c, j, d, now, out);
         return;
     }
-    d->above = MAX(d->above, m->promise->seen_epoch);
+    if (m->promise->seen_epoch < d->epoch + EPOCH_STEP_MAX)
+        d->above = MAX(d->above, m->promise->seen_epoch);
     p->out |= m->promise->coordinator;
     give_up(d, now);
 }
@@ -708,37 +757,76 @@ static void relay(struct agent_core *c, const struct ajob *j, const Titan__Inter
 {
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     m.job_id = j->id;
+    m.number = j->record->promised_epoch;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
     m.quiesced = (Titan__Internal__WorkerQuiesced *)q;
     (void)agent_peer_send(c, j->relay_to, &m, out);
 }
 
-/* By a delegate that has our promise. */
-static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *m, const char *from, int64_t now,
+/* By the delegate that has our promise, which it still needs. */
+static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to, int64_t now,
                       struct agent_actions *out)
 {
     uint64_t epoch = m->revoke->epoch;
-    if (m->term < c->term || epoch < agent_job_accepted(j) || j->record->promised_epoch <= epoch)
+    const job_record *r = j->record;
+    if (m->term < c->term || !able(c, now) || m->revoke->job_id != j->id || epoch < agent_job_accepted(j) ||
+        m->number <= epoch || m->number != r->promised_epoch)
         return;
     if (j->relay_epoch != epoch)
         agent_tell_revoke(c, j->id, epoch, now, out);
     j->relay_epoch = epoch;
-    (void)snprintf(j->relay_to, sizeof(j->relay_to), "%s", from);
+    (void)snprintf(j->relay_to, sizeof(j->relay_to), "%s", to);
     for (const struct aworker *w = c->workers; w; w = w->next)
         if (w->job_id == j->id && w->quiesced && !agent_in_epoch(w, epoch))
             relay(c, j, w->quiesced, out);
 }
 
-static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, struct agent_actions *out)
+/* The agent's own entry of it, so that a peer says who is in an epoch and not where they are. */
+static Titan__Internal__Member **own_members(const form_epoch *accepted, Titan__Internal__Member *const *of, size_t n,
+                                             struct agent_actions *out)
 {
-    if (m->term < c->term || agent_fence_form(j, m->commit) != FENCE_NEW)
+    Titan__Internal__Member **list = agent_action_alloc(out, (n + 1) * sizeof(*list));
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < accepted->n_members; k++)
+            if (accepted->members[k]->worker_id == of[i]->worker_id)
+                list[i] = accepted->members[k];
+    return list;
+}
+
+/* What was promised here, and nothing else: its members from this agent's own books, their memory or nothing as the
+ * source, no path but those the coordinator or a worker here has named. false: it was not promised, or is not sound. */
+static bool promised(const struct agent_core *c, const struct ajob *j, const peer_message *m, int64_t now,
+                     form_epoch *form, struct agent_actions *out)
+{
+    const job_record *r = j->record;
+    const form_epoch *said = m->commit;
+    if (m->term < c->term || !able(c, now) || agent_fence_form(j, said) != FENCE_NEW ||
+        (said->epoch != r->promised_epoch && !MUTANT(COMMIT_UNPROMISED)) || !shrinks(j, said) || !enough(j, said) ||
+        said->source_epoch == 0 || said->source_epoch >= said->epoch || said->n_state_holders > EPOCH_HOLDERS_MAX)
+        return false;
+    *form = *said;
+    form->members = own_members(r->accepted, said->members, said->n_members, out);
+    form->leavers = own_members(r->accepted, said->leavers, said->n_leavers, out);
+    form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form->memory_only = true;
+    set_checkpoints(j, form, out);
+    set_worlds(r->accepted, form, out);
+    return true;
+}
+
+static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+                      struct agent_actions *out)
+{
+    form_epoch form;
+    if (!promised(c, j, m, now, &form, out))
         return;
+    form_epoch *final = agent_action_copy(out, &form.base);
     agent_say(out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
-              "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", j->id, m->commit->epoch, m->from);
-    agent_job_accept(c, j, m->commit, m->from, out);
+              "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", j->id, final->epoch, m->from);
+    agent_job_accept(c, j, final, m->from, out);
     agent_delegation_free(j->delegation);
     j->delegation = NULL;
-    agent_tell_form(c, m->commit, out);
+    agent_tell_form(c, final, out);
     report_delegated(c, j, out);
 }
 
@@ -747,7 +835,7 @@ static void on_peer_quiesced(struct agent_core *c, struct ajob *j, const peer_me
 {
     struct delegation *d = j->delegation;
     const struct peer *p = d ? peer_of(d, m->from) : NULL;
-    if (!p || d->stage != STAGE_REVOKE || m->quiesced->job_id != j->id)
+    if (!p || d->stage != STAGE_REVOKE || m->quiesced->job_id != j->id || m->number != d->proposal->epoch)
         return;
     for (size_t i = 0; i < j->record->accepted->n_members; i++) { /* it speaks for its own workers only */
         const Titan__Internal__Member *member = j->record->accepted->members[i];
@@ -763,27 +851,27 @@ void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char
                          struct agent_actions *out)
 {
     struct ajob *j = agent_job_of(c, m->job_id, false);
-    if (!j || !j->record->accepted)
+    const char *to = j && j->record->accepted ? address_of(j, m->from) : NULL;
+    if (!to || strcmp(to, from) != 0)
         return;
     switch (m->kind_case) {
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK:
-        on_ask(c, j, m, from, now, out);
+        on_ask(c, j, m, to, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE:
-        on_state(c, j, m, from, out);
+        on_state(c, j, m, to, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE:
-        on_propose(c, j, m, from, now, out);
+        on_propose(c, j, m, to, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE:
         on_promise(c, j, m, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE:
-        on_revoke(c, j, m, from, now, out);
+        on_revoke(c, j, m, to, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT:
-        if (m->commit->job_id == j->id)
-            on_commit(c, j, m, out);
+        on_commit(c, j, m, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED:
         on_peer_quiesced(c, j, m, now, out);
@@ -820,6 +908,7 @@ static void repeat(struct agent_core *c, struct ajob *j, struct delegation *d, i
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     revoke.job_id = m.job_id = j->id;
     revoke.epoch = d->epoch;
+    m.number = d->proposal->epoch;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE;
     m.revoke = &revoke;
     for (size_t i = 0; i < d->n_peers; i++) {

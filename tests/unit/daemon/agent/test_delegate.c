@@ -779,6 +779,227 @@ static void random_fault(void)
     }
 }
 
+/* --- what is said by somebody who has no say ---------------------------------------------------------------------- */
+
+/* Node 4 hears this, as if node 1 had said it, unless from says otherwise. */
+static void say_as(Titan__Internal__PeerMessage *m, const char *from)
+{
+    m->job_id = JOB;
+    m->from = w.nodes[1].name;
+    m->term = w.term;
+    INPUT(4, agent_core_peer, m, from ? from : w.nodes[1].address);
+}
+
+/* The accepted epoch with another number, as a commit or a proposal. The caller's form may be changed. */
+static form_epoch *copy_of_accepted(uint64_t epoch)
+{
+    const form_epoch *accepted = w.nodes[4].record->accepted;
+    size_t len = titan__internal__form_epoch__get_packed_size(accepted);
+    uint8_t *bytes = malloc(len + 1);
+    (void)titan__internal__form_epoch__pack(accepted, bytes);
+    form_epoch *f = titan__internal__form_epoch__unpack(NULL, len, bytes);
+    free(bytes);
+    f->epoch = epoch;
+    f->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    f->source_epoch = accepted->epoch;
+    memset(f->comm_id.data, 0x5a, f->comm_id.len);
+    return f;
+}
+
+static void say_form(Titan__Internal__PeerMessage__KindCase kind, form_epoch *f, const char *from)
+{
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.id = 99;
+    m.kind_case = kind;
+    m.propose = f; /* commit is in the same place */
+    say_as(&m, from);
+}
+#define SAY_COMMIT(f, from) say_form(TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT, f, from)
+#define SAY_PROPOSE(f, from) say_form(TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE, f, from)
+
+static void say_revoke(uint64_t number, const char *from)
+{
+    Titan__Internal__RevokeEpoch r = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    r.job_id = JOB;
+    r.epoch = agent_core_epoch(w.nodes[4].core, JOB);
+    m.number = number;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE;
+    m.revoke = &r;
+    say_as(&m, from);
+}
+
+static uint64_t promised_by_4(void)
+{
+    return w.nodes[4].record->promised_epoch;
+}
+
+/* While the coordinator is heard nothing that a peer says moves a run, also where the number was promised before. */
+static void test_said_while_heard(void **state)
+{
+    (void)state;
+    world_new(11);
+    uint64_t numbers[] = {1024, 1025, UINT64_C(1) << 33, UINT64_MAX - 1023, UINT64_MAX};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        form_epoch *f = copy_of_accepted(numbers[i]);
+        SAY_PROPOSE(f, NULL);
+        assert_int_equal(promised_by_4(), 0);
+        SAY_COMMIT(f, NULL);
+        f->source = TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+        SAY_COMMIT(f, NULL);
+        say_revoke(numbers[i], NULL);
+        assert_int_equal(agent_core_epoch(w.nodes[4].core, JOB), 1);
+        titan__internal__form_epoch__free_unpacked(f, NULL);
+    }
+    uint64_t before = w.furthest;
+    advance(1000);
+    assert_true(w.furthest > before + 10);
+    assert_int_equal(newest_trained(), 1);
+    world_free();
+}
+
+/* Without a coordinator: what was promised, of a member's agent, within the numbers there can be. */
+static void test_said_while_away(void **state)
+{
+    (void)state;
+    world_new(12);
+    w.loss = 1; /* nobody else says anything: this is about one agent */
+    coordinator_goes();
+    advance(AWAY_MS + 200);
+    const uint64_t far[] = {(UINT64_C(1) << 32) + 2, UINT64_C(1) << 33, UINT64_MAX - 1023, UINT64_MAX};
+    for (size_t i = 0; i < sizeof(far) / sizeof(far[0]); i++) {
+        form_epoch *f = copy_of_accepted(far[i]);
+        SAY_PROPOSE(f, NULL);
+        SAY_COMMIT(f, NULL);
+        assert_int_equal(promised_by_4(), 0);
+        titan__internal__form_epoch__free_unpacked(f, NULL);
+    }
+    form_epoch *f = copy_of_accepted(UINT64_C(1) << 20);
+    SAY_COMMIT(f, NULL);          /* not promised */
+    SAY_PROPOSE(f, "10.0.0.9:1"); /* from elsewhere */
+    f->members[0]->worker_id = 77;
+    SAY_PROPOSE(f, NULL); /* with a stranger in it */
+    f->members[0]->worker_id = f->members[1]->worker_id;
+    SAY_PROPOSE(f, NULL); /* with one that is there twice */
+    f->members[0]->worker_id = 1;
+    f->job_id = JOB + 1;
+    SAY_PROPOSE(f, NULL);
+    f->job_id = JOB;
+    f->comm_id.len = 15;
+    SAY_PROPOSE(f, NULL);
+    f->comm_id.len = 16;
+    assert_int_equal(promised_by_4(), 0);
+    SAY_PROPOSE(f, NULL);
+    assert_int_equal(promised_by_4(), UINT64_C(1) << 20);
+    say_revoke((UINT64_C(1) << 20) - 1, NULL);
+    assert_int_equal(w.nodes[4].quiet_at, 0);
+    say_revoke(UINT64_C(1) << 20, "10.0.0.9:1");
+    assert_int_equal(w.nodes[4].quiet_at, 0);
+    say_revoke(UINT64_C(1) << 20, NULL);
+    assert_int_not_equal(w.nodes[4].quiet_at, 0);
+    f->comm_id.data[0] ^= 1;
+    SAY_COMMIT(f, NULL); /* another communicator */
+    f->comm_id.data[0] ^= 1;
+    f->epoch++;
+    SAY_COMMIT(f, NULL); /* above the promise */
+    f->epoch--;
+    size_t n = f->n_members;
+    f->n_members = 2;
+    SAY_COMMIT(f, NULL); /* a minority */
+    f->n_members = n;
+    SAY_COMMIT(f, "10.0.0.9:1");
+    assert_int_equal(agent_core_epoch(w.nodes[4].core, JOB), 1);
+    world_free();
+    titan__internal__form_epoch__free_unpacked(f, NULL);
+}
+
+/* A commit of what was promised is taken, and of it only who is a member: not where from, nor which files. */
+static void test_commit_believed(void **state)
+{
+    (void)state;
+    world_new(13);
+    w.loss = 1;
+    coordinator_goes();
+    advance(AWAY_MS + 200);
+    form_epoch *f = copy_of_accepted(UINT64_C(1) << 20);
+    f->members[0]->worker_id = 1;
+    SAY_PROPOSE(f, NULL);
+    f->source = TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT;
+    f->checkpoint_path = strdup("/x/another/step-00000009");
+    free(f->members[0]->address);
+    f->members[0]->address = strdup("10.6.6.6:1");
+    f->memory_only = false;
+    SAY_COMMIT(f, NULL);
+    const form_epoch *accepted = w.nodes[4].record->accepted;
+    assert_int_equal(accepted->epoch, UINT64_C(1) << 20);
+    assert_int_equal(accepted->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+    assert_true(accepted->memory_only);
+    assert_string_equal(accepted->checkpoint_path, "");
+    assert_string_equal(accepted->members[0]->address, w.nodes[0].address);
+    for (size_t i = 0; i < accepted->n_worlds; i++)
+        assert_true(accepted->worlds[i] < accepted->n_members);
+    world_free();
+    titan__internal__form_epoch__free_unpacked(f, NULL);
+}
+
+/* Who has promised and hears the coordinator again takes neither a revocation nor a commit: its orders come from there.
+ */
+static void test_promised_then_heard(void **state)
+{
+    (void)state;
+    world_new(14);
+    w.loss = 1;
+    coordinator_goes();
+    advance(AWAY_MS + 200);
+    form_epoch *f = copy_of_accepted(UINT64_C(1) << 20);
+    SAY_PROPOSE(f, NULL);
+    assert_int_equal(promised_by_4(), UINT64_C(1) << 20);
+    coordinator_comes();
+    advance(200);
+    f->members[0]->worker_id = 1;
+    say_revoke(UINT64_C(1) << 20, NULL);
+    SAY_COMMIT(f, NULL);
+    assert_int_equal(w.nodes[4].quiet_at, 0);
+    assert_int_equal(agent_core_epoch(w.nodes[4].core, JOB), 1);
+    world_free();
+    titan__internal__form_epoch__free_unpacked(f, NULL);
+}
+
+static size_t answers_to(const char *name, const char *from)
+{
+    Titan__Internal__PeerState s = TITAN__INTERNAL__PEER_STATE__INIT;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    struct agent_actions out;
+    size_t n = 0;
+    agent_actions_init(&out);
+    m.id = 5;
+    m.job_id = JOB;
+    m.from = (char *)name;
+    m.term = w.term;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK;
+    m.ask = &s;
+    agent_core_peer(w.nodes[4].core, &m, from, w.now, &out);
+    for (const struct agent_action *a = out.first; a; a = a->next) {
+        assert_int_equal(a->kind, AGENT_PEER);
+        assert_string_equal(a->text, w.nodes[1].address);
+        n++;
+    }
+    agent_actions_free(&out);
+    return n;
+}
+
+/* Where a job stands is told to its members' agents only, where those are. */
+static void test_ask(void **state)
+{
+    (void)state;
+    world_new(15);
+    assert_int_equal(answers_to("zz", "10.0.0.9:1"), 0);
+    assert_int_equal(answers_to("zz", w.nodes[1].address), 0);
+    assert_int_equal(answers_to("n1", "10.0.0.9:1"), 0);
+    assert_int_equal(answers_to("n1", w.nodes[1].address), 1);
+    world_free();
+}
+
 static uint64_t n_delegated, last_seed;
 
 static int say_seed(void **state)
@@ -838,6 +1059,11 @@ int main(void)
         cmocka_unit_test(test_not_while_heard),
         cmocka_unit_test(test_finished),
         cmocka_unit_test(test_delegate_dies),
+        cmocka_unit_test(test_said_while_heard),
+        cmocka_unit_test(test_said_while_away),
+        cmocka_unit_test(test_commit_believed),
+        cmocka_unit_test(test_promised_then_heard),
+        cmocka_unit_test(test_ask),
         cmocka_unit_test_teardown(test_random, say_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

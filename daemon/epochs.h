@@ -1,0 +1,13 @@
+/* epochs.h - what a number of an epoch from outside may be, and its other bounds. */
+#ifndef TITAN_DAEMON_EPOCHS_H
+#define TITAN_DAEMON_EPOCHS_H
+
+#include <stdint.h>
+
+/* A delegate's, or one that somebody has seen, is at most so far above the job's own: no run has that many, and above
+ * the highest there could be no next one. */
+#define EPOCH_STEP_MAX (UINT64_C(1) << 32)
+#define EPOCH_ID_BYTES 16       /* of a communicator's id */
+#define EPOCH_HOLDERS_MAX 65536 /* of its state */
+
+#endif
