@@ -236,7 +236,7 @@ static titan_status listen_inherited(struct titand *d, struct buf *chosen, struc
             return titan_fail(err, TITAN_EINVAL,
                               "refusing the service manager's socket on %s: other hosts could reach it (--insecure)",
                               address);
-        TRY(rpc_server_adopt(d->server, fd, takes_agents(d, address), err));
+        TRY(rpc_server_adopt(d->server, fd, err));
         TRY(listen_for_beats(d, address, err));
         buf_printf(chosen, "%s\n", address);
     }
@@ -261,7 +261,7 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
         int port = 0;
         if (listed(chosen, address))
             continue;
-        TRY(rpc_server_listen(d->server, address, takes_agents(d, address), &port, err));
+        TRY(rpc_server_listen(d->server, address, NULL, &port, err));
         char text[CONFIG_TEXT_MAX + 16];
         if (!strncmp(address, "unix:", 5))
             (void)snprintf(text, sizeof(text), "%s", address);
@@ -300,14 +300,18 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .reachable_ms = t->reachable_ms,
                                           .away_ms = t->away_ms,
                                           .delegate_lease_ms = t->delegate_lease_ms,
+                                          .agents_over_tcp = d->config->role == ROLE_COORDINATOR,
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};
     size_t n = 0;
     TRY(coordinator_open(&d->loop, &options, &d->coordinator, err));
     const struct rpc_method *methods = api_methods(&n);
-    TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes, NULL,
-                        &d->server, err));
+    /* systemd's folder is for the group too. */
+    struct rpc_server_options server_options = {.socket_mode = getenv("RUNTIME_DIRECTORY") ? 0660 : 0600,
+                                                .authorize = api_authorize};
+    TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes,
+                        &server_options, &d->server, err));
     TRY(listen_all(d, err));
     TRY(rpc_server_start(d->server, err));
     d->serving = true;

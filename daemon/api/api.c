@@ -62,7 +62,7 @@ static const struct rpc_method methods[] = {
      .on_request = api_backup,
      .on_drain = api_backup_drain,
      .on_close = api_backup_closed,
-     .privileged = true},
+     .needs = API_LOCAL},
     {.path = "/titan.v1.Titan/Counters",
      .request = &titan__v1__counters_request__descriptor,
      .on_request = api_counters},
@@ -71,13 +71,24 @@ static const struct rpc_method methods[] = {
      .request = &titan__internal__agent_message__descriptor,
      .on_message = session_on_message,
      .on_close = session_on_close,
-     .privileged = true},
+     .needs = API_NODE},
 };
 
 const struct rpc_method *api_methods(size_t *ret_n)
 {
     *ret_n = sizeof(methods) / sizeof(methods[0]);
     return methods;
+}
+
+titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)
+{
+    const struct coordinator *c = data;
+    bool local = rpc_call_identity(call)->kind == RPC_ID_UID;
+    if (method->needs == API_LOCAL && !local)
+        return titan_fail(err, TITAN_EPERM, "%s is served over a Unix socket only", method->path);
+    if (method->needs == API_NODE && !local && !c->options.agents_over_tcp)
+        return titan_fail(err, TITAN_EPERM, "this listener does not serve agents");
+    return TITAN_OK;
 }
 
 titan_status api_check_text(const char *field, const char *text, size_t max, struct titan_error *err)

@@ -17,6 +17,13 @@
 #define API_WATCHERS_MAX 1024
 #define API_LOG_REQUESTS_MAX 64
 
+/* What a method needs of its caller (rpc_method.needs). */
+enum api_needs {
+    API_ANYBODY,
+    API_NODE,  /* an agent: a Unix socket, or TCP where agents come in */
+    API_LOCAL, /* a Unix socket */
+};
+
 void api_submit(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data);
 

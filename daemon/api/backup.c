@@ -88,8 +88,6 @@ static void copied(uv_work_t *work, int cancelled)
 
 static titan_status begin(struct coordinator *c, struct rpc_call *call, struct backup **ret, struct titan_error *err)
 {
-    if (strncmp(rpc_call_peer(call), "unix:", 5) != 0)
-        return titan_fail(err, TITAN_EPERM, "a backup is given over a Unix socket only");
     if (c->backing_up)
         return titan_fail(err, TITAN_ELIMIT, "another backup is under way");
     static unsigned count; /* a copy whose call was broken off may still be under way */

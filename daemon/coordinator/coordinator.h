@@ -26,6 +26,7 @@ struct coordinator_options {
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t delegate_lease_ms;  /* agents may go on without a coordinator for so long; 0 = they may not */
     uint32_t quarantine_crashes; /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
+    bool agents_over_tcp;        /* sessions of callers without an identity are taken */
     uint32_t max_pending_jobs;   /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 
@@ -41,6 +42,9 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 
 /* titan.v1.Titan and titan.internal.Coordinator; hand the table to rpc_server_open with the coordinator as data. */
 const struct rpc_method *api_methods(size_t *ret_n);
+/* rpc_server_options.authorize for that table. */
+titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
+                           struct titan_error *err) TITAN_MUST_USE;
 /* Is the writer alive and the loop's last commit younger than this? For the watchdog. */
 bool coordinator_healthy(const struct coordinator *c);
 

@@ -7,49 +7,22 @@
  *   close_tag    RECV_CLOSE_ON_SERVER: the call is over on the wire, well or not; tells the handler
  *   recv_tag     one RECV_MESSAGE at a time (client streaming only; otherwise the message comes with the call)
  *   send_tag     one batch at a time: headers, a message, the final status, as many of them as are due
- *
- * Unprivileged TCP listeners are a gRPC server of their own ("front"), because gRPC does not say by which listener a
- * call came. */
+ */
 #include "proto/rpc/server.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <grpc/grpc_posix.h>
-#include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include "base/cleanup.h"
 #include "proto/rpc/common.h"
-#include "proto/rpc/health.h"
-#include "proto/rpc/reflection.h"
+#include "proto/rpc/front.h"
 
 enum {
-    FRONTS = 2, /* by privilege: 0 is restricted */
-    /* Calls of a method that can be taken in one turn of the loop; further ones wait inside gRPC. */
-    SLOTS_SERVED = 64,
+    SLOTS_SERVED = 64, /* of a method and front, at most */
     SLOTS_OWN = 2,
     SPARE_CALLS = 1024,
-};
-
-struct endpoint {
-    struct rpc_method method; /* path NULL: whatever is not served */
-    void *data;
-    void *registered[FRONTS];
-    bool own; /* health and reflection */
-    int slots;
-};
-
-struct front {
-    struct rpc_server *owner;
-    grpc_server *server; /* NULL without a listener of this kind */
-    struct rpc_tag shutdown_tag;
 };
 
 struct message {
@@ -60,7 +33,7 @@ struct message {
 struct rpc_call {
     struct rpc_server *server;
     struct endpoint *endpoint;
-    int front;
+    struct front *front;
     grpc_call *call;
     unsigned pending; /* tags out */
     struct rpc_tag request_tag, close_tag, recv_tag, send_tag;
@@ -87,40 +60,11 @@ struct rpc_call {
     grpc_slice status_text;
 
     void *user;
-    char *peer;
-};
-
-/* A listening socket that is not gRPC's: connections are accepted here and handed over. */
-struct adopted {
-    struct adopted *next;
-    struct rpc_server *server;
-    int fd, front;
-    uv_poll_t poll;
-};
-
-struct rpc_server {
-    uv_loop_t *loop;
-    struct rpc_queue queue;
-    struct front fronts[FRONTS];
-    struct adopted *adopted;
-    struct endpoint *endpoints;
-    size_t n_endpoints;
-    struct rpc_server_options options;
-    struct rpc_health health;
-    struct rpc_reflection reflection;
-
-    struct rpc_call *open, *spare;
-    size_t n_calls, n_spare; /* slots and calls alive; spare ones not counted */
-    bool started, stopping, stopped;
-    int fronts_up;
-    uv_timer_t grace;
-    int handles; /* still to be closed */
-    void (*done)(void *);
-    void *data;
+    struct rpc_identity identity;
+    char *peer, *header; /* as last asked for */
 };
 
 static void pump(struct rpc_call *call);
-static void slot_offer(struct rpc_server *server, struct endpoint *endpoint, int front);
 static void shutdown_advance(struct rpc_server *server);
 
 /* --- call memory -------------------------------------------------------------------------------------------------- */
@@ -182,7 +126,8 @@ static void call_free(struct rpc_call *call)
     if (!call->endpoint->method.path)
         grpc_call_details_destroy(&call->details);
     grpc_slice_unref(call->status_text);
-    gpr_free(call->peer);
+    free(call->peer);
+    free(call->header);
     if (call->call)
         grpc_call_unref(call->call);
     server->n_calls--;
@@ -269,10 +214,21 @@ static void close_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
+static titan_status authorize(struct rpc_call *call, struct titan_error *err)
+{
+    const struct endpoint *endpoint = call->endpoint;
+    const struct rpc_server_options *options = &call->server->options;
+    if (endpoint->own || !options->authorize)
+        return TITAN_OK;
+    return options->authorize(call, &endpoint->method, endpoint->data, err);
+}
+
 static void call_begin(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
     struct endpoint *endpoint = call->endpoint;
+    struct titan_error err;
+    call->identity = call->front->identity;
     call->next = server->open;
     if (call->next)
         call->next->prev = call;
@@ -286,8 +242,8 @@ static void call_begin(struct rpc_call *call)
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
     } else if (server->stopping) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
-    } else if (endpoint->method.privileged && call->front == 0) {
-        rpc_call_finish(call, TITAN_EPERM, "this listener does not serve privileged methods");
+    } else if (authorize(call, &err) != TITAN_OK) {
+        rpc_call_fail(call, &err);
     } else if (endpoint->method.on_message) {
         call->opened = true;
         recv_next(call);
@@ -307,7 +263,14 @@ static void request_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
     if (ok) {
-        slot_offer(call->server, call->endpoint, call->front);
+        size_t endpoint = (size_t)(call->endpoint - call->server->endpoints);
+        struct front_method *method = &call->front->methods[endpoint];
+        rpc_slot_offer(call->front, endpoint);
+        /* A front that is used takes more at a time; the others stay small. */
+        if (method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
+            method->slots++;
+            rpc_slot_offer(call->front, endpoint);
+        }
         call_begin(call);
     } else {
         call->call = NULL;
@@ -315,27 +278,28 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
-static void slot_offer(struct rpc_server *server, struct endpoint *endpoint, int front)
+void rpc_slot_offer(struct front *front, size_t endpoint)
 {
+    struct rpc_server *server = front->owner;
     if (server->stopping)
         return;
     struct rpc_call *call = call_alloc(server);
     if (!call)
         return; /* one slot fewer; the calls in it wait for another */
-    call->endpoint = endpoint;
+    call->endpoint = &server->endpoints[endpoint];
     call->front = front;
     call->pending = 1;
-    call->request_tag.costly = endpoint->method.costly;
-    grpc_server *to = server->fronts[front].server;
+    call->request_tag.costly = call->endpoint->method.costly;
     grpc_completion_queue *cq = server->queue.cq;
     grpc_call_error rc;
-    if (endpoint->method.path) {
-        rc = grpc_server_request_registered_call(to, endpoint->registered[front], &call->call, &call->deadline,
-                                                 &call->metadata, endpoint->method.on_message ? NULL : &call->incoming,
-                                                 cq, cq, &call->request_tag);
+    if (call->endpoint->method.path) {
+        rc = grpc_server_request_registered_call(
+            front->server, front->methods[endpoint].registered, &call->call, &call->deadline, &call->metadata,
+            call->endpoint->method.on_message ? NULL : &call->incoming, cq, cq, &call->request_tag);
     } else {
         grpc_call_details_init(&call->details);
-        rc = grpc_server_request_call(to, &call->call, &call->details, &call->metadata, cq, cq, &call->request_tag);
+        rc = grpc_server_request_call(front->server, &call->call, &call->details, &call->metadata, cq, cq,
+                                      &call->request_tag);
     }
     titan_assert(rc == GRPC_CALL_OK);
 }
@@ -516,179 +480,38 @@ void *rpc_call_data(const struct rpc_call *call)
 const char *rpc_call_peer(const struct rpc_call *call)
 {
     struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* asked for once, kept */
-    if (!self->peer)
-        self->peer = grpc_call_get_peer(self->call);
-    return self->peer;
-}
-
-/* --- listeners ---------------------------------------------------------------------------------------------------- */
-
-static titan_status front_open(struct rpc_server *server, int which, struct titan_error *err)
-{
-    struct front *front = &server->fronts[which];
-    if (front->server)
-        return TITAN_OK;
-    grpc_arg args[] = {
-        {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_ALLOW_REUSEPORT, .value.integer = 0},
-        {.type = GRPC_ARG_INTEGER,
-         .key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
-         .value.integer = (int)server->options.max_message_bytes},
-        {.type = GRPC_ARG_INTEGER,
-         .key = GRPC_ARG_MAX_CONCURRENT_STREAMS,
-         .value.integer = (int)server->options.max_concurrent_streams},
-        {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_KEEPALIVE_TIME_MS, .value.integer = 30000},
-        {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_KEEPALIVE_TIMEOUT_MS, .value.integer = 10000},
-        /* Clients of ours ping every 10 s, also when idle. */
-        {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, .value.integer = 1},
-        {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, .value.integer = 5000},
-        {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, .value.integer = 10000},
-        /* Identity only: a small compressed message could otherwise become one beyond the limit. */
-        {.type = GRPC_ARG_INTEGER,
-         .key = GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
-         .value.integer = 1 << GRPC_COMPRESS_NONE},
-    };
-    grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
-    front->server = grpc_server_create(&list, NULL);
-    grpc_server_register_completion_queue(front->server, server->queue.cq, NULL);
-    for (size_t i = 0; i < server->n_endpoints; i++) {
-        struct endpoint *endpoint = &server->endpoints[i];
-        if (!endpoint->method.path)
-            continue;
-        endpoint->registered[which] = grpc_server_register_method(
-            front->server, endpoint->method.path, NULL,
-            endpoint->method.on_message ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
-        if (!endpoint->registered[which])
-            return titan_fail(err, TITAN_EBUG, "rpc: method %s is in the table twice", endpoint->method.path);
+    const struct rpc_identity *front = &call->front->identity;
+    if (!self->peer && front->kind == RPC_ID_UID) {
+        if (asprintf(&self->peer, "unix:%s", front->name) < 0)
+            self->peer = NULL;
+    } else if (!self->peer) {
+        char *peer = grpc_call_get_peer(self->call);
+        self->peer = peer ? strdup(peer) : NULL;
+        gpr_free(peer);
     }
-    return TITAN_OK;
+    return self->peer ? self->peer : "?";
 }
 
-/* A listener may replace a socket file nobody listens on, and nothing else. (gRPC itself would unlink any socket.) */
-static titan_status socket_check(const char *path, struct titan_error *err)
+const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 {
-    struct stat st;
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "socket %s", path);
-    if (!S_ISSOCK(st.st_mode))
-        return titan_fail(err, TITAN_EEXIST, "%s is there already and is not a socket", path);
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
-    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return titan_fail_errno(err, "socket %s", path);
-    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 && (errno == ECONNREFUSED || errno == ENOENT))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EEXIST, "socket %s is in use by another process", path);
+    return &call->identity;
 }
 
-/* gRPC does not say why it could not listen: try the same and read errno. */
-static titan_status listen_reason(const char *address, struct titan_error *err)
+void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity)
 {
-    if (strncmp(address, "unix:", 5) == 0) {
-        struct sockaddr_un unix_address = {.sun_family = AF_UNIX};
-        (void)snprintf(unix_address.sun_path, sizeof(unix_address.sun_path), "%s", address + 5);
-        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd >= 0 && bind(fd, (struct sockaddr *)&unix_address, sizeof(unix_address)) != 0)
-            return titan_fail_errno(err, "cannot listen on %s", address);
-        (void)unlink(address + 5);
-        return titan_fail(err, TITAN_EIO, "cannot listen on %s", address);
+    call->identity = *identity;
+}
+
+const char *rpc_call_metadata(struct rpc_call *call, const char *name)
+{
+    free(call->header);
+    call->header = NULL;
+    for (size_t i = 0; i < call->metadata.count && !call->header; i++) {
+        const grpc_metadata *m = &call->metadata.metadata[i];
+        if (grpc_slice_str_cmp(m->key, name) == 0)
+            call->header = strndup((const char *)GRPC_SLICE_START_PTR(m->value), (size_t)GRPC_SLICE_LENGTH(m->value));
     }
-    const char *colon = strrchr(address, ':');
-    char host[256];
-    size_t len = MIN((size_t)(colon - address), sizeof(host) - 1);
-    const char *from = address;
-    if (len >= 2 && from[0] == '[' && from[len - 1] == ']') {
-        from++;
-        len -= 2;
-    }
-    memcpy(host, from, len);
-    host[len] = '\0';
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    int rc = getaddrinfo(host, colon + 1, &hints, &found);
-    if (rc != 0)
-        return titan_fail(err, TITAN_EINVAL, "cannot listen on %s: %s", address, gai_strerror(rc));
-    titan_status status = titan_fail(err, TITAN_EIO, "cannot listen on %s", address);
-    for (const struct addrinfo *a = found; a; a = a->ai_next) {
-        _cleanup_fd_ int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        int on = 1;
-        if (fd < 0)
-            continue;
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0)
-            continue;
-        if (errno == EADDRINUSE)
-            status = titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", address);
-        else if (errno == EADDRNOTAVAIL)
-            status = titan_fail(err, TITAN_EINVAL, "cannot listen on %s: not an address of this machine", address);
-        else
-            status = titan_fail_errno(err, "cannot listen on %s", address);
-        break;
-    }
-    freeaddrinfo(found);
-    return status;
-}
-
-titan_status rpc_server_listen(struct rpc_server *server, const char *address, bool privileged, int *ret_port,
-                               struct titan_error *err)
-{
-    titan_assert(!server->started);
-    TRY(rpc_target_check(address, err));
-    bool local = strncmp(address, "unix:", 5) == 0;
-    if (local)
-        TRY(socket_check(address + 5, err));
-    int which = local || privileged;
-    TRY(front_open(server, which, err));
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    int port = grpc_server_add_http2_port(server->fronts[which].server, address, credentials);
-    grpc_server_credentials_release(credentials);
-    if (port == 0)
-        return listen_reason(address, err);
-    if (ret_port)
-        *ret_port = local ? 0 : port;
-    return TITAN_OK;
-}
-
-titan_status rpc_server_adopt(struct rpc_server *server, int fd, bool privileged, struct titan_error *err)
-{
-    titan_assert(!server->started);
-    int listens = 0, flags = fcntl(fd, F_GETFL);
-    socklen_t len = sizeof(listens);
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 || !listens)
-        return titan_fail(err, TITAN_EINVAL, "descriptor %d is not a socket that listens", fd);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
-        return titan_fail_errno(err, "cannot use socket %d", fd);
-    TRY(front_open(server, privileged, err));
-    struct adopted *a = calloc(1, sizeof(*a));
-    if (!a)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a listener");
-    *a = (struct adopted){.next = server->adopted, .server = server, .fd = fd, .front = privileged};
-    server->adopted = a;
-    return TITAN_OK;
-}
-
-static void on_connection(uv_poll_t *poll, int status, int events)
-{
-    struct adopted *a = poll->data;
-    (void)events;
-    for (int i = 0; status == 0 && i < 64; i++) {
-        int fd = accept4(a->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
-            return;
-        grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-        grpc_server_add_channel_from_fd(a->server->fronts[a->front].server, fd, credentials); /* takes it */
-        grpc_server_credentials_release(credentials);
-    }
-}
-
-static titan_status adopted_start(struct rpc_server *server, struct titan_error *err)
-{
-    for (struct adopted *a = server->adopted; a; a = a->next) {
-        if (uv_poll_init(server->loop, &a->poll, a->fd) != 0)
-            return titan_fail(err, TITAN_EIO, "cannot watch socket %d", a->fd);
-        a->poll.data = a;
-        (void)uv_poll_start(&a->poll, UV_READABLE, on_connection);
-    }
-    return TITAN_OK;
+    return call->header;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -697,8 +520,7 @@ static void endpoints_add(struct rpc_server *server, const struct rpc_method *me
 {
     for (size_t i = 0; i < n; i++) {
         titan_assert(!methods[i].on_request != !methods[i].on_message);
-        server->endpoints[server->n_endpoints++] =
-            (struct endpoint){.method = methods[i], .data = data, .own = own, .slots = own ? SLOTS_OWN : SLOTS_SERVED};
+        server->endpoints[server->n_endpoints++] = (struct endpoint){.method = methods[i], .data = data, .own = own};
     }
 }
 
@@ -721,12 +543,13 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->max_message_bytes = o->max_message_bytes ? MIN(o->max_message_bytes, (uint32_t)INT32_MAX) : 4 << 20;
     o->max_concurrent_streams = o->max_concurrent_streams ? MIN(o->max_concurrent_streams, (uint32_t)INT32_MAX) : 1024;
     o->max_queue = o->max_queue ? o->max_queue : 256;
+    o->socket_mode = o->socket_mode ? o->socket_mode : 0600;
     server->health = (struct rpc_health){.methods = methods, .n = n};
     server->reflection = (struct rpc_reflection){descriptors, descriptors_bytes, methods, n};
     endpoints_add(server, methods, n, data, false);
     endpoints_add(server, rpc_health_methods, RPC_HEALTH_METHODS, &server->health, true);
     endpoints_add(server, rpc_reflection_methods, RPC_REFLECTION_METHODS, &server->reflection, true);
-    server->endpoints[server->n_endpoints++] = (struct endpoint){.own = true, .slots = SLOTS_OWN};
+    server->endpoints[server->n_endpoints++] = (struct endpoint){.own = true};
 
     rpc_library_enter();
     server->queue.cq = rpc_cq_create();
@@ -741,16 +564,7 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
     (void)uv_timer_init(server->loop, &server->grace);
     server->grace.data = server;
     server->started = true;
-    for (int f = 0; f < FRONTS; f++) {
-        if (!server->fronts[f].server)
-            continue;
-        grpc_server_start(server->fronts[f].server);
-        server->fronts_up++;
-        for (size_t i = 0; i < server->n_endpoints; i++)
-            for (int k = 0; k < server->endpoints[i].slots; k++)
-                slot_offer(server, &server->endpoints[i], f);
-    }
-    return adopted_start(server, err);
+    return rpc_fronts_start(server, err);
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
@@ -758,7 +572,7 @@ void rpc_server_set_serving(struct rpc_server *server, bool serving)
     rpc_health_set(&server->health, serving);
 }
 
-static void handle_closed(struct rpc_server *server)
+void rpc_handle_closed(struct rpc_server *server)
 {
     if (--server->handles == 0)
         server->done(server->data); /* may free the server */
@@ -767,21 +581,13 @@ static void handle_closed(struct rpc_server *server)
 static void queue_stopped(void *data)
 {
     struct rpc_server *server = data;
-    for (int f = 0; f < FRONTS; f++)
-        if (server->fronts[f].server)
-            grpc_server_destroy(server->fronts[f].server);
-    memset(server->fronts, 0, sizeof(server->fronts));
-    handle_closed(server);
+    rpc_fronts_destroy(server);
+    rpc_handle_closed(server);
 }
 
 static void grace_closed(uv_handle_t *handle)
 {
-    handle_closed(handle->data);
-}
-
-static void adopted_closed(uv_handle_t *handle)
-{
-    handle_closed(((struct adopted *)handle->data)->server);
+    rpc_handle_closed(handle->data);
 }
 
 /* The last step of shutdown, when gRPC has let go of everything. */
@@ -790,12 +596,8 @@ static void shutdown_advance(struct rpc_server *server)
     if (!server->stopping || server->stopped || server->fronts_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
-    server->handles = 2;
+    server->handles = 2 + rpc_listeners_close(server);
     uv_close((uv_handle_t *)&server->grace, grace_closed);
-    for (struct adopted *a = server->adopted; a; a = a->next) {
-        server->handles++;
-        uv_close((uv_handle_t *)&a->poll, adopted_closed);
-    }
     rpc_queue_stop(&server->queue, queue_stopped, server);
 }
 
@@ -810,9 +612,8 @@ static void shutdown_tag(struct rpc_tag *tag, bool ok)
 static void grace_over(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
-    for (int f = 0; f < FRONTS; f++)
-        if (server->fronts[f].server)
-            grpc_server_cancel_all_calls(server->fronts[f].server);
+    for (struct front *front = server->fronts; front; front = front->next)
+        grpc_server_cancel_all_calls(front->server);
 }
 
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data)
@@ -827,13 +628,8 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
         return;
     }
     rpc_health_set(&server->health, false);
-    for (struct adopted *a = server->adopted; a; a = a->next)
-        (void)uv_poll_stop(&a->poll); /* who comes now waits for the next of us */
-    for (int f = 0; f < FRONTS; f++) {
-        struct front *front = &server->fronts[f];
-        if (!front->server)
-            continue;
-        front->owner = server;
+    rpc_listeners_stop(server);
+    for (struct front *front = server->fronts; front; front = front->next) {
         front->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = front};
         grpc_server_shutdown_and_notify(front->server, server->queue.cq, &front->shutdown_tag);
     }
@@ -850,13 +646,11 @@ static void unstarted_close(struct rpc_server *server)
 {
     grpc_completion_queue *cq = server->queue.cq;
     gpr_timespec forever = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    for (int f = 0; f < FRONTS; f++) {
-        if (!server->fronts[f].server)
-            continue;
-        grpc_server_shutdown_and_notify(server->fronts[f].server, cq, NULL);
+    for (struct front *front = server->fronts; front; front = front->next) {
+        grpc_server_shutdown_and_notify(front->server, cq, NULL);
         (void)grpc_completion_queue_next(cq, forever, NULL);
-        grpc_server_destroy(server->fronts[f].server);
     }
+    rpc_fronts_destroy(server);
     grpc_completion_queue_shutdown(cq);
     while (grpc_completion_queue_next(cq, forever, NULL).type != GRPC_QUEUE_SHUTDOWN)
         ;
@@ -875,11 +669,7 @@ void rpc_server_free(struct rpc_server *server)
         server->spare = call->next;
         free(call);
     }
-    while (server->adopted) {
-        struct adopted *a = server->adopted;
-        server->adopted = a->next;
-        free(a);
-    }
+    rpc_listeners_free(server);
     free(server->endpoints);
     free(server);
     rpc_library_leave();

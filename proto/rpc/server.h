@@ -7,15 +7,37 @@
 #ifndef TITAN_PROTO_RPC_SERVER_H
 #define TITAN_PROTO_RPC_SERVER_H
 
+#include <limits.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <uv.h>
 
 #include "base/error.h"
 
 struct rpc_server;
 struct rpc_call; /* one call; valid until its on_close has returned */
+
+/* What the transport has proved about the one that calls. */
+enum rpc_id_kind {
+    RPC_ID_NONE,  /* TCP without TLS, or TLS without a client certificate: nothing is known */
+    RPC_ID_UID,   /* Unix socket: the uid of the process that has connected, as the kernel says */
+    RPC_ID_CERT,  /* TLS: a certificate of our authority; name is its SPIFFE URI */
+    RPC_ID_TOKEN, /* never by the transport: whoever authorizes has checked a bearer token */
+};
+struct rpc_identity {
+    enum rpc_id_kind kind;
+    uid_t uid; /* (uid_t)-1 but for RPC_ID_UID */
+    gid_t gid; /* the user's first group */
+    /* User name or "uid:N"; "spiffe://titan/node/NAME", ".../coordinator/ID", ".../user/NAME"; "anonymous". */
+    char name[192];
+};
+
+/* Files in PEM: the authority that peers' certificates must be of, and one's own certificate chain and key. */
+struct rpc_tls {
+    char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
+};
 
 struct rpc_method {
     const char *path; /* "/titan.v1.Titan/Submit" */
@@ -30,14 +52,19 @@ struct rpc_method {
     void (*on_close)(struct rpc_call *call, bool cancelled, void *data);
     /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
     void (*on_drain)(struct rpc_call *call, void *data);
-    bool costly;     /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
-    bool privileged; /* refused on TCP listeners that are not marked privileged (agent sessions) */
+    bool costly;    /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
+    unsigned needs; /* what the caller must be; of options.authorize, nothing to rpc/ */
 };
 
 struct rpc_server_options {
     uint32_t max_message_bytes;      /* 0 = 4 MiB */
     uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
+    mode_t socket_mode;              /* of Unix sockets' files; 0 = 0600 */
+    /* Asked for every call of the methods table before its message is decoded; data is the server's. What it does not
+     * answer with TITAN_OK ends the call with err. NULL: everybody may everything. */
+    titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
+                              struct titan_error *err);
 };
 
 /* Creates the server; no listener and no thread yet. methods: array of n, must outlive the server; data is handed to
@@ -47,13 +74,13 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
                              const struct rpc_server_options *options, struct rpc_server **ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* "unix:/run/titan/titan.sock" or "127.0.0.1:7070" (port 0 = any; *ret_port gets it, may be NULL). Before start only.
- * TITAN_EEXIST when the address is taken. A stale socket file without a listener is replaced; a live one is not. */
-titan_status rpc_server_listen(struct rpc_server *server, const char *address, bool privileged, int *ret_port,
+ * tls: for a TCP address, NULL = without. TITAN_EEXIST when the address is taken. A stale socket file without a
+ * listener is replaced; a live one is not. */
+titan_status rpc_server_listen(struct rpc_server *server, const char *address, const struct rpc_tls *tls, int *ret_port,
                                struct titan_error *err) TITAN_MUST_USE;
 /* A socket that listens already, of whoever opened it for us (systemd): it stays open at shutdown, and so do
- * connections that wait in it. Before start only; borrowed. */
-titan_status rpc_server_adopt(struct rpc_server *server, int fd, bool privileged,
-                              struct titan_error *err) TITAN_MUST_USE;
+ * connections that wait in it. TCP is without TLS. Before start only; borrowed. */
+titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err) TITAN_MUST_USE;
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
 /* grpc.health.v1: service "" and every served service. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);
@@ -78,7 +105,14 @@ void rpc_call_fail(struct rpc_call *call, const struct titan_error *err); /* sta
 /* The handler's own state on the call. */
 void rpc_call_set_data(struct rpc_call *call, void *data);
 void *rpc_call_data(const struct rpc_call *call);
-/* Peer as gRPC names it ("unix:", "ipv4:127.0.0.1:5000"), borrowed until on_close. */
+/* Peer for the log ("unix:USER", "ipv4:127.0.0.1:5000"), borrowed until on_close. No identity. */
 const char *rpc_call_peer(const struct rpc_call *call);
+/* Never NULL; borrowed until on_close. */
+const struct rpc_identity *rpc_call_identity(const struct rpc_call *call);
+/* For options.authorize: what it has found out beyond the transport (RPC_ID_TOKEN). */
+void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity);
+/* A header of the call ("authorization"), the first of that name, in lower case; NULL without. Borrowed until the next
+ * call of this or on_close. */
+const char *rpc_call_metadata(struct rpc_call *call, const char *name);
 
 #endif

@@ -43,6 +43,9 @@ struct fixture {
     int opened, closed, closed_cancelled, half_closed, drained;
     uint64_t stream_sent;
     struct rpc_call *hung;
+    int asked; /* who calls */
+    struct rpc_identity identity;
+    char header[64];
     bool server_down, client_down;
     /* client side */
     int replies, messages;
@@ -175,6 +178,22 @@ static void on_session(struct rpc_call *call, const ProtobufCMessage *message, v
     assert_int_equal(rpc_call_send(call, &answer.base), TITAN_OK);
 }
 
+enum { NEEDS_UID = 1 };
+
+static titan_status on_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
+                                 struct titan_error *err)
+{
+    struct fixture *f = fix(data);
+    f->asked++;
+    f->identity = *rpc_call_identity(call);
+    const char *header = rpc_call_metadata(call, "user-agent");
+    (void)snprintf(f->header, sizeof(f->header), "%s", header ? header : "");
+    assert_null(rpc_call_metadata(call, "authorization"));
+    if (method->needs == NEEDS_UID && f->identity.kind != RPC_ID_UID)
+        return titan_fail(err, TITAN_EPERM, "not for %s", f->identity.name);
+    return TITAN_OK;
+}
+
 static const struct rpc_method methods[] = {
     {.path = UNARY, .request = &titan__v1__submit_request__descriptor, .on_request = on_submit, .on_close = on_closed},
     {.path = STREAM,
@@ -191,7 +210,7 @@ static const struct rpc_method methods[] = {
      .request = &titan__internal__agent_message__descriptor,
      .on_message = on_session,
      .on_close = on_closed,
-     .privileged = true},
+     .needs = NEEDS_UID},
 };
 
 /* --- fixture ------------------------------------------------------------------------------------------------------ */
@@ -222,7 +241,8 @@ static void run_until_count(struct fixture *f, const int *count, int wanted)
 
 static struct rpc_server *server_new(struct fixture *f)
 {
-    const struct rpc_server_options options = {.max_message_bytes = 64 * 1024, .max_queue = 16};
+    const struct rpc_server_options options = {
+        .max_message_bytes = 64 * 1024, .max_queue = 16, .authorize = on_authorize};
     struct rpc_server *server = NULL;
     assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, titan_descriptors,
                                      titan_descriptors_bytes, &options, &server, NULL),
@@ -243,8 +263,8 @@ static int setup(void **state)
     (void)snprintf(f->target, sizeof(f->target), "unix:%s", f->socket);
     f->server = server_new(f);
     struct titan_error err;
-    assert_int_equal(rpc_server_listen(f->server, f->target, false, NULL, &err), TITAN_OK);
-    assert_int_equal(rpc_server_listen(f->server, "127.0.0.1:0", false, &f->port, &err), TITAN_OK);
+    assert_int_equal(rpc_server_listen(f->server, f->target, NULL, NULL, &err), TITAN_OK);
+    assert_int_equal(rpc_server_listen(f->server, "127.0.0.1:0", NULL, &f->port, &err), TITAN_OK);
     assert_true(f->port > 0);
     assert_int_equal(rpc_server_start(f->server, &err), TITAN_OK);
     assert_int_equal(rpc_client_open(&f->loop, f->target, &f->client, &err), TITAN_OK);
@@ -476,7 +496,7 @@ static void test_send_limit(void **state)
     run_until_count(f, &f->closed, f->opened);
 }
 
-static void test_privileged(void **state)
+static void test_authorize(void **state)
 {
     struct fixture *f = *state;
     char target[64];
@@ -486,9 +506,18 @@ static void test_privileged(void **state)
     session(f, tcp);
     run_until_count(f, &f->ends, 1);
     assert_int_equal(f->error.status, TITAN_EPERM);
+    assert_string_equal(f->error.msg, "not for anonymous");
+    assert_int_equal(f->identity.uid, (uid_t)-1);
+    assert_int_equal(f->asked, 1);
     bool down = false;
     rpc_client_close(tcp, set_true, &down);
     run_until(f, &down);
+    submit(f, "", "1", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->asked, 2);
+    assert_int_equal(f->identity.kind, RPC_ID_UID);
+    assert_int_equal(f->identity.uid, getuid());
+    assert_non_null(strstr(f->header, "grpc"));
 }
 
 static void test_deadline(void **state)
@@ -641,13 +670,13 @@ static void test_taken(void **state)
     struct fixture *f = *state;
     struct titan_error err;
     struct rpc_server *other = server_new(f);
-    assert_int_equal(rpc_server_listen(other, f->target, false, NULL, &err), TITAN_EEXIST);
+    assert_int_equal(rpc_server_listen(other, f->target, NULL, NULL, &err), TITAN_EEXIST);
     char target[64];
     (void)snprintf(target, sizeof(target), "127.0.0.1:%d", f->port);
-    assert_int_equal(rpc_server_listen(other, target, true, NULL, &err), TITAN_EEXIST);
-    assert_int_equal(rpc_server_listen(other, "nonsense", false, NULL, &err), TITAN_EINVAL);
-    assert_int_equal(rpc_server_listen(other, "192.0.2.1:0", false, NULL, &err), TITAN_EINVAL); /* not ours */
-    assert_int_equal(rpc_server_listen(other, "unix:/nonexistent/dir/s", false, NULL, &err), TITAN_ENOTFOUND);
+    assert_int_equal(rpc_server_listen(other, target, NULL, NULL, &err), TITAN_EEXIST);
+    assert_int_equal(rpc_server_listen(other, "nonsense", NULL, NULL, &err), TITAN_EINVAL);
+    assert_int_equal(rpc_server_listen(other, "192.0.2.1:0", NULL, NULL, &err), TITAN_EINVAL); /* not ours */
+    assert_int_equal(rpc_server_listen(other, "unix:/nonexistent/dir/s", NULL, NULL, &err), TITAN_ENOTFOUND);
     rpc_server_free(other);
     submit(f, "", "", 0); /* the first one was not disturbed */
     run_until_count(f, &f->replies, 1);
@@ -666,14 +695,14 @@ static void test_stale_socket(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
     (void)close(fd); /* leaves the file */
     struct rpc_server *other = server_new(f);
-    assert_int_equal(rpc_server_listen(other, target, false, NULL, NULL), TITAN_OK);
+    assert_int_equal(rpc_server_listen(other, target, NULL, NULL, NULL), TITAN_OK);
     rpc_server_free(other); /* never started */
     (void)unlink(path);
 
     FILE *file = fopen(path, "w"); /* not a socket: not ours to replace */
     (void)fclose(file);
     other = server_new(f);
-    assert_int_equal(rpc_server_listen(other, target, false, NULL, NULL), TITAN_EEXIST);
+    assert_int_equal(rpc_server_listen(other, target, NULL, NULL, NULL), TITAN_EEXIST);
     rpc_server_free(other);
     assert_int_equal(unlink(path), 0);
 }
@@ -689,7 +718,7 @@ static void test_unreachable(void **state)
     assert_int_equal(f->error.sys_errno, ENOTCONN);
     /* and there again: the same client connects by itself */
     f->server = server_new(f);
-    assert_int_equal(rpc_server_listen(f->server, f->target, false, NULL, NULL), TITAN_OK);
+    assert_int_equal(rpc_server_listen(f->server, f->target, NULL, NULL, NULL), TITAN_OK);
     assert_int_equal(rpc_server_start(f->server, NULL), TITAN_OK);
     f->server_down = false;
     int64_t start_ns = clock_mono_ns();
@@ -944,7 +973,7 @@ int main(void)
         WITH_SERVER(test_back_pressure),
         WITH_SERVER(test_bidi),
         WITH_SERVER(test_send_limit),
-        WITH_SERVER(test_privileged),
+        WITH_SERVER(test_authorize),
         WITH_SERVER(test_deadline),
         WITH_SERVER(test_cancel),
         WITH_SERVER(test_client_close),

@@ -226,8 +226,7 @@ static const struct rpc_method methods[] = {
     {.path = "/titan.internal.Coordinator/Session",
      .request = &titan__internal__agent_message__descriptor,
      .on_message = on_session_message,
-     .on_close = on_session_close,
-     .privileged = true},
+     .on_close = on_session_close},
 };
 
 static void on_tick(uv_timer_t *timer)
@@ -383,7 +382,7 @@ static void server_open(void)
     struct titan_error err = {0};
     f.down = false;
     if (rpc_server_open(&f.loop, methods, 1, NULL, NULL, 0, NULL, &f.server, &err) != TITAN_OK ||
-        rpc_server_listen(f.server, f.address, true, NULL, &err) != TITAN_OK ||
+        rpc_server_listen(f.server, f.address, NULL, NULL, &err) != TITAN_OK ||
         rpc_server_start(f.server, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
 }

@@ -1,0 +1,348 @@
+/* front.c - listeners, the identity of their connections, and the gRPC server ("front") of each identity; see front.h.
+ */
+#include "proto/rpc/front.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grpc/grpc_posix.h>
+#include <grpc/grpc_security.h>
+#include <netdb.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+
+enum {
+    FRONTS_MAX = 512, /* by uid, and those of TCP */
+    SLOTS_FIRST = 2,  /* of a method; a front that is used gets more */
+    LISTEN_BACKLOG = 4096,
+    ACCEPTS = 64, /* in one turn of the loop */
+};
+
+/* --- fronts ------------------------------------------------------------------------------------------------------- */
+
+static grpc_arg arg_int(const char *key, int value)
+{
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
+}
+
+static titan_status front_open(struct rpc_server *server, const struct rpc_identity *identity, struct front **ret,
+                               struct titan_error *err)
+{
+    struct front *front = calloc(1, sizeof(*front) + server->n_endpoints * sizeof(front->methods[0]));
+    if (!front)
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
+    grpc_arg args[] = {
+        arg_int(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)server->options.max_message_bytes),
+        arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)server->options.max_concurrent_streams),
+        arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
+        arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
+        /* Clients of ours ping every 10 s, also when idle. */
+        arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
+        arg_int(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        /* Identity only: a small compressed message could otherwise become one beyond the limit. */
+        arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
+    };
+    grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
+    front->owner = server;
+    front->identity = *identity;
+    front->server = grpc_server_create(&list, NULL);
+    grpc_server_register_completion_queue(front->server, server->queue.cq, NULL);
+    front->next = server->fronts; /* from here on the server's, also when it fails below */
+    server->fronts = front;
+    server->n_fronts++;
+    for (size_t i = 0; i < server->n_endpoints; i++) {
+        const struct rpc_method *method = &server->endpoints[i].method;
+        if (!method->path)
+            continue;
+        front->methods[i].registered = grpc_server_register_method(
+            front->server, method->path, NULL,
+            method->on_message ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+        titan_assert(front->methods[i].registered); /* or a method is in the table twice */
+    }
+    *ret = front;
+    return TITAN_OK;
+}
+
+static titan_status plain_open(struct rpc_server *server, struct titan_error *err)
+{
+    static const struct rpc_identity anonymous = {
+        .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
+    return server->plain ? TITAN_OK : front_open(server, &anonymous, &server->plain, err);
+}
+
+static void front_start(struct front *front)
+{
+    grpc_server_start(front->server);
+    front->owner->fronts_up++;
+    for (size_t i = 0; i < front->owner->n_endpoints; i++)
+        for (front->methods[i].slots = 0; front->methods[i].slots < SLOTS_FIRST; front->methods[i].slots++)
+            rpc_slot_offer(front, i);
+}
+
+/* As NSS names it, or "uid:N". */
+static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
+{
+    char text[4096];
+    struct passwd entry, *found = NULL;
+    *ret = (struct rpc_identity){.kind = RPC_ID_UID, .uid = peer->uid, .gid = peer->gid};
+    if (getpwuid_r(peer->uid, &entry, text, sizeof(text), &found) == 0 && found && found->pw_name[0] &&
+        strlen(found->pw_name) < sizeof(ret->name)) {
+        ret->gid = found->pw_gid;
+        (void)snprintf(ret->name, sizeof(ret->name), "%s", found->pw_name);
+    } else {
+        (void)snprintf(ret->name, sizeof(ret->name), "uid:%u", (unsigned)peer->uid);
+    }
+}
+
+/* The front of this end's uid; NULL when it gets none. */
+static struct front *front_of(struct rpc_server *server, int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0 || len != sizeof(peer))
+        return NULL;
+    for (struct front *front = server->fronts; front; front = front->next)
+        if (front->identity.kind == RPC_ID_UID && front->identity.uid == peer.uid)
+            return front;
+    struct rpc_identity identity;
+    struct front *front = NULL;
+    uid_identity(&peer, &identity);
+    if (server->n_fronts >= FRONTS_MAX || front_open(server, &identity, &front, NULL) != TITAN_OK)
+        return NULL;
+    front_start(front);
+    return front;
+}
+
+void rpc_fronts_destroy(struct rpc_server *server)
+{
+    while (server->fronts) {
+        struct front *front = server->fronts;
+        server->fronts = front->next;
+        grpc_server_destroy(front->server);
+        free(front);
+    }
+    server->plain = NULL;
+}
+
+/* --- listeners ---------------------------------------------------------------------------------------------------- */
+
+/* A listener may replace a socket file nobody listens on, and nothing else. */
+static titan_status socket_check(const char *path, struct titan_error *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "socket %s", path);
+    if (!S_ISSOCK(st.st_mode))
+        return titan_fail(err, TITAN_EEXIST, "%s is there already and is not a socket", path);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return titan_fail_errno(err, "socket %s", path);
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 && (errno == ECONNREFUSED || errno == ENOENT)) {
+        (void)unlink(path);
+        return TITAN_OK;
+    }
+    return titan_fail(err, TITAN_EEXIST, "socket %s is in use by another process", path);
+}
+
+/* Takes fd on success. */
+static titan_status listener_add(struct rpc_server *server, int fd, bool local, const char *path,
+                                 struct titan_error *err)
+{
+    struct listener *l = calloc(1, sizeof(*l));
+    if (!l)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a listener");
+    *l = (struct listener){.next = server->listeners, .server = server, .fd = fd, .local = local};
+    (void)snprintf(l->path, sizeof(l->path), "%s", path);
+    server->listeners = l;
+    return TITAN_OK;
+}
+
+static titan_status listen_local(struct rpc_server *server, const char *path, struct titan_error *err)
+{
+    TRY(socket_check(path, err));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return titan_fail_errno(err, "socket %s", path);
+    /* Nobody gets in before it listens; by then the file has its mode, whatever the umask is. */
+    titan_status status = TITAN_OK;
+    bool bound = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    if (!bound || chmod(path, server->options.socket_mode) != 0 || listen(fd, LISTEN_BACKLOG) != 0)
+        status = titan_fail_errno(err, "cannot listen on unix:%s", path);
+    if (status == TITAN_OK)
+        status = listener_add(server, fd, true, path, err);
+    if (status != TITAN_OK) {
+        (void)close(fd);
+        if (bound)
+            (void)unlink(path);
+    }
+    return status;
+}
+
+/* gRPC does not say why it could not listen on a TCP address: try the same and read errno. */
+static titan_status listen_reason(const char *address, struct titan_error *err)
+{
+    const char *colon = strrchr(address, ':');
+    char host[256];
+    size_t len = MIN((size_t)(colon - address), sizeof(host) - 1);
+    const char *from = address;
+    if (len >= 2 && from[0] == '[' && from[len - 1] == ']') {
+        from++;
+        len -= 2;
+    }
+    memcpy(host, from, len);
+    host[len] = '\0';
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    int rc = getaddrinfo(host, colon + 1, &hints, &found);
+    if (rc != 0)
+        return titan_fail(err, TITAN_EINVAL, "cannot listen on %s: %s", address, gai_strerror(rc));
+    titan_status status = titan_fail(err, TITAN_EIO, "cannot listen on %s", address);
+    for (const struct addrinfo *a = found; a; a = a->ai_next) {
+        _cleanup_fd_ int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int on = 1;
+        if (fd < 0)
+            continue;
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0)
+            continue;
+        if (errno == EADDRINUSE)
+            status = titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", address);
+        else if (errno == EADDRNOTAVAIL)
+            status = titan_fail(err, TITAN_EINVAL, "cannot listen on %s: not an address of this machine", address);
+        else
+            status = titan_fail_errno(err, "cannot listen on %s", address);
+        break;
+    }
+    freeaddrinfo(found);
+    return status;
+}
+
+titan_status rpc_server_listen(struct rpc_server *server, const char *address, const struct rpc_tls *tls, int *ret_port,
+                               struct titan_error *err)
+{
+    titan_assert(!server->started);
+    TRY(rpc_target_check(address, err));
+    if (ret_port)
+        *ret_port = 0;
+    if (strncmp(address, "unix:", 5) == 0)
+        return listen_local(server, address + 5, err);
+    if (tls)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "cannot listen on %s: TLS is not built in", address);
+    TRY(plain_open(server, err));
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    int port = grpc_server_add_http2_port(server->plain->server, address, credentials);
+    grpc_server_credentials_release(credentials);
+    if (port == 0)
+        return listen_reason(address, err);
+    if (ret_port)
+        *ret_port = port;
+    return TITAN_OK;
+}
+
+titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err)
+{
+    titan_assert(!server->started);
+    int listens = 0, domain = 0, flags = fcntl(fd, F_GETFL);
+    socklen_t len = sizeof(listens);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 || !listens)
+        return titan_fail(err, TITAN_EINVAL, "descriptor %d is not a socket that listens", fd);
+    len = sizeof(domain);
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) < 0 ||
+        fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return titan_fail_errno(err, "cannot use socket %d", fd);
+    if (domain != AF_UNIX)
+        TRY(plain_open(server, err));
+    return listener_add(server, fd, domain == AF_UNIX, "", err);
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events)
+{
+    struct listener *l = poll->data;
+    (void)events;
+    for (int i = 0; status == 0 && i < ACCEPTS; i++) {
+        int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
+        struct front *front = l->local ? front_of(l->server, fd) : l->server->plain;
+        if (!front) {
+            (void)close(fd);
+            continue;
+        }
+        grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+        grpc_server_add_channel_from_fd(front->server, fd, credentials); /* takes it */
+        grpc_server_credentials_release(credentials);
+    }
+}
+
+titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err)
+{
+    /* Those of uids come later, one by one. */
+    for (struct front *front = server->fronts; front; front = front->next)
+        front_start(front);
+    for (struct listener *l = server->listeners; l; l = l->next) {
+        if (uv_poll_init(server->loop, &l->poll, l->fd) != 0)
+            return titan_fail(err, TITAN_EIO, "cannot watch socket %d", l->fd);
+        l->poll.data = l;
+        l->polled = true;
+        (void)uv_poll_start(&l->poll, UV_READABLE, on_connection);
+    }
+    return TITAN_OK;
+}
+
+static void listener_release(struct listener *l)
+{
+    struct stat st;
+    if (!l->path[0] || l->fd < 0)
+        return;
+    if (lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode))
+        (void)unlink(l->path);
+    (void)close(l->fd);
+    l->fd = -1;
+}
+
+void rpc_listeners_stop(struct rpc_server *server)
+{
+    for (struct listener *l = server->listeners; l; l = l->next) {
+        if (l->polled)
+            (void)uv_poll_stop(&l->poll); /* who comes now waits for the next of us, or is refused */
+        listener_release(l);
+    }
+}
+
+static void listener_closed(uv_handle_t *handle)
+{
+    rpc_handle_closed(((struct listener *)handle->data)->server);
+}
+
+int rpc_listeners_close(struct rpc_server *server)
+{
+    int n = 0;
+    for (struct listener *l = server->listeners; l; l = l->next) {
+        if (!l->polled)
+            continue;
+        n++;
+        uv_close((uv_handle_t *)&l->poll, listener_closed);
+    }
+    return n;
+}
+
+void rpc_listeners_free(struct rpc_server *server)
+{
+    while (server->listeners) {
+        struct listener *l = server->listeners;
+        server->listeners = l->next;
+        listener_release(l);
+        free(l);
+    }
+}

@@ -1,0 +1,81 @@
+/* front.h - what a server is made of: its methods, its listeners, and its fronts. Private to proto/rpc.
+ *
+ * A front is a gRPC server of its own for every identity that a connection gives: gRPC does not say by which listener
+ * or connection a call came, and its name of a connection that was handed to it is a descriptor's number, which comes
+ * again. Fronts share the completion queue; those of user ids are made when the first connection comes. */
+#ifndef TITAN_PROTO_RPC_FRONT_H
+#define TITAN_PROTO_RPC_FRONT_H
+
+#include <sys/un.h>
+
+#include "proto/rpc/common.h"
+#include "proto/rpc/health.h"
+#include "proto/rpc/reflection.h"
+#include "proto/rpc/server.h"
+
+struct endpoint {
+    struct rpc_method method; /* path NULL: whatever is not served */
+    void *data;
+    bool own; /* health and reflection */
+};
+
+struct front {
+    struct front *next;
+    struct rpc_server *owner;
+    grpc_server *server;
+    struct rpc_identity identity; /* of its connections */
+    struct rpc_tag shutdown_tag;
+    struct front_method {
+        void *registered;
+        int slots; /* calls that can be taken in one turn of the loop; further ones wait inside gRPC */
+    } methods[];   /* as the server's endpoints */
+};
+
+/* A listening socket that is not gRPC's: connections are accepted here and handed over. */
+struct listener {
+    struct listener *next;
+    struct rpc_server *server;
+    int fd;
+    bool local;                                             /* a Unix socket */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "" = of the service manager: stays open when we go */
+    bool polled;
+    uv_poll_t poll;
+};
+
+struct rpc_server {
+    uv_loop_t *loop;
+    struct rpc_queue queue;
+    struct front *fronts, *plain; /* plain: of TCP without TLS, or NULL */
+    size_t n_fronts;
+    struct listener *listeners;
+    struct endpoint *endpoints;
+    size_t n_endpoints;
+    struct rpc_server_options options;
+    struct rpc_health health;
+    struct rpc_reflection reflection;
+
+    struct rpc_call *open, *spare;
+    size_t n_calls, n_spare; /* slots and calls alive; spare ones not counted */
+    bool started, stopping, stopped;
+    int fronts_up;
+    uv_timer_t grace;
+    int handles; /* still to be closed */
+    void (*done)(void *);
+    void *data;
+};
+
+/* server.c: offer gRPC a slot for the next call of this method. */
+void rpc_slot_offer(struct front *front, size_t endpoint);
+/* server.c: one of server->handles is closed. */
+void rpc_handle_closed(struct rpc_server *server);
+
+/* Start every front that is there, and take connections from now on. */
+titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
+/* Take no more connections. Descriptors of listeners of ours are closed and their files removed. */
+void rpc_listeners_stop(struct rpc_server *server);
+/* Close the handles of listeners; each calls rpc_handle_closed. Returns how many. */
+int rpc_listeners_close(struct rpc_server *server);
+void rpc_fronts_destroy(struct rpc_server *server); /* after they are shut down */
+void rpc_listeners_free(struct rpc_server *server);
+
+#endif
