@@ -24,7 +24,8 @@ static void put_text(struct buf *b, const char *text)
     (void)!buf_append(b, text, n);
 }
 
-/* Every column in order: numbers as 64 bits, least first; texts as their length and their bytes. */
+/* Every column in order: numbers as 64 bits, least first; texts as their length and their bytes; the actor last, and
+ * only where there is one, so that links made before there were any stay what they are. */
 static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], const struct event *e, const char *change,
                              unsigned char ret[EVENT_CHAIN_BYTES], struct titan_error *err)
 {
@@ -42,6 +43,8 @@ static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], cons
     put_text(&b, e->node);
     put_text(&b, e->detail);
     put_text(&b, change);
+    if (*e->actor)
+        put_text(&b, e->actor);
     if (buf_failed(&b))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     if (EVP_Digest(b.data, b.len, ret, &n, EVP_sha256(), NULL) != 1 || n != EVENT_CHAIN_BYTES)
@@ -74,14 +77,15 @@ static titan_status add(struct db *db, struct event e, const char *change, struc
     e.message = e.message ? e.message : "";
     e.node = e.node ? e.node : "";
     e.detail = e.detail ? e.detail : "{}";
+    e.actor = e.actor ? e.actor : "";
     TRY(chain_end(db, &e.id, before, err));
     TRY(chain_on(before, &e, change, chain, err));
     return db_run(
         db, err,
-        "INSERT INTO events (id, job_id, at_ms, type, message, epoch, step, rank, node, detail, change, chain)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "uuittuuitttb", e.id, e.job_id, e.at_ms, e.type, e.message, e.epoch, e.step, (int64_t)e.rank, e.node, e.detail,
-        change, (const void *)chain, sizeof(chain));
+        "INSERT INTO events (id, job_id, at_ms, type, message, epoch, step, rank, node, detail, change, chain,"
+        " actor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "uuittuuitttbt", e.id, e.job_id, e.at_ms, e.type, e.message, e.epoch, e.step, (int64_t)e.rank, e.node, e.detail,
+        change, (const void *)chain, sizeof(chain), e.actor);
 }
 
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err)
@@ -103,8 +107,9 @@ titan_status event_add_change(struct db *db, const struct event *e, const struct
 /* --- reading ----------------------------------------------------------------------------------------------------- */
 
 #define COLUMNS "id, job_id, at_ms, type, message, epoch, step, rank, node, detail"
+#define COLUMNS_4 COLUMNS ", actor" /* since schema 4 */
 
-static struct event read_event(sqlite3_stmt *stmt)
+static struct event read_event(sqlite3_stmt *stmt, bool has_actor)
 {
     return (struct event){
         .id = col_uint(stmt, 0),
@@ -117,23 +122,40 @@ static struct event read_event(sqlite3_stmt *stmt)
         .rank = (int32_t)col_int(stmt, 7),
         .node = col_text(stmt, 8),
         .detail = col_text(stmt, 9),
+        .actor = has_actor ? col_text(stmt, 10) : "",
     };
 }
 
-titan_status event_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
+static titan_status query(struct db *db, const struct event_filter *f, uint64_t after, int limit, sqlite3_stmt **ret,
+                          struct titan_error *err)
+{
+    const char *actor = f->actor ? f->actor : "";
+    if (after > INT64_MAX)
+        after = INT64_MAX; /* no event has such a number; SQLite would take it for a negative one */
+    if (f->audit)
+        return db_query(db, ret, err,
+                        "SELECT " COLUMNS_4 " FROM events WHERE actor <> '' AND id > ? AND type GLOB 'audit.*'"
+                        " AND at_ms >= ? AND (? = '' OR actor = ?) ORDER BY id LIMIT ?",
+                        "uitti", after, f->since_ms, actor, actor, (int64_t)limit);
+    if (f->job_id)
+        return db_query(db, ret, err,
+                        "SELECT " COLUMNS_4 " FROM events WHERE job_id = ? AND id > ? AND type NOT GLOB 'audit.*'"
+                        " ORDER BY id LIMIT ?",
+                        "uui", f->job_id, after, (int64_t)limit);
+    return db_query(db, ret, err,
+                    "SELECT " COLUMNS_4 " FROM events WHERE id > ? AND type NOT GLOB 'audit.*' ORDER BY id LIMIT ?",
+                    "ui", after, (int64_t)limit);
+}
+
+titan_status event_list(struct db *db, const struct event_filter *filter, uint64_t after, int limit,
                         bool (*each)(const struct event *e, void *data), void *data, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    if (job_id)
-        TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM events WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?",
-                     "uui", job_id, after, (int64_t)limit));
-    else
-        TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM events WHERE id > ? ORDER BY id LIMIT ?", "ui", after,
-                     (int64_t)limit));
+    TRY(query(db, filter, after, limit, &stmt, err));
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct event e = read_event(stmt);
+        struct event e = read_event(stmt, true);
         if (!each(&e, data))
             break;
     }
@@ -148,18 +170,20 @@ struct walk {
     uint64_t last; /* id of the event before */
     uint64_t base; /* events up to here are older than the chain: their ids may have gaps */
     uint64_t checked;
+    bool has_actor; /* schema 4 */
     unsigned char chain[EVENT_CHAIN_BYTES];
 };
 
 static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct titan_error *err)
 {
-    struct event e = read_event(stmt);
+    struct event e = read_event(stmt, w->has_actor);
+    const int change = w->has_actor ? 11 : 10;
     unsigned char should[EVENT_CHAIN_BYTES], is[EVENT_CHAIN_BYTES];
     if (e.id != w->last + 1 && e.id > w->base + 1 && strcmp(e.type, EVENT_RESTORED) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %llu are missing",
                           (unsigned long long)w->last + 1, (unsigned long long)e.id - 1);
-    TRY(chain_on(w->chain, &e, col_text(stmt, 10), should, err));
-    col_blob(stmt, 11, is, sizeof(is));
+    TRY(chain_on(w->chain, &e, col_text(stmt, change), should, err));
+    col_blob(stmt, change + 1, is, sizeof(is));
     if (memcmp(should, is, sizeof(is)) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "event log: event %llu (%s, job %llu) is not what was written",
                           (unsigned long long)e.id, e.type, (unsigned long long)e.job_id);
@@ -172,9 +196,11 @@ static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct titan_e
 /* Start behind an event that is taken as it is. */
 static titan_status walk_begin(struct walk *w, struct db *db, uint64_t after, struct titan_error *err)
 {
-    int64_t base = 0;
+    int64_t base = 0, has_actor = 0;
     sqlite3_stmt *stmt = NULL;
     memset(w, 0, sizeof(*w));
+    TRY(db_int(db, 0, &has_actor, err, "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'actor'", ""));
+    w->has_actor = has_actor;
     TRY(db_int(db, 0, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
     w->base = (uint64_t)base;
     if (after == 0)
@@ -197,8 +223,12 @@ titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, 
     int64_t end = 0;
     TRY(walk_begin(&w, db, after, err));
     TRY(db_int(db, 0, &end, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
-    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
-                 w.last));
+    if (w.has_actor)
+        TRY(db_query(db, &stmt, err, "SELECT " COLUMNS_4 ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
+                     w.last));
+    else
+        TRY(db_query(db, &stmt, err, "SELECT " COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
+                     w.last));
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
@@ -221,7 +251,7 @@ titan_status event_chain_all(struct db *db, struct titan_error *err)
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct event e = read_event(stmt);
+        struct event e = read_event(stmt, false);
         status = chain_on(chain, &e, "", chain, err);
         if (status == TITAN_OK)
             status = db_run(db, err, "UPDATE events SET chain = ? WHERE id = ?", "bu", (const void *)chain,

@@ -28,7 +28,18 @@ struct event {
     int32_t rank;       /* -1 = none */
     const char *node;   /* NULL = none */
     const char *detail; /* a JSON object; NULL = {} */
+    const char *actor;  /* the identity whose call caused it; NULL = none did */
 };
+
+/* Which events a reader may see and wants. */
+struct event_filter {
+    uint64_t job_id;   /* 0 = of all jobs, and of none */
+    bool audit;        /* only those of calls: audit.* ... */
+    const char *actor; /* ... of this identity; NULL = of all */
+    int64_t since_ms;
+};
+/* Their types begin so. They are left out unless they are asked for. */
+#define EVENT_AUDIT "audit."
 
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err) TITAN_MUST_USE;
 /* The same, and record that `what` with this key went from a state to a state of its table, and has this count (a job's
@@ -39,9 +50,8 @@ titan_status event_add_change(struct db *db, const struct event *e, const struct
 titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, struct titan_error *err) TITAN_MUST_USE;
 /* For the migration that brings the chain: over the events that are there already. */
 titan_status event_chain_all(struct db *db, struct titan_error *err) TITAN_MUST_USE;
-/* Events with id > after in order, of one job or (job_id 0) all, at most limit. each returns false to stop; its event
- * is valid during the call. */
-titan_status event_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
+/* Events with id > after in order, at most limit. each returns false to stop; its event is valid during the call. */
+titan_status event_list(struct db *db, const struct event_filter *filter, uint64_t after, int limit,
                         bool (*each)(const struct event *e, void *data), void *data,
                         struct titan_error *err) TITAN_MUST_USE;
 

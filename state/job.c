@@ -72,14 +72,14 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(db_run(db, err,
                "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
                " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash, mesh,"
-               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiitutiiiii", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiitutiiiiiii", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
                (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
                (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->idempotency_key,
                job->request_hash, s->mesh, (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs,
-               (int64_t)s->max_ooms, (int64_t)s->restart_window_s));
+               (int64_t)s->max_ooms, (int64_t)s->restart_window_s, job->uid, job->gid));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     return add_change(db,
                       &(struct event){.job_id = job->id,
@@ -181,7 +181,8 @@ titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wis
     "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
     " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh,"                \
-    " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions"
+    " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
+    " uid, gid"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -222,6 +223,8 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->wish = (struct job_wish){
         .min = (uint32_t)col_int(stmt, 33), .max = (uint32_t)col_int(stmt, 34), .number = (uint32_t)col_int(stmt, 35)};
     job->status.preemptions = (uint32_t)col_int(stmt, 36);
+    job->uid = col_int(stmt, 37);
+    job->gid = col_int(stmt, 38);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
@@ -257,14 +260,25 @@ static titan_status each_job(struct db *db, sqlite3_stmt *stmt, bool (*each)(con
     return status;
 }
 
-titan_status job_list(struct db *db, uint64_t before, uint32_t states, const char *user, int limit,
+bool job_owned_by(const struct job *job, const struct job_owner *owner)
+{
+    if (job->uid >= 0 && owner->uid >= 0)
+        return job->uid == owner->uid;
+    return *owner->name && strcmp(job->user, owner->name) == 0;
+}
+
+titan_status job_list(struct db *db, const struct job_filter *f, int limit,
                       bool (*each)(const struct job *job, void *data), void *data, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
+    const struct job_owner all = {.uid = JOB_NO_ID, .name = ""}, *owner = f->owner ? f->owner : &all;
     TRY(db_query(db, &stmt, err,
                  "SELECT " COLUMNS " FROM jobs WHERE id < ?1 AND (?2 = 0 OR ?2 >> state & 1)"
-                 " AND (?3 = '' OR user = ?3) ORDER BY id DESC LIMIT ?4",
-                 "iiti", before ? (int64_t)before : INT64_MAX, (int64_t)states, user ? user : "", (int64_t)limit));
+                 " AND (?3 = '' OR user = ?3)"
+                 " AND (?5 = '' OR CASE WHEN uid >= 0 AND ?6 >= 0 THEN uid = ?6 ELSE user = ?5 END)"
+                 " ORDER BY id DESC LIMIT ?4",
+                 "iititi", f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states, f->user ? f->user : "",
+                 (int64_t)limit, owner->name, owner->uid));
     return each_job(db, stmt, each, data, err);
 }
 

@@ -86,9 +86,18 @@ struct job_status {
     const char *checkpoint; /* NULL = none */
 };
 
+#define JOB_NO_ID (-1)
+
+/* An identity as the owner of jobs. */
+struct job_owner {
+    int64_t uid; /* JOB_NO_ID = it has none here */
+    const char *name;
+};
+
 struct job {
     uint64_t id;
     const char *name, *user;
+    int64_t uid, gid; /* of who submitted it; -1 = that identity has none here */
     enum job_state state;
     const char *reason;
     struct job_spec spec;
@@ -123,9 +132,17 @@ titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, cons
 /* with() is called once, unless TITAN_ENOTFOUND; the job is valid during the call. */
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
                      struct titan_error *err) TITAN_MUST_USE;
-/* Newest first, below id `before` (0 = from the newest), states: bit set of enum job_state (0 = all), user: NULL or ""
- * = all. */
-titan_status job_list(struct db *db, uint64_t before, uint32_t states, const char *user, int limit,
+/* The same number where both have one, else the same name. */
+bool job_owned_by(const struct job *job, const struct job_owner *owner);
+
+struct job_filter {
+    uint64_t before;               /* ids below it; 0 = from the newest */
+    uint32_t states;               /* bit set of enum job_state; 0 = all */
+    const char *user;              /* NULL or "" = of all */
+    const struct job_owner *owner; /* and of this one only; NULL = of all */
+};
+/* Newest first. */
+titan_status job_list(struct db *db, const struct job_filter *filter, int limit,
                       bool (*each)(const struct job *job, void *data), void *data,
                       struct titan_error *err) TITAN_MUST_USE;
 /* Jobs that have not ended, oldest first. */

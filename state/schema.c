@@ -112,7 +112,20 @@ static const char store_v3[] =
     "ALTER TABLE epochs ADD COLUMN delegate TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE nodes ADD COLUMN peer_port INTEGER NOT NULL DEFAULT 0;";
 
-static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3};
+static const char store_v4[] =
+    /* The identity that submitted a job (-1: it has no number here; the name is in user), and that caused an event. */
+    "ALTER TABLE jobs ADD COLUMN uid INTEGER NOT NULL DEFAULT -1;"
+    "ALTER TABLE jobs ADD COLUMN gid INTEGER NOT NULL DEFAULT -1;"
+    "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT '';"
+    /* Events without a job are few beside the others: the audit trail and the nodes' are found by them. */
+    "CREATE INDEX events_actor ON events(id) WHERE actor <> '';"
+    /* Bearer tokens (token.h); the secret itself is nowhere. */
+    "CREATE TABLE tokens ("
+    "  id TEXT PRIMARY KEY, name TEXT NOT NULL, role INTEGER NOT NULL CHECK (role BETWEEN 1 AND 3),"
+    "  hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL,"
+    "  revoked_at_ms INTEGER NOT NULL DEFAULT 0, created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};
 
 static titan_status store_after(struct db *db, int v, struct titan_error *err)

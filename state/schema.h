@@ -8,7 +8,7 @@
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 3         /* of the job store */
+#define SCHEMA_VERSION 4         /* of the job store */
 #define SCHEMA_CHAINED 3         /* ... since which its events are a chain */
 #define SCHEMA_METRICS_VERSION 1 /* of the metrics */
 

@@ -154,7 +154,8 @@ static titan_status list_jobs(struct reply *r, const Titan__V1__ListJobsRequest 
         return titan_fail(err, TITAN_EINVAL, "page_size = %u; at most %d is possible", request->page_size,
                           API_PAGE_MAX);
     *ret_limit = request->page_size ? request->page_size : API_PAGE_DEFAULT;
-    return job_list(store_reader(r->c->store), before, states, request->user, (int)*ret_limit, each_job, r, err);
+    const struct job_filter filter = {.before = before, .states = states, .user = request->user};
+    return job_list(store_reader(r->c->store), &filter, (int)*ret_limit, each_job, r, err);
 }
 
 void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *data)

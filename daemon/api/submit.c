@@ -207,6 +207,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     const char *described = s->recipe.job.description[0] ? s->recipe.job.description : "run";
     s->job.name = request->name[0] ? request->name : described;
     s->job.user = request->user;
+    s->job.uid = s->job.gid = JOB_NO_ID;
     s->job.state = JOB_PENDING;
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");

@@ -106,7 +106,8 @@ static void pump(struct watcher *w)
         if (status == TITAN_OK && w->metrics)
             status = list_metrics(w, &err);
         else if (status == TITAN_OK)
-            status = event_list(store_reader(c->store), w->job_id, w->after, READ_AT_ONCE, each_event, w, &err);
+            status = event_list(store_reader(c->store), &(struct event_filter){.job_id = w->job_id}, w->after,
+                                READ_AT_ONCE, each_event, w, &err);
     } while (status == TITAN_OK && w->again && !w->full && !w->failed);
     if (status != TITAN_OK)
         rpc_call_fail(w->call, &err);

@@ -296,6 +296,78 @@ static void test_chain_is_what_is_documented(void **state)
     db_close(db);
 }
 
+static bool count_event(const struct event *e, void *data)
+{
+    (void)e;
+    ++*(int *)data;
+    return true;
+}
+
+static int count_listed(struct db *db, struct event_filter filter, uint64_t after)
+{
+    int n = 0;
+    assert_int_equal(event_list(db, &filter, after, 100, count_event, &n, NULL), TITAN_OK);
+    return n;
+}
+
+/* Whose call it was is part of the chain; events of calls are listed only when they are asked for. */
+static void test_actors(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct titan_error err = {0};
+    const char *const actors[] = {"alice", "bob", "alice"};
+    struct event plain = {.job_id = 7, .at_ms = 1000, .type = "a.b", .message = "text", .rank = -1};
+    assert_int_equal(event_add(db, &plain, NULL), TITAN_OK);
+    for (size_t i = 0; i < 3; i++) {
+        struct event e = {.job_id = i == 1 ? 7 : 0,
+                          .at_ms = 1000 + (int64_t)i,
+                          .type = "audit.cancel",
+                          .message = "m",
+                          .rank = -1,
+                          .actor = actors[i]};
+        assert_int_equal(event_add(db, &e, NULL), TITAN_OK);
+    }
+    assert_int_equal(event_verify(db, 0, NULL, &err), TITAN_OK);
+    assert_int_equal(count_listed(db, (struct event_filter){0}, 0), 1);
+    assert_int_equal(count_listed(db, (struct event_filter){.job_id = 7}, 0), 1);
+    assert_int_equal(count_listed(db, (struct event_filter){.audit = true}, 0), 3);
+    assert_int_equal(count_listed(db, (struct event_filter){.audit = true, .actor = "alice"}, 0), 2);
+    assert_int_equal(count_listed(db, (struct event_filter){.audit = true, .since_ms = 1002}, 0), 1);
+    /* Numbers above what a store has: nothing, not everything. */
+    assert_int_equal(count_listed(db, (struct event_filter){0}, UINT64_C(1) << 63), 0);
+    assert_int_equal(count_listed(db, (struct event_filter){.audit = true}, UINT64_MAX), 0);
+    run_sql(db, "UPDATE events SET actor = 'bob' WHERE id = 2");
+    assert_int_equal(event_verify(db, 0, NULL, &err), TITAN_ECORRUPT);
+    run_sql(db, "UPDATE events SET actor = '' WHERE id = 2");
+    assert_int_equal(event_verify(db, 0, NULL, &err), TITAN_ECORRUPT);
+    run_sql(db, "UPDATE events SET actor = 'alice' WHERE id = 2");
+    assert_int_equal(event_verify(db, 0, NULL, &err), TITAN_OK);
+    db_close(db);
+}
+
+/* A store of schema 3 can be verified as it is (a backup), and keeps its chain when it becomes one of schema 4. */
+static void test_chain_over_schemas(void **state)
+{
+    (void)state;
+    struct schema third = schema_store;
+    struct db *db = NULL;
+    struct titan_error err = {0};
+    third.version = 3;
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&third, db, NULL), TITAN_OK);
+    run_sql(db, "INSERT INTO events VALUES (1, 7, 1000, 'a.b', 'text', 2, 3, -1, 'n1', '{}', '',"
+                " x'1b506f4df716aaab31ed24bf1a28f27aea3fe805da4e34301d9bdc47c16909d1')");
+    assert_int_equal(event_verify(db, 0, NULL, &err), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_store, db, &err), TITAN_OK);
+    struct event e = {.at_ms = 1, .type = "audit.drain", .message = "m", .rank = -1, .actor = "uid:7"};
+    assert_int_equal(event_add(db, &e, NULL), TITAN_OK);
+    uint64_t checked = 0;
+    assert_int_equal(event_verify(db, 0, &checked, &err), TITAN_OK);
+    assert_int_equal(checked, 2);
+    db_close(db);
+}
+
 /* A store from before the chain gets one over what it has, gaps in its ids and all; its rows are taken as they are. */
 static void test_older_store(void **state)
 {
@@ -352,6 +424,8 @@ int main(void)
         cmocka_unit_test_setup(test_damage_is_named, seed_random),
         cmocka_unit_test_setup(test_missing_events, seed_random),
         cmocka_unit_test_setup(test_chain_is_what_is_documented, seed_random),
+        cmocka_unit_test(test_actors),
+        cmocka_unit_test(test_chain_over_schemas),
         cmocka_unit_test_setup(test_older_store, seed_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

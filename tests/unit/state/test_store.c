@@ -392,21 +392,39 @@ static void test_lists_and_pages(void **state)
     struct job_status status = {.step = 3, .loss = 1.5, .epoch = 2, .checkpoint = "/c"};
     assert_int_equal(job_move(db, 4, JOB_FORMING, "because", &status, &e, NULL), TITAN_OK);
     struct listed l = {.n = 0};
-    assert_int_equal(job_list(db, 0, 0, NULL, 3, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(job_list(db, &(struct job_filter){0}, 3, each_job, &l, NULL), TITAN_OK);
     assert_int_equal(l.n, 3);
     assert_int_equal(l.ids[0], 10);
-    assert_int_equal(job_list(db, l.ids[2], 0, "", 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(job_list(db, &(struct job_filter){.before = l.ids[2], .user = ""}, 64, each_job, &l, NULL),
+                     TITAN_OK);
     assert_int_equal(l.n, 10);
     assert_int_equal(l.ids[9], 1);
     l.n = 0;
-    assert_int_equal(job_list(db, 0, SM_BIT(JOB_FORMING), "u", 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(
+        job_list(db, &(struct job_filter){.states = SM_BIT(JOB_FORMING), .user = "u"}, 64, each_job, &l, NULL),
+        TITAN_OK);
     assert_int_equal(l.n, 1);
     assert_int_equal(l.ids[0], 4);
     assert_true(l.last.status.loss == 1.5 && l.last.status.step == 3 && l.last.status.epoch == 2);
     assert_true(world_set_has(&l.last.spec.worlds, 4) && !world_set_has(&l.last.spec.worlds, 2));
     l.n = 0;
-    assert_int_equal(job_list(db, 0, 0, "nobody", 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(job_list(db, &(struct job_filter){.user = "nobody"}, 64, each_job, &l, NULL), TITAN_OK);
     assert_int_equal(l.n, 0);
+    /* Of one identity: by number where both have one, else by name. */
+    assert_int_equal(db_exec(db, "UPDATE jobs SET uid = id % 3, user = 'u' || id", NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "UPDATE jobs SET uid = -1, user = 'alice' WHERE id IN (2, 5)", NULL), TITAN_OK);
+    assert_int_equal(
+        job_list(db, &(struct job_filter){.owner = &(struct job_owner){2, "alice"}}, 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 3); /* 8 by number, 2 and 5 by name */
+    l.n = 0;
+    assert_int_equal(
+        job_list(db, &(struct job_filter){.owner = &(struct job_owner){JOB_NO_ID, "alice"}}, 64, each_job, &l, NULL),
+        TITAN_OK);
+    assert_int_equal(l.n, 2);
+    assert_true(job_owned_by(&(struct job){.uid = 5, .user = "a"}, &(struct job_owner){5, "b"}));
+    assert_false(job_owned_by(&(struct job){.uid = 5, .user = "a"}, &(struct job_owner){6, "a"}));
+    assert_true(job_owned_by(&(struct job){.uid = -1, .user = "a"}, &(struct job_owner){6, "a"}));
+    assert_false(job_owned_by(&(struct job){.uid = -1, .user = ""}, &(struct job_owner){-1, ""}));
     assert_int_equal(job_get(db, 5, with_job, &l, NULL), TITAN_OK);
     assert_true(isnan(l.last.status.loss));
     struct titan_error err = {0};
@@ -539,13 +557,13 @@ static void test_events_in_order(void **state)
         assert_int_equal(event_add(db, &e, NULL), TITAN_OK);
     }
     struct seen_events s = {.n = 0};
-    assert_int_equal(event_list(db, 0, 0, 64, each_event, &s, NULL), TITAN_OK);
+    assert_int_equal(event_list(db, &(struct event_filter){0}, 0, 64, each_event, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 20);
     for (size_t i = 1; i < s.n; i++)
         assert_true(s.ids[i] > s.ids[i - 1]);
     uint64_t middle = s.ids[9];
     s.n = 0;
-    assert_int_equal(event_list(db, 1, middle, 3, each_event, &s, NULL), TITAN_OK);
+    assert_int_equal(event_list(db, &(struct event_filter){.job_id = 1}, middle, 3, each_event, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 3);
     assert_true(s.ids[0] > middle);
     db_close(db);

@@ -1,0 +1,121 @@
+#include "state/token.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* --- text -------------------------------------------------------------------------------------------------------- */
+
+static void to_hex(const unsigned char *bytes, size_t n, char *out)
+{
+    for (size_t i = 0; i < n; i++)
+        (void)snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+static bool from_hex(const char *text, size_t n, unsigned char *out)
+{
+    for (size_t i = 0; i < 2 * n; i++) {
+        int c = text[i], digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0)
+            return false;
+        out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);
+    }
+    return true;
+}
+
+static titan_status hash_secret(const unsigned char *secret, unsigned char out[TOKEN_HASH_BYTES],
+                                struct titan_error *err)
+{
+    unsigned n = 0;
+    if (EVP_Digest(secret, TOKEN_SECRET_BYTES, out, &n, EVP_sha256(), NULL) != 1 || n != TOKEN_HASH_BYTES)
+        return titan_fail(err, TITAN_EBUG, "tokens: SHA-256 is not available");
+    return TITAN_OK;
+}
+
+titan_status token_make(struct token *ret, char out[TOKEN_TEXT], struct titan_error *err)
+{
+    unsigned char random[TOKEN_ID_BYTES + TOKEN_SECRET_BYTES];
+    char secret[2 * TOKEN_SECRET_BYTES + 1];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return titan_fail_errno(err, "no random bytes for a token");
+    to_hex(random, TOKEN_ID_BYTES, ret->id);
+    to_hex(random + TOKEN_ID_BYTES, TOKEN_SECRET_BYTES, secret);
+    titan_status status = hash_secret(random + TOKEN_ID_BYTES, ret->hash, err);
+    (void)snprintf(out, TOKEN_TEXT, "%s%s_%s", TOKEN_PREFIX, ret->id, secret);
+    OPENSSL_cleanse(random, sizeof(random));
+    OPENSSL_cleanse(secret, sizeof(secret));
+    return status;
+}
+
+titan_status token_parse(const char *text, char id[TOKEN_ID_TEXT], unsigned char hash[TOKEN_HASH_BYTES],
+                         struct titan_error *err)
+{
+    const size_t prefix = sizeof(TOKEN_PREFIX) - 1, id_chars = TOKEN_ID_TEXT - 1;
+    unsigned char secret[TOKEN_SECRET_BYTES], id_bytes[TOKEN_ID_BYTES];
+    bool ok = strlen(text) == TOKEN_TEXT - 1 && strncmp(text, TOKEN_PREFIX, prefix) == 0 &&
+              from_hex(text + prefix, TOKEN_ID_BYTES, id_bytes) && text[prefix + id_chars] == '_' &&
+              from_hex(text + prefix + id_chars + 1, TOKEN_SECRET_BYTES, secret);
+    if (!ok)
+        return titan_fail(err, TITAN_EPERM, "what came in the place of a token is none");
+    memcpy(id, text + prefix, id_chars);
+    id[id_chars] = '\0';
+    titan_status status = hash_secret(secret, hash, err);
+    OPENSSL_cleanse(secret, sizeof(secret));
+    return status;
+}
+
+bool token_matches(const struct token *token, const unsigned char hash[TOKEN_HASH_BYTES])
+{
+    return CRYPTO_memcmp(token->hash, hash, TOKEN_HASH_BYTES) == 0;
+}
+
+/* --- table ------------------------------------------------------------------------------------------------------- */
+
+titan_status token_add(struct db *db, const struct token *t, struct titan_error *err)
+{
+    return db_run(db, err,
+                  "INSERT INTO tokens (id, name, role, hash, created_at_ms, expires_at_ms, created_by)"
+                  " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                  "ttibiit", t->id, t->name, (int64_t)t->role, (const void *)t->hash, sizeof(t->hash), t->created_at_ms,
+                  t->expires_at_ms, t->created_by);
+}
+
+titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, struct titan_error *err)
+{
+    TRY(db_run(db, err, "UPDATE tokens SET revoked_at_ms = iif(revoked_at_ms = 0, ?, revoked_at_ms) WHERE id = ?", "it",
+               now_ms, id));
+    return db_changes(db) ? TITAN_OK : titan_fail(err, TITAN_ENOTFOUND, "there is no token %.32s", id);
+}
+
+static void take_text(char *out, size_t size, const char *text)
+{
+    (void)snprintf(out, size, "%s", text);
+}
+
+titan_status token_list(struct db *db, bool (*each)(const struct token *token, void *data), void *data,
+                        struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT id, name, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, created_by FROM tokens"
+                 " ORDER BY created_at_ms, id",
+                 ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
+        struct token t = {.role = (enum token_role)col_int(stmt, 2),
+                          .created_at_ms = col_int(stmt, 4),
+                          .expires_at_ms = col_int(stmt, 5),
+                          .revoked_at_ms = col_int(stmt, 6)};
+        take_text(t.id, sizeof(t.id), col_text(stmt, 0));
+        take_text(t.name, sizeof(t.name), col_text(stmt, 1));
+        col_blob(stmt, 3, t.hash, sizeof(t.hash));
+        take_text(t.created_by, sizeof(t.created_by), col_text(stmt, 7));
+        if (!each(&t, data))
+            break;
+    }
+    db_done(stmt);
+    return status;
+}
