@@ -113,7 +113,7 @@ $(BUILD)/bin/titand: $(call obj,daemon/main.c) $(lib_daemon) $(lib_state) $(lib_
 	$(link) $^ $(libs_daemon)
 $(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
 	$(link) -rdynamic $^ $(libs_worker)
-$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
+$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_ctl)
 # The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, nobody installs them.
 fp_programs := $(BUILD)/fp/bin/titand $(BUILD)/fp/bin/titan-worker
