@@ -1,10 +1,13 @@
 /* admin.c - titanctl admin: the job store's backup, its return, and whether it is sound. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -120,6 +123,36 @@ static titan_status run_backup(struct ctl *ctl, const char *path, struct titan_e
     return TITAN_OK;
 }
 
+/* "titan-20261123T021500Z.db": their order by name is that in time. */
+static int is_backup(const struct dirent *e)
+{
+    size_t len = strlen(e->d_name);
+    return !strncmp(e->d_name, "titan-", 6) && len > 9 && !strcmp(e->d_name + len - 3, ".db");
+}
+
+/* One more in the folder, named by the time; then the oldest beyond keep go. */
+static titan_status run_backup_kept(struct ctl *ctl, const char *dir, int64_t keep, struct titan_error *err)
+{
+    char path[PATH_MAX], stamp[32];
+    struct dirent **found = NULL;
+    struct tm tm;
+    time_t now = (time_t)(clock_wall_ms() / 1000);
+    (void)strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
+    if (snprintf(path, sizeof(path), "%s/titan-%s.db", dir, stamp) >= (int)sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
+    TRY(run_backup(ctl, path, err));
+    int n = scandir(dir, &found, is_backup, alphasort);
+    titan_status status = n < 0 ? titan_fail_errno(err, "'%s'", dir) : TITAN_OK;
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, found[i]->d_name);
+        if (i < n - keep && status == TITAN_OK && unlink(path) != 0)
+            status = titan_fail_errno(err, "'%s'", path);
+        free(found[i]);
+    }
+    free(found);
+    return status;
+}
+
 /* --- verify, restore --------------------------------------------------------------------------------------------- */
 
 /* A state directory stands for the store in it. */
@@ -176,8 +209,10 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     const char *action = args->words[0], *path = args->words[1];
+    int64_t keep = 0;
+    TRY(args_int(args, "keep", 1, 100000, 0, &keep, err));
     if (strcmp(action, "backup") == 0)
-        return run_backup(ctl, path, err);
+        return keep ? run_backup_kept(ctl, path, keep, err) : run_backup(ctl, path, err);
     if (strcmp(action, "restore") == 0)
         return run_restore(ctl, args, path, err);
     if (strcmp(action, "verify") == 0)
@@ -191,7 +226,9 @@ const struct command command_admin = {
     .arguments = "backup|restore|verify FILE",
     .text =
         "backup: a copy of the running server's store as it is at one moment, over its Unix socket; it is checked and\n"
-        "durable when the command ends. A file that is there already is not overwritten (exit code 6).\n"
+        "durable when the command ends. A file that is there already is not overwritten (exit code 6). With --keep, "
+        "FILE is a\n"
+        "folder: the copy gets the time as its name, and the oldest beyond N are deleted.\n"
         "restore: offline. Checks FILE, moves the store in --state-dir aside and puts FILE in its place, with a term "
         "above\n"
         "every one it knows of, so that agents obey it and fence whoever runs on an older store. Refused while a "
@@ -205,13 +242,15 @@ const struct command command_admin = {
     .word = WORD_FILE,
     .options =
         (const struct option_spec[]){
+            {"keep", 0, "N", "backup: FILE is a folder, of which the newest N copies are kept", WORD_NONE},
             {"state-dir", 0, "DIR", "restore: directory of the titand that is to run on it", WORD_FILE},
             {"above", 0, "N", "restore: agents have seen term N; the store's is to be above it", WORD_NONE},
             {"rederive", 0, NULL, "verify: also derive every state from the event log and compare", WORD_NONE},
             {NULL}},
     .examples =
         (const struct example[]){
-            {"titanctl admin backup /backup/titan-$(date +%F).db", "every night, from a timer"},
+            {"titanctl admin backup /backup/titan-$(date +%F).db", "one copy"},
+            {"titanctl admin backup --keep 14 /backup", "as titan-backup.timer does every night"},
             {"titanctl admin verify --rederive /backup/titan-2026-11-20.db", "is that backup good?"},
             {"titanctl admin restore /backup/titan-2026-11-20.db --state-dir /var/lib/titan-coordinator",
              "put it back, between systemctl stop and start titan-coordinator"},

@@ -174,6 +174,10 @@ _titanctl() {
         COMPREPLY=()
         return
         ;;
+    admin:--keep)
+        COMPREPLY=()
+        return
+        ;;
     admin:--state-dir)
         COMPREPLY=($(compgen -f -- "$cur"))
         return
@@ -270,7 +274,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     admin)
-        options+=' --state-dir --above --rederive'
+        options+=' --keep --state-dir --above --rederive'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     version)

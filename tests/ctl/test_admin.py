@@ -66,6 +66,21 @@ def backup_is_not_overwritten():
     assert "/nowhere/at/all.db" in error, error
 
 
+def backups_are_rotated():
+    """--keep N: a folder with the newest N; what is not a backup is left alone."""
+    folder = World.home / "kept"
+    folder.mkdir()
+    for name in ("titan-20200101T000000Z.db", "titan-20210101T000000Z.db", "titan-notes.txt", "other.db"):
+        (folder / name).write_text("old")
+    admin("backup", "--keep", 2, folder)
+    left = sorted(p.name for p in folder.iterdir())
+    assert len(left) == 4 and "titan-20210101T000000Z.db" in left and "titan-notes.txt" in left, left
+    newest = [name for name in left if name.startswith("titan-202") and name != "titan-20210101T000000Z.db"]
+    assert admin("verify", folder / newest[0])["jobs"] >= 0
+    admin("backup", "--keep", 2, World.home / "nowhere", code=3)
+    assert sorted(p.name for p in folder.iterdir()) == left, "nothing goes without a new one"
+
+
 def backup_over_tcp_is_refused():
     port = (World.daemon.state / "run/listen").read_text().split("127.0.0.1:")[1].split()[0]
     done = command(CTL, "-s", f"127.0.0.1:{port}", "admin", "backup", World.home / "tcp.db")
@@ -151,7 +166,7 @@ World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))
 World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
-    tap(backup_while_submitting, backup_is_not_overwritten, backup_over_tcp_is_refused,
+    tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_over_tcp_is_refused,
         restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, usage)
 finally:
     World.daemon.stop()

@@ -49,6 +49,7 @@ if command -v dpkg-deb >/dev/null; then
     for package in $(dpkg-deb -f "$deb" Depends | sed 's/([^)]*)//g; s/,/ /g'); do
         check "depends on something installed here: $package" dpkg-query -W "$package"
     done
+    check "no dependency on this machine's patch level of libssl" grep -qE 'libssl3 \(>= 3\.[0-9]+\.0\)' <(dpkg-deb -f "$deb" Depends)
     check "nothing it needs is left out" test "$(dpkg-deb -f "$deb" Depends | tr ',' '\n' | wc -l)" -ge 6
     check "unpacks" dpkg-deb -x "$deb" "$tmp/b"
     check "files belong to root" not grep -v ' root/root ' <(dpkg-deb -c "$deb")
@@ -57,6 +58,19 @@ if command -v dpkg-deb >/dev/null; then
     check "sums are right" bash -c "cd '$tmp/b' && md5sum --quiet -c <(dpkg-deb --ctrl-tarfile '$PWD/$deb' | tar -xO ./md5sums)"
     check "configuration files are known as such" bash -c \
         "[ ! -d '$tmp/b/etc' ] || diff <(cd '$tmp/b' && find etc -type f | sed 's|^|/|' | sort) <(dpkg-deb --ctrl-tarfile '$deb' | tar -xO ./conffiles)"
+    check "copyright and changelog" bash -c "grep -q common-licenses/Apache-2.0 '$tmp/b/usr/share/doc/titan/copyright' &&
+        zcat '$tmp/b/usr/share/doc/titan/changelog.gz' | head -n 1 | grep -qF '($version)'"
+    cat >"$tmp/links" <<'END'
+cd "$1/usr/share/doc/titan" && for file in *.md docs/*.md; do
+    grep -oE '\]\([^)#]+' "$file" | sed 's/^](//' | grep -v '^[a-z]*:' | while read -r link; do
+        [ -e "$(dirname "$file")/$link" ] || [ -L "$(dirname "$file")/$link" ] || { echo "$file: $link leads nowhere"; exit 1; }
+    done || exit 1
+done
+END
+    check "links between documents lead somewhere" bash "$tmp/links" "$tmp/b"
+    if command -v lintian >/dev/null; then
+        check "lintian has nothing to say" bash -c "out=\$(lintian --allow-root '$deb' 2>&1); echo \"\$out\"; [ -z \"\$out\" ]"
+    fi
     for script in postinst prerm postrm; do
         check "$script is sound" bash -c "dpkg-deb --ctrl-tarfile '$deb' | tar -xO ./$script | sh -n"
     done
@@ -78,8 +92,10 @@ chroot "$1/overlay/root" sh -ec '
     titanctl --help >/dev/null
     titan-worker run /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/usr/share/doc/titan \
         --set training.steps=1 --dir /tmp/run
-    dpkg -P titan
-    test ! -e /usr/bin/titand -a ! -e /etc/titan'
+    mkdir -p /var/lib/titan-coordinator/jobs/1 && touch /var/lib/titan-coordinator/jobs/1/kept
+    dpkg -P titan | tee /tmp/said
+    test ! -e /usr/bin/titand -a ! -e /etc/titan -a ! -e /var/lib/titan
+    test -e /var/lib/titan-coordinator/jobs/1/kept && grep -q "left for you.*/var/lib/titan-coordinator" /tmp/said'
 END
     mkdir "$tmp/overlay"
     if [ "$(id -u)" = 0 ] && unshare -m bash "$tmp/install.sh" "$tmp" "$PWD/$deb" probe 2>/dev/null; then
