@@ -30,7 +30,7 @@ say = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 protos      := $(wildcard proto/titan/*/*.proto)
 gen_c       := $(protos:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
 src_base    := $(wildcard base/*.c)
-src_rpc     := $(wildcard proto/rpc/*.c)
+src_rpc     := $(wildcard proto/rpc/*.c) proto/ranges.c
 src_state   := $(wildcard state/*.c)
 src_daemon  := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
 src_worker  := $(filter-out worker/main.c,$(wildcard worker/*.c worker/model/*.c worker/plan/*.c worker/exec/*.c \

@@ -1,0 +1,622 @@
+#include "proto/ranges.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/utf8.h"
+#include "titan/internal/agent.pb-c.h"
+#include "titan/internal/worker.pb-c.h"
+
+#ifndef JOB_WORKERS_MAX
+#define JOB_WORKERS_MAX 1024 /* as in state/job.h */
+#endif
+#define SLOTS_MAX 4096
+#define NAME_MAX_BYTES 253
+#define ADDRESS_MAX 320
+#define PATH_MAX_BYTES 4095
+#define WORDS_MAX 1024
+#define LIST_MAX 65536 /* jobs, epochs or checkpoints in one message */
+#define MESSAGE_MAX (UINT64_C(4) << 20)
+#define MS_MAX 1e12
+
+#define ALPHANUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+#define NAME_SET ALPHANUM "._-"
+#define ADDRESS_SET ALPHANUM "._-:[]%"
+#define DEVICE_SET "abcdefghijklmnopqrstuvwxyz0123456789_"
+
+/* --- rows --- */
+#define NUMBER(name, lo_, hi_)                                                                                         \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_NUMBER, .lo = (lo_), .hi = (hi_)                                                 \
+    }
+#define NUMBERS(name, most_, lo_, hi_)                                                                                 \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_NUMBER, .count = (most_), .lo = (lo_), .hi = (hi_)                               \
+    }
+#define SIGNED(name, from_, until_)                                                                                    \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_SIGNED, .from = (from_), .until = (until_)                                       \
+    }
+#define REAL(name, least_, most_)                                                                                      \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_REAL, .least = (least_), .most = (most_)                                         \
+    }
+#define REAL_ANY(name)                                                                                                 \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_REAL, .any = true                                                                \
+    }
+#define FLAG(name)                                                                                                     \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_FLAG                                                                             \
+    }
+#define TEXT(name, lo_, hi_, set_)                                                                                     \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_TEXT, .lo = (lo_), .hi = (hi_), .set = (set_)                                    \
+    }
+#define WORDS(name)                                                                                                    \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_TEXT, .hi = WORDS_MAX                                                            \
+    }
+#define PATH(name)                                                                                                     \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_PATH, .hi = PATH_MAX_BYTES                                                       \
+    }
+#define PATHS(name)                                                                                                    \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_PATH, .count = LIST_MAX, .hi = PATH_MAX_BYTES                                    \
+    }
+#define LINES(name, hi_)                                                                                               \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_LINES, .hi = (hi_)                                                               \
+    }
+#define ANY_TEXT(name, hi_)                                                                                            \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_LINES, .any = true, .hi = (hi_)                                                  \
+    }
+#define BYTES(name, lo_, hi_)                                                                                          \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_BYTES, .lo = (lo_), .hi = (hi_)                                                  \
+    }
+#define PART(name)                                                                                                     \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_MESSAGE                                                                          \
+    }
+#define NEEDED(name)                                                                                                   \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_MESSAGE, .lo = 1                                                                 \
+    }
+#define PARTS(name, least_, most_)                                                                                     \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_MESSAGE, .lo = (least_), .count = (most_)                                        \
+    }
+
+#define COUNT(name) NUMBER(name, 0, RANGE_SIZE_MAX)
+#define COUNT32(name) NUMBER(name, 0, UINT32_MAX)
+#define RANDOM(name) NUMBER(name, 0, UINT64_MAX)
+#define TERM(name) NUMBER(name, 0, RANGE_TERM_MAX)
+#define JOB(name) NUMBER(name, 1, RANGE_ID_MAX)
+#define WORKER(name) NUMBER(name, 1, RANGE_ID_MAX)
+#define EPOCH(name) NUMBER(name, 1, RANGE_EPOCH_MAX)
+#define EPOCH_OR_NONE(name) NUMBER(name, 0, RANGE_EPOCH_MAX)
+#define STEP(name) NUMBER(name, 0, RANGE_STEP_MAX)
+#define RANK(name) COUNT32(name) /* -1 of one that has none */
+#define NODE(name) TEXT(name, 1, NAME_MAX_BYTES, NAME_SET)
+#define ADDRESS(name) TEXT(name, 0, ADDRESS_MAX, ADDRESS_SET)
+#define WALL(name) SIGNED(name, -(INT64_C(1) << 53), INT64_C(1) << 53)
+#define SUBJECT JOB(job_id), WORKER(worker_id)
+
+/* --- agents and the coordinator --- */
+static const struct range agent_message[] = {
+    PART(hello),     PART(beat),          PART(worker_started), PART(worker_ready), PART(worker_quiesced),
+    PART(progress),  PART(worker_exited), PART(checkpoint),     PART(finished),     PART(log),
+    PART(stalled),   PART(probe_result),  PART(state_ready),    PART(delegated),    PART(refused),
+    PART(straggles), TERM(term),
+};
+static const struct range coordinator_message[] = {
+    PART(welcome),     PART(start), PART(form),        PART(revoke),
+    PART(pause),       PART(stop),  PART(log),         PART(checkpoint_committed),
+    PART(beat_answer), PART(probe), PART(tell_epochs), TERM(term),
+};
+static const struct range agent_hello[] = {
+    NODE(node),
+    NUMBER(slots, 1, SLOTS_MAX),
+    TEXT(device, 1, 15, DEVICE_SET),
+    ADDRESS(address),
+    TEXT(version, 0, 128, NULL),
+    COUNT(memory_bytes),
+    PARTS(workers, 0, LIST_MAX),
+    RANDOM(incarnation),
+    TERM(seen_term),
+    NUMBER(peer_port, 0, 65535),
+    PARTS(delegated, 0, LIST_MAX),
+    FLAG(told),
+    PARTS(known, 0, LIST_MAX),
+};
+static const struct range tell_epochs[] = {TERM(restored_term)};
+static const struct range epochs_known[] = {JOB(job_id), PARTS(epochs, 0, LIST_MAX), PATH(checkpoint_path)};
+static const struct range live_worker[] = {
+    SUBJECT,
+    EPOCH_OR_NONE(epoch),
+    RANK(rank),
+    STEP(step),
+    NUMBER(state, 0, TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE),
+    ADDRESS(address),
+    PART(quiesced),
+};
+static const struct range agent_beat[] = {
+    NUMBER(slots_used, 0, LIST_MAX),
+    COUNT(number),
+    COUNT(old_terms),
+    COUNT(old_epochs),
+    COUNT(other_epochs),
+    COUNT(imposters),
+    COUNT(out_of_range),
+};
+static const struct range beat_answer[] = {COUNT(number)};
+static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(delegate_lease_ms)};
+static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms)};
+static const struct range probe_result[] = {RANDOM(probe_id), NODE(node), FLAG(reached)};
+static const struct range start_workers[] = {
+    JOB(job_id),
+    NUMBERS(worker_ids, LIST_MAX, 1, RANGE_ID_MAX),
+    ANY_TEXT(recipe, MESSAGE_MAX),
+    PATH(directory),
+    TEXT(device, 0, 15, DEVICE_SET),
+};
+static const struct range worker_started[] = {SUBJECT, SIGNED(pid, 0, INT32_MAX)};
+static const struct range member[] = {WORKER(worker_id), NODE(node), ADDRESS(address), ADDRESS(peer_address)};
+static const struct range form_epoch[] = {
+    JOB(job_id),
+    EPOCH(epoch),
+    BYTES(comm_id, 16, 16),
+    PARTS(members, 1, JOB_WORKERS_MAX),
+    NUMBER(source, 0, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY),
+    STEP(resume_step),
+    PATH(checkpoint_path),
+    NUMBERS(state_holders, JOB_WORKERS_MAX, 1, RANGE_ID_MAX),
+    EPOCH_OR_NONE(source_epoch),
+    PATHS(older_checkpoints),
+    PARTS(leavers, 0, JOB_WORKERS_MAX),
+    NUMBERS(worlds, JOB_WORKERS_MAX, 1, JOB_WORKERS_MAX),
+    FLAG(memory_only),
+};
+static const struct range revoke_epoch[] = {JOB(job_id), EPOCH_OR_NONE(epoch)};
+static const struct range pause_job[] = {
+    JOB(job_id), EPOCH_OR_NONE(epoch), FLAG(checkpoint), FLAG(go_on), NUMBER(world, 0, JOB_WORKERS_MAX),
+};
+static const struct range stop_workers[] = {
+    JOB(job_id),           NUMBERS(worker_ids, LIST_MAX, 1, RANGE_ID_MAX),
+    COUNT32(grace_ms),     ANY_TEXT(reason, MESSAGE_MAX),
+    FLAG(must_checkpoint),
+};
+static const struct range log_request[] = {
+    COUNT(request_id), JOB(job_id), SIGNED(rank, INT32_MIN, INT32_MAX), FLAG(follow), COUNT32(tail_lines), FLAG(cancel),
+};
+static const struct range log_chunk[] = {
+    COUNT(request_id),
+    SIGNED(rank, -1, JOB_WORKERS_MAX),
+    NUMBER(worker_id, 0, RANGE_ID_MAX),
+    BYTES(data, 0, MESSAGE_MAX),
+    FLAG(end),
+};
+
+/* --- agents among each other --- */
+static const struct range peer_message[] = {
+    RANDOM(id),
+    TEXT(from, 0, NAME_MAX_BYTES, NAME_SET), /* the coordinator has none */
+    NUMBER(job_id, 0, RANGE_ID_MAX),
+    FLAG(ping),
+    FLAG(pong),
+    PART(propose),
+    PART(promise),
+    PART(commit),
+    PART(revoke),
+    PART(quiesced),
+    TERM(term),
+    BYTES(proof, 0, 64),
+    PART(ask),
+    PART(state),
+    PART(beat),
+    PART(beat_answer),
+};
+static const struct range peer_beat[] = {RANDOM(incarnation), COUNT(number), FLAG(hears)};
+static const struct range peer_state[] = {
+    EPOCH_OR_NONE(epoch),
+    NUMBERS(alive, LIST_MAX, 1, RANGE_ID_MAX),
+    FLAG(coordinator),
+    FLAG(finished),
+};
+static const struct range epoch_promise[] = {
+    EPOCH(epoch),      FLAG(granted),       EPOCH_OR_NONE(seen_epoch),
+    FLAG(coordinator), COUNT32(contact_ms), NUMBERS(counts, LIST_MAX, 0, RANGE_EPOCH_MAX),
+};
+static const struct range job_record[] = {
+    JOB(job_id),
+    TERM(term),
+    PART(accepted),
+    EPOCH_OR_NONE(promised_epoch),
+    BYTES(promised_id, 0, 16),
+    PARTS(delegated, 0, LIST_MAX),
+    PARTS(before, 0, LIST_MAX),
+};
+static const struct range delegated[] = {NEEDED(epoch), TERM(term), TEXT(delegate, 0, NAME_MAX_BYTES, NAME_SET)};
+static const struct range refused[] = {
+    NUMBER(job_id, 0, RANGE_ID_MAX),
+    EPOCH_OR_NONE(epoch),
+    EPOCH_OR_NONE(seen_epoch),
+    TERM(seen_term),
+};
+
+/* --- what workers say --- */
+static const struct range worker_ready[] = {SUBJECT, ADDRESS(address), STEP(last_step)};
+static const struct range state_ready[] = {
+    SUBJECT,
+    EPOCH(epoch),
+    NUMBER(rung, 0, TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY),
+    STEP(step),
+    COUNT(bytes_moved),
+    RANDOM(params_hash),
+    FLAG(rolled_forward),
+    REAL(connect_ms, 0, MS_MAX),
+    REAL(plan_ms, 0, MS_MAX),
+    REAL(state_ms, 0, MS_MAX),
+    REAL(prepare_ms, 0, MS_MAX),
+    PATH(damaged_checkpoint),
+};
+static const struct range quiesced[] = {
+    SUBJECT,        EPOCH_OR_NONE(epoch),        STEP(last_step),
+    FLAG(paused),   EPOCH_OR_NONE(sealed_epoch), EPOCH_OR_NONE(unsealed_epoch),
+    FLAG(prepared),
+};
+static const struct range stalled[] = {
+    SUBJECT, EPOCH_OR_NONE(epoch), STEP(step), RANDOM(actions), COUNT32(for_ms), FLAG(stopped),
+};
+static const struct range straggles[] = {
+    SUBJECT, EPOCH_OR_NONE(epoch), REAL(busy_ms, 0, 1e18), REAL(median_ms, 0, 1e18), COUNT32(steps),
+};
+static const struct range progress[] = {
+    SUBJECT,
+    EPOCH(epoch),
+    STEP(step),
+    REAL_ANY(loss), /* of a run that diverges it is NaN */
+    REAL_ANY(grad_norm),
+    REAL(learning_rate, 0, 1e9),
+    REAL(tokens_per_second, 0, 1e18),
+    REAL(mfu, 0, 1e6),
+    REAL(step_ms, 0, MS_MAX),
+    COUNT(tokens),
+    NUMBER(world_size, 0, JOB_WORKERS_MAX),
+    COUNT(memory_bytes),
+    COUNT32(skipped_steps),
+    WALL(at_ms),
+    REAL(busy_ms, 0, 1e18),
+};
+static const struct range worker_exited[] = {
+    SUBJECT,         SIGNED(exit_code, -1, 255), SIGNED(signal, 0, 64), WORDS(reason),
+    STEP(last_step), NUMBER(cause, 0, 63), /* one of a newer agent counts as a crash */
+};
+static const struct range checkpoint[] = {
+    SUBJECT, EPOCH(epoch), STEP(step), PATH(path), COUNT(bytes), NUMBER(world_size, 0, JOB_WORKERS_MAX),
+};
+static const struct range committed[] = {JOB(job_id), STEP(step), PATHS(expired_paths)};
+static const struct range finished[] = {SUBJECT, EPOCH(epoch), STEP(step)};
+
+/* --- workers and their agent --- */
+static const struct range worker_to_agent[] = {
+    PART(hello),    PART(ready),   PART(quiesced),    PART(progress), PART(checkpoint),
+    PART(finished), PART(failing), PART(state_ready), PART(refused),
+};
+static const struct range worker_hello[] = {
+    SUBJECT,
+    BYTES(token, 16, 16),
+    SIGNED(pid, 0, INT32_MAX),
+    EPOCH_OR_NONE(epoch),
+    RANK(rank),
+    STEP(step),
+    NUMBER(phase, 0, TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE),
+    ADDRESS(address),
+};
+static const struct range worker_failing[] = {SUBJECT, ANY_TEXT(reason, MESSAGE_MAX), SIGNED(exit_code, -1, 255)};
+static const struct range agent_to_worker[] = {
+    PART(lease), PART(form), PART(revoke), PART(pause), PART(stop), PART(checkpoint_committed), TERM(term),
+};
+static const struct range worker_lease[] = {COUNT32(lease_ms), WALL(epoch_until_ms)};
+static const struct range worker_stop[] = {
+    COUNT32(grace_ms),
+    FLAG(checkpoint),
+    ANY_TEXT(reason, MESSAGE_MAX),
+    FLAG(must_checkpoint),
+};
+
+static const struct table {
+    const ProtobufCMessageDescriptor *of;
+    const struct range *rows;
+    size_t n;
+} tables[] = {
+#define TABLE(message, rows_)                                                                                          \
+    {                                                                                                                  \
+        &titan__internal__##message##__descriptor, rows_, ARRAY_SIZE(rows_)                                            \
+    }
+    TABLE(agent_message, agent_message),
+    TABLE(worker_progress, progress),
+    TABLE(agent_beat, agent_beat),
+    TABLE(coordinator_message, coordinator_message),
+    TABLE(beat_answer, beat_answer),
+    TABLE(peer_message, peer_message),
+    TABLE(peer_beat, peer_beat),
+    TABLE(form_epoch, form_epoch),
+    TABLE(member, member),
+    TABLE(worker_to_agent, worker_to_agent),
+    TABLE(agent_to_worker, agent_to_worker),
+    TABLE(worker_lease, worker_lease),
+    TABLE(agent_hello, agent_hello),
+    TABLE(live_worker, live_worker),
+    TABLE(tell_epochs, tell_epochs),
+    TABLE(epochs_known, epochs_known),
+    TABLE(welcome, welcome),
+    TABLE(probe_node, probe_node),
+    TABLE(probe_result, probe_result),
+    TABLE(peer_state, peer_state),
+    TABLE(agent_job_record, job_record),
+    TABLE(epoch_promise, epoch_promise),
+    TABLE(epoch_delegated, delegated),
+    TABLE(epoch_refused, refused),
+    TABLE(start_workers, start_workers),
+    TABLE(worker_started, worker_started),
+    TABLE(worker_ready, worker_ready),
+    TABLE(state_ready, state_ready),
+    TABLE(revoke_epoch, revoke_epoch),
+    TABLE(pause_job, pause_job),
+    TABLE(worker_quiesced, quiesced),
+    TABLE(worker_stalled, stalled),
+    TABLE(worker_straggles, straggles),
+    TABLE(stop_workers, stop_workers),
+    TABLE(worker_exited, worker_exited),
+    TABLE(checkpoint_written, checkpoint),
+    TABLE(checkpoint_committed, committed),
+    TABLE(worker_finished, finished),
+    TABLE(log_request, log_request),
+    TABLE(agent_log_chunk, log_chunk),
+    TABLE(worker_hello, worker_hello),
+    TABLE(worker_failing, worker_failing),
+    TABLE(worker_stop, worker_stop),
+#undef TABLE
+};
+
+static const struct table *find_table(const ProtobufCMessageDescriptor *of)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        if (tables[i].of == of)
+            return &tables[i];
+    return NULL;
+}
+
+const struct range *range_rows(const ProtobufCMessageDescriptor *of, size_t *ret_n)
+{
+    const struct table *t = find_table(of);
+    *ret_n = t ? t->n : 0;
+    return t ? t->rows : NULL;
+}
+
+/* --- the walk --- */
+
+/* Where in the message a value is: from the field up to the whole. */
+struct where {
+    const struct where *up;
+    const char *name;
+};
+
+static void put_where(const struct where *w, char *text, size_t size)
+{
+    if (w->up)
+        put_where(w->up, text, size);
+    size_t len = strlen(text);
+    (void)snprintf(text + len, size - len, "%s%s", len ? "." : "", w->name);
+}
+
+static titan_status refuse(const struct where *w, struct titan_error *err, const char *value, const char *range)
+{
+    char text[160] = "";
+    if (!err)
+        return TITAN_EINVAL;
+    put_where(w, text, sizeof(text));
+    return titan_fail(err, TITAN_EINVAL, "%s %s: %s", text, value, range);
+}
+
+static titan_status refuse_number(const struct where *w, const struct range *r, uint64_t is, struct titan_error *err)
+{
+    char value[40], range[64];
+    (void)snprintf(value, sizeof(value), "= %" PRIu64, is);
+    (void)snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, r->lo, r->hi);
+    return refuse(w, err, value, range);
+}
+
+static titan_status refuse_signed(const struct where *w, const struct range *r, int64_t is, struct titan_error *err)
+{
+    char value[40], range[64];
+    (void)snprintf(value, sizeof(value), "= %" PRId64, is);
+    if (r->kind == RANGE_SIGNED)
+        (void)snprintf(range, sizeof(range), "%" PRId64 " to %" PRId64, r->from, r->until);
+    else
+        (void)snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, r->lo, r->hi);
+    return refuse(w, err, value, range);
+}
+
+static titan_status check_whole(const struct where *w, const struct range *r, int64_t is, struct titan_error *err)
+{
+    const bool fits = r->kind == RANGE_SIGNED ? is >= r->from && is <= r->until
+                                              : is >= 0 && (uint64_t)is >= r->lo && (uint64_t)is <= r->hi;
+    return fits ? TITAN_OK : refuse_signed(w, r, is, err);
+}
+
+static titan_status check_unsigned(const struct where *w, const struct range *r, uint64_t is, struct titan_error *err)
+{
+    return is >= r->lo && is <= r->hi ? TITAN_OK : refuse_number(w, r, is, err);
+}
+
+static titan_status check_real(const struct where *w, const struct range *r, double is, struct titan_error *err)
+{
+    char value[40], range[64];
+    if (r->any || (is >= r->least && is <= r->most)) /* not for a NaN */
+        return TITAN_OK;
+    (void)snprintf(value, sizeof(value), "= %g", is);
+    (void)snprintf(range, sizeof(range), "%g to %g", r->least, r->most);
+    return refuse(w, err, value, range);
+}
+
+static titan_status check_length(const struct where *w, const struct range *r, size_t len, struct titan_error *err)
+{
+    char value[40], range[80];
+    if (len >= r->lo && len <= r->hi)
+        return TITAN_OK;
+    (void)snprintf(value, sizeof(value), "has %zu bytes", len);
+    (void)snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, r->lo, r->hi);
+    return refuse(w, err, value, range);
+}
+
+static bool has_control(const char *text, bool lines)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+        if ((*p < 0x20 && !(lines && (*p == '\n' || *p == '\t' || *p == '\r'))) || *p == 0x7f)
+            return true;
+    return false;
+}
+
+static titan_status check_text(const struct where *w, const struct range *r, const char *text, struct titan_error *err)
+{
+    const size_t len = strlen(text);
+    TRY(check_length(w, r, len, err));
+    if (r->any)
+        return TITAN_OK;
+    if (has_control(text, r->kind == RANGE_LINES))
+        return refuse(w, err, "has a control character", "none is allowed");
+    if (r->set && text[strspn(text, r->set)])
+        return refuse(w, err, "has a strange character", "letters, digits and a few signs are allowed");
+    if (r->kind != RANGE_PATH && !r->set && utf8_check(text, len) != len)
+        return refuse(w, err, "is no text", "UTF-8 is allowed");
+    return TITAN_OK;
+}
+
+static titan_status check_message(const struct where *w, const ProtobufCMessage *m, struct titan_error *err);
+
+static titan_status check_value(const struct where *w, const ProtobufCFieldDescriptor *f, const struct range *r,
+                                const void *at, struct titan_error *err)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_SINT32:
+    case PROTOBUF_C_TYPE_SFIXED32:
+    case PROTOBUF_C_TYPE_ENUM:
+        return check_whole(w, r, *(const int32_t *)at, err);
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+        return check_whole(w, r, *(const int64_t *)at, err);
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_FIXED32:
+        return check_unsigned(w, r, *(const uint32_t *)at, err);
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+        return check_unsigned(w, r, *(const uint64_t *)at, err);
+    case PROTOBUF_C_TYPE_FLOAT:
+        return check_real(w, r, (double)*(const float *)at, err);
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return check_real(w, r, *(const double *)at, err);
+    case PROTOBUF_C_TYPE_BOOL:
+        return TITAN_OK;
+    case PROTOBUF_C_TYPE_STRING:
+        return check_text(w, r, *(char *const *)at ? *(char *const *)at : "", err);
+    case PROTOBUF_C_TYPE_BYTES:
+        return check_length(w, r, ((const ProtobufCBinaryData *)at)->len, err);
+    case PROTOBUF_C_TYPE_MESSAGE:
+        if (*(ProtobufCMessage *const *)at)
+            return check_message(w, *(ProtobufCMessage *const *)at, err);
+        return r->lo ? refuse(w, err, "is missing", "it has to be there") : TITAN_OK;
+    }
+    return refuse(w, err, "is of an unknown type", "none is allowed");
+}
+
+static size_t width_of(const ProtobufCFieldDescriptor *f)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_STRING:
+    case PROTOBUF_C_TYPE_MESSAGE:
+        return sizeof(void *);
+    case PROTOBUF_C_TYPE_BYTES:
+        return sizeof(ProtobufCBinaryData);
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return sizeof(uint64_t);
+    default:
+        return sizeof(uint32_t);
+    }
+}
+
+static titan_status check_list(const struct where *w, const ProtobufCFieldDescriptor *f, const struct range *r,
+                               const char *m, struct titan_error *err)
+{
+    const size_t n = *(const size_t *)(m + f->quantifier_offset);
+    const uint64_t least = r->kind == RANGE_MESSAGE ? r->lo : 0;
+    const char *items = *(char *const *)(m + f->offset);
+    char value[40], range[64];
+    if (n < least || n > r->count) {
+        (void)snprintf(value, sizeof(value), "has %zu entries", n);
+        (void)snprintf(range, sizeof(range), "%" PRIu64 " to %u", least, r->count);
+        return refuse(w, err, value, range);
+    }
+    for (size_t i = 0; i < n; i++)
+        TRY(check_value(w, f, r, items + i * width_of(f), err));
+    return TITAN_OK;
+}
+
+static titan_status check_message(const struct where *w, const ProtobufCMessage *m, struct titan_error *err)
+{
+    const ProtobufCMessageDescriptor *d = m->descriptor;
+    const struct table *t = find_table(d);
+    bool choice = false, chosen = false;
+    if (!t || t->n != d->n_fields)
+        return refuse(w, err, "is no message of ours", "none is allowed");
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        const struct where here = {w, f->name};
+        const char *base = (const char *)m;
+        if (f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) {
+            choice = true;
+            if (*(const uint32_t *)(base + f->quantifier_offset) != f->id)
+                continue;
+            chosen = true;
+        }
+        if (f->label == PROTOBUF_C_LABEL_REPEATED)
+            TRY(check_list(&here, f, &t->rows[i], base, err));
+        else
+            TRY(check_value(&here, f, &t->rows[i], base + f->offset, err));
+    }
+    if (choice && !chosen && m->n_unknown_fields == 0)
+        return refuse(w, err, "is empty", "it has to say something");
+    return TITAN_OK;
+}
+
+titan_status range_check(const ProtobufCMessage *m, struct titan_error *err)
+{
+    const struct where whole = {NULL, m->descriptor->short_name};
+    return check_message(&whole, m, err);
+}
+
+void range_fit_text(char *text, size_t size)
+{
+    const size_t room = MIN(size - 1, (size_t)WORDS_MAX);
+    size_t len = strnlen(text, room), at = 0;
+    text[len] = '\0';
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+            text[i] = '?';
+    while ((at += utf8_check(text + at, len - at)) < len)
+        text[at] = '?';
+}

@@ -1,0 +1,456 @@
+/* Every field of every internal message has a range, and what is outside of it is found. */
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "proto/ranges.h"
+#include "titan/internal/agent.pb-c.h"
+#include "titan/internal/worker.pb-c.h"
+
+#define DESCRIPTORS_MAX 128
+
+/* All messages that one of the roots can carry, the roots too. */
+struct found {
+    const ProtobufCMessageDescriptor *of[DESCRIPTORS_MAX];
+    size_t n;
+};
+
+static void find(struct found *f, const ProtobufCMessageDescriptor *d)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (f->of[i] == d)
+            return;
+    assert_true(f->n < DESCRIPTORS_MAX);
+    f->of[f->n++] = d;
+    for (unsigned i = 0; i < d->n_fields; i++)
+        if (d->fields[i].type == PROTOBUF_C_TYPE_MESSAGE)
+            find(f, d->fields[i].descriptor);
+}
+
+static void find_all(struct found *f)
+{
+    f->n = 0;
+    find(f, &titan__internal__agent_message__descriptor);
+    find(f, &titan__internal__coordinator_message__descriptor);
+    find(f, &titan__internal__peer_message__descriptor);
+    find(f, &titan__internal__worker_to_agent__descriptor);
+    find(f, &titan__internal__agent_to_worker__descriptor);
+    find(f, &titan__internal__agent_job_record__descriptor);
+}
+
+static bool kind_fits(const struct range *r, const ProtobufCFieldDescriptor *f)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_INT64:
+        return r->kind == RANGE_SIGNED || r->kind == RANGE_NUMBER;
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_ENUM:
+        return r->kind == RANGE_NUMBER;
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return r->kind == RANGE_REAL;
+    case PROTOBUF_C_TYPE_BOOL:
+        return r->kind == RANGE_FLAG;
+    case PROTOBUF_C_TYPE_STRING:
+        return r->kind == RANGE_TEXT || r->kind == RANGE_PATH || r->kind == RANGE_LINES;
+    case PROTOBUF_C_TYPE_BYTES:
+        return r->kind == RANGE_BYTES;
+    case PROTOBUF_C_TYPE_MESSAGE:
+        return r->kind == RANGE_MESSAGE;
+    default:
+        return false;
+    }
+}
+
+/* A field that was added to a .proto file needs a row in proto/ranges.c, at its place in the order of numbers. */
+static void test_every_field_has_a_row(void **state)
+{
+    struct found f;
+    (void)state;
+    find_all(&f);
+    for (size_t m = 0; m < f.n; m++) {
+        const ProtobufCMessageDescriptor *d = f.of[m];
+        size_t n = 0;
+        const struct range *rows = range_rows(d, &n);
+        if (!rows)
+            fail_msg("%s has no table in proto/ranges.c", d->name);
+        for (unsigned i = 0; i < d->n_fields; i++) {
+            const ProtobufCFieldDescriptor *field = &d->fields[i];
+            if (i >= n || strcmp(rows[i].field, field->name) != 0)
+                fail_msg("%s.%s has no row at its place in proto/ranges.c (there: %s)", d->name, field->name,
+                         i < n ? rows[i].field : "nothing");
+            if (!kind_fits(&rows[i], field))
+                fail_msg("%s.%s: its row is of another kind", d->name, field->name);
+            if ((field->label == PROTOBUF_C_LABEL_REPEATED) != (rows[i].count > 0))
+                fail_msg("%s.%s: a row has a count exactly when its field is repeated", d->name, field->name);
+        }
+        if (n != d->n_fields)
+            fail_msg("%s has %u fields and %zu rows", d->name, d->n_fields, n);
+    }
+}
+
+/* --- a message with every field at an edge --- */
+
+static void **owned; /* freed at the end of a test */
+static size_t n_owned;
+
+static void *own(size_t bytes)
+{
+    owned = realloc(owned, (n_owned + 1) * sizeof(*owned));
+    assert_non_null(owned);
+    owned[n_owned] = calloc(1, bytes + 1);
+    assert_non_null(owned[n_owned]);
+    return owned[n_owned++];
+}
+
+static int free_owned(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < n_owned; i++)
+        free(owned[i]);
+    free(owned);
+    owned = NULL;
+    n_owned = 0;
+    return 0;
+}
+
+static ProtobufCMessage *new_message(const ProtobufCMessageDescriptor *d);
+
+static char *text_of(size_t len)
+{
+    return memset(own(len), 'a', len);
+}
+
+/* The least that is allowed. */
+static void set_least(const ProtobufCFieldDescriptor *f, const struct range *r, void *at)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_ENUM:
+        *(int32_t *)at = r->kind == RANGE_SIGNED ? (int32_t)r->from : (int32_t)r->lo;
+        break;
+    case PROTOBUF_C_TYPE_INT64:
+        *(int64_t *)at = r->from;
+        break;
+    case PROTOBUF_C_TYPE_UINT32:
+        *(uint32_t *)at = (uint32_t)r->lo;
+        break;
+    case PROTOBUF_C_TYPE_UINT64:
+        *(uint64_t *)at = r->lo;
+        break;
+    case PROTOBUF_C_TYPE_DOUBLE:
+        *(double *)at = r->least;
+        break;
+    case PROTOBUF_C_TYPE_STRING:
+        *(char **)at = text_of(r->lo);
+        break;
+    case PROTOBUF_C_TYPE_BYTES:
+        ((ProtobufCBinaryData *)at)->len = r->lo;
+        ((ProtobufCBinaryData *)at)->data = r->lo ? own(r->lo) : NULL;
+        break;
+    case PROTOBUF_C_TYPE_MESSAGE:
+        *(ProtobufCMessage **)at = r->lo ? new_message(f->descriptor) : NULL;
+        break;
+    default:
+        break;
+    }
+}
+
+static void choose(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f)
+{
+    *(uint32_t *)((char *)m + f->quantifier_offset) = f->id;
+    memset((char *)m + f->offset, 0, sizeof(void *));
+    if (f->type == PROTOBUF_C_TYPE_MESSAGE)
+        *(ProtobufCMessage **)((char *)m + f->offset) = new_message(f->descriptor);
+}
+
+/* A oneof has its first member. */
+static ProtobufCMessage *new_message(const ProtobufCMessageDescriptor *d)
+{
+    size_t n = 0;
+    const struct range *rows = range_rows(d, &n);
+    ProtobufCMessage *m = own(d->sizeof_message);
+    bool chosen = false;
+    protobuf_c_message_init(d, m);
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        if (f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) {
+            if (!chosen)
+                choose(m, f);
+            chosen = true;
+        } else if (f->label == PROTOBUF_C_LABEL_REPEATED && rows[i].kind == RANGE_MESSAGE && rows[i].lo) {
+            ProtobufCMessage **list = own(sizeof(ProtobufCMessage *));
+            list[0] = new_message(f->descriptor);
+            *(size_t *)((char *)m + f->quantifier_offset) = 1;
+            *(ProtobufCMessage ***)((char *)m + f->offset) = list;
+        } else if (f->label != PROTOBUF_C_LABEL_REPEATED) {
+            set_least(f, &rows[i], (char *)m + f->offset);
+        }
+    }
+    return m;
+}
+
+static void must_pass(const ProtobufCMessage *m)
+{
+    struct titan_error err = {0};
+    if (range_check(m, &err) != TITAN_OK)
+        fail_msg("%s is refused: %s", m->descriptor->name, err.msg);
+}
+
+static void must_fail(const ProtobufCMessage *m, const char *field)
+{
+    struct titan_error err = {0};
+    if (range_check(m, &err) != TITAN_EINVAL)
+        fail_msg("%s: a %s outside of its range passes", m->descriptor->name, field);
+    if (!strstr(err.msg, field))
+        fail_msg("%s.%s is refused without its name: %s", m->descriptor->name, field, err.msg);
+}
+
+/* One value below, one above, and for a real what is no number. Returns with the least value again. */
+static void try_number(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, const struct range *r, void *at)
+{
+    const uint64_t top32 = f->type == PROTOBUF_C_TYPE_UINT32 ? UINT32_MAX : INT32_MAX;
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_ENUM:
+        *(uint32_t *)at = (uint32_t)r->hi;
+        must_pass(m);
+        if (r->hi < top32) {
+            *(uint32_t *)at = (uint32_t)r->hi + 1;
+            must_fail(m, f->name);
+            *(uint32_t *)at = (uint32_t)top32;
+            must_fail(m, f->name);
+        }
+        if (r->lo) {
+            *(uint32_t *)at = (uint32_t)r->lo - 1;
+            must_fail(m, f->name);
+        }
+        if (f->type == PROTOBUF_C_TYPE_ENUM) {
+            *(int32_t *)at = -1;
+            must_fail(m, f->name);
+        }
+        break;
+    case PROTOBUF_C_TYPE_UINT64:
+        *(uint64_t *)at = r->hi;
+        must_pass(m);
+        if (r->hi < UINT64_MAX) {
+            *(uint64_t *)at = r->hi + 1;
+            must_fail(m, f->name);
+            *(uint64_t *)at = UINT64_MAX;
+            must_fail(m, f->name);
+        }
+        if (r->lo) {
+            *(uint64_t *)at = r->lo - 1;
+            must_fail(m, f->name);
+        }
+        break;
+    case PROTOBUF_C_TYPE_INT32:
+        *(int32_t *)at = (int32_t)r->until;
+        must_pass(m);
+        if (r->until < INT32_MAX) {
+            *(int32_t *)at = INT32_MAX;
+            must_fail(m, f->name);
+        }
+        if (r->from > INT32_MIN) {
+            *(int32_t *)at = (int32_t)r->from - 1;
+            must_fail(m, f->name);
+        }
+        break;
+    case PROTOBUF_C_TYPE_INT64:
+        *(int64_t *)at = r->until + 1;
+        must_fail(m, f->name);
+        *(int64_t *)at = r->from - 1;
+        must_fail(m, f->name);
+        break;
+    case PROTOBUF_C_TYPE_DOUBLE:
+        *(double *)at = NAN;
+        if (r->any) {
+            must_pass(m);
+        } else {
+            must_fail(m, f->name);
+            *(double *)at = INFINITY;
+            must_fail(m, f->name);
+            *(double *)at = r->least - 1;
+            must_fail(m, f->name);
+            *(double *)at = r->most * 2;
+            must_fail(m, f->name);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+static void try_text(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, const struct range *r, void *at)
+{
+    static const char *const controls[] = {"\x1b[2J", "a\x7f", "a\x01"};
+    char *least = *(char **)at;
+    *(char **)at = text_of(r->hi);
+    must_pass(m);
+    *(char **)at = text_of(r->hi + 1);
+    must_fail(m, f->name);
+    for (size_t i = 0; i < ARRAY_SIZE(controls) && !r->any; i++) {
+        *(char **)at = (char *)(uintptr_t)controls[i];
+        must_fail(m, f->name);
+    }
+    if (r->kind == RANGE_TEXT && !r->any) {
+        *(char **)at = (char *)(uintptr_t) "a\xff";
+        must_fail(m, f->name);
+    }
+    if (r->set) {
+        *(char **)at = (char *)(uintptr_t) "a/../b";
+        must_fail(m, f->name);
+    }
+    if (r->lo) {
+        *(char **)at = (char *)(uintptr_t) "";
+        must_fail(m, f->name);
+    }
+    *(char **)at = least;
+}
+
+static void try_bytes(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, const struct range *r, void *at)
+{
+    ProtobufCBinaryData *b = at;
+    const size_t least = b->len; /* the bytes themselves are not looked at */
+    b->len = r->hi + 1;
+    must_fail(m, f->name);
+    if (r->lo) {
+        b->len = r->lo - 1;
+        must_fail(m, f->name);
+    }
+    b->len = least;
+}
+
+/* A list with one entry too many, and one whose last entry is outside of its range. */
+static void try_list(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, const struct range *r)
+{
+    size_t *n = (size_t *)((char *)m + f->quantifier_offset), before = *n;
+    void **list = (void **)((char *)m + f->offset), *kept = *list;
+    *list = own(((size_t)r->count + 1) * sizeof(ProtobufCBinaryData));
+    *n = (size_t)r->count + 1;
+    must_fail(m, f->name);
+    *n = 2;
+    if (f->type == PROTOBUF_C_TYPE_UINT64) {
+        ((uint64_t *)*list)[0] = r->hi;
+        ((uint64_t *)*list)[1] = r->hi + 1;
+        must_fail(m, f->name);
+    } else if (f->type == PROTOBUF_C_TYPE_UINT32) {
+        ((uint32_t *)*list)[0] = (uint32_t)r->hi;
+        ((uint32_t *)*list)[1] = (uint32_t)r->hi + 1;
+        must_fail(m, f->name);
+    } else if (f->type == PROTOBUF_C_TYPE_STRING) {
+        ((char **)*list)[0] = (char *)(uintptr_t) "a";
+        ((char **)*list)[1] = (char *)(uintptr_t) "a\n";
+        must_fail(m, f->name);
+    } else if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
+        ((ProtobufCMessage **)*list)[0] = ((ProtobufCMessage **)*list)[1] = new_message(f->descriptor);
+        must_pass(m);
+    }
+    if (r->kind == RANGE_MESSAGE && r->lo) {
+        *n = 0;
+        *list = NULL;
+        must_fail(m, f->name);
+    }
+    *n = before;
+    *list = kept;
+}
+
+static void test_outside_is_found(void **state)
+{
+    struct found f;
+    size_t fields = 0;
+    (void)state;
+    find_all(&f);
+    for (size_t k = 0; k < f.n; k++) {
+        const ProtobufCMessageDescriptor *d = f.of[k];
+        size_t n = 0;
+        const struct range *rows = range_rows(d, &n);
+        ProtobufCMessage *m = new_message(d);
+        must_pass(m);
+        for (unsigned i = 0; i < n; i++, fields++) {
+            const ProtobufCFieldDescriptor *field = &d->fields[i];
+            void *at = (char *)m + field->offset;
+            if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) {
+                choose(m, field);
+                must_pass(m);
+            } else if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+                try_list(m, field, &rows[i]);
+            } else if (field->type == PROTOBUF_C_TYPE_STRING) {
+                try_text(m, field, &rows[i], at);
+            } else if (field->type == PROTOBUF_C_TYPE_BYTES) {
+                try_bytes(m, field, &rows[i], at);
+            } else if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+                ProtobufCMessage *kept = *(ProtobufCMessage **)at;
+                *(ProtobufCMessage **)at = NULL;
+                if (rows[i].lo)
+                    must_fail(m, field->name);
+                else
+                    must_pass(m);
+                *(ProtobufCMessage **)at = kept;
+            } else {
+                try_number(m, field, &rows[i], at);
+                set_least(field, &rows[i], at);
+            }
+            must_pass(m);
+        }
+    }
+    assert_true(fields > 200);
+}
+
+static void test_says_where(void **state)
+{
+    Titan__Internal__AgentMessage m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    Titan__Internal__FormEpoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    struct titan_error err = {0};
+    (void)state;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
+    m.delegated = &d;
+    d.epoch = &f;
+    f.job_id = 1;
+    f.epoch = UINT64_MAX;
+    assert_int_equal(range_check(&m.base, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "AgentMessage.delegated.epoch.epoch = 18446744073709551615: 1 to 4611686018427387903");
+}
+
+/* One of a newer version is not a fault; one that says nothing is. */
+static void test_unknown_kind(void **state)
+{
+    static const uint8_t newer[] = {0xfa, 0x3e, 0x00}; /* field 1007, empty */
+    Titan__Internal__AgentMessage empty = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    Titan__Internal__AgentMessage *m = titan__internal__agent_message__unpack(NULL, sizeof(newer), newer);
+    (void)state;
+    assert_non_null(m);
+    assert_int_equal(range_check(&m->base, NULL), TITAN_OK);
+    titan__internal__agent_message__free_unpacked(m, NULL);
+    assert_int_equal(range_check(&empty.base, NULL), TITAN_EINVAL);
+}
+
+static void test_fit_text(void **state)
+{
+    char words[] = "disk\nis \x1b[1mfull\xff\xc3\xa9", cut[] = "ab\xc3\xa9";
+    (void)state;
+    range_fit_text(words, sizeof(words));
+    assert_string_equal(words, "disk?is ?[1mfull?\xc3\xa9");
+    range_fit_text(cut, 4); /* in the middle of a character */
+    assert_string_equal(cut, "ab?");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_field_has_a_row),
+        cmocka_unit_test_teardown(test_outside_is_found, free_owned),
+        cmocka_unit_test(test_says_where),
+        cmocka_unit_test(test_unknown_kind),
+        cmocka_unit_test(test_fit_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
