@@ -40,6 +40,14 @@
     X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
     X(TOLD_ALONE, "a worker tells of a step when it has the sum, whoever else has")                                    \
+    X(RANGES_UNCHECKED, "coordinator takes a field for what it can never be")                                          \
+    X(TERM_UNBOUNDED, "a term no coordinator can have come to fences this one")                                        \
+    X(IDENTITY_THEFT, "another identity takes over the name of a node that is there")                                  \
+    X(EPOCH_UNBOUNDED, "the number of an epoch is believed whatever it is")                                            \
+    X(PART_UNCHECKED, "an agent is believed about the epochs of a job it has no part in")                              \
+    X(PATH_UNCHECKED, "a checkpoint outside of the job's folder is taken for its own")                                 \
+    X(STEP_UNBOUNDED, "a step that nobody can have made is believed")                                                  \
+    X(FINISHED_EARLY, "a worker that has not made all steps counts as finished")                                       \
     X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")
 
 enum mutant {

@@ -221,6 +221,7 @@ static const struct range peer_message[] = {
     PART(state),
     PART(beat),
     PART(beat_answer),
+    EPOCH_OR_NONE(number),
 };
 static const struct range peer_beat[] = {RANDOM(incarnation), COUNT(number), FLAG(hears)};
 static const struct range peer_state[] = {
@@ -254,7 +255,7 @@ static const struct range refused[] = {
 static const struct range worker_ready[] = {SUBJECT, ADDRESS(address), STEP(last_step)};
 static const struct range state_ready[] = {
     SUBJECT,
-    EPOCH(epoch),
+    EPOCH_OR_NONE(epoch),
     NUMBER(rung, 0, TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY),
     STEP(step),
     COUNT(bytes_moved),
@@ -279,7 +280,7 @@ static const struct range straggles[] = {
 };
 static const struct range progress[] = {
     SUBJECT,
-    EPOCH(epoch),
+    EPOCH_OR_NONE(epoch),
     STEP(step),
     REAL_ANY(loss), /* of a run that diverges it is NaN */
     REAL_ANY(grad_norm),
@@ -299,10 +300,10 @@ static const struct range worker_exited[] = {
     STEP(last_step), NUMBER(cause, 0, 63), /* one of a newer agent counts as a crash */
 };
 static const struct range checkpoint[] = {
-    SUBJECT, EPOCH(epoch), STEP(step), PATH(path), COUNT(bytes), NUMBER(world_size, 0, JOB_WORKERS_MAX),
+    SUBJECT, EPOCH_OR_NONE(epoch), STEP(step), PATH(path), COUNT(bytes), NUMBER(world_size, 0, JOB_WORKERS_MAX),
 };
 static const struct range committed[] = {JOB(job_id), STEP(step), PATHS(expired_paths)};
-static const struct range finished[] = {SUBJECT, EPOCH(epoch), STEP(step)};
+static const struct range finished[] = {SUBJECT, EPOCH_OR_NONE(epoch), STEP(step)};
 
 /* --- workers and their agent --- */
 static const struct range worker_to_agent[] = {

@@ -73,6 +73,7 @@ static void free_job(struct jobrec *j)
     free(j->seats);
     free(j->holders);
     free(j->epoch_checkpoint);
+    free(j->folder);
     quorum_free(j);
     free(j->stop_why);
     free(j->said);
@@ -96,10 +97,13 @@ void core_free(struct core *c)
         free(n->device);
         free(n->address);
         free(n->version);
+        free(n->identity);
         free((char *)(uintptr_t)n->policy.reason);
         free((char *)(uintptr_t)n->policy.quarantine_reason);
         free(n);
     }
+    while (c->greetings)
+        free(fence_take_identity(c, c->greetings->session));
     queue_free(c);
     free(c->jobs_dir);
     free(c->fenced_by);
@@ -156,6 +160,7 @@ struct noderec *core_add_node(struct core *c, const char *name)
     n->device = core_strdup("");
     n->address = core_strdup("");
     n->version = core_strdup("");
+    n->identity = core_strdup("");
     n->policy.reason = core_strdup("");
     n->policy.quarantine_reason = core_strdup("");
     n->drain_at = INT64_MAX;
@@ -412,9 +417,11 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
     core_begin(c, now, out);
     struct noderec *n = core_find_session(c, session);
     bool drop = false;
-    titan_status status = fence_message(c, n, m, &drop, err);
+    titan_status status = fence_range(c, n, m, err);
+    if (status == TITAN_OK && n && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
+        status = fence_message(c, n->name, m, &drop, err);
     if (status == TITAN_OK && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
-        status = node_hello(c, session, m->hello, err);
+        status = node_hello(c, session, m, err);
     } else if (status == TITAN_OK && !n) {
         c->counters.unknown_node++;
         status = titan_fail(err, TITAN_ECONFLICT, "the session has said no hello, or its node was given up");

@@ -136,9 +136,18 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
  * error means that the session is of no use and is to be ended with it. */
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
                         struct batch *out, struct titan_error *err) TITAN_MUST_USE;
+/* Before the session's first message: who has opened it, as the transport has proved it. Another identity cannot take
+ * over the name of a node that is there. Not said or "", it is not known, and anybody's. */
+void core_session_opened(struct core *c, uint64_t session, const char *identity);
 void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out);
+/* Where the job keeps its checkpoints, by its recipe: others are not taken for its own once this has been said. */
+bool core_wants_folder(const struct core *c, uint64_t job_id);
+void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
 /* A beat that came as a datagram. Returns whether it is to be answered, with its number. No deadline comes sooner. */
 bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now);
+/* The store contradicts what was decided about this job: it ends here without another change, and its workers are
+ * stopped. The caller ends it in the store (state/quarantine.h). */
+void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out);
 /* Due at core_deadline() and at least every beat_ms. */
 void core_tick(struct core *c, struct core_time now, struct batch *out);
 /* mono_ms of the next tick that can change something; INT64_MAX = none. */
@@ -174,12 +183,16 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(name_taken, "hellos refused: in the name of a node that is alive")                                               \
     X(unknown_worker, "reports refused: about a worker that node does not have")                                       \
     X(unknown_rank, "reports refused: about an epoch the worker has no place in")                                      \
+    X(out_of_range, "messages refused: a field is not what it can ever be")                                            \
+    X(implausible, "reports refused: of an epoch, step, term or path that cannot be")                                  \
+    X(quarantined, "jobs ended because the job store contradicted what was decided about them")                        \
     X(duplicate, "reports that had been taken before")                                                                 \
     X(epoch_refused, "epochs that an agent did not take from us")                                                      \
     X(agents_old_term, "orders refused by agents, since they started: of an older coordinator")                        \
     X(agents_old_epoch, "orders refused by agents, since they started: about an epoch that is over")                   \
     X(agents_other_epoch, "orders refused by agents, since they started: a second communicator for an epoch")          \
-    X(agents_imposter, "messages refused by agents, since they started: in the name of another worker or node")
+    X(agents_imposter, "messages refused by agents, since they started: in the name of another worker or node")        \
+    X(agents_out_of_range, "messages refused by agents, since they started: a field is not what it can ever be")
 struct core_counters {
 #define CORE_COUNTER(name, text) uint64_t name;
     CORE_COUNTERS(CORE_COUNTER)

@@ -153,7 +153,7 @@ static uint64_t step_of(const char *path)
 static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
 {
     const uint64_t step = path ? step_of(path) : 0;
-    if (step <= (j->n_ckpts ? j->ckpts[0].step : 0))
+    if (step <= (j->n_ckpts ? j->ckpts[0].step : 0) || !worker_step_exists(j, step) || !fence_path(j, step, path))
         return;
     Titan__Internal__CheckpointWritten m = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
     m.job_id = j->id;
@@ -164,7 +164,7 @@ static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
     job_checkpoint(c, j, &m);
 }
 
-static void take_job(struct core *c, struct jobrec *j, const Titan__Internal__EpochsKnown *k)
+static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const Titan__Internal__EpochsKnown *k)
 {
     const bool over = j->state == JOB_CANCELLING || j->finishing || j->requeueing;
     if (job_final(j))
@@ -173,7 +173,7 @@ static void take_job(struct core *c, struct jobrec *j, const Titan__Internal__Ep
         const Titan__Internal__FormEpoch *f = k->epochs[i];
         if (f->epoch <= j->status.epoch)
             continue;
-        if (!over && sound(c, j, f)) {
+        if (!over && sound(c, j, f) && fence_in_epoch(j, n, f) && worker_step_exists(j, f->resume_step)) {
             take_epoch(c, j, f);
             take_checkpoint(c, j, f->checkpoint_path);
         } else {
@@ -209,7 +209,7 @@ void behind_hello(struct core *c, struct noderec *n, const Titan__Internal__Agen
     for (size_t i = 0; i < m->n_known && c->options.restored_term; i++) {
         struct jobrec *j = core_find_job(c, m->known[i]->job_id);
         if (j)
-            take_job(c, j, m->known[i]);
+            take_job(c, j, n, m->known[i]);
         else
             say_orphans(c, n, m, m->known[i]->job_id);
     }

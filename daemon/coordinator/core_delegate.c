@@ -1,6 +1,7 @@
 /* Epochs that agents have formed while we were away: they are stored as they are, and we go on from there. */
 #include "daemon/coordinator/core_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,7 @@ static void take_source(struct jobrec *j, const Titan__Internal__FormEpoch *f)
     j->source = f->source;
     j->source_epoch = f->source_epoch;
     j->resume_step = f->resume_step;
+    j->formed_mono = 0;
     core_set_string(&j->epoch_checkpoint, f->checkpoint_path);
     memcpy(j->comm_id, f->comm_id.data, sizeof(j->comm_id));
 }
@@ -78,12 +80,17 @@ void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__Form
 }
 
 /* Returns its job when it is in that epoch now. */
-static struct jobrec *take_report(struct core *c, const Titan__Internal__EpochDelegated *d)
+static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
 {
     const Titan__Internal__FormEpoch *f = d->epoch;
     struct jobrec *j = f ? core_find_job(c, f->job_id) : NULL;
     if (!j || job_final(j))
         return NULL;
+    if (!fence_epoch(c, j, f->epoch) || !fence_in_epoch(j, n, f) || !worker_step_exists(j, f->resume_step) ||
+        (*f->checkpoint_path && !fence_path(j, UINT64_MAX, f->checkpoint_path))) {
+        fence_implausible(c, n, j->id, batch_printf(c->out, "it cannot have been told of epoch %" PRIu64, f->epoch));
+        return NULL;
+    }
     if (j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing) {
         if (f->epoch > j->status.epoch && sound(j, f)) /* of no use, but its number is taken */
             j->refused_epoch = MAX(j->refused_epoch, f->epoch);
@@ -109,9 +116,9 @@ static struct jobrec *take_report(struct core *c, const Titan__Internal__EpochDe
 
 /* Its workers there have been told of it, and what they said of earlier ones, which may come behind this, is of the
  * past. */
-void delegate_report(struct core *c, const struct noderec *n, const Titan__Internal__EpochDelegated *d)
+void delegate_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
 {
-    struct jobrec *j = take_report(c, d);
+    struct jobrec *j = take_report(c, n, d);
     for (uint32_t i = 0; j && i < j->n_seats + j->n_leavers; i++) {
         struct workrec *w = j->seats[i].worker;
         if (!w || w->node != n || w->epoch >= j->status.epoch)
@@ -122,7 +129,7 @@ void delegate_report(struct core *c, const struct noderec *n, const Titan__Inter
 }
 
 /* In the order of their numbers. */
-void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m)
+void delegate_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
 {
     uint64_t done = 0;
     for (size_t round = 0; round < m->n_delegated; round++) {
@@ -137,11 +144,11 @@ void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m)
         done = next->epoch->epoch;
         for (size_t i = 0; i < m->n_delegated; i++)
             if (m->delegated[i]->epoch && m->delegated[i]->epoch->epoch == done)
-                (void)take_report(c, m->delegated[i]);
+                (void)take_report(c, n, m->delegated[i]);
     }
 }
 
-void delegate_refused(struct core *c, const struct noderec *n, const Titan__Internal__EpochRefused *m)
+void delegate_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m)
 {
     struct jobrec *j = core_find_job(c, m->job_id);
     c->counters.epoch_refused++;
@@ -149,6 +156,10 @@ void delegate_refused(struct core *c, const struct noderec *n, const Titan__Inte
         return;
     if (m->seen_epoch <= j->refused_epoch)
         return;
+    if (!fence_epoch(c, j, m->seen_epoch) || !fence_has_part(j, n)) {
+        fence_implausible(c, n, j->id, batch_printf(c->out, "it cannot have seen epoch %" PRIu64, m->seen_epoch));
+        return;
+    }
     j->refused_epoch = m->seen_epoch;
     say_event(
         c, j,

@@ -133,6 +133,11 @@ static int64_t form_limit(const struct core *c, const struct jobrec *j)
 
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
 {
+    const uint64_t number = quorum_number(c, j);
+    if (!number) {
+        job_fail(c, j, "the numbers of its epochs are used up");
+        return;
+    }
     if (j->epoch_state == EPOCH_RUNNING)
         say_epoch_move(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
@@ -142,7 +147,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     }
     _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_leavers = source_leavers(j, members, n, leavers);
-    j->status.epoch = quorum_number(c, j);
+    j->status.epoch = number;
     set_seats(j, members, n, leavers, n_leavers);
     quorum_formed(j);
     struct rng_key key = rng_key(c->options.seed, "communicator");
@@ -157,7 +162,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     say_job_waits(c, j, 0);
     j->epoch_state = EPOCH_FORMING;
     j->epoch_deadline = c->now.mono_ms + form_limit(c, j);
-    j->recovery.formed = c->now.mono_ms;
+    j->recovery.formed = j->formed_mono = c->now.mono_ms;
     j->recovery.ready = j->recovery.stepped = 0;
     say_epoch_add(c, j);
     say_job_update(c, j);

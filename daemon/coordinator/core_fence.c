@@ -4,8 +4,11 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "daemon/epochs.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SAID_ONCE_MS 60000 /* the same refusal of one node is told again after this */
@@ -61,13 +64,42 @@ static uint64_t seen_term(const Titan__Internal__AgentMessage *m)
     return seen;
 }
 
-titan_status fence_message(struct core *c, const struct noderec *n, const Titan__Internal__AgentMessage *m,
-                           bool *ret_drop, struct titan_error *err)
+static bool said_lately(const struct core *c, struct noderec *n)
+{
+    if (n->said_mono && c->now.mono_ms - n->said_mono < SAID_ONCE_MS)
+        return true;
+    n->said_mono = c->now.mono_ms;
+    return false;
+}
+
+titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
+                         struct titan_error *err)
+{
+    struct titan_error why = {0};
+    if (MUTANT(RANGES_UNCHECKED) || range_check(&m->base, &why) == TITAN_OK)
+        return TITAN_OK;
+    c->counters.out_of_range++;
+    if (n && !said_lately(c, n)) {
+        struct say say = {
+            .type = "report.refused", .message = batch_printf(c->out, "node %s: %s", n->name, why.msg), .node = n};
+        say_event(c, NULL, say);
+    }
+    return titan_fail(err, TITAN_EINVAL, "node %s: %s", n ? n->name : "(without a hello)", why.msg);
+}
+
+titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
+                           struct titan_error *err)
 {
     const bool hello = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    const uint64_t seen = seen_term(m);
     *ret_drop = false;
-    if (seen_term(m) > c->options.term && !MUTANT(COORD_UNFENCED))
-        return fence(c, seen_term(m), hello ? m->hello->node : n ? n->name : "(unknown)", err);
+    if (seen > c->options.term && seen - c->options.term > FENCE_TERMS_AHEAD && !MUTANT(TERM_UNBOUNDED)) {
+        c->counters.implausible++;
+        return titan_fail(err, TITAN_EINVAL, "node %s tells of term %" PRIu64 ", which no coordinator can have come to",
+                          node, seen);
+    }
+    if (seen > c->options.term && !MUTANT(COORD_UNFENCED))
+        return fence(c, seen, node, err);
     /* A hello says what was seen before; all else is said to one coordinator, and only to that. */
     if (!hello && m->term && m->term < c->options.term) {
         c->counters.old_term++;
@@ -77,9 +109,10 @@ titan_status fence_message(struct core *c, const struct noderec *n, const Titan_
 }
 
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
-                        struct titan_error *err)
+                        const char *identity, struct titan_error *err)
 {
     bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
+    other |= *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
     /* Also while one from before our start is waited for: who comes first is not yet who it was. */
     bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
     /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
@@ -100,9 +133,8 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 void fence_stranger(struct core *c, struct noderec *n, const struct subject *about)
 {
     c->counters.unknown_worker++;
-    if (n->said_mono && c->now.mono_ms - n->said_mono < SAID_ONCE_MS)
+    if (said_lately(c, n))
         return;
-    n->said_mono = c->now.mono_ms;
     say_event(
         c, NULL,
         (struct say){.type = "report.refused",
@@ -126,6 +158,99 @@ void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentB
     add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
     add_told(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
     add_told(&c->counters.agents_imposter, &n->refusals.imposters, m->imposters);
+    add_told(&c->counters.agents_out_of_range, &n->refusals.out_of_range, m->out_of_range);
+}
+
+/* --- what can be ----------------------------------------------------------------------------------------------- */
+
+void core_session_opened(struct core *c, uint64_t session, const char *identity)
+{
+    struct greeting *g = core_alloc(sizeof(*g));
+    g->session = session;
+    g->identity = core_strdup(identity);
+    g->next = c->greetings;
+    c->greetings = g;
+}
+
+char *fence_take_identity(struct core *c, uint64_t session)
+{
+    struct greeting **at = &c->greetings, *g;
+    while (*at && (*at)->session != session)
+        at = &(*at)->next;
+    if (!(g = *at))
+        return core_strdup("");
+    char *identity = g->identity;
+    *at = g->next;
+    free(g);
+    return identity;
+}
+
+bool fence_epoch(const struct core *c, const struct jobrec *j, uint64_t epoch)
+{
+    uint64_t known = MAX(j->status.epoch, behind_first_epoch(c));
+    return epoch <= known || epoch - known <= EPOCH_STEP_MAX || MUTANT(EPOCH_UNBOUNDED);
+}
+
+void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words)
+{
+    c->counters.implausible++;
+    if (said_lately(c, n))
+        return;
+    say_event(c, NULL,
+              (struct say){.type = "report.refused",
+                           .message = batch_printf(c->out, "node %s about job %" PRIu64 ": %s", n->name, job_id, words),
+                           .node = n,
+                           .detail = batch_printf(c->out, "{\"job\":%" PRIu64 "}", job_id)});
+}
+
+bool fence_has_part(const struct jobrec *j, const struct noderec *n)
+{
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->node == n)
+            return true;
+    return quorum_any_on(j, n) || MUTANT(PART_UNCHECKED);
+}
+
+static bool lists(const struct jobrec *j, const struct noderec *n, Titan__Internal__Member **list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct workrec *w = job_worker(j, list[i]->worker_id);
+        const struct noderec *where = w ? w->node : quorum_node(j, list[i]->worker_id);
+        if (where ? where == n : strcmp(list[i]->node, n->name) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool fence_in_epoch(const struct jobrec *j, const struct noderec *n, const Titan__Internal__FormEpoch *f)
+{
+    return lists(j, n, f->members, f->n_members) || lists(j, n, f->leavers, f->n_leavers) || MUTANT(PART_UNCHECKED);
+}
+
+bool core_wants_folder(const struct core *c, uint64_t job_id)
+{
+    const struct jobrec *j = core_find_job(c, job_id);
+    return j && !j->folder;
+}
+
+void core_set_folder(struct core *c, uint64_t job_id, const char *folder)
+{
+    struct jobrec *j = core_find_job(c, job_id);
+    if (j)
+        core_set_string(&j->folder, folder);
+}
+
+bool fence_path(const struct jobrec *j, uint64_t step, const char *path)
+{
+    size_t len = j->folder ? strlen(j->folder) : 0;
+    uint64_t named = 0;
+    int end = 0;
+    if (!j->folder || MUTANT(PATH_UNCHECKED))
+        return true;
+    while (len > 1 && j->folder[len - 1] == '/')
+        len--;
+    return strncmp(path, j->folder, len) == 0 && sscanf(path + len, "/step-%20" SCNu64 "%n", &named, &end) == 1 &&
+           end > 0 && !path[len + (size_t)end] && (step == UINT64_MAX || named == step);
 }
 
 const struct core_counters *core_counters(const struct core *c)

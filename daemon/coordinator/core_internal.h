@@ -7,6 +7,7 @@
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 
 #include "daemon/coordinator/core.h"
+#include "proto/ranges.h"
 #include "titan/internal/worker.pb-c.h"
 
 struct jobrec;
@@ -25,6 +26,7 @@ struct probe {
 struct noderec {
     struct noderec *next, *hash_next;
     char *name, *device, *address, *version;
+    char *identity; /* of who said its last hello; "" = not known */
     enum node_state state;
     uint64_t session; /* 0 = not connected */
     uint32_t slots, used;
@@ -49,7 +51,7 @@ struct noderec {
     uint32_t flaps;
     int64_t said_mono; /* a refusal was told of */
     struct node_refusals {
-        uint64_t old_terms, old_epochs, other_epochs, imposters;
+        uint64_t old_terms, old_epochs, other_epochs, imposters, out_of_range;
     } refusals;     /* of its agent, as that has told of them */
     uint64_t round; /* in which it was told something, see tell_seats */
     uint32_t mine;  /* workers of the job that is being placed */
@@ -148,6 +150,7 @@ struct jobrec {
     uint32_t n_seats, n_leavers;
     uint32_t source;
     uint64_t source_epoch, resume_step;
+    int64_t formed_mono; /* when we have formed it; 0 = we have not, or before our start */
     char *epoch_checkpoint;
     unsigned char comm_id[16];
     uint64_t *holders;
@@ -164,6 +167,7 @@ struct jobrec {
     bool broken;  /* a member left the epoch by itself, or it did not form in time */
     bool charged; /* the end of the current epoch has cost at least one restart */
 
+    char *folder;          /* of its checkpoints, see core_set_folder; NULL = not known */
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
 
@@ -213,6 +217,11 @@ struct core {
     struct jobrec *active, *active_last;
     size_t pending;
     struct noderec *sessions[CORE_BUCKETS];
+    struct greeting { /* sessions of a known identity that have not said hello */
+        struct greeting *next;
+        uint64_t session;
+        char *identity;
+    } * greetings;
     uint64_t next_worker_id, last_probe;
     uint64_t fenced_term; /* that a node has obeyed, above ours; 0 = we are not fenced */
     char *fenced_by;
@@ -251,7 +260,7 @@ void core_begin(struct core *c, struct core_time now, struct batch *out);
 void core_finish(struct core *c);
 
 /* --- core_node.c --- */
-titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m,
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Jobs with workers there may have something to do. */
 void node_look_again(struct core *c, const struct noderec *n);
@@ -308,12 +317,29 @@ struct subject {
     uint64_t job_id, worker_id;
 };
 /* --- core_fence.c --- */
-/* Fences the core when the message is of a higher term; *ret_drop: it is of a lower one. n may be NULL. */
-titan_status fence_message(struct core *c, const struct noderec *n, const Titan__Internal__AgentMessage *m,
-                           bool *ret_drop, struct titan_error *err) TITAN_MUST_USE;
+#define FENCE_TERMS_AHEAD (UINT64_C(1) << 32) /* a coordinator's term is no further above ours */
+/* Is every field what it can be? n may be NULL. */
+titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
+                         struct titan_error *err) TITAN_MUST_USE;
+/* Fences the core when a node whose hello is accepted, or is about to be, tells of a higher term; *ret_drop: the
+ * message is of a lower one. */
+titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
+                           struct titan_error *err) TITAN_MUST_USE;
 /* Is the name its own? */
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
-                        struct titan_error *err) TITAN_MUST_USE;
+                        const char *identity, struct titan_error *err) TITAN_MUST_USE;
+/* Of a session that has not said hello: to be freed. "" = not known. */
+char *fence_take_identity(struct core *c, uint64_t session);
+/* Can the job's epochs have come to this number? */
+bool fence_epoch(const struct core *c, const struct jobrec *j, uint64_t epoch);
+/* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */
+void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);
+/* Has the job a worker there, or a member of an epoch that decisions count by? */
+bool fence_has_part(const struct jobrec *j, const struct noderec *n);
+/* The same for an epoch: is one of its members or leavers of that node? */
+bool fence_in_epoch(const struct jobrec *j, const struct noderec *n, const Titan__Internal__FormEpoch *f);
+/* Is it where the job keeps its checkpoint of that step? UINT64_MAX = of any. */
+bool fence_path(const struct jobrec *j, uint64_t step, const char *path);
 /* A report about a worker that is not there. */
 void fence_stranger(struct core *c, struct noderec *n, const struct subject *about);
 /* What the node's agent has refused itself. */
@@ -322,11 +348,17 @@ void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentB
 /* Whom a report is about; false when it is about no worker. */
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret);
 void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m);
+/* Can the job be at that step at all? */
+bool worker_step_exists(const struct jobrec *j, uint64_t step);
+/* And have come to it in this epoch by now? Not to be asked before its origin can have been told. */
+bool worker_step_reached(const struct core *c, const struct jobrec *j, uint64_t step);
 /* A worker listed in a hello, seen alive. */
 void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live);
 void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason);
 /* A worker is no more: report is NULL when its node cannot say. Frees w. Does not advance the job. */
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
+/* Takes it out of the books, and frees it; nothing is said of it. */
+void worker_forget(struct core *c, struct workrec *w);
 void worker_deadlines(struct core *c, struct jobrec *j);
 /* Rank 0 will say no more in this epoch: what others said of steps that it did not tell of is taken. */
 void worker_spare_metrics(struct core *c, struct jobrec *j);
@@ -352,6 +384,10 @@ bool epoch_state_in_memory(int32_t rung);
 /* --- core_quorum.c --- */
 /* Is it a member of an epoch to count by? */
 bool quorum_knows(struct jobrec *j, uint64_t worker_id);
+/* Where it is, as a member of any epoch that is kept; NULL = not known. */
+const struct noderec *quorum_node(const struct jobrec *j, uint64_t worker_id);
+/* Is any of those there? */
+bool quorum_any_on(const struct jobrec *j, const struct noderec *n);
 struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n); /* to be filled in */
 void quorum_formed(struct jobrec *j);                                         /* the current epoch is one to count by */
 /* ... and has its state: those before it are not any more, but somebody may still hold one of them. */
@@ -367,14 +403,15 @@ bool quorum_keeps(const struct core *c, struct workrec *w);
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */
 /* May the next epoch be formed? Then those who are away have ended. False also when that has failed the job. */
 bool quorum_decides(struct core *c, struct jobrec *j);
-uint64_t quorum_number(const struct core *c, struct jobrec *j); /* of the next epoch */
+/* Of the next epoch; 0 = there is none left. */
+uint64_t quorum_number(const struct core *c, struct jobrec *j);
 
 /* --- core_delegate.c --- */
-void delegate_hello(struct core *c, const Titan__Internal__AgentHello *m);
-void delegate_report(struct core *c, const struct noderec *n, const Titan__Internal__EpochDelegated *d);
+void delegate_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m);
+void delegate_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d);
 /* An epoch that others have formed is the job's. delegate: who; NULL = a coordinator whose store is lost. */
 void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate);
-void delegate_refused(struct core *c, const struct noderec *n, const Titan__Internal__EpochRefused *m);
+void delegate_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m);
 
 /* --- core_source.c --- */
 /* What the worker says it holds. */

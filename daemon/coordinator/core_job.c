@@ -383,3 +383,23 @@ int64_t job_deadline(const struct jobrec *j, int64_t now)
         at = MIN(at, j->saved_mono + SAVE_MS);
     return at;
 }
+
+void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out)
+{
+    core_begin(c, now, out);
+    struct jobrec *j = core_find_job(c, job_id);
+    c->counters.quarantined++;
+    if (j) {
+        if (j->state == JOB_PENDING) {
+            queue_remove(c, j);
+            core_list_append(&c->active, &c->active_last, j);
+        }
+        while (j->n_workers) {
+            struct workrec *w = j->workers[j->n_workers - 1];
+            tell_stop(c, w->node->session, j->id, w->id, 0, "the job store contradicts what was decided about its job");
+            worker_forget(c, w);
+        }
+        core_forget(c, j);
+    }
+    core_finish(c);
+}

@@ -1,6 +1,8 @@
 /* Nodes: sessions, hellos, silence. */
 #include "daemon/coordinator/core_internal.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -15,6 +17,7 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
         return;
     core_begin(c, now, out);
     struct noderec *n = core_find_session(c, session);
+    free(fence_take_identity(c, session));
     if (n)
         core_set_session(c, n, 0); /* silence from now on */
     core_finish(c);
@@ -81,22 +84,47 @@ static titan_status check_hello(const Titan__Internal__AgentHello *m, struct tit
     return TITAN_OK;
 }
 
-titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentHello *m, struct titan_error *err)
+/* A worker the agent says is there. Its page is its own to write: what cannot be costs it alone. */
+static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__LiveWorker *live)
 {
+    struct jobrec *j = core_find_job(c, live->job_id);
+    struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
+    if (!w || w->node != n) {
+        tell_stop_stranger(c, n->session, live->job_id, live->worker_id);
+        return;
+    }
+    if (fence_epoch(c, j, live->epoch) && worker_step_exists(j, live->step)) {
+        worker_adopt(c, w, live);
+        return;
+    }
+    fence_implausible(c, n, j->id,
+                      batch_printf(c->out, "worker %" PRIu64 " at step %" PRIu64 " of epoch %" PRIu64 " cannot be",
+                                   w->id, live->step, live->epoch));
+    tell_stop_stranger(c, n->session, live->job_id, live->worker_id);
+}
+
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
+                        struct titan_error *err)
+{
+    const Titan__Internal__AgentHello *m = message->hello;
+    _cleanup_free_ char *identity = fence_take_identity(c, session);
+    bool drop;
     TRY(check_hello(m, err));
     /* A second one would be an old one: what it does not list would count as ended. */
     if (core_find_session(c, session)) {
         c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
     }
+    struct noderec *n = core_find_node(c, m->node);
+    if (n)
+        TRY(fence_name(c, n, m, identity, err));
+    TRY(fence_message(c, m->node, message, &drop, err));
     if (behind_asks(c, m)) {
+        core_session_opened(c, session, identity); /* it says another one */
         tell_epochs(c, session);
         return TITAN_OK;
     }
-    struct noderec *n = core_find_node(c, m->node);
-    if (n)
-        TRY(fence_name(c, n, m, err));
-    else
+    if (!n)
         n = core_add_node(c, m->node);
     if (n->session)
         batch_drop(c->out, n->session);
@@ -106,6 +134,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     core_set_session(c, n, session);
     n->given_up = false;
     n->slots = m->slots;
+    core_set_string(&n->identity, identity);
     core_set_string(&n->device, m->device);
     core_set_string(&n->address, m->address);
     core_set_string(&n->version, m->version);
@@ -122,7 +151,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     tell_welcome(c, n);
     detect_pace(c);
     behind_hello(c, n, m);
-    delegate_hello(c, m);
+    delegate_hello(c, n, m);
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n) {
@@ -131,15 +160,8 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
                                          : c->behind          ? INT64_MAX /* it may be of the past */
                                                               : c->now.mono_ms + MISSING_MS;
             }
-    for (size_t i = 0; i < m->n_workers; i++) {
-        const Titan__Internal__LiveWorker *live = m->workers[i];
-        struct jobrec *j = core_find_job(c, live->job_id);
-        struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
-        if (w && w->node == n)
-            worker_adopt(c, w, live);
-        else
-            tell_stop_stranger(c, session, live->job_id, live->worker_id);
-    }
+    for (size_t i = 0; i < m->n_workers; i++)
+        hear_live(c, n, m->workers[i]);
     quorum_node_known(c, n, m);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;

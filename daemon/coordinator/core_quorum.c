@@ -64,6 +64,25 @@ bool quorum_knows(struct jobrec *j, uint64_t worker_id)
     return false;
 }
 
+const struct noderec *quorum_node(const struct jobrec *j, uint64_t worker_id)
+{
+    for (size_t b = j->n_bases; b-- > 0;) {
+        const struct base_member *m = find_member((struct jobrec *)j, b, worker_id);
+        if (m && m->node)
+            return m->node;
+    }
+    return NULL;
+}
+
+bool quorum_any_on(const struct jobrec *j, const struct noderec *n)
+{
+    for (size_t b = 0; b < j->n_bases; b++)
+        for (uint32_t i = 0; i < j->bases[b].n; i++)
+            if (j->bases[b].members[i].node == n)
+                return true;
+    return false;
+}
+
 struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 {
     j->bases = realloc(j->bases, (j->n_bases + 1) * sizeof(*j->bases));
@@ -218,6 +237,8 @@ bool quorum_decides(struct core *c, struct jobrec *j)
 uint64_t quorum_number(const struct core *c, struct jobrec *j)
 {
     uint64_t above = MAX(behind_first_epoch(c), MAX(j->status.epoch, j->refused_epoch));
+    if (above >= RANGE_EPOCH_MAX - WAITED_STEP)
+        return 0;
     if (!j->above_delegates)
         return above + 1;
     j->above_delegates = false;

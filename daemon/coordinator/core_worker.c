@@ -1,6 +1,7 @@
 /* Workers: what agents report of them, how they end, and their time limits. */
 #include "daemon/coordinator/core_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ static const char *exit_words(struct core *c, const struct exit_report *r, const
     return batch_printf(c->out, "exited with status %d", r->exit_code);
 }
 
-static void forget_worker(struct core *c, struct workrec *w)
+void worker_forget(struct core *c, struct workrec *w)
 {
     job_remove_worker(w->job, w);
     w->node->used--;
@@ -73,7 +74,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
         seat->worker = NULL;
     if (report || w->missing)
         quorum_told(j, node, w->id);
-    forget_worker(c, w);
+    worker_forget(c, w);
     if (permanent)
         job_fail(c, j, words);
     if (!counted)
@@ -104,6 +105,35 @@ static bool speaks_of_epoch(struct core *c, struct jobrec *j, const struct workr
     return epoch == j->status.epoch && job_member(j, w);
 }
 
+#define STEPS_PER_MS 50    /* more than any step is so short */
+#define STEPS_AT_ONCE 1000 /* what clocks, and a first step that was under way, may add */
+
+bool worker_step_exists(const struct jobrec *j, uint64_t step)
+{
+    return step <= MAX(j->spec.steps, MAX(j->status.step, j->resume_step)) || MUTANT(STEP_UNBOUNDED);
+}
+
+bool worker_step_reached(const struct core *c, const struct jobrec *j, uint64_t step)
+{
+    const uint64_t from = MAX(j->resume_step, j->origin_known ? j->origin.step : 0);
+    if (!worker_step_exists(j, step))
+        return false;
+    if (!j->formed_mono || step <= from || MUTANT(STEP_UNBOUNDED))
+        return true;
+    const uint64_t ms = (uint64_t)MAX(c->now.mono_ms - j->formed_mono, 0);
+    return step - from <= STEPS_AT_ONCE + STEPS_PER_MS * ms;
+}
+
+/* A step that a worker tells of. */
+static bool step_can_be(struct core *c, const struct jobrec *j, const struct workrec *w, uint64_t step)
+{
+    if (worker_step_reached(c, j, step))
+        return true;
+    fence_implausible(c, w->node, j->id,
+                      batch_printf(c->out, "worker %" PRIu64 " cannot have come to step %" PRIu64, w->id, step));
+    return false;
+}
+
 /* A member or leaver is out of its epoch. */
 static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
@@ -129,6 +159,12 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     struct seat *seat = job_seat(j, w);
     if (!speaks_of_epoch(c, j, w, epoch) || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
         return;
+    if (step < j->spec.steps && !MUTANT(FINISHED_EARLY)) {
+        fence_implausible(c, w->node, j->id,
+                          batch_printf(c->out, "worker %" PRIu64 " has finished at step %" PRIu64 " of %" PRIu64, w->id,
+                                       step, j->spec.steps));
+        return;
+    }
     if (seat->finished)
         c->counters.duplicate++;
     j->status.step = MAX(j->status.step, step);
@@ -238,7 +274,7 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
 {
     const struct seat *seat = job_seat(j, w);
     if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
-        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->requeueing))
+        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->requeueing) || !step_can_be(c, j, w, p->step))
         return;
     j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
     if (!w->quiesced) /* what it holds it has said itself, and later */
@@ -252,6 +288,19 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         epoch_moves_on(c, j);
     }
     worker_metric(c, j, seat, p);
+}
+
+static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *w,
+                              const Titan__Internal__CheckpointWritten *m)
+{
+    if (!step_can_be(c, j, w, m->step))
+        return;
+    if (fence_path(j, m->step, m->path))
+        job_checkpoint(c, j, m);
+    else
+        fence_implausible(
+            c, w->node, j->id,
+            batch_printf(c->out, "'%s' is not where it keeps its checkpoint of step %" PRIu64, m->path, m->step));
 }
 
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
@@ -290,7 +339,9 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         worker_ready(c, w, m->worker_ready->address);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED:
-        if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
+        if (!worker_step_exists(j, m->worker_quiesced->last_step))
+            (void)step_can_be(c, j, w, m->worker_quiesced->last_step);
+        else if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
             worker_quiesced(j, w, m->worker_quiesced);
         else
             c->counters.old_epoch++;
@@ -310,13 +361,15 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
         if ((speaks_of_epoch(c, j, w, m->checkpoint->epoch) || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
             m->checkpoint->path[0])
-            job_checkpoint(c, j, m->checkpoint);
+            worker_checkpoint(c, j, w, m->checkpoint);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:
-        worker_finished(c, j, w, m->finished->epoch, m->finished->step);
+        if (step_can_be(c, j, w, m->finished->step))
+            worker_finished(c, j, w, m->finished->epoch, m->finished->step);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STATE_READY:
-        source_ready(c, j, w, m->state_ready);
+        if (worker_step_exists(j, m->state_ready->step) || step_can_be(c, j, w, m->state_ready->step))
+            source_ready(c, j, w, m->state_ready);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED:
         detect_stalled(c, j, w, m->stalled);

@@ -142,19 +142,25 @@ static inline void exited(struct bench *b, uint64_t session, uint64_t job, uint6
     assert_int_equal(say(b, session, &m), TITAN_OK);
 }
 
-static inline void checkpoint(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                              uint64_t step)
+static inline void checkpoint_at(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
+                                 uint64_t step, const char *path)
 {
-    char path[32];
-    (void)snprintf(path, sizeof(path), "/c/%llu", (unsigned long long)step);
     Titan__Internal__CheckpointWritten body = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
     body.job_id = job;
     body.worker_id = worker;
     body.epoch = epoch;
     body.step = step;
-    body.path = path;
+    body.path = (char *)(uintptr_t)path;
     MESSAGE(m, CHECKPOINT, checkpoint, body);
     assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static inline void checkpoint(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
+                              uint64_t step)
+{
+    char path[32];
+    (void)snprintf(path, sizeof(path), "/c/%llu", (unsigned long long)step);
+    checkpoint_at(b, session, job, worker, epoch, step, path);
 }
 
 static inline void finished(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,

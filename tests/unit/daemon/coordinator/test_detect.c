@@ -73,6 +73,7 @@ static void look(struct cluster *c)
     for (int i = 0; i < n; i++) {
         Titan__Internal__ProbeResult body = TITAN__INTERNAL__PROBE_RESULT__INIT;
         body.probe_id = ids[i];
+        body.node = (char[2]){(char)('a' + about[i] - 1), 0};
         body.reached = c->deaf[about[i]] > 0;
         MESSAGE(m, PROBE_RESULT, probe_result, body);
         if (c->deaf[about[i]] && !c->silent[sessions[i]])

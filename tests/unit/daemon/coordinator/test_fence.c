@@ -237,6 +237,143 @@ static void test_said_twice(void **state)
     close_bench(&b);
 }
 
+/* A number of an epoch that no run comes to, and a word about one from where nothing of it is. */
+static void test_refused_epochs(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(hello(&b, 2, "evil", 1, NULL, 0), TITAN_OK);
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    body.job_id = 1;
+    body.epoch = 1;
+    body.seen_epoch = 2;
+    MESSAGE(m, REFUSED, refused, body);
+    assert_int_equal(say(&b, 2, &m), TITAN_OK);
+    assert_null(event(&b, "epoch.refused"));
+    assert_non_null(event(&b, "report.refused"));
+    body.seen_epoch = 1 + (UINT64_C(1) << 33);
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_null(event(&b, "epoch.refused"));
+    assert_int_equal(core_counters(b.core)->implausible, 2);
+    body.seen_epoch = 2;
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_non_null(event(&b, "epoch.refused"));
+    close_bench(&b);
+}
+
+/* What a field can never be ends the session, and nothing else. */
+static void test_out_of_range(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    running_job(&b);
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    body.job_id = 1;
+    body.epoch = 1;
+    body.seen_epoch = UINT64_MAX;
+    MESSAGE(m, REFUSED, refused, body);
+    batch_free(&b.out);
+    assert_int_equal(core_agent(b.core, 1, &m, at(&b), &b.out, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "node a: AgentMessage.refused.seen_epoch = 18446744073709551615: 0 to "
+                                 "4611686018427387903");
+    assert_non_null(event(&b, "report.refused"));
+    assert_null(told(&b, REVOKE, 0));
+    assert_int_equal(core_counters(b.core)->out_of_range, 1);
+    progress(&b, 1, 1, 1, 1, 8);
+    close_bench(&b);
+}
+
+/* A term counts when the name of its node is its own, and when a coordinator can have come to it. */
+static void test_terms_of_strangers(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    Titan__Internal__AgentBeat beat = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    MESSAGE(m, BEAT, beat, beat);
+    m.term = 2;
+    assert_int_equal(say(&b, 9, &m), TITAN_ECONFLICT); /* no hello */
+    assert_false(core_fenced(b.core));
+    m.term = (UINT64_C(1) << 33);
+    assert_int_equal(say(&b, 1, &m), TITAN_EINVAL);
+    assert_false(core_fenced(b.core));
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = (char *)"a";
+    body.slots = 1;
+    body.device = (char *)"cpu";
+    body.address = (char *)"elsewhere";
+    body.incarnation = 77;
+    body.seen_term = 2;
+    MESSAGE(thief, HELLO, hello, body);
+    assert_int_equal(say(&b, 10, &thief), TITAN_EEXIST);
+    assert_false(core_fenced(b.core));
+    m.term = 2;
+    assert_int_equal(say(&b, 1, &m), TITAN_EUNREACHABLE);
+    assert_true(core_fenced(b.core));
+    close_bench(&b);
+}
+
+static titan_status hello_as(struct bench *b, uint64_t session, const char *identity, uint64_t incarnation)
+{
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = (char *)"n";
+    body.slots = 1;
+    body.device = (char *)"cpu";
+    body.address = (char *)"here";
+    body.incarnation = incarnation;
+    MESSAGE(m, HELLO, hello, body);
+    core_session_opened(b->core, session, identity);
+    return say(b, session, &m);
+}
+
+/* The address is what the hello says: it is no proof. */
+static void test_identities(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    assert_int_equal(hello_as(&b, 5, "spiffe://titan/node/n", 1), TITAN_OK);
+    assert_int_equal(hello_as(&b, 6, "spiffe://titan/node/m", 2), TITAN_EEXIST);
+    assert_int_equal(core_node_session(b.core, "n"), 5);
+    assert_int_equal(core_counters(b.core)->name_taken, 1);
+    assert_int_equal(hello_as(&b, 7, "", 2), TITAN_EEXIST);
+    assert_int_equal(hello_as(&b, 8, "spiffe://titan/node/n", 2), TITAN_OK); /* it was started again */
+    assert_int_equal(core_node_session(b.core, "n"), 8);
+    core_session_closed(b.core, 7, at(&b), &b.out);
+    close_bench(&b);
+}
+
+/* Where the job keeps its checkpoints, and steps it can have made. */
+static void test_implausible_reports(void **state)
+{
+    (void)state;
+    struct bench b;
+    static const char *const bad[] = {"/c/../d/step-00000008", "/c/step-00000009", "/c/x/step-00000008",
+                                      "/d/step-00000008", "/c/step-00000008/.."};
+    running_job(&b);
+    assert_true(core_wants_folder(b.core, 1));
+    core_set_folder(b.core, 1, "/c/");
+    assert_false(core_wants_folder(b.core, 1));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        checkpoint_at(&b, 1, 1, 1, 1, 8, bad[i]);
+        assert_null(event(&b, "checkpoint.committed"));
+    }
+    checkpoint_at(&b, 1, 1, 1, 1, 101, "/c/step-00000101"); /* the job has 100 */
+    assert_null(event(&b, "checkpoint.committed"));
+    assert_int_equal(core_counters(b.core)->implausible, 6);
+    checkpoint_at(&b, 1, 1, 1, 1, 8, "/c/step-00000008");
+    assert_non_null(event(&b, "checkpoint.committed"));
+    finished(&b, 1, 1, 1, 1, 99);
+    progress(&b, 1, 1, 1, 1, 101);
+    assert_int_equal(core_counters(b.core)->implausible, 8);
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_true(status.step <= 8);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +385,11 @@ int main(void)
         cmocka_unit_test(test_others_workers),
         cmocka_unit_test(test_refused_by_agents),
         cmocka_unit_test(test_said_twice),
+        cmocka_unit_test(test_refused_epochs),
+        cmocka_unit_test(test_out_of_range),
+        cmocka_unit_test(test_terms_of_strangers),
+        cmocka_unit_test(test_identities),
+        cmocka_unit_test(test_implausible_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,8 @@ static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__EpochD
     live.worker_id = (uint64_t)i;
     live.epoch = q.epoch = q.sealed_epoch = epoch;
     live.step = q.last_step = 7;
+    q.job_id = 1;
+    q.worker_id = live.worker_id;
     live.state = (uint32_t)phase;
     live.address = (char *)"h:1";
     live.quiesced = phase == QUIESCED ? &q : NULL;
@@ -335,9 +337,11 @@ static Titan__Internal__FormEpoch form;
 /* Epoch 1024 of workers 3 to 5, by the agent of node c. */
 static Titan__Internal__EpochDelegated delegated_epoch(void)
 {
+    static const char *const nodes[] = {"c", "d", "e"};
     for (int i = 0; i < 3; i++) {
         titan__internal__member__init(&member[i]);
         member[i].worker_id = 3 + (uint64_t)i;
+        member[i].node = (char *)nodes[i];
         members[i] = &member[i];
     }
     titan__internal__form_epoch__init(&form);
@@ -433,15 +437,19 @@ static void test_delegated_nonsense(void **state)
     member[1].worker_id = 77;
     back(3, 1, TRAINING, &d);
     member[1].worker_id = 4;
-    form.comm_id.len = 3;
+    form.checkpoint_path = (char *)"/c/../of/others";
+    core_set_folder(W.b.core, 1, "/c");
     back(3, 1, TRAINING, &d);
-    form.comm_id.len = 16;
-    form.n_members = 0;
+    form.checkpoint_path = (char *)"";
+    form.epoch = 1 + (UINT64_C(1) << 33);
     back(3, 1, TRAINING, &d);
-    d.epoch = NULL;
-    back(3, 1, TRAINING, &d);
+    form.epoch = 1024;
+    back(1, 1, TRAINING, &d); /* it is not in that epoch */
     assert_false(told_of("epoch.delegated"));
-    assert_int_equal(core_counters(W.b.core)->unknown_rank, 3);
+    assert_int_equal(core_counters(W.b.core)->unknown_rank, 1);
+    assert_int_equal(core_counters(W.b.core)->implausible, 3);
+    back(3, 1, TRAINING, &d);
+    assert_true(told_of("epoch.delegated"));
     close_world();
 }
 

@@ -170,7 +170,8 @@ static void stop(uint64_t session, const Titan__Internal__StopWorkers *m)
     if (!w.workers[id].alive)
         return;
     if (m->must_checkpoint && id == w.rank0[job] && w.workers[id].epoch == w.epoch[job]) {
-        checkpoint(&w.b, session, job, id, w.epoch[job], ++w.step[job]);
+        w.step[job] += w.step[job] < STEPS;
+        checkpoint(&w.b, session, job, id, w.epoch[job], w.step[job]);
         look();
     }
     end_worker(session, id, 0);
@@ -239,7 +240,8 @@ static void train(void)
         if (w.states[job] == JOB_NONE || sm_final(&job_sm, (int)w.states[job]) || !w.workers[id].alive ||
             w.workers[id].epoch != w.epoch[job])
             continue;
-        progress(&w.b, session, job, id, w.epoch[job], ++w.step[job]);
+        w.step[job] += w.step[job] < STEPS;
+        progress(&w.b, session, job, id, w.epoch[job], w.step[job]);
         look();
         deliver();
         if (w.step[job] < STEPS)
