@@ -102,7 +102,7 @@ $(eval $(call library,$(lib_daemon),$(call obj,$(src_daemon))))
 $(eval $(call library,$(lib_worker),$(call obj,$(src_worker))))
 $(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
 
-libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv
+libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv -lcrypto
 libs_state  := -lsqlite3 -lcrypto
 libs_daemon := $(libs_state) $(libs_rpc) -lpthread -lm
 libs_worker := $(if $(BARE),,-lprotobuf-c) -ldl -lrt -lpthread -lm

@@ -45,12 +45,12 @@ titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_e
 
 titan_status ctl_channel(struct ctl *ctl, struct titan_error *err)
 {
-    return ctl->channel ? TITAN_OK : rpc_channel_open(ctl->server, &ctl->channel, err);
+    return ctl->channel ? TITAN_OK : rpc_channel_open(ctl->server, NULL, &ctl->channel, err);
 }
 
 void ctl_unreachable_hint(struct titan_error *err)
 {
-    if (err->status == TITAN_EUNREACHABLE && err->sys_errno == ENOTCONN)
+    if (err->status == TITAN_EUNREACHABLE && err->sys_errno == ENOTCONN && !err->hint[0])
         titan_error_hint(err, "start one with: titand dev --state-dir DIR; or name another with --server");
 }
 

@@ -350,7 +350,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
     int rc = uv_loop_init(&f.loop);
     if (rc != 0)
         return titan_fail(err, titan_status_from_errno(-rc), "cannot start a loop: %s", uv_strerror(rc));
-    titan_status status = rpc_client_open(&f.loop, options->server, &f.client, err);
+    titan_status status = rpc_client_open(&f.loop, options->server, NULL, &f.client, err);
     if (status != TITAN_OK) {
         (void)uv_loop_close(&f.loop);
         return status;

@@ -122,7 +122,7 @@ titan_status session_open(uv_loop_t *loop, const char *target, const struct sess
     struct session *s = calloc(1, sizeof(*s));
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the session");
-    titan_status status = rpc_client_open(loop, target, &s->client, err);
+    titan_status status = rpc_client_open(loop, target, NULL, &s->client, err);
     if (status != TITAN_OK) {
         free(s);
         return status;

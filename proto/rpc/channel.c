@@ -8,40 +8,42 @@
 #include "proto/rpc/common.h"
 
 struct rpc_channel {
-    grpc_channel *channel;
+    struct rpc_remote remote;
     grpc_completion_queue *cq;
-    char *target;
 };
 
-titan_status rpc_channel_open(const char *target, struct rpc_channel **ret, struct titan_error *err)
+titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,
+                              struct titan_error *err)
 {
-    TRY(rpc_target_check(target, err));
     struct rpc_channel *channel = calloc(1, sizeof(*channel));
-    char *copy = strdup(target);
-    if (!channel || !copy) {
-        free(channel);
-        free(copy);
+    if (!channel)
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a channel");
+    titan_status status = rpc_remote_open(target, tls, &channel->remote, err);
+    if (status != TITAN_OK) {
+        free(channel);
+        return status;
     }
-    rpc_library_enter();
-    *channel = (struct rpc_channel){rpc_channel_create(target), rpc_cq_create(), copy};
+    channel->cq = rpc_cq_create();
     *ret = channel;
     return TITAN_OK;
+}
+
+titan_status rpc_channel_token(struct rpc_channel *channel, const char *token, struct titan_error *err)
+{
+    return rpc_remote_token(&channel->remote, token, err);
 }
 
 void rpc_channel_close(struct rpc_channel *channel)
 {
     if (!channel)
         return;
-    grpc_channel_destroy(channel->channel);
     grpc_completion_queue_shutdown(channel->cq);
     while (grpc_completion_queue_next(channel->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
            GRPC_QUEUE_SHUTDOWN)
         ;
     grpc_completion_queue_destroy(channel->cq);
-    free(channel->target);
+    rpc_remote_close(&channel->remote);
     free(channel);
-    rpc_library_leave();
 }
 
 /* A call and where its answers go. */
@@ -50,6 +52,7 @@ struct exchange {
     const char *path;
     grpc_call *call;
     grpc_byte_buffer *request, *incoming;
+    grpc_metadata header; /* that is sent */
     grpc_metadata_array headers, trailers;
     grpc_status_code code;
     grpc_slice details;
@@ -61,10 +64,7 @@ static void exchange_begin(struct exchange *x, struct rpc_channel *channel, cons
     *x = (struct exchange){.channel = channel, .path = path, .details = grpc_empty_slice()};
     grpc_metadata_array_init(&x->headers);
     grpc_metadata_array_init(&x->trailers);
-    grpc_slice method = grpc_slice_from_copied_string(path);
-    x->call = grpc_channel_create_call(channel->channel, NULL, GRPC_PROPAGATE_DEFAULTS, channel->cq, method, NULL,
-                                       rpc_deadline(deadline_ms), NULL);
-    grpc_slice_unref(method);
+    x->call = rpc_remote_call(&channel->remote, channel->cq, path, deadline_ms);
     x->request = rpc_pack(request);
 }
 
@@ -81,7 +81,7 @@ static void exchange_end(struct exchange *x)
 
 static titan_status exchange_outcome(const struct exchange *x, struct titan_error *err)
 {
-    return rpc_status_read(x->code, x->details, &x->trailers, x->path, x->channel->target, err);
+    return rpc_status_read(x->code, x->details, &x->trailers, x->path, x->channel->remote.target, err);
 }
 
 static void start(struct exchange *x, const grpc_op *ops, size_t n, void *tag)
@@ -126,7 +126,7 @@ titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, con
 {
     struct exchange x;
     exchange_begin(&x, channel, path, request, deadline_ms);
-    grpc_op ops[] = {rpc_op(GRPC_OP_SEND_INITIAL_METADATA),
+    grpc_op ops[] = {rpc_remote_headers(&channel->remote, &x.header),
                      request_op(&x),
                      rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
                      headers_op(&x),
@@ -153,7 +153,8 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
     struct exchange x;
     exchange_begin(&x, channel, path, request, 0);
     static char send_tag, recv_tag, status_tag; /* addresses only */
-    grpc_op send[] = {rpc_op(GRPC_OP_SEND_INITIAL_METADATA), request_op(&x), rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT)};
+    grpc_op send[] = {rpc_remote_headers(&channel->remote, &x.header), request_op(&x),
+                      rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT)};
     start(&x, send, ARRAY_SIZE(send), &send_tag);
     grpc_op last = status_op(&x);
     start(&x, &last, 1, &status_tag);

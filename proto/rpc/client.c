@@ -21,8 +21,9 @@ struct open_call {
     grpc_call *call;
     char *path;
     const ProtobufCMessageDescriptor *reply;
-    unsigned pending; /* tags out */
-    bool cancelled;   /* by us */
+    unsigned pending;     /* tags out */
+    bool cancelled;       /* by us */
+    grpc_metadata header; /* that is sent */
     grpc_metadata_array headers, trailers;
     grpc_status_code code;
     grpc_slice details;
@@ -54,8 +55,7 @@ struct rpc_stream {
 struct rpc_client {
     uv_loop_t *loop;
     struct rpc_queue queue;
-    grpc_channel *channel;
-    char *target;
+    struct rpc_remote remote;
     struct open_call *open;
     bool closing, stopped;
     void (*done)(void *);
@@ -75,10 +75,7 @@ static titan_status call_open(struct rpc_client *client, struct open_call *call,
     call->details = grpc_empty_slice();
     grpc_metadata_array_init(&call->headers);
     grpc_metadata_array_init(&call->trailers);
-    grpc_slice method = grpc_slice_from_copied_string(path);
-    call->call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue.cq, method,
-                                          NULL, rpc_deadline(deadline_ms), NULL);
-    grpc_slice_unref(method);
+    call->call = rpc_remote_call(&client->remote, client->queue.cq, path, deadline_ms);
     call->next = client->open;
     if (call->next)
         call->next->prev = call;
@@ -127,7 +124,7 @@ static titan_status call_outcome(const struct open_call *call, struct titan_erro
 {
     if (call->cancelled && call->code == GRPC_STATUS_CANCELLED)
         return titan_fail(err, TITAN_ECANCELLED, "%s: cancelled", call->path);
-    return rpc_status_read(call->code, call->details, &call->trailers, call->path, call->client->target, err);
+    return rpc_status_read(call->code, call->details, &call->trailers, call->path, call->client->remote.target, err);
 }
 
 /* --- unary -------------------------------------------------------------------------------------------------------- */
@@ -170,8 +167,12 @@ void rpc_client_call(struct rpc_client *client, const char *path, const Protobuf
 
     struct open_call *call = &unary->base;
     grpc_op ops[6] = {
-        rpc_op(GRPC_OP_SEND_INITIAL_METADATA), rpc_op(GRPC_OP_SEND_MESSAGE), rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
-        rpc_op(GRPC_OP_RECV_INITIAL_METADATA), rpc_op(GRPC_OP_RECV_MESSAGE), rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT),
+        rpc_remote_headers(&client->remote, &call->header),
+        rpc_op(GRPC_OP_SEND_MESSAGE),
+        rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
+        rpc_op(GRPC_OP_RECV_INITIAL_METADATA),
+        rpc_op(GRPC_OP_RECV_MESSAGE),
+        rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT),
     };
     ops[1].data.send_message.send_message = unary->request;
     ops[3].data.recv_initial_metadata.recv_initial_metadata = &call->headers;
@@ -205,7 +206,7 @@ static void stream_pump(struct rpc_stream *stream)
     grpc_op ops[3];
     size_t n = 0;
     if (!stream->sent_headers) {
-        ops[n++] = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
+        ops[n++] = rpc_remote_headers(&stream->base.client->remote, &stream->base.header);
         stream->sent_headers = true;
     }
     if (stream->out) {
@@ -387,31 +388,33 @@ void rpc_stream_cancel(struct rpc_stream *stream)
 
 /* --- client ------------------------------------------------------------------------------------------------------- */
 
-titan_status rpc_client_open(uv_loop_t *loop, const char *target, struct rpc_client **ret, struct titan_error *err)
+titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
+                             struct titan_error *err)
 {
-    TRY(rpc_target_check(target, err));
     struct rpc_client *client = calloc(1, sizeof(*client));
-    char *copy = strdup(target);
-    if (!client || !copy) {
-        free(client);
-        free(copy);
+    if (!client)
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a client");
-    }
     client->loop = loop;
-    client->target = copy;
-    rpc_library_enter();
-    client->queue.cq = rpc_cq_create();
-    titan_status status = rpc_queue_start(&client->queue, loop, err);
+    titan_status status = rpc_remote_open(target, tls, &client->remote, err);
     if (status != TITAN_OK) {
-        grpc_completion_queue_destroy(client->queue.cq);
-        rpc_library_leave();
-        free(copy);
         free(client);
         return status;
     }
-    client->channel = rpc_channel_create(target);
+    client->queue.cq = rpc_cq_create();
+    status = rpc_queue_start(&client->queue, loop, err);
+    if (status != TITAN_OK) {
+        grpc_completion_queue_destroy(client->queue.cq);
+        rpc_remote_close(&client->remote);
+        free(client);
+        return status;
+    }
     *ret = client;
     return TITAN_OK;
+}
+
+titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err)
+{
+    return rpc_remote_token(&client->remote, token, err);
 }
 
 static void client_stopped(void *data)
@@ -419,9 +422,8 @@ static void client_stopped(void *data)
     struct rpc_client *client = data;
     void (*done)(void *) = client->done;
     void *done_data = client->data;
-    free(client->target);
+    rpc_remote_close(&client->remote);
     free(client);
-    rpc_library_leave();
     if (done)
         done(done_data);
 }
@@ -431,7 +433,6 @@ static void client_advance(struct rpc_client *client)
     if (!client->closing || client->stopped || client->open)
         return;
     client->stopped = true;
-    grpc_channel_destroy(client->channel);
     rpc_queue_stop(&client->queue, client_stopped, client);
 }
 

@@ -11,13 +11,17 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "proto/rpc/tls.h"
 
 struct rpc_client;
 struct rpc_stream;
 
-/* target as in rpc_server_listen. Connects lazily; reconnects with 50 ms .. 2 s back-off. All callbacks run on loop. */
-titan_status rpc_client_open(uv_loop_t *loop, const char *target, struct rpc_client **ret,
+/* target as in rpc_server_listen; tls for TCP, NULL = without. The server's certificate must be for the target's host.
+ * Connects lazily; reconnects with 50 ms .. 2 s back-off. All callbacks run on loop. */
+titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
+/* Send a bearer token with each call. TITAN_EPERM for TCP without TLS. */
+titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err) TITAN_MUST_USE;
 /* Cancels what is open, calls every pending callback with TITAN_ECANCELLED, then done. */
 void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *data);
 
@@ -46,7 +50,9 @@ void rpc_stream_cancel(struct rpc_stream *stream); /* on_close still comes */
 /* Blocking twins for commands: no loop, one thread. *ret_reply is owned by the caller
  * (protobuf_c_message_free_unpacked). */
 struct rpc_channel;
-titan_status rpc_channel_open(const char *target, struct rpc_channel **ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
+titan_status rpc_channel_token(struct rpc_channel *channel, const char *token, struct titan_error *err) TITAN_MUST_USE;
 void rpc_channel_close(struct rpc_channel *channel);
 titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
                               const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,

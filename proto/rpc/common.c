@@ -339,10 +339,19 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
         return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
                                "no answer from the server at %s: it dropped the call", target);
     if (code == GRPC_STATUS_UNAVAILABLE) {
-        /* gRPC tells the whole way it took; the cause stands last. */
-        const char *cause = strrchr(text, ':');
-        return titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, "no answer from the server at %s: %s", target,
-                               cause && cause[1] == ' ' ? cause + 2 : text);
+        /* gRPC tells the whole way it took; the cause stands last. OpenSSL's is behind its own numbers. */
+        const char *tls = strstr(text, "routines::"), *cause = strrchr(text, ':');
+        cause = tls ? tls + strlen("routines::") : cause && cause[1] == ' ' ? cause + 2 : text;
+        (void)titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, "no answer from the server at %s: %s%s",
+                              target, tls ? "TLS: " : "", cause);
+        if (tls || strstr(text, "not in peer certificate"))
+            titan_error_hint(err,
+                             "is that a server of this cluster, at a name its certificate has, and are both clocks "
+                             "right?");
+        else if (strcmp(cause, "Socket closed") == 0 && strncmp(target, "unix:", 5) != 0)
+            titan_error_hint(err, "a server with TLS closes connections without it, and those whose certificate has "
+                                  "expired or is of another cluster");
+        return status;
     }
     if (code == GRPC_STATUS_UNIMPLEMENTED)
         return titan_fail(err, status, "the server at %s does not have %s", target, what);
@@ -381,7 +390,8 @@ static grpc_arg arg_int(const char *key, int value)
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-grpc_channel *rpc_channel_create(const char *target)
+/* Titan's settings: back-off, limits, no proxy, a connection of its own. */
+static grpc_channel *channel_create(const char *target, struct rpc_pair *pair)
 {
     grpc_arg args[] = {
         /* Back-off 50 ms .. 2 s; "min" is in truth the least time a connection attempt gets. */
@@ -401,11 +411,83 @@ grpc_channel *rpc_channel_create(const char *target)
         arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : grpc_insecure_credentials_create();
     grpc_channel *channel = grpc_channel_create(target, credentials, &list);
     grpc_channel_credentials_release(credentials);
     titan_assert(channel);
     return channel;
+}
+
+titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
+                             struct titan_error *err)
+{
+    *ret = (struct rpc_remote){0};
+    TRY(rpc_target_check(target, err));
+    if (tls && strncmp(target, "unix:", 5) != 0)
+        TRY(rpc_pair_open(tls, &ret->pair, err));
+    ret->target = strdup(target);
+    if (!ret->target) {
+        rpc_pair_free(ret->pair);
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a client");
+    }
+    rpc_library_enter();
+    ret->channel = channel_create(target, ret->pair);
+    return TITAN_OK;
+}
+
+void rpc_remote_close(struct rpc_remote *remote)
+{
+    grpc_channel_destroy(remote->channel);
+    rpc_pair_free(remote->pair);
+    if (remote->authorization)
+        explicit_bzero(remote->authorization, strlen(remote->authorization));
+    free(remote->authorization);
+    free(remote->target);
+    rpc_library_leave();
+}
+
+grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq, const char *path, uint32_t deadline_ms)
+{
+    if (remote->pair && rpc_pair_refresh(remote->pair)) {
+        grpc_channel_destroy(remote->channel); /* calls in it go on */
+        remote->channel = channel_create(remote->target, remote->pair);
+    }
+    grpc_slice method = grpc_slice_from_copied_string(path);
+    grpc_call *call = grpc_channel_create_call(remote->channel, NULL, GRPC_PROPAGATE_DEFAULTS, cq, method, NULL,
+                                               rpc_deadline(deadline_ms), NULL);
+    grpc_slice_unref(method);
+    return call;
+}
+
+titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err)
+{
+    char *text = NULL;
+    if (!remote->pair && strncmp(remote->target, "unix:", 5) != 0) {
+        (void)titan_fail(err, TITAN_EPERM, "a token is not sent to %s without TLS", remote->target);
+        titan_error_hint(err, "name the file of the authority's certificate");
+        return TITAN_EPERM;
+    }
+    for (const char *c = token; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            return titan_fail(err, TITAN_EINVAL, "a token has no spaces and no control characters");
+    if (asprintf(&text, "Bearer %s", token) < 0)
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a token");
+    titan_assert(!remote->authorization); /* calls borrow it */
+    remote->authorization = text;
+    return TITAN_OK;
+}
+
+grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *header)
+{
+    grpc_op op = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
+    if (remote->authorization) {
+        memset(header, 0, sizeof(*header));
+        header->key = grpc_slice_from_static_string("authorization");
+        header->value = grpc_slice_from_static_string(remote->authorization); /* outlives the call */
+        op.data.send_initial_metadata.count = 1;
+        op.data.send_initial_metadata.metadata = header;
+    }
+    return op;
 }
 
 gpr_timespec rpc_deadline(uint32_t deadline_ms)

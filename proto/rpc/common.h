@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "proto/rpc/pair.h"
 
 /* One operation in flight; lives inside what it belongs to, so an event costs no allocation. May be used again only
  * after fn was called. */
@@ -62,8 +63,23 @@ grpc_slice rpc_status_name(titan_status status); /* static: needs no unref */
 titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const grpc_metadata_array *trailers,
                              const char *what, const char *target, struct titan_error *err);
 
-/* A channel with Titan's settings (back-off, limits, no proxy, a connection of its own); never NULL. */
-grpc_channel *rpc_channel_create(const char *target);
+/* The server that a client speaks to, and how. */
+struct rpc_remote {
+    char *target, *authorization; /* authorization: of each call, or NULL */
+    struct rpc_pair *pair;        /* NULL: without TLS */
+    grpc_channel *channel;
+};
+
+/* tls: for TCP, NULL = without; a Unix socket has none. Connects at the first call. */
+titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
+                             struct titan_error *err) TITAN_MUST_USE;
+void rpc_remote_close(struct rpc_remote *remote);
+/* A call, owned by the caller. It goes over a new connection when the files of TLS have changed. */
+grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq, const char *path,
+                           uint32_t deadline_ms);
+titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err) TITAN_MUST_USE;
+/* The op that sends a call's headers. header: memory for one, until the op is done. */
+grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *header);
 /* "unix:PATH" or "HOST:PORT"? TITAN_EINVAL with the reason. */
 titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN_MUST_USE;
 gpr_timespec rpc_deadline(uint32_t deadline_ms); /* 0 = never */

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
-#include "base/log.h"
+#include "proto/rpc/pair.h"
 
 enum {
     FRONTS_MAX = 512, /* by uid, and those of TCP */
@@ -71,11 +71,51 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
     return TITAN_OK;
 }
 
+static const struct rpc_identity anonymous = {
+    .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
+
 static titan_status plain_open(struct rpc_server *server, struct titan_error *err)
 {
-    static const struct rpc_identity anonymous = {
-        .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
     return server->plain ? TITAN_OK : front_open(server, &anonymous, &server->plain, err);
+}
+
+static titan_status tls_open(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
+{
+    if (server->tls)
+        return TITAN_OK;
+    struct rpc_identity identity = anonymous;
+    struct rpc_pair *pair = NULL;
+    identity.sealed = true;
+    if (!tls->certificate[0])
+        return titan_fail(err, TITAN_EINVAL, "tls: a server needs a certificate of its own");
+    TRY(rpc_pair_open(tls, &pair, err));
+    titan_status status = front_open(server, &identity, &server->tls, err);
+    if (status == TITAN_OK)
+        server->tls->pair = pair;
+    else
+        rpc_pair_free(pair);
+    return status;
+}
+
+/* The certificate of a session that was resumed was not looked at again: it may have expired since. */
+void rpc_front_identify(const struct front *front, grpc_call *call, struct rpc_identity *ret)
+{
+    *ret = front->identity;
+    if (!front->pair)
+        return;
+    grpc_auth_context *context = grpc_call_auth_context(call);
+    grpc_auth_property_iterator it =
+        grpc_auth_context_find_properties_by_name(context, GRPC_PEER_SPIFFE_ID_PROPERTY_NAME);
+    const grpc_auth_property *name = grpc_auth_property_iterator_next(&it);
+    it = grpc_auth_context_find_properties_by_name(context, GRPC_SSL_SESSION_REUSED_PROPERTY);
+    const grpc_auth_property *reused = grpc_auth_property_iterator_next(&it);
+    bool fresh = reused && reused->value_length == 5 && memcmp(reused->value, "false", 5) == 0;
+    if (fresh && name && name->value_length < sizeof(ret->name) && !memchr(name->value, 0, name->value_length)) {
+        ret->kind = RPC_ID_CERT;
+        memcpy(ret->name, name->value, name->value_length);
+        ret->name[name->value_length] = '\0';
+    }
+    grpc_auth_context_release(context);
 }
 
 static void front_start(struct front *front)
@@ -92,7 +132,7 @@ static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
 {
     char text[4096];
     struct passwd entry, *found = NULL;
-    *ret = (struct rpc_identity){.kind = RPC_ID_UID, .uid = peer->uid, .gid = peer->gid};
+    *ret = (struct rpc_identity){.kind = RPC_ID_UID, .sealed = true, .uid = peer->uid, .gid = peer->gid};
     if (getpwuid_r(peer->uid, &entry, text, sizeof(text), &found) == 0 && found && found->pw_name[0] &&
         strlen(found->pw_name) < sizeof(ret->name)) {
         ret->gid = found->pw_gid;
@@ -127,9 +167,10 @@ void rpc_fronts_destroy(struct rpc_server *server)
         struct front *front = server->fronts;
         server->fronts = front->next;
         grpc_server_destroy(front->server);
+        rpc_pair_free(front->pair);
         free(front);
     }
-    server->plain = NULL;
+    server->plain = server->tls = NULL;
 }
 
 /* --- listeners ---------------------------------------------------------------------------------------------------- */
@@ -238,10 +279,13 @@ titan_status rpc_server_listen(struct rpc_server *server, const char *address, c
     if (strncmp(address, "unix:", 5) == 0)
         return listen_local(server, address + 5, err);
     if (tls)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "cannot listen on %s: TLS is not built in", address);
-    TRY(plain_open(server, err));
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    int port = grpc_server_add_http2_port(server->plain->server, address, credentials);
+        TRY(tls_open(server, tls, err));
+    else
+        TRY(plain_open(server, err));
+    struct front *front = tls ? server->tls : server->plain;
+    grpc_server_credentials *credentials =
+        tls ? rpc_pair_server(front->pair) : grpc_insecure_server_credentials_create();
+    int port = grpc_server_add_http2_port(front->server, address, credentials);
     grpc_server_credentials_release(credentials);
     if (port == 0)
         return listen_reason(address, err);

@@ -23,7 +23,8 @@ struct front {
     struct front *next;
     struct rpc_server *owner;
     grpc_server *server;
-    struct rpc_identity identity; /* of its connections */
+    struct rpc_identity identity; /* of its connections; with TLS each may have another */
+    struct rpc_pair *pair;        /* with TLS */
     struct rpc_tag shutdown_tag;
     struct front_method {
         void *registered;
@@ -45,7 +46,7 @@ struct listener {
 struct rpc_server {
     uv_loop_t *loop;
     struct rpc_queue queue;
-    struct front *fronts, *plain; /* plain: of TCP without TLS, or NULL */
+    struct front *fronts, *plain, *tls; /* plain, tls: of TCP without and with TLS, or NULL */
     size_t n_fronts;
     struct listener *listeners;
     struct endpoint *endpoints;
@@ -69,6 +70,8 @@ void rpc_slot_offer(struct front *front, size_t endpoint);
 /* server.c: one of server->handles is closed. */
 void rpc_handle_closed(struct rpc_server *server);
 
+/* What the client of this call has proved. */
+void rpc_front_identify(const struct front *front, grpc_call *call, struct rpc_identity *ret);
 /* Start every front that is there, and take connections from now on. */
 titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
 /* Take no more connections. Descriptors of listeners of ours are closed and their files removed. */

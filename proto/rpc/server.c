@@ -228,7 +228,7 @@ static void call_begin(struct rpc_call *call)
     struct rpc_server *server = call->server;
     struct endpoint *endpoint = call->endpoint;
     struct titan_error err;
-    call->identity = call->front->identity;
+    rpc_front_identify(call->front, call->call, &call->identity);
     call->next = server->open;
     if (call->next)
         call->next->prev = call;

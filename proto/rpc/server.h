@@ -7,7 +7,6 @@
 #ifndef TITAN_PROTO_RPC_SERVER_H
 #define TITAN_PROTO_RPC_SERVER_H
 
-#include <limits.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,6 +14,7 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "proto/rpc/tls.h"
 
 struct rpc_server;
 struct rpc_call; /* one call; valid until its on_close has returned */
@@ -28,15 +28,11 @@ enum rpc_id_kind {
 };
 struct rpc_identity {
     enum rpc_id_kind kind;
-    uid_t uid; /* (uid_t)-1 but for RPC_ID_UID */
-    gid_t gid; /* the user's first group */
+    bool sealed; /* a Unix socket or TLS: nobody else can read or change what is said */
+    uid_t uid;   /* (uid_t)-1 but for RPC_ID_UID */
+    gid_t gid;   /* the user's first group */
     /* User name or "uid:N"; "spiffe://titan/node/NAME", ".../coordinator/ID", ".../user/NAME"; "anonymous". */
     char name[192];
-};
-
-/* Files in PEM: the authority that peers' certificates must be of, and one's own certificate chain and key. */
-struct rpc_tls {
-    char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
 };
 
 struct rpc_method {

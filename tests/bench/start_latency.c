@@ -55,7 +55,7 @@ static double round_ms(const char *titand, const char *dir)
     ProtobufCMessage *reply = NULL;
     struct titan_error err = {0};
     Titan__V1__VersionRequest request = TITAN__V1__VERSION_REQUEST__INIT;
-    titan_status status = rpc_channel_open(target, &channel, &err);
+    titan_status status = rpc_channel_open(target, NULL, &channel, &err);
     if (status == TITAN_OK)
         status = rpc_channel_call(channel, "/titan.v1.Titan/Version", &request.base,
                                   &titan__v1__version_response__descriptor, 10000, &reply, &err);

@@ -94,7 +94,7 @@ static void probe(struct load *l, const char *target)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     struct rpc_channel *channel = NULL;
-    if (rpc_channel_open(target, &channel, NULL) != TITAN_OK)
+    if (rpc_channel_open(target, NULL, &channel, NULL) != TITAN_OK)
         return;
     for (; !l->over && l->nprobes < PROBES_MAX; nanosleep(&pause, NULL)) {
         Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
     if (uv_loop_init(&l->loop) != 0)
         return 1;
     for (int i = 0; i < l->connections; i++)
-        if (rpc_client_open(&l->loop, argv[1], &l->clients[i], &err) != TITAN_OK)
+        if (rpc_client_open(&l->loop, argv[1], NULL, &l->clients[i], &err) != TITAN_OK)
             return fail(l, &err);
     titan__v1__submit_request__init(&l->request);
     l->request.recipe = recipe.data;

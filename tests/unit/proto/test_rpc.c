@@ -267,7 +267,7 @@ static int setup(void **state)
     assert_int_equal(rpc_server_listen(f->server, "127.0.0.1:0", NULL, &f->port, &err), TITAN_OK);
     assert_true(f->port > 0);
     assert_int_equal(rpc_server_start(f->server, &err), TITAN_OK);
-    assert_int_equal(rpc_client_open(&f->loop, f->target, &f->client, &err), TITAN_OK);
+    assert_int_equal(rpc_client_open(&f->loop, f->target, NULL, &f->client, &err), TITAN_OK);
     *state = f;
     return 0;
 }
@@ -502,7 +502,7 @@ static void test_authorize(void **state)
     char target[64];
     (void)snprintf(target, sizeof(target), "127.0.0.1:%d", f->port);
     struct rpc_client *tcp = NULL;
-    assert_int_equal(rpc_client_open(&f->loop, target, &tcp, NULL), TITAN_OK);
+    assert_int_equal(rpc_client_open(&f->loop, target, NULL, &tcp, NULL), TITAN_OK);
     session(f, tcp);
     run_until_count(f, &f->ends, 1);
     assert_int_equal(f->error.status, TITAN_EPERM);
@@ -894,7 +894,7 @@ static void *blocking_thread(void *arg)
 {
     struct blocking *b = arg;
     struct rpc_channel *channel = NULL;
-    b->unary = rpc_channel_open(b->target, &channel, &b->error);
+    b->unary = rpc_channel_open(b->target, NULL, &channel, &b->error);
     if (b->unary != TITAN_OK)
         return NULL;
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;

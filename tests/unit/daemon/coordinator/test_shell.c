@@ -64,7 +64,7 @@ static void open_all(struct fixture *f)
     if (coordinator_open(&f->loop, &(struct coordinator_options){.state_dir = f->dir}, &f->coordinator, &err) ||
         rpc_server_open(&f->loop, methods, n, f->coordinator, NULL, 0, NULL, &f->server, &err) ||
         rpc_server_listen(f->server, f->address, NULL, NULL, &err) || rpc_server_start(f->server, &err) ||
-        rpc_client_open(&f->loop, f->address, &f->client, &err))
+        rpc_client_open(&f->loop, f->address, NULL, &f->client, &err))
         fail_msg("%s", err.msg);
 }
 

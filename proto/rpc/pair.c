@@ -1,0 +1,280 @@
+/* pair.c - see pair.h and tls.h. */
+#include "proto/rpc/pair.h"
+
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/log.h"
+
+enum { CA, CERTIFICATE, KEY, FILES };
+#define PEM_MAX (1 << 20)
+
+/* Tells one state of a file from another. */
+struct stamp {
+    struct timespec changed;
+    ino_t inode;
+    off_t size;
+};
+
+/* The texts end with a NUL. */
+struct texts {
+    struct buf of[FILES];
+};
+
+struct rpc_pair {
+    struct rpc_tls files;
+    struct log log;
+    pthread_mutex_t lock;
+    struct stamp seen[FILES]; /* taken, or found not to fit */
+    struct texts texts;
+    unsigned generation; /* of texts, from 1 */
+    struct seat {
+        struct rpc_pair *pair;
+        struct seat *next;
+        unsigned generation; /* that this listener has */
+    } * seats;
+};
+
+static const char *path_of(const struct rpc_tls *tls, int file)
+{
+    return file == CA ? tls->ca : file == CERTIFICATE ? tls->certificate : tls->key;
+}
+
+static void texts_free(struct texts *texts)
+{
+    for (int i = 0; i < FILES; i++) {
+        if (i == KEY && texts->of[i].data)
+            explicit_bzero(texts->of[i].data, texts->of[i].len);
+        buf_free(&texts->of[i]);
+    }
+}
+
+static int no_password(char *text, int size, int writing, void *data)
+{
+    (void)text;
+    (void)size;
+    (void)writing;
+    (void)data;
+    return -1; /* never ask the terminal */
+}
+
+static X509 *first_certificate(const struct buf *text)
+{
+    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
+    X509 *certificate = bio ? PEM_read_bio_X509(bio, NULL, no_password, NULL) : NULL;
+    BIO_free(bio);
+    return certificate;
+}
+
+static EVP_PKEY *private_key(const struct buf *text)
+{
+    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
+    EVP_PKEY *key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL) : NULL;
+    BIO_free(bio);
+    return key;
+}
+
+static titan_status texts_check(const struct rpc_tls *tls, const struct texts *texts, struct titan_error *err)
+{
+    X509 *ca = first_certificate(&texts->of[CA]), *certificate = NULL;
+    EVP_PKEY *key = NULL;
+    titan_status status = TITAN_OK;
+    if (!ca)
+        status = titan_fail(err, TITAN_EINVAL, "tls: no certificate of an authority in '%s'", tls->ca);
+    if (status == TITAN_OK && tls->certificate[0]) {
+        certificate = first_certificate(&texts->of[CERTIFICATE]);
+        key = private_key(&texts->of[KEY]);
+        if (!certificate)
+            status = titan_fail(err, TITAN_EINVAL, "tls: no certificate in '%s'", tls->certificate);
+        else if (!key)
+            status = titan_fail(err, TITAN_EINVAL, "tls: no private key without a password in '%s'", tls->key);
+        else if (X509_check_private_key(certificate, key) != 1)
+            status = titan_fail(err, TITAN_EINVAL, "tls: the key in '%s' is not that of the certificate in '%s'",
+                                tls->key, tls->certificate);
+    }
+    EVP_PKEY_free(key);
+    X509_free(certificate);
+    X509_free(ca);
+    ERR_clear_error();
+    return status;
+}
+
+static titan_status file_take(const char *path, bool secret, struct buf *out, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = -1;
+    struct stat st;
+    TRY(open_regular(AT_FDCWD, path, 0, &fd, err));
+    if (fstat(fd, &st) != 0)
+        return titan_fail_errno(err, "tls: '%s'", path);
+    if (secret && (st.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
+        titan_status status = titan_fail(err, TITAN_EPERM, "tls: others may read or write the key in '%s'", path);
+        titan_error_hint(err, "chmod 600 %s", path);
+        return status;
+    }
+    TRY(file_read(path, PEM_MAX, out, err));
+    return buf_append(out, "", 1) == TITAN_OK ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "tls: no memory");
+}
+
+static titan_status texts_load(const struct rpc_tls *tls, struct texts *ret, struct titan_error *err)
+{
+    struct texts texts = {{BUF_INIT, BUF_INIT, BUF_INIT}};
+    titan_status status = TITAN_OK;
+    for (int i = 0; i < FILES && status == TITAN_OK; i++)
+        if (path_of(tls, i)[0])
+            status = file_take(path_of(tls, i), i == KEY, &texts.of[i], err);
+    if (status == TITAN_OK && !tls->certificate[0] != !tls->key[0])
+        status = titan_fail(err, TITAN_EINVAL, "tls: a certificate and its key belong together");
+    if (status == TITAN_OK && !tls->ca[0])
+        status = titan_fail(err, TITAN_EINVAL, "tls: no file of the authority's certificate is given");
+    if (status == TITAN_OK)
+        status = texts_check(tls, &texts, err);
+    if (status == TITAN_OK)
+        *ret = texts;
+    else
+        texts_free(&texts);
+    return status;
+}
+
+titan_status rpc_tls_check(const struct rpc_tls *tls, struct titan_error *err)
+{
+    struct texts texts;
+    TRY(texts_load(tls, &texts, err));
+    texts_free(&texts);
+    return TITAN_OK;
+}
+
+static void stamps_read(const struct rpc_tls *tls, struct stamp out[FILES])
+{
+    memset(out, 0, FILES * sizeof(*out));
+    for (int i = 0; i < FILES; i++) {
+        struct stat st;
+        if (!path_of(tls, i)[0] || stat(path_of(tls, i), &st) != 0)
+            continue; /* one that is gone is a change too */
+        out[i].changed = st.st_ctim;
+        out[i].inode = st.st_ino;
+        out[i].size = st.st_size;
+    }
+}
+
+static bool stamps_equal(const struct stamp a[FILES], const struct stamp b[FILES])
+{
+    for (int i = 0; i < FILES; i++)
+        if (a[i].changed.tv_sec != b[i].changed.tv_sec || a[i].changed.tv_nsec != b[i].changed.tv_nsec ||
+            a[i].inode != b[i].inode || a[i].size != b[i].size)
+            return false;
+    return true;
+}
+
+titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, struct titan_error *err)
+{
+    struct rpc_pair *pair = calloc(1, sizeof(*pair));
+    if (!pair)
+        return titan_fail(err, TITAN_ENOMEM, "tls: no memory");
+    pair->files = *tls;
+    stamps_read(tls, pair->seen); /* before they are read: what changes meanwhile is seen later */
+    titan_status status = texts_load(tls, &pair->texts, err);
+    if (status != TITAN_OK) {
+        free(pair);
+        return status;
+    }
+    pair->generation = 1;
+    log_init(&pair->log, "tls", "certificate=\"%.120s\"", tls->certificate);
+    (void)pthread_mutex_init(&pair->lock, NULL);
+    *ret = pair;
+    return TITAN_OK;
+}
+
+void rpc_pair_free(struct rpc_pair *pair)
+{
+    if (!pair)
+        return;
+    texts_free(&pair->texts);
+    while (pair->seats) {
+        struct seat *seat = pair->seats;
+        pair->seats = seat->next;
+        free(seat);
+    }
+    pthread_mutex_destroy(&pair->lock);
+    free(pair);
+}
+
+/* The lock is held. */
+static bool refresh(struct rpc_pair *pair)
+{
+    struct stamp now[FILES];
+    struct texts fresh;
+    struct titan_error err;
+    stamps_read(&pair->files, now);
+    if (stamps_equal(now, pair->seen))
+        return false;
+    memcpy(pair->seen, now, sizeof(now));
+    if (texts_load(&pair->files, &fresh, &err) != TITAN_OK) {
+        tlog_warn(&pair->log, "new TLS files are not taken, the ones before stay", "reason=\"%s\"", err.msg);
+        return false;
+    }
+    texts_free(&pair->texts);
+    pair->texts = fresh;
+    pair->generation++;
+    tlog_info(&pair->log, "new TLS files are in use for new connections", "%s", "");
+    return true;
+}
+
+bool rpc_pair_refresh(struct rpc_pair *pair)
+{
+    (void)pthread_mutex_lock(&pair->lock);
+    bool changed = refresh(pair);
+    (void)pthread_mutex_unlock(&pair->lock);
+    return changed;
+}
+
+grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
+{
+    (void)pthread_mutex_lock(&pair->lock);
+    const struct buf *of = pair->texts.of;
+    grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
+    grpc_channel_credentials *credentials =
+        grpc_ssl_credentials_create_ex(of[CA].data, pair->files.certificate[0] ? &own : NULL, NULL, NULL);
+    (void)pthread_mutex_unlock(&pair->lock);
+    titan_assert(credentials);
+    return credentials;
+}
+
+/* gRPC asks when a listener is made and at each new connection, on a thread of its own. */
+static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_server_certificate_config **config)
+{
+    struct seat *seat = data;
+    struct rpc_pair *pair = seat->pair;
+    (void)pthread_mutex_lock(&pair->lock);
+    (void)refresh(pair);
+    bool changed = seat->generation != pair->generation;
+    if (changed) {
+        const struct buf *of = pair->texts.of;
+        grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
+        *config = grpc_ssl_server_certificate_config_create(of[CA].data, &own, 1);
+        seat->generation = pair->generation;
+    }
+    (void)pthread_mutex_unlock(&pair->lock);
+    return changed ? GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW : GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+}
+
+grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair)
+{
+    struct seat *seat = calloc(1, sizeof(*seat));
+    titan_assert(seat);
+    *seat = (struct seat){.pair = pair, .next = pair->seats};
+    pair->seats = seat;
+    /* A client without a certificate gets in and is anonymous: enrolment and bearer tokens come over the same port. */
+    grpc_ssl_server_credentials_options *options = grpc_ssl_server_credentials_create_options_using_config_fetcher(
+        GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY, fetch, seat);
+    grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
+    titan_assert(credentials);
+    return credentials;
+}
