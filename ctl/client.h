@@ -51,6 +51,9 @@ void message_free(void *message_pointer); /* for _cleanup_: a pointer to any pro
 extern volatile int ctl_interrupted;
 void ctl_catch_interrupt(void);
 
+/* A node as an answer has it, in a line or as JSON; nothing for NULL. */
+void output_node(const struct ctl *ctl, const Titan__V1__Node *node);
+
 bool job_state_final(Titan__V1__JobState state);
 const char *job_state_name(Titan__V1__JobState state); /* "RUNNING" */
 /* By name in any case; -1 for none. */

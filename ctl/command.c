@@ -4,11 +4,11 @@
 #include <string.h>
 
 const struct command *const commands[] = {
-    &command_submit,  &command_run,         &command_status,   &command_list,       &command_cancel,
-    &command_resize,  &command_checkpoint,  &command_wait,     &command_logs,       &command_events,
-    &command_metrics, &command_nodes,       &command_counters, &command_drain,      &command_undrain,
-    &command_node,    &command_checkpoints, &command_generate, &command_convert,    &command_plan,
-    &command_admin,   &command_version,     &command_help,     &command_completion, NULL,
+    &command_submit,     &command_run,   &command_status,  &command_list,   &command_cancel,      &command_resize,
+    &command_checkpoint, &command_wait,  &command_logs,    &command_events, &command_metrics,     &command_nodes,
+    &command_counters,   &command_drain, &command_undrain, &command_node,   &command_checkpoints, &command_generate,
+    &command_convert,    &command_plan,  &command_pki,     &command_admin,  &command_version,     &command_help,
+    &command_completion, NULL,
 };
 
 const struct option_spec global_options[] = {

@@ -1,4 +1,4 @@
-/* drain.c - titanctl drain, undrain, node: take nodes out of service and put them back. */
+/* drain.c - titanctl drain, undrain: take nodes out of service and put them back. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -7,22 +7,6 @@
 #include "ctl/options.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
-
-static void print_node(const struct ctl *ctl, const Titan__V1__Node *node)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    char from[32];
-    if (!node)
-        return;
-    if (ctl->json) {
-        (void)output_json(&node->base, false);
-        return;
-    }
-    buf_printf(&text, "node %s %s, %u of %u slots in use", node->name, node->state, node->slots_used, node->slots);
-    if (node->window_from_ms)
-        buf_printf(&text, ", maintenance from %s", clock_format(node->window_from_ms, from));
-    (void)output_line(&text);
-}
 
 static titan_status duration_option(const struct args *args, const char *option, uint64_t *ret_ms,
                                     struct titan_error *err)
@@ -63,7 +47,7 @@ static titan_status run_drain(struct ctl *ctl, const struct args *args, struct t
         request.node = args->words[i];
         TRY(ctl_call(ctl, TITAN_METHOD("DrainNode"), &request.base, &titan__v1__drain_node_response__descriptor, &reply,
                      err));
-        print_node(ctl, reply->node);
+        output_node(ctl, reply->node);
     }
     return TITAN_OK;
 }
@@ -76,21 +60,8 @@ static titan_status run_undrain(struct ctl *ctl, const struct args *args, struct
         request.node = args->words[i];
         TRY(ctl_call(ctl, TITAN_METHOD("UndrainNode"), &request.base, &titan__v1__undrain_node_response__descriptor,
                      &reply, err));
-        print_node(ctl, reply->node);
+        output_node(ctl, reply->node);
     }
-    return TITAN_OK;
-}
-
-static titan_status run_node(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    if (strcmp(args->words[0], "forget") != 0)
-        return titan_fail(err, TITAN_EINVAL, "node: there is nothing called '%.32s', only forget", args->words[0]);
-    Titan__V1__ForgetNodeRequest request = TITAN__V1__FORGET_NODE_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ForgetNodeResponse *reply = NULL;
-    request.node = args->words[1];
-    TRY(ctl_call(ctl, TITAN_METHOD("ForgetNode"), &request.base, &titan__v1__forget_node_response__descriptor, &reply,
-                 err));
-    print_node(ctl, reply->node);
     return TITAN_OK;
 }
 
@@ -131,18 +102,4 @@ const struct command command_undrain = {
     .word = WORD_NODE,
     .examples = (const struct example[]){{"titanctl undrain gpu7", "it takes workers again"}, {NULL}},
     .run = run_undrain,
-};
-
-const struct command command_node = {
-    .name = "node",
-    .summary = "say that a node is gone for good",
-    .arguments = "forget NODE",
-    .text =
-        "Runs with workers on a node that cannot be reached wait until it is sure that nobody trains there any more.\n"
-        "Whoever knows that the machine is off can say so, and they go on at once.",
-    .min_args = 2,
-    .max_args = 2,
-    .word = WORD_NODE,
-    .examples = (const struct example[]){{"titanctl node forget gpu7", "it burnt down"}, {NULL}},
-    .run = run_node,
 };

@@ -5,6 +5,22 @@
 #include "ctl/options.h"
 #include "ctl/output.h"
 
+void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    char from[32];
+    if (!node)
+        return;
+    if (ctl->json) {
+        (void)output_json(&node->base, false);
+        return;
+    }
+    buf_printf(&text, "node %s %s, %u of %u slots in use", node->name, node->state, node->slots_used, node->slots);
+    if (node->window_from_ms)
+        buf_printf(&text, ", maintenance from %s", clock_format(node->window_from_ms, from));
+    (void)output_line(&text);
+}
+
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     (void)args;

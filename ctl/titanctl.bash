@@ -11,7 +11,7 @@ _titanctl_nodes() {
 
 _titanctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes counters drain undrain node checkpoints generate convert plan admin version help completion' command='' server='' i
+    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes counters drain undrain node checkpoints generate convert plan pki admin version help completion' command='' server='' i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -122,6 +122,18 @@ _titanctl() {
         COMPREPLY=()
         return
         ;;
+    node:--ttl)
+        COMPREPLY=()
+        return
+        ;;
+    node:--address)
+        COMPREPLY=()
+        return
+        ;;
+    node:--reason)
+        COMPREPLY=()
+        return
+        ;;
     generate:--prompt | generate:-p)
         COMPREPLY=()
         return
@@ -172,6 +184,30 @@ _titanctl() {
         ;;
     plan:--set)
         COMPREPLY=()
+        return
+        ;;
+    pki:--state-dir)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    pki:--pki-dir)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    pki:--address)
+        COMPREPLY=()
+        return
+        ;;
+    pki:--name)
+        COMPREPLY=()
+        return
+        ;;
+    pki:--days)
+        COMPREPLY=()
+        return
+        ;;
+    pki:--out)
+        COMPREPLY=($(compgen -f -- "$cur"))
         return
         ;;
     admin:--keep)
@@ -254,7 +290,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_nodes)" -- "$cur"))
         ;;
     node)
-        options+=''
+        options+=' --ttl --address --reason'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_nodes)" -- "$cur"))
         ;;
     checkpoints)
@@ -271,6 +307,10 @@ _titanctl() {
         ;;
     plan)
         options+=' --world -n --device -d --memory -m --timeline -t --picture -p --search --print --set'
+        [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
+        ;;
+    pki)
+        options+=' --state-dir --pki-dir --address --name --days --out'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     admin)

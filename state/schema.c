@@ -123,7 +123,15 @@ static const char store_v4[] =
     "CREATE TABLE tokens ("
     "  id TEXT PRIMARY KEY, name TEXT NOT NULL, role INTEGER NOT NULL CHECK (role BETWEEN 1 AND 3),"
     "  hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL,"
-    "  revoked_at_ms INTEGER NOT NULL DEFAULT 0, created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+    "  revoked_at_ms INTEGER NOT NULL DEFAULT 0, created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;"
+    /* Who may become a node, and the certificates that do not count any more (enrolment.h). */
+    "CREATE TABLE joins ("
+    "  id TEXT PRIMARY KEY, node TEXT NOT NULL, hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL,"
+    "  expires_at_ms INTEGER NOT NULL, used_at_ms INTEGER NOT NULL DEFAULT 0, key_hash BLOB NOT NULL DEFAULT x'',"
+    "  created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE revocations ("
+    "  uri TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, reason TEXT NOT NULL, created_by TEXT NOT NULL) STRICT, WITHOUT "
+    "ROWID;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};

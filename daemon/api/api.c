@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "daemon/auth/enrol.h"
+#include "titan/internal/enrol.pb-c.h"
+
 static const struct rpc_method methods[] = {
     {.path = "/titan.v1.Titan/Submit",
      .request = &titan__v1__submit_request__descriptor,
@@ -63,6 +66,16 @@ static const struct rpc_method methods[] = {
      .on_drain = api_backup_drain,
      .on_close = api_backup_closed,
      .needs = API_LOCAL},
+    {.path = "/titan.v1.Titan/JoinNode",
+     .request = &titan__v1__join_node_request__descriptor,
+     .on_request = api_join_node,
+     .on_close = enrol_call_closed,
+     .needs = API_LOCAL},
+    {.path = "/titan.v1.Titan/RevokeCertificate",
+     .request = &titan__v1__revoke_certificate_request__descriptor,
+     .on_request = api_revoke_certificate,
+     .on_close = enrol_call_closed,
+     .needs = API_LOCAL},
     {.path = "/titan.v1.Titan/Counters",
      .request = &titan__v1__counters_request__descriptor,
      .on_request = api_counters},
@@ -71,6 +84,14 @@ static const struct rpc_method methods[] = {
      .request = &titan__internal__agent_message__descriptor,
      .on_message = session_on_message,
      .on_close = session_on_close,
+     .needs = API_NODE},
+    {.path = "/titan.internal.Enrolment/Enroll",
+     .request = &titan__internal__enroll_request__descriptor,
+     .on_request = api_enroll,
+     .on_close = enrol_call_closed},
+    {.path = "/titan.internal.Enrolment/Renew",
+     .request = &titan__internal__renew_request__descriptor,
+     .on_request = api_renew,
      .needs = API_NODE},
 };
 
@@ -84,6 +105,7 @@ titan_status api_authorize(struct rpc_call *call, const struct rpc_method *metho
 {
     const struct coordinator *c = data;
     bool local = rpc_call_identity(call)->kind == RPC_ID_UID;
+    TRY(enrol_admits(c->enrol, call, err));
     if (method->needs == API_LOCAL && !local)
         return titan_fail(err, TITAN_EPERM, "%s is served over a Unix socket only", method->path);
     if (method->needs == API_NODE && !local && !c->options.agents_over_tcp)

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/version.h"
 #include "daemon/api/api.h"
+#include "daemon/auth/enrol.h"
 #include "state/schema.h"
 
 /* Messages of a reply under construction; strings are in the arena. */
@@ -286,6 +287,10 @@ void api_counters(struct rpc_call *call, const ProtobufCMessage *base, void *dat
 #define CORE_COUNTER(name, text) add_counter(&r, #name, of_core->name, text);
     CORE_COUNTERS(CORE_COUNTER)
 #undef CORE_COUNTER
+    const struct enrol_counters *of_enrol = enrol_counters(r.c->enrol);
+#define ENROL_COUNTER(name, text) add_counter(&r, #name, of_enrol->name, text);
+    ENROL_COUNTERS(ENROL_COUNTER)
+#undef ENROL_COUNTER
     add_counter(&r, "store_writes", of_store.writes, "changes handed to the job store");
     add_counter(&r, "store_commits", of_store.commits, "transactions they took");
     add_counter(&r, "store_failures", of_store.failures, "changes it did not take");

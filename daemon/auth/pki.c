@@ -195,12 +195,12 @@ titan_status pki_key_hash(const struct buf *pem, uint8_t hash[PKI_KEY_HASH], str
     return public_hash(key, hash, err);
 }
 
-/* One entry of a subject: our names have no more. */
-static bool set_name(X509_NAME *name, const char *common)
+/* A CA's differs from every name it signs: a subject that is also the issuer would pass for signed by itself. */
+static bool set_name(X509_NAME *name, const char *kind, const char *common)
 {
     char text[65]; /* the limit of a CN */
     (void)snprintf(text, sizeof(text), "%s", common);
-    return X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, (const unsigned char *)"titan", -1, -1, 0) == 1 &&
+    return X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, (const unsigned char *)kind, -1, -1, 0) == 1 &&
            X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)text, -1, -1, 0) == 1;
 }
 
@@ -214,7 +214,7 @@ titan_status pki_request_make(const struct buf *pem, const char *uri, struct buf
     _cleanup_request_ X509_REQ *r = X509_REQ_new();
     _cleanup_bio_ BIO *to = BIO_new(BIO_s_mem());
     if (!r || !to || X509_REQ_set_version(r, X509_REQ_VERSION_1) != 1 ||
-        !set_name(X509_REQ_get_subject_name(r), name) || X509_REQ_set_pubkey(r, key) != 1 ||
+        !set_name(X509_REQ_get_subject_name(r), "titan", name) || X509_REQ_set_pubkey(r, key) != 1 ||
         X509_REQ_sign(r, key, EVP_sha256()) <= 0 || PEM_write_bio_X509_REQ(to, r) != 1)
         return crypto_fail(err, TITAN_EIO, "a request for a certificate could not be made");
     return take(to, out, err);
@@ -282,8 +282,9 @@ titan_status pki_ca_make(const struct buf *pem, const char *cluster, int64_t fro
     TRY(read_key(pem, &key, err));
     _cleanup_x509_ X509 *x = X509_new();
     if (!x || X509_set_version(x, X509_VERSION_3) != 1 || !set_serial(x) || !set_times(x, from_ms, until_ms) ||
-        !set_name(X509_get_subject_name(x), cluster) || X509_set_issuer_name(x, X509_get_subject_name(x)) != 1 ||
-        X509_set_pubkey(x, key) != 1 || !add_extension(x, x, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
+        !set_name(X509_get_subject_name(x), "titan CA", cluster) ||
+        X509_set_issuer_name(x, X509_get_subject_name(x)) != 1 || X509_set_pubkey(x, key) != 1 ||
+        !add_extension(x, x, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
         !add_extension(x, x, NID_key_usage, "critical,keyCertSign,cRLSign") ||
         !add_extension(x, x, NID_subject_key_identifier, "hash") || X509_sign(x, key, EVP_sha256()) <= 0)
         return crypto_fail(err, TITAN_EIO, "the CA's certificate could not be made");
@@ -374,7 +375,7 @@ titan_status pki_issue(const struct buf *ca_pem, const struct buf *ca_key_pem, c
     _cleanup_x509_ X509 *x = X509_new();
     if (!x || X509_set_version(x, X509_VERSION_3) != 1 || !set_serial(x) ||
         !set_times(x, wish->from_ms, wish->until_ms) || X509_set_issuer_name(x, X509_get_subject_name(ca)) != 1 ||
-        !set_name(X509_get_subject_name(x), wish->name) || X509_set_pubkey(x, X509_REQ_get0_pubkey(r)) != 1 ||
+        !set_name(X509_get_subject_name(x), "titan", wish->name) || X509_set_pubkey(x, X509_REQ_get0_pubkey(r)) != 1 ||
         !add_extension(x, ca, NID_basic_constraints, "critical,CA:FALSE") ||
         !add_extension(x, ca, NID_key_usage, "critical,digitalSignature") ||
         !add_extension(x, ca, NID_ext_key_usage, serves ? "serverAuth,clientAuth" : "clientAuth") ||

@@ -1,3 +1,4 @@
+#include "daemon/auth/enrol.h"
 #include "daemon/coordinator/shell.h"
 
 #include <stdio.h>
@@ -438,6 +439,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         store_on_failure(c->store, on_store_failure, c);
     if (status == TITAN_OK && (status = store_write_now(c->store, init_turn, NULL, err)) == TITAN_OK)
         status = open_core(c, err);
+    if (status == TITAN_OK)
+        status = enrol_open(c, &c->enrol, err);
     if (status != TITAN_OK) {
         if (c->store)
             store_close(c->store, NULL, NULL);
@@ -464,6 +467,7 @@ void shell_part_closed(struct coordinator *c)
         free(k);
     }
     core_free(c->core);
+    enrol_free(c->enrol);
     job_cache_free(c->jobs);
     void (*closed)(void *) = c->closed;
     void *data = c->closed_data;
@@ -483,6 +487,17 @@ static void on_store_closed(void *data)
     uv_close((uv_handle_t *)&c->timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
+    enrol_close(c->enrol);
+}
+
+titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files, struct titan_error *err)
+{
+    return enrol_renew_own(c->enrol, files, err);
+}
+
+void coordinator_serves_tls(struct coordinator *c, const char *address)
+{
+    enrol_serves(c->enrol, address);
 }
 
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)

@@ -27,6 +27,7 @@ struct coordinator_options {
     uint32_t delegate_lease_ms;  /* agents may go on without a coordinator for so long; 0 = they may not */
     uint32_t quarantine_crashes; /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
     bool agents_over_tcp;        /* sessions of callers without an identity are taken */
+    uint32_t node_life_s;        /* of certificates that nodes get; 0 = 7 days */
     uint32_t max_pending_jobs;   /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 
@@ -37,6 +38,12 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
 /* Takes agents' beats as datagrams at HOST:PORT, where their sessions come in too. key_file as in daemon/peers.h. */
 titan_status coordinator_listen(struct coordinator *c, const char *address, const char *key_file,
                                 struct titan_error *err) TITAN_MUST_USE;
+/* Its TLS identity: renewed when it is time, where STATE/pki has the CA's key. files are copied; they must fit each
+ * other and be valid. Before the server listens. */
+titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,
+                                  struct titan_error *err) TITAN_MUST_USE;
+/* It is served over TLS at HOST:PORT. */
+void coordinator_serves_tls(struct coordinator *c, const char *address);
 /* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 

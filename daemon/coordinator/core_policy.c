@@ -141,6 +141,25 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
     return TITAN_OK;
 }
 
+/* It is not coming back: nobody waits for what it may know. */
+static void give_up(struct core *c, struct noderec *n, const char *words, const struct say *untold)
+{
+    n->given_up = true;
+    if (n->state == NODE_READY)
+        node_lose(c, n, words);
+    else
+        say_event(c, NULL, *untold);
+    for (struct jobrec *j = c->active; j; j = j->next)
+        quorum_end_away(c, j, n);
+    quorum_node_known(c, n, NULL);
+    node_look_again(c, n);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        job_advance(c, j);
+    }
+    core_finish(c);
+}
+
 titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
                               struct titan_error *err)
 {
@@ -154,24 +173,23 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
         return status;
     }
     core_begin(c, now, out);
-    n->given_up = true;
-    if (n->state == NODE_READY)
-        node_lose(c, n, "is lost: given up by an operator");
-    else
-        say_event(c, NULL,
-                  (struct say){.type = "node.forgotten",
-                               .message = batch_printf(c->out, "node %s is given up by an operator", n->name),
-                               .node = n});
-    for (struct jobrec *j = c->active; j; j = j->next)
-        quorum_end_away(c, j, n);
-    quorum_node_known(c, n, NULL);
-    node_look_again(c, n);
-    for (struct jobrec *j = c->active, *next; j; j = next) {
-        next = j->next;
-        job_advance(c, j);
-    }
-    core_finish(c);
+    give_up(c, n, "is lost: given up by an operator",
+            &(struct say){.type = "node.forgotten",
+                          .message = batch_printf(c->out, "node %s is given up by an operator", n->name),
+                          .node = n});
     return TITAN_OK;
+}
+
+void core_node_revoke(struct core *c, const char *node, struct core_time now, struct batch *out)
+{
+    struct noderec *n = core_find_node(c, node);
+    if (!n || core_fenced(c))
+        return;
+    core_begin(c, now, out);
+    give_up(c, n, "is lost: its certificate is revoked",
+            &(struct say){.type = "node.forgotten",
+                          .message = batch_printf(c->out, "node %s is given up: its certificate is revoked", n->name),
+                          .node = n});
 }
 
 static void window_tick(struct core *c, struct noderec *n)

@@ -2,6 +2,9 @@
 #include "daemon/coordinator/shell.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "daemon/auth/enrol.h"
 
 struct agent_session {
     struct agent_session *next;
@@ -98,6 +101,11 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
         api_log_chunk(c, s->id, m->log);
         return;
     }
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO &&
+        enrol_speaks_for(c->enrol, call, m->hello->node, &err) != TITAN_OK) {
+        session_end(c, s, &err);
+        return;
+    }
     struct batch batch;
     batch_init(&batch);
     titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
@@ -150,4 +158,21 @@ void session_drop(struct coordinator *c, uint64_t session)
     titan_fail(&err, TITAN_ECONFLICT, "the node was given up or has opened another session");
     if (s)
         session_end(c, s, &err);
+}
+
+uint32_t session_revoked(struct coordinator *c, const char *uri)
+{
+    uint32_t n = 0;
+    struct titan_error err = {0};
+    titan_fail(&err, TITAN_EPERM, "the certificate of %s is revoked", uri);
+    for (size_t i = 0; i < SESSION_BUCKETS; i++) {
+        for (struct agent_session *s = c->sessions[i]; s; s = s->next) {
+            const struct rpc_identity *who = s->call ? rpc_call_identity(s->call) : NULL;
+            if (!who || who->kind != RPC_ID_CERT || strcmp(who->name, uri) != 0)
+                continue;
+            session_end(c, s, &err);
+            n++;
+        }
+    }
+    return n;
 }

@@ -13,6 +13,7 @@
 
 struct agent_session;
 struct beats;
+struct enrol;
 struct commit;
 struct watcher;
 struct log_request;
@@ -56,6 +57,7 @@ struct coordinator {
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
     struct beats *beats; /* sockets that take them */
+    struct enrol *enrol; /* certificates (daemon/auth) */
     bool backing_up;
     struct watcher *watchers;
     size_t n_watchers;
@@ -82,6 +84,8 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
+/* Ends those of a certificate's name, which is revoked; how many they were. */
+uint32_t session_revoked(struct coordinator *c, const char *uri);
 
 /* --- beats.c --- */
 void beats_close(struct coordinator *c); /* each socket is one of open_handles */

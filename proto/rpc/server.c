@@ -10,6 +10,7 @@
  */
 #include "proto/rpc/server.h"
 
+#include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -495,6 +496,20 @@ const char *rpc_call_peer(const struct rpc_call *call)
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 {
     return &call->identity;
+}
+
+bool rpc_call_certificate(const struct rpc_call *call, const char **ret_pem, size_t *ret_len)
+{
+    grpc_auth_context *context = call->identity.kind == RPC_ID_CERT ? grpc_call_auth_context(call->call) : NULL;
+    if (!context)
+        return false;
+    grpc_auth_property_iterator it =
+        grpc_auth_context_find_properties_by_name(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    const grpc_auth_property *pem = grpc_auth_property_iterator_next(&it);
+    *ret_pem = pem ? pem->value : NULL; /* the connection's: it lives as long as the call */
+    *ret_len = pem ? pem->value_length : 0;
+    grpc_auth_context_release(context);
+    return pem;
 }
 
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity)

@@ -105,6 +105,8 @@ void *rpc_call_data(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);
 /* Never NULL; borrowed until on_close. */
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call);
+/* The certificate of RPC_ID_CERT in PEM, as it was verified; borrowed until on_close. False for other identities. */
+bool rpc_call_certificate(const struct rpc_call *call, const char **ret_pem, size_t *ret_len);
 /* For options.authorize: what it has found out beyond the transport (RPC_ID_TOKEN). */
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity);
 /* A header of the call ("authorization"), the first of that name, in lower case; NULL without. Borrowed until the next

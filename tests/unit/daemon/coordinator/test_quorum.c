@@ -251,6 +251,31 @@ static void test_given_up(void **state)
     close_world();
 }
 
+/* Connected or not, at once: the run goes on without its worker, the session is dropped. */
+static void test_certificate_revoked(void **state)
+{
+    (void)state;
+    open_world(2);
+    core_node_revoke(W.b.core, "nobody", at(&W.b), &W.b.out);
+    commit();
+    assert_int_equal(W.seen.types[0], '\0');
+    core_node_revoke(W.b.core, "d", at(&W.b), &W.b.out);
+    bool dropped = false;
+    for (const struct batch_drop *d = W.b.out.drops; d; d = d->next)
+        dropped |= d->session == W.session[4];
+    assert_true(dropped);
+    commit();
+    assert_true(told_of("node.lost") && told_of("epoch.revoked"));
+    for (int i = 1; i <= N; i++)
+        if (i != 4) {
+            quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+            commit();
+        }
+    assert_int_equal(W.seen.form_epoch, 2); /* nothing is waited for */
+    assert_int_equal(W.seen.form_members, 4);
+    close_world();
+}
+
 /* Who returns after an epoch was decided without it is stopped. Until its end is told it may be in a delegate's epoch:
  * the order may never arrive. */
 static void test_stopped_counts_until_it_has_ended(void **state)
@@ -539,6 +564,7 @@ int main(void)
         cmocka_unit_test(test_minority_lost),
         cmocka_unit_test(test_majority_lost),
         cmocka_unit_test(test_lost_in_turn),
+        cmocka_unit_test(test_certificate_revoked),
         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_stopped_counts_until_it_has_ended),
         cmocka_unit_test(test_unlisted_has_ended),

@@ -1,0 +1,146 @@
+/* node.c - titanctl node: who is a node of the cluster. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "ctl/when.h"
+#include "daemon/auth/join.h"
+
+static titan_status run_forget(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__ForgetNodeRequest request = TITAN__V1__FORGET_NODE_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ForgetNodeResponse *reply = NULL;
+    request.node = args->words[1];
+    TRY(ctl_call(ctl, TITAN_METHOD("ForgetNode"), &request.base, &titan__v1__forget_node_response__descriptor, &reply,
+                 err));
+    output_node(ctl, reply->node);
+    return TITAN_OK;
+}
+
+/* --- join ----------------------------------------------------------------------------------------------------------
+ */
+
+/* A file that the shell has opened for us gets the rights of a secret before there is one in it. */
+static titan_status keep_secret(struct titan_error *err)
+{
+    struct stat st;
+    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && fchmod(STDOUT_FILENO, 0600) != 0)
+        return titan_fail_errno(err, "the file that this is written to cannot be made private");
+    if (!isatty(STDOUT_FILENO))
+        return TITAN_OK;
+    titan_fail(err, TITAN_EINVAL, "what node join writes is a secret, and a terminal keeps none");
+    titan_error_hint(err, "titanctl node join NAME > NAME.join");
+    return TITAN_EINVAL;
+}
+
+static titan_status run_join(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__JoinNodeRequest request = TITAN__V1__JOIN_NODE_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__JoinNodeResponse *reply = NULL;
+    _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT}, back = {.ca = BUF_INIT};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    int64_t ttl = 0;
+    TRY(keep_secret(err));
+    TRY(when_duration(args_text(args, "ttl", "1h"), &ttl, err));
+    request.node = args->words[1];
+    request.ttl_ms = (uint64_t)ttl;
+    TRY(ctl_call(ctl, TITAN_METHOD("JoinNode"), &request.base, &titan__v1__join_node_response__descriptor, &reply,
+                 err));
+    const char *address = args_text(args, "address", reply->address);
+    if (!*address) {
+        titan_fail(err, TITAN_EINVAL, "the coordinator does not know at which address nodes reach it");
+        titan_error_hint(err, "name it: --address HOST:PORT");
+        return TITAN_EINVAL;
+    }
+    (void)snprintf(join.node, sizeof(join.node), "%s", request.node);
+    (void)snprintf(join.coordinator, sizeof(join.coordinator), "%s", address);
+    (void)snprintf(join.token, sizeof(join.token), "%s", reply->token);
+    join.expires_at_ms = reply->expires_at_ms;
+    buf_puts(&join.ca, reply->ca);
+    join_print(&join, &text);
+    /* What the node would refuse is told here. */
+    if (buf_failed(&text) || join_parse(text.data, text.len, "node join", &back, err) != TITAN_OK)
+        return titan_error_wrap(err, "the server's answer is not good for a node");
+    return fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0
+               ? TITAN_OK
+               : titan_fail_errno(err, "the join file could not be written");
+}
+
+/* --- revoke --------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status run_revoke(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__RevokeCertificateRequest request = TITAN__V1__REVOKE_CERTIFICATE_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__RevokeCertificateResponse *reply = NULL;
+    char name[512];
+    if (snprintf(name, sizeof(name), "node/%s", args->words[1]) >= (int)sizeof(name))
+        return titan_fail(err, TITAN_EINVAL, "node revoke: the name is too long");
+    request.name = name;
+    request.reason = (char *)args_text(args, "reason", "");
+    TRY(ctl_call(ctl, TITAN_METHOD("RevokeCertificate"), &request.base,
+                 &titan__v1__revoke_certificate_response__descriptor, &reply, err));
+    if (!ctl->json) {
+        (void)printf("%s: revoked; %s\n", args->words[1],
+                     reply->sessions ? "its session is over" : "it had no session");
+        return TITAN_OK;
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "name", reply->name);
+    json_put_uint(&w, "sessions", reply->sessions);
+    json_end_object(&w);
+    (void)output_line(&text);
+    return TITAN_OK;
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    const char *action = args->words[0];
+    if (strcmp(action, "forget") == 0)
+        return run_forget(ctl, args, err);
+    if (strcmp(action, "join") == 0)
+        return run_join(ctl, args, err);
+    if (strcmp(action, "revoke") == 0)
+        return run_revoke(ctl, args, err);
+    return titan_fail(err, TITAN_EINVAL, "node: there are join, revoke and forget, not '%.32s'", action);
+}
+
+const struct command command_node = {
+    .name = "node",
+    .summary = "let a node join, revoke its certificate, say that it is gone for good",
+    .arguments = "join|revoke|forget NODE",
+    .text =
+        "join: writes a file with which one machine becomes this node, once: `titand agent --join FILE`. It is a "
+        "secret; a\n"
+        "file that standard output goes to gets mode 0600.\n"
+        "revoke: no certificate that the node has got until now counts any more. Its session ends at once, its workers "
+        "are\n"
+        "lost, the runs they were in go on without them. Another `node join` lets it in again, with a new "
+        "certificate.\n"
+        "forget: runs with workers on a node that cannot be reached wait until it is sure that nobody trains there any "
+        "more.\n"
+        "Whoever knows that the machine is off can say so, and they go on at once.",
+    .min_args = 2,
+    .max_args = 2,
+    .word = WORD_NODE,
+    .options =
+        (const struct option_spec[]){
+            {"ttl", 0, "TIME", "join: how long the file is good (default 1h, at most 30d)", WORD_NONE},
+            {"address", 0, "HOST:PORT",
+             "join: where nodes reach the coordinator (default: its certificate's first name)", WORD_NONE},
+            {"reason", 0, "TEXT", "revoke: why; in the event log", WORD_NONE},
+            {NULL}},
+    .examples = (const struct example[]){{"titanctl node join gpu7 > gpu7.join", "gpu7 may join within the hour"},
+                                         {"titanctl node revoke gpu7 --reason stolen", "it speaks for nobody any more"},
+                                         {"titanctl node forget gpu7", "it burnt down"},
+                                         {NULL}},
+    .run = run,
+};

@@ -1,0 +1,289 @@
+/* pki.c - titanctl pki: a cluster's CA and the certificates that are not asked for over the network. Offline. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "daemon/auth/certs.h"
+
+#define DAY_MS INT64_C(86400000)
+#define CA_DAYS 3650
+#define DAYS_MAX 3650
+
+/* Where the coordinator keeps its state when nobody says: the unit's folder, root's, a user's own. */
+static titan_status state_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
+{
+    static const char unit[] = "/var/lib/titan-coordinator";
+    const char *given = args_text(args, "state-dir", NULL), *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (given)
+        n = snprintf(out, PATH_MAX, "%s", given);
+    else if (geteuid() == 0)
+        n = snprintf(out, PATH_MAX, "%s", access(unit, F_OK) == 0 ? unit : "/var/lib/titan");
+    else if (xdg && *xdg == '/')
+        n = snprintf(out, PATH_MAX, "%s/titan", xdg);
+    else if (home && *home == '/')
+        n = snprintf(out, PATH_MAX, "%s/.local/state/titan", home);
+    if (n < 0 || n >= PATH_MAX - 32)
+        return titan_fail(err, TITAN_EINVAL, "pki: --state-dir DIR is missing or too long");
+    return TITAN_OK;
+}
+
+static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
+{
+    const char *given = args_text(args, "pki-dir", NULL);
+    if (given)
+        return snprintf(out, PATH_MAX, "%s", given) < PATH_MAX - 32
+                   ? TITAN_OK
+                   : titan_fail(err, TITAN_EINVAL, "pki: --pki-dir is too long");
+    TRY(state_dir(args, out, err));
+    strcat(out, "/pki"); /* state_dir leaves room */
+    return TITAN_OK;
+}
+
+static titan_status no_authority(struct titan_error *err, const char *dir)
+{
+    titan_error_wrap(err, "no CA that could sign in '%.128s'", dir);
+    titan_error_hint(err, "titanctl pki init makes one; --pki-dir names the folder of one that is kept elsewhere");
+    return err->status;
+}
+
+/* --- the pieces ----------------------------------------------------------------------------------------------------
+ */
+
+static titan_status make_authority(const char *dir, const char *cluster, struct titan_error *err)
+{
+    char certificate[PATH_MAX + 16], key[PATH_MAX + 16];
+    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+    int64_t now = clock_wall_ms();
+    (void)snprintf(certificate, sizeof(certificate), "%s/ca.pem", dir);
+    (void)snprintf(key, sizeof(key), "%s/ca.key", dir);
+    if (access(certificate, F_OK) == 0 || access(key, F_OK) == 0) {
+        titan_fail(err, TITAN_EEXIST, "there is a CA in '%s' already", dir);
+        titan_error_hint(err, "titanctl pki coordinator makes another certificate of it");
+        return TITAN_EEXIST;
+    }
+    TRY(pki_key_make(&a.key, err));
+    TRY(pki_ca_make(&a.key, cluster, now - PKI_SKEW_MS, now + CA_DAYS * DAY_MS, &a.certificate, err));
+    TRY(certs_dir(dir, err));
+    TRY(certs_write(key, &a.key, true, err));
+    return certs_write(certificate, &a.certificate, false, err);
+}
+
+/* A new key and its certificate into a folder, besides the CA's. The key that is there goes on: a certificate never
+ * stands beside another key, not for a moment. */
+static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_wish *wish, int64_t days,
+                              struct pki_certificate *ret, struct titan_error *err)
+{
+    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+    _cleanup_(certs_free) struct certs c = {BUF_INIT, BUF_INIT, BUF_INIT};
+    _cleanup_(buf_free) struct buf request = BUF_INIT;
+    struct rpc_tls files;
+    char uri[PKI_URI_MAX];
+    if (!pki_name_ok(wish->name))
+        return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name: letters, digits, '.', '_', '-', at most %d",
+                          wish->name, PKI_NAME_MAX);
+    if (authority_load(ca_dir, &a, err) != TITAN_OK)
+        return no_authority(err, ca_dir);
+    TRY(certs_in(dir, &files, err));
+    TRY(certs_dir(dir, err));
+    bool fresh = certs_load(&files, &c, NULL) != TITAN_OK;
+    if (fresh)
+        TRY(pki_key_make(&c.key, err));
+    (void)snprintf(uri, sizeof(uri), "spiffe://titan/%s/%s", pki_kind_name(wish->kind), wish->name);
+    TRY(pki_request_make(&c.key, uri, &request, err));
+    int64_t now = clock_wall_ms();
+    wish->from_ms = now - PKI_SKEW_MS;
+    wish->until_ms = now + days * DAY_MS;
+    buf_clear(&c.certificate);
+    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, wish, &c.certificate, err));
+    if (fresh)
+        TRY(certs_write(files.key, &c.key, true, err));
+    TRY(certs_write(files.ca, &a.certificate, false, err));
+    TRY(certs_write(files.certificate, &c.certificate, false, err));
+    return certs_check(&files, now, ret, err);
+}
+
+static void print_certificate(struct ctl *ctl, const char *path, const struct pki_certificate *c)
+{
+    char until[32], from[32];
+    if (!ctl->json) {
+        (void)printf("%s: %s, until %s", path,
+                     c->uri[0] ? c->uri
+                     : c->ca   ? "a CA"
+                               : "no name of Titan's",
+                     clock_format(c->until_ms, until));
+        for (int i = 0; i < c->n_hosts; i++)
+            (void)printf("%s%s", i ? ", " : "; reached as ", c->hosts[i]);
+        (void)printf("\n");
+        return;
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "path", path);
+    json_put_string(&w, "name", c->uri[0] ? c->uri : NULL);
+    json_put_bool(&w, "ca", c->ca);
+    json_put_string(&w, "serial", c->serial);
+    json_put_string(&w, "valid_from", clock_format(c->from_ms, from));
+    json_put_string(&w, "valid_until", clock_format(c->until_ms, until));
+    json_begin_array(&w, "hosts");
+    for (int i = 0; i < c->n_hosts; i++)
+        json_put_string(&w, NULL, c->hosts[i]);
+    json_end_array(&w);
+    json_end_object(&w);
+    (void)output_line(&text);
+}
+
+/* --- actions -------------------------------------------------------------------------------------------------------
+ */
+
+static bool add_host(char hosts[PKI_HOSTS_MAX][256], int *n, const char *host)
+{
+    for (int i = 0; i < *n; i++)
+        if (strcmp(hosts[i], host) == 0)
+            return true;
+    return *n < PKI_HOSTS_MAX && snprintf(hosts[(*n)++], 256, "%s", host) < 256;
+}
+
+/* --address; else those of the certificate it has; else this machine's name. And what it calls itself. */
+static titan_status read_hosts(const struct args *args, const struct pki_certificate *old,
+                               char hosts[PKI_HOSTS_MAX][256], int *ret_n, struct titan_error *err)
+{
+    char name[256] = "";
+    bool ok = true;
+    int n = 0;
+    for (const char *given; (given = args_each(args, "address", n)); n++)
+        ok &= add_host(hosts, ret_n, given);
+    for (int i = 0; n == 0 && i < old->n_hosts; i++)
+        ok &= add_host(hosts, ret_n, old->hosts[i]);
+    if (*ret_n == 0 && gethostname(name, sizeof(name) - 1) == 0 && name[0])
+        ok &= add_host(hosts, ret_n, name);
+    static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
+    for (size_t i = 0; i < ARRAY_SIZE(here); i++)
+        ok &= add_host(hosts, ret_n, here[i]);
+    return ok ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "pki: at most %d names and addresses", PKI_HOSTS_MAX - 3);
+}
+
+static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bool init, struct titan_error *err)
+{
+    char state[PATH_MAX], ca[PATH_MAX], dir[PATH_MAX + 8], path[PATH_MAX + 32], host[256] = "coordinator";
+    char hosts[PKI_HOSTS_MAX][256];
+    int64_t days = 0;
+    struct pki_wish wish = {.kind = PKI_COORDINATOR, .hosts = hosts};
+    struct pki_certificate made;
+    _cleanup_(buf_free) struct buf before = BUF_INIT;
+    struct pki_certificate old = {.n_hosts = 0};
+    (void)gethostname(host, sizeof(host) - 1);
+    TRY(args_int(args, "days", 1, DAYS_MAX, CERTS_COORDINATOR_LIFE_MS / DAY_MS, &days, err));
+    TRY(state_dir(args, state, err));
+    TRY(pki_dir(args, ca, err));
+    (void)snprintf(dir, sizeof(dir), "%s/tls", state);
+    (void)snprintf(path, sizeof(path), "%s/cert.pem", dir);
+    if (file_read(path, PKI_PEM_MAX, &before, NULL) == TITAN_OK && before.len)
+        (void)!pki_read(before.data, before.len, &old, NULL);
+    wish.name = args_text(args, "name", old.kind == PKI_COORDINATOR ? old.name : host);
+    TRY(read_hosts(args, &old, hosts, &wish.n_hosts, err));
+    if (init)
+        TRY(make_authority(ca, wish.name, err));
+    TRY(make_pair(ca, dir, &wish, days, &made, err));
+    print_certificate(ctl, path, &made);
+    return TITAN_OK;
+}
+
+static titan_status run_pair(struct ctl *ctl, const struct args *args, enum pki_kind kind, struct titan_error *err)
+{
+    char ca[PATH_MAX], path[PATH_MAX + 32];
+    struct pki_wish wish = {.kind = kind, .name = args->n > 1 ? args->words[1] : ""};
+    struct pki_certificate made;
+    int64_t days = 0, usual = kind == PKI_USER ? CERTS_USER_LIFE_MS : CERTS_NODE_LIFE_MS;
+    if (args->n != 2)
+        return titan_fail(err, TITAN_EINVAL, "pki %s: a name is missing", pki_kind_name(kind));
+    TRY(args_int(args, "days", 1, DAYS_MAX, usual / DAY_MS, &days, err));
+    TRY(pki_dir(args, ca, err));
+    const char *out = args_text(args, "out", wish.name);
+    TRY(make_pair(ca, out, &wish, days, &made, err));
+    (void)snprintf(path, sizeof(path), "%s/cert.pem", out);
+    print_certificate(ctl, path, &made);
+    return TITAN_OK;
+}
+
+static titan_status run_show(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    char path[PATH_MAX] = "";
+    struct pki_certificate c;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (args->n > 1) {
+        (void)snprintf(path, sizeof(path), "%s", args->words[1]);
+    } else {
+        TRY(state_dir(args, path, err));
+        strcat(path, "/tls/cert.pem"); /* state_dir leaves room */
+    }
+    TRY(file_read(path, PKI_PEM_MAX, &text, err));
+    if (pki_read(text.data ? text.data : "", text.len, &c, err) != TITAN_OK)
+        return titan_error_wrap(err, "'%s'", path);
+    print_certificate(ctl, path, &c);
+    return TITAN_OK;
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    const char *action = args->words[0];
+    if (strcmp(action, "init") == 0 && args->n == 1)
+        return run_coordinator(ctl, args, true, err);
+    if (strcmp(action, "coordinator") == 0 && args->n == 1)
+        return run_coordinator(ctl, args, false, err);
+    if (strcmp(action, "user") == 0)
+        return run_pair(ctl, args, PKI_USER, err);
+    if (strcmp(action, "node") == 0)
+        return run_pair(ctl, args, PKI_NODE, err);
+    if (strcmp(action, "show") == 0)
+        return run_show(ctl, args, err);
+    return titan_fail(err, TITAN_EINVAL,
+                      "pki: there are init, coordinator, user NAME, node NAME and show [FILE], not '%.64s'", action);
+}
+
+const struct command command_pki = {
+    .name = "pki",
+    .summary = "make a cluster's certificates",
+    .arguments = "init|coordinator|user NAME|node NAME|show [FILE]",
+    .text =
+        "init: a CA of its own for the cluster, in PKI-DIR (STATE/pki), and the coordinator's certificate, in "
+        "STATE/tls. Its key\n"
+        "(ca.key, mode 0600) signs for nodes that join; a coordinator that finds none there signs nothing, so the key "
+        "may be\n"
+        "kept elsewhere: with --pki-dir, or by moving it. A CA that is there is not overwritten (exit code 6).\n"
+        "coordinator: its certificate anew, for other names or with a key that is kept elsewhere.\n"
+        "user, node: ca.pem, cert.pem and key.pem into a folder. Nodes get theirs by `titanctl node join` where the "
+        "CA's key\n"
+        "is on the coordinator.\n"
+        "show: what a certificate says.",
+    .min_args = 1,
+    .max_args = 2,
+    .word = WORD_FILE,
+    .options =
+        (const struct option_spec[]){
+            {"state-dir", 0, "DIR", "of the coordinator (default: /var/lib/titan-coordinator, titand's)", WORD_FILE},
+            {"pki-dir", 0, "DIR", "of the CA (default: STATE/pki)", WORD_FILE},
+            {"address", 0, "HOST",
+             "init, coordinator: where it is reached; repeatable (default: this host's name)",
+             WORD_NONE},
+            {"name", 0, "NAME", "init, coordinator: its name (default: this host's)", WORD_NONE},
+            {"days", 0, "N", "until the certificate expires (default: coordinator 30, user 90, node 7)", WORD_NONE},
+            {"out", 0, "DIR", "user, node: where the files go (default: NAME)", WORD_FILE},
+            {NULL}},
+    .examples = (const struct example[]){{"titanctl pki init --address head.example --address 10.0.0.1",
+                                          "a new cluster, on the coordinator's host"},
+                                         {"titanctl pki user eva --out ~eva/.config/titan", "eva may call over TLS"},
+                                         {"titanctl pki show", "until when is the coordinator's certificate good?"},
+                                         {NULL}},
+    .run = run,
+};

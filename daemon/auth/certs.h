@@ -1,0 +1,42 @@
+/* certs.h - an identity as files: a folder with ca.pem, cert.pem and key.pem, and the folder of a CA. */
+#ifndef TITAN_DAEMON_AUTH_CERTS_H
+#define TITAN_DAEMON_AUTH_CERTS_H
+
+#include <sys/types.h>
+
+#include "daemon/auth/pki.h"
+#include "proto/rpc/server.h" /* struct rpc_tls */
+
+/* DIR/ca.pem, DIR/cert.pem, DIR/key.pem. TITAN_EINVAL when that is too long. */
+titan_status certs_in(const char *dir, struct rpc_tls *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Is there a certificate? */
+bool certs_there(const struct rpc_tls *files);
+
+struct certs {
+    struct buf ca, certificate, key;
+};
+/* TITAN_EPERM for a key that others than its owner may read. */
+titan_status certs_load(const struct rpc_tls *files, struct certs *ret, struct titan_error *err) TITAN_MUST_USE;
+void certs_free(struct certs *certs);
+/* Load, and check the whole: the pair fits, it leads to the CA, it is valid now. Errors name the file. */
+titan_status certs_check(const struct rpc_tls *files, int64_t now_ms, struct pki_certificate *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
+
+/* Replace a file; a secret one has mode 0600, others 0644. It belongs to whom its folder does, where we may say so. */
+titan_status certs_write(const char *path, const struct buf *text, bool secret, struct titan_error *err) TITAN_MUST_USE;
+/* mkdir -p; the last folder with mode 0700 and the owner of the one it is in. */
+titan_status certs_dir(const char *path, struct titan_error *err) TITAN_MUST_USE;
+
+/* A CA: DIR/ca.pem and, unless it is kept elsewhere, DIR/ca.key. */
+struct authority {
+    struct buf certificate, key;
+};
+/* TITAN_ENOTFOUND: there is none here, or its key is kept elsewhere. */
+titan_status authority_load(const char *dir, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
+void authority_free(struct authority *a);
+
+#define CERTS_NODE_LIFE_MS INT64_C(604800000)         /* 7 days */
+#define CERTS_COORDINATOR_LIFE_MS INT64_C(2592000000) /* 30 days */
+#define CERTS_USER_LIFE_MS INT64_C(7776000000)        /* 90 days */
+
+#endif

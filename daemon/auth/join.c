@@ -1,0 +1,97 @@
+/* join.c - see join.h. */
+#include "daemon/auth/join.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/toml.h"
+
+void join_print(const struct join_file *j, struct buf *out)
+{
+    char until[32];
+    buf_printf(out,
+               "# With this file a machine becomes node %s of a Titan cluster: once, before %s.\n"
+               "# It is a secret. On the node: titand agent --join FILE\n"
+               "node = \"%s\"\n"
+               "coordinator = \"%s\"\n"
+               "token = \"%s\"\n"
+               "expires_at_ms = %lld\n"
+               "ca = \"\"\"\n%s\"\"\"\n",
+               j->node, clock_format(j->expires_at_ms, until), j->node, j->coordinator, j->token,
+               (long long)j->expires_at_ms, j->ca.data ? j->ca.data : "");
+}
+
+static titan_status text_of(const struct toml_value *root, const char *path, const char *key, char *out, size_t cap,
+                            struct titan_error *err)
+{
+    const struct toml_value *v = toml_get(root, key);
+    if (!v || v->type != TOML_STRING || !v->string[0])
+        return titan_fail(err, TITAN_EINVAL, "%s: no '%s' in it: this is no file of titanctl node join", path, key);
+    if (strlen(v->string) >= cap || strpbrk(v->string, "\n\r\"\\"))
+        return titan_fail(err, TITAN_EINVAL, "%s:%d: '%s' is not one that titanctl node join writes", path, v->line,
+                          key);
+    (void)snprintf(out, cap, "%s", v->string);
+    return TITAN_OK;
+}
+
+static titan_status read_values(const struct toml_value *root, const char *path, struct join_file *ret,
+                                struct titan_error *err)
+{
+    TRY(text_of(root, path, "node", ret->node, sizeof(ret->node), err));
+    TRY(text_of(root, path, "coordinator", ret->coordinator, sizeof(ret->coordinator), err));
+    TRY(text_of(root, path, "token", ret->token, sizeof(ret->token), err));
+    const struct toml_value *until = toml_get(root, "expires_at_ms"), *ca = toml_get(root, "ca");
+    if (!pki_name_ok(ret->node))
+        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is no name of a node", path, ret->node);
+    if (!until || until->type != TOML_INT || until->integer <= 0 || until->integer >= INT64_C(1) << 50)
+        return titan_fail(err, TITAN_EINVAL, "%s: no time in 'expires_at_ms'", path);
+    ret->expires_at_ms = until->integer;
+    if (!ca || ca->type != TOML_STRING)
+        return titan_fail(err, TITAN_EINVAL, "%s: no 'ca' in it: this is no file of titanctl node join", path);
+    struct pki_certificate certificate;
+    if (pki_read(ca->string, strlen(ca->string), &certificate, err) != TITAN_OK)
+        return titan_error_wrap(err, "%s:%d: ca", path, ca->line);
+    if (!certificate.ca)
+        return titan_fail(err, TITAN_EINVAL, "%s:%d: 'ca' is not the certificate of a CA", path, ca->line);
+    if (buf_append(&ret->ca, ca->string, strlen(ca->string)) != TITAN_OK)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    return TITAN_OK;
+}
+
+titan_status join_parse(const char *text, size_t len, const char *path, struct join_file *ret, struct titan_error *err)
+{
+    struct toml_value *root = NULL;
+    *ret = (struct join_file){.ca = BUF_INIT};
+    if (len > JOIN_FILE_MAX)
+        return titan_fail(err, TITAN_EINVAL, "%s: %zu bytes; a file of titanctl node join is smaller", path, len);
+    TRY(toml_parse(text, len, path, &root, err));
+    titan_status status = read_values(root, path, ret, err);
+    toml_free(root);
+    if (status != TITAN_OK)
+        join_free(ret);
+    return status;
+}
+
+titan_status join_load(const char *path, struct join_file *ret, struct titan_error *err)
+{
+    struct stat st;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    *ret = (struct join_file){.ca = BUF_INIT};
+    if (stat(path, &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        titan_fail(err, TITAN_EPERM, "'%s' is a secret, but others than its owner have rights to it (mode %03o)", path,
+                   (unsigned)st.st_mode & 0777);
+        titan_error_hint(err, "chmod 600 '%.120s'", path);
+        return TITAN_EPERM;
+    }
+    TRY(file_read(path, JOIN_FILE_MAX, &text, err));
+    return join_parse(text.data ? text.data : "", text.len, path, ret, err);
+}
+
+void join_free(struct join_file *j)
+{
+    buf_free(&j->ca);
+}

@@ -1,0 +1,26 @@
+/* join.h - what a node needs to get its certificate, in one file: where the coordinator is, what CA its certificate is
+ * of, and the token that is good for this node, once. TOML, so that a person can read it. */
+#ifndef TITAN_DAEMON_AUTH_JOIN_H
+#define TITAN_DAEMON_AUTH_JOIN_H
+
+#include "daemon/auth/pki.h"
+
+#define JOIN_FILE_MAX (128 * 1024)
+#define JOIN_ADDRESS_MAX 256
+#define JOIN_TOKEN_MAX 256
+
+struct join_file {
+    char node[PKI_NAME_MAX + 1], coordinator[JOIN_ADDRESS_MAX], token[JOIN_TOKEN_MAX];
+    struct buf ca;
+    int64_t expires_at_ms;
+};
+
+void join_print(const struct join_file *join, struct buf *out);
+/* path: for messages. From outside: any bytes. */
+titan_status join_parse(const char *text, size_t len, const char *path, struct join_file *ret,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* Refused when others than its owner may read it. */
+titan_status join_load(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;
+void join_free(struct join_file *join);
+
+#endif

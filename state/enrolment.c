@@ -1,0 +1,126 @@
+#include "state/enrolment.h"
+
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "state/event.h"
+
+#define KEPT_MS INT64_C(86400000) /* a token that has expired, so that its use is told as such */
+
+titan_status join_add(struct db *db, const struct join *j, struct titan_error *err)
+{
+    char message[320], until[32];
+    struct event e = {.at_ms = j->created_at_ms,
+                      .type = "node.invited",
+                      .node = j->node,
+                      .rank = -1,
+                      .message = message,
+                      .actor = j->created_by};
+    (void)snprintf(message, sizeof(message), "node %.200s may join until %s", j->node,
+                   clock_format(j->expires_at_ms, until));
+    TRY(db_run(db, err, "DELETE FROM joins WHERE expires_at_ms < ?", "i", j->created_at_ms - KEPT_MS));
+    TRY(db_run(db, err,
+               "INSERT INTO joins (id, node, hash, created_at_ms, expires_at_ms, created_by) VALUES (?, ?, ?, ?, ?, ?)",
+               "ttbiit", j->id, j->node, j->hash, (size_t)ENROLMENT_HASH, j->created_at_ms, j->expires_at_ms,
+               j->created_by));
+    return event_add(db, &e, err);
+}
+
+struct found {
+    bool known, used;
+    int64_t expires_at_ms;
+    unsigned char hash[ENROLMENT_HASH], key_hash[ENROLMENT_HASH];
+    char node[256];
+};
+
+static titan_status find(struct db *db, const char *id, struct found *f, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT hash, expires_at_ms, used_at_ms, key_hash, node FROM joins WHERE id = ?", "t",
+                 id));
+    titan_status status = db_step(db, stmt, &f->known, err);
+    if (status == TITAN_OK && f->known) {
+        col_blob(stmt, 0, f->hash, sizeof(f->hash));
+        f->expires_at_ms = col_int(stmt, 1);
+        f->used = col_int(stmt, 2) != 0;
+        col_blob(stmt, 3, f->key_hash, sizeof(f->key_hash));
+        (void)snprintf(f->node, sizeof(f->node), "%s", col_text(stmt, 4));
+    }
+    db_done(stmt);
+    return status;
+}
+
+static titan_status refuse(const struct found *f, const char *node, const unsigned char *key_hash, int64_t now_ms,
+                           struct titan_error *refusal)
+{
+    char then[32];
+    if (strcmp(f->node, node) != 0)
+        return titan_fail(refusal, TITAN_EPERM, "the join token is for node %s, not for %.200s", f->node, node);
+    if (now_ms >= f->expires_at_ms)
+        return titan_fail(refusal, TITAN_EPERM, "the join token of node %s expired at %s", node,
+                          clock_format(f->expires_at_ms, then));
+    if (f->used && CRYPTO_memcmp(f->key_hash, key_hash, ENROLMENT_HASH) != 0)
+        return titan_fail(refusal, TITAN_EPERM, "the join token of node %s was used already, with another key", node);
+    return TITAN_OK;
+}
+
+titan_status join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH], const char *node,
+                      const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms, struct titan_error *refusal,
+                      struct titan_error *err)
+{
+    struct found f = {0};
+    struct event e = {.at_ms = now_ms, .type = "node.enrolled", .node = node, .rank = -1};
+    char message[sizeof(refusal->msg)];
+    *refusal = (struct titan_error){0};
+    TRY(find(db, id, &f, err));
+    if (!f.known || CRYPTO_memcmp(f.hash, hash, ENROLMENT_HASH) != 0) {
+        titan_fail(refusal, TITAN_EPERM, "there is no such join token");
+        titan_error_hint(refusal, "titanctl node join makes one; each is good once");
+        return TITAN_OK;
+    }
+    e.message = message;
+    if (refuse(&f, node, key_hash, now_ms, refusal) != TITAN_OK) {
+        titan_error_hint(refusal,
+                         "titanctl node join makes another; if the node did not do this, its token was stolen");
+        e.type = "node.enrol_refused";
+        e.node = f.node;
+        (void)snprintf(message, sizeof(message), "%s", refusal->msg);
+        return event_add(db, &e, err);
+    }
+    (void)snprintf(message, sizeof(message), "node %.200s has its certificate", node);
+    TRY(db_run(db, err, "UPDATE joins SET used_at_ms = ?, key_hash = ? WHERE id = ?", "ibt", now_ms, key_hash,
+               (size_t)ENROLMENT_HASH, id));
+    return event_add(db, &e, err);
+}
+
+titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err)
+{
+    char message[512];
+    struct event e = {.at_ms = r->at_ms, .type = "certificate.revoked", .rank = -1, .message = message, .actor = r->by};
+    (void)snprintf(message, sizeof(message), "%.191s is revoked%s%.256s", r->uri, *r->reason ? ": " : "", r->reason);
+    TRY(db_run(db, err,
+               "INSERT INTO revocations (uri, at_ms, reason, created_by) VALUES (?, ?, ?, ?) ON CONFLICT (uri) DO"
+               " UPDATE SET at_ms = max(at_ms, excluded.at_ms), reason = excluded.reason,"
+               " created_by = excluded.created_by",
+               "titt", r->uri, r->at_ms, r->reason, r->by));
+    return event_add(db, &e, err);
+}
+
+titan_status revocation_list(struct db *db, bool (*each)(const struct revocation *r, void *data), void *data,
+                             struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT uri, reason, created_by, at_ms FROM revocations ORDER BY uri", ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
+        struct revocation r = {
+            .uri = col_text(stmt, 0), .reason = col_text(stmt, 1), .by = col_text(stmt, 2), .at_ms = col_int(stmt, 3)};
+        if (!each(&r, data))
+            break;
+    }
+    db_done(stmt);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* enrolment.h - who may become a node, and which certificates do not count any more.
+ *
+ * A join token is good for one node, once, until it expires; the store has the SHA-256 of its secret. It is bound to
+ * the first key it is used with: the same node may ask again with that key, should the answer have been lost. A name
+ * that is revoked is so for all its certificates that begin at or before that moment. */
+#ifndef TITAN_STATE_ENROLMENT_H
+#define TITAN_STATE_ENROLMENT_H
+
+#include "state/db.h"
+
+#define ENROLMENT_HASH 32 /* bytes of a secret's and of a key's hash */
+#define ENROLMENT_ID 17   /* a token's id, with its end */
+
+struct join {
+    const char *id, *node, *created_by;
+    const unsigned char *hash;
+    int64_t created_at_ms, expires_at_ms;
+};
+
+/* Records the event node.invited; tokens that expired a day ago are cleared away. */
+titan_status join_add(struct db *db, const struct join *join, struct titan_error *err) TITAN_MUST_USE;
+/* Use it. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such token or another secret (in the same words), the
+ * token of another node, expired, used already with another key. Records node.enrolled, or node.enrol_refused where the
+ * secret was right. */
+titan_status join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH], const char *node,
+                      const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms, struct titan_error *refusal,
+                      struct titan_error *err) TITAN_MUST_USE;
+
+struct revocation {
+    const char *uri, *reason, *by;
+    int64_t at_ms;
+};
+/* Records certificate.revoked. A later one of the same name replaces it. */
+titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err) TITAN_MUST_USE;
+titan_status revocation_list(struct db *db, bool (*each)(const struct revocation *r, void *data), void *data,
+                             struct titan_error *err) TITAN_MUST_USE;
+
+#endif
