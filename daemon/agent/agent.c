@@ -662,10 +662,18 @@ static titan_status choose_device(struct agent *a, const struct agent_options *o
     if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "cpu") != 0 && strcmp(wanted, "cuda") != 0)
         return titan_fail(err, TITAN_EINVAL, "device '%s' is not one of auto, cpu, cuda", wanted);
     if (!strcmp(wanted, "cuda") && gpus == 0)
-        return titan_fail(err, TITAN_EDEVICE, "device 'cuda' asked for, but there is no /dev/nvidia0");
+        return titan_fail(err, TITAN_EDEVICE, "device 'cuda' asked for, but %s",
+                          getenv("CUDA_VISIBLE_DEVICES") ? "CUDA_VISIBLE_DEVICES names no GPU"
+                                                         : "none of /dev/nvidia0 and so on can be opened");
     bool cuda = strcmp(wanted, "cpu") != 0 && gpus > 0;
     (void)snprintf(a->device, sizeof(a->device), "%s", cuda ? "cuda" : "cpu");
     a->slots = o->slots ? o->slots : cuda ? gpus : SLOTS_CPU;
+    if (cuda && a->slots > gpus) {
+        (void)titan_fail(err, TITAN_EINVAL, "%u slots, but this agent may use %u GPU%s", a->slots, gpus,
+                         gpus == 1 ? "" : "s");
+        titan_error_hint(err, "a slot has a GPU of its own: at most %u slots, or device cpu", gpus);
+        return TITAN_EINVAL;
+    }
     if (a->slots > SLOTS_MAX)
         return titan_fail(err, TITAN_EINVAL, "%u slots, at most %d are possible", a->slots, SLOTS_MAX);
     return TITAN_OK;

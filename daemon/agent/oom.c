@@ -36,11 +36,10 @@ static bool cgroup_number(const char *cgroup, const char *name, const char *key,
     return file_number(path, key, ret);
 }
 
-/* The limit that counts for this cgroup: its own or that of the nearest above it that has one; and that one's peak. */
-static bool nearest_limit(const char *root, const char *cgroup, uint64_t *ret_limit, uint64_t *ret_peak)
+/* The limit that counts for a cgroup: its own or that of the nearest above it that has one, which path then is; and
+ * that one's peak. */
+static bool nearest_limit(const char *root, char path[PATH_MAX], uint64_t *ret_limit, uint64_t *ret_peak)
 {
-    char path[PATH_MAX];
-    (void)snprintf(path, sizeof(path), "%s", cgroup);
     while (!strncmp(path, root, strlen(root))) {
         if (cgroup_number(path, "memory.max", "", ret_limit)) { /* "max" is no number */
             (void)cgroup_number(path, "memory.peak", "", ret_peak);
@@ -58,17 +57,23 @@ static void describe(const struct oom_watch *o, const char *cgroup, uint64_t rss
                      size_t cap)
 {
     uint64_t limit = 0, peak = 0;
-    bool limited = cgroup[0] && nearest_limit(o->cgroup_root, cgroup, &limit, &peak);
-    if (!limited)
+    char path[PATH_MAX], of[300] = " (the machine's)";
+    (void)snprintf(path, sizeof(path), "%s", cgroup[0] ? cgroup : o->home);
+    if (!nearest_limit(o->cgroup_root, path, &limit, &peak))
         limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    else if (!strcmp(path, cgroup))
+        of[0] = '\0';
+    else
+        (void)snprintf(of, sizeof(of), " (of %.255s)", strrchr(path, '/') + 1);
     peak = peak ? peak : rss_max;
     (void)snprintf(reason, cap, "out of memory: limit %.1f GiB%s, peak %.1f GiB (oom_kill %" PRIu64 ")",
-                   (double)limit / (1 << 30), limited ? "" : " (the machine's)", (double)peak / (1 << 30), kills);
+                   (double)limit / (1 << 30), of, (double)peak / (1 << 30), kills);
 }
 
 void oom_watch_init(struct oom_watch *o)
 {
     *o = (struct oom_watch){.vmstat = "/proc/vmstat", .cgroup_root = "/sys/fs/cgroup"};
+    (void)worker_process_home(o->home);
     oom_watch_look(o);
     for (size_t i = 1; i < OOM_LOOKS; i++)
         o->kills[i] = o->kills[0];

@@ -48,8 +48,7 @@ static void env_build(char *out[ENV_MAX], char *cuda_devices)
     out[n] = NULL;
 }
 
-/* The folder of our own cgroup (v2), if there is one we may write to. */
-static bool cgroup_self(char out[PATH_MAX])
+bool worker_process_home(char out[PATH_MAX])
 {
     struct buf text = BUF_INIT;
     bool found = false;
@@ -59,13 +58,17 @@ static bool cgroup_self(char out[PATH_MAX])
         static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
         for (size_t i = 0; line && !found && i < ARRAY_SIZE(mounts); i++) {
             int len = (int)strcspn(line + 3, "\n");
-            char procs[PATH_MAX];
+            char kill[PATH_MAX];
             (void)snprintf(out, PATH_MAX, "%s%.*s", mounts[i], len, line + 3);
-            /* cgroup.kill is what we want it for (Linux 5.14); absent in the root and in v1 hierarchies. */
-            found = snprintf(procs, sizeof(procs), "%s/cgroup.kill", out) < (int)sizeof(procs) && !access(procs, W_OK);
+            /* cgroup.kill is what we want those inside for (Linux 5.14); absent in the root and in v1 hierarchies. Ours
+             * need not be writable: of a unit with Delegate= it is root's, and only what is made inside is the user's.
+             */
+            found = snprintf(kill, sizeof(kill), "%s/cgroup.kill", out) < (int)sizeof(kill) && !access(kill, F_OK);
         }
     }
     buf_free(&text);
+    if (!found)
+        out[0] = '\0';
     return found;
 }
 
@@ -81,7 +84,7 @@ static bool write_text(const char *folder, const char *name, const char *text)
 static void cgroup_name(uint64_t worker_id, char out[PATH_MAX])
 {
     char self[PATH_MAX];
-    if (!cgroup_self(self) || snprintf(out, PATH_MAX, "%s/titan-worker-%" PRIu64, self, worker_id) >= PATH_MAX)
+    if (!worker_process_home(self) || snprintf(out, PATH_MAX, "%s/titan-worker-%" PRIu64, self, worker_id) >= PATH_MAX)
         out[0] = '\0';
 }
 

@@ -2,9 +2,9 @@
  *
  * A worker leads a session and process group of its own, has a clean environment, no descriptors but stdin
  * (/dev/null), stdout and stderr (its log), and the job's folder as working directory. It does not get a death signal
- * from its parent: it must outlive the agent, to be adopted by the next one. Where the agent may write to its cgroup
- * (v2, a delegated subtree), the worker gets a cgroup below it, so that killing it is atomic. When memory ends, it is
- * taken before its agent (oom_score_adj: the agent's and 500).
+ * from its parent: it must outlive the agent, to be adopted by the next one. Where the agent may make
+ * cgroups in its own (v2, a delegated subtree), the worker gets one of those, so that killing it is atomic. When memory
+ * ends, it is taken before its agent (oom_score_adj: the agent's and 500).
  *
  * posix_spawn, not fork: gRPC's threads hold locks that a forked child would inherit. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_PROCESS_H
@@ -34,6 +34,8 @@ struct worker_process {
 
 #define WORKER_PROCESS_NONE ((struct worker_process){.pidfd = -1})
 
+/* The folder of this process's own cgroup of version 2; false when there is none that others could be made in. */
+bool worker_process_home(char out[PATH_MAX]);
 titan_status worker_process_start(const struct worker_command *command, struct worker_process *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 /* A process another agent started. TITAN_ENOTFOUND when pid is gone or is not the worker of this page. */

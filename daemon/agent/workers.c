@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine.h"
 
 /* How long the report of a death waits for the exit status; the death itself is known already. */
 #define STATUS_WAIT_MS 10
@@ -392,20 +393,6 @@ static titan_status slot_free(const struct workers *set, uint32_t *ret, struct t
     return titan_fail(err, TITAN_ELIMIT, "all %u slots of this node are taken", set->slots);
 }
 
-/* The slot-th of the GPUs this agent may use. */
-static const char *cuda_devices(uint32_t slot, char out[128])
-{
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    (void)snprintf(out, 128, "%u", slot);
-    for (uint32_t i = 0; list && *list; i++) {
-        size_t len = strcspn(list, ",");
-        if (i == slot)
-            (void)snprintf(out, 128, "%.*s", (int)len, list);
-        list += len + (list[len] == ',');
-    }
-    return out;
-}
-
 static titan_status recipe_write(const char *directory, const char *recipe, struct titan_error *err)
 {
     char path[PATH_MAX];
@@ -485,6 +472,8 @@ static titan_status worker_launch(struct worker *w, const char *device, struct t
     struct workers *set = w->set;
     char cuda[128];
     bool gpu = !strcmp(device, "cuda");
+    if (gpu && !machine_gpu(w->slot, cuda))
+        return titan_fail(err, TITAN_EDEVICE, "slot %u has no GPU: this agent may use %u", w->slot, machine_gpus());
     TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
     struct worker_command command = {.program = set->program,
                                      .socket = set->socket,
@@ -494,7 +483,7 @@ static titan_status worker_launch(struct worker *w, const char *device, struct t
                                      .host = set->host,
                                      .job_id = w->job_id,
                                      .worker_id = w->id,
-                                     .cuda_devices = gpu ? cuda_devices(w->slot, cuda) : NULL};
+                                     .cuda_devices = gpu ? cuda : NULL};
     TRY(worker_process_start(&command, &w->process, err));
     w->page->pid = w->process.pid;
     return worker_attach(w, err);

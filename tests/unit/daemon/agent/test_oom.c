@@ -42,6 +42,7 @@ static int setup(void **state)
     oom_watch_init(&o);
     o.vmstat = vmstat;
     o.cgroup_root = folder;
+    o.home[0] = '\0';
     pass(5000);
     p = WORKER_PROCESS_NONE;
     return 0;
@@ -87,8 +88,21 @@ static void test_limit_above(void **state)
     put("service/memory.max", "3221225472\n");
     put("vmstat", "oom_kill 6\n");
     assert_true(oom_verdict(&o, &p, 5 * GIB / 2, reason, sizeof(reason)));
-    assert_string_equal(reason, "out of memory: limit 3.0 GiB, peak 2.5 GiB (oom_kill 1)");
+    assert_string_equal(reason, "out of memory: limit 3.0 GiB (of service), peak 2.5 GiB (oom_kill 1)");
     assert_false(oom_verdict(&o, &p, GIB, reason, sizeof(reason))); /* one kill, one process */
+}
+
+/* A worker without a cgroup of its own is in its agent's. */
+static void test_limit_of_the_agent(void **state)
+{
+    (void)state;
+    (void)snprintf(o.home, sizeof(o.home), "%s/titand.service", folder);
+    assert_int_equal(dir_make(o.home, NULL), TITAN_OK);
+    put("titand.service/memory.max", "188743680\n");
+    put("titand.service/memory.peak", "188743680\n");
+    put("vmstat", "oom_kill 6\n");
+    assert_true(oom_verdict(&o, &p, GIB, reason, sizeof(reason)));
+    assert_string_equal(reason, "out of memory: limit 0.2 GiB (of titand.service), peak 0.2 GiB (oom_kill 1)");
 }
 
 static void test_machine(void **state)
@@ -113,8 +127,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_own_cgroup), TEST(test_not_in_the_cgroup), TEST(test_limit_above),
-        TEST(test_machine),    TEST(test_others_long_ago),
+        TEST(test_own_cgroup),         TEST(test_not_in_the_cgroup), TEST(test_limit_above),
+        TEST(test_limit_of_the_agent), TEST(test_machine),           TEST(test_others_long_ago),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,111 @@
+/* Workers' cgroups as under the shipped unit: systemd gives the user of a unit with Delegate= the folder and
+ * cgroup.procs, and keeps cgroup.kill. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "daemon/agent/worker_process.h"
+
+#define NOBODY 65534
+
+static char group[96], folder[64];
+
+static void join(const char *cgroup)
+{
+    char path[128];
+    (void)snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup);
+    FILE *file = fopen(path, "w");
+    assert_true(file && fprintf(file, "%d", (int)getpid()) > 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Of the child, as a user: exit status 0 when a worker gets its cgroup and ends with all it has started. */
+static int as_user(void)
+{
+    char program[128], log[128], self[PATH_MAX];
+    struct worker_process p = WORKER_PROCESS_NONE;
+    struct titan_error err = {0};
+    (void)snprintf(program, sizeof(program), "%s/worker", folder);
+    (void)snprintf(log, sizeof(log), "%s/log", folder);
+    const struct worker_command c = {.program = program,
+                                     .socket = "s",
+                                     .page = "p",
+                                     .log = log,
+                                     .directory = folder,
+                                     .host = "h",
+                                     .job_id = 1,
+                                     .worker_id = 7};
+    if (!worker_process_home(self) || strcmp(self, group) != 0)
+        return 1;
+    if (worker_process_start(&c, &p, &err) != TITAN_OK)
+        return 2;
+    if (!p.cgroup[0] || strncmp(p.cgroup, group, strlen(group)) != 0)
+        return 3;
+    struct stat st = {0};
+    while (stat(log, &st) != 0 || st.st_size == 0) /* its child has left the session */
+        (void)poll(NULL, 0, 5);
+    worker_process_kill(&p);
+    struct pollfd gone = {.fd = p.pidfd, .events = POLLIN};
+    (void)poll(&gone, 1, -1);
+    if (worker_process_reap(&p, NULL, NULL) != TITAN_OK)
+        return 4;
+    for (; rmdir(p.cgroup) != 0; (void)poll(NULL, 0, 5)) /* busy until the last one in it is gone */
+        if (errno != EBUSY)
+            return 5;
+    return 0;
+}
+
+static void test_delegated(void **state)
+{
+    (void)state;
+    const char *mount = access("/sys/fs/cgroup/cgroup.procs", F_OK) == 0 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/unified";
+    char procs[128], program[128];
+    (void)snprintf(group, sizeof(group), "%s/titan-delegated-%d", mount, (int)getpid());
+    (void)snprintf(procs, sizeof(procs), "%s/cgroup.procs", group);
+    if (geteuid() != 0 || mkdir(group, 0755) != 0 || access(procs, W_OK) != 0) {
+        print_message("# no cgroups of version 2 to be had here\n");
+        skip();
+    }
+    (void)snprintf(folder, sizeof(folder), "/tmp/titan-delegated-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(program, sizeof(program), "%s/worker", folder);
+    /* What it starts before it is in its cgroup would be outside. */
+    static const char script[] = "#!/bin/sh\n"
+                                 "until grep -q titan-worker-7 /proc/self/cgroup; do :; done\n"
+                                 "setsid sh -c 'echo escaped; exec sleep 1000' &\n"
+                                 "exec sleep 1000\n";
+    assert_int_equal(file_replace(program, script, sizeof(script) - 1, NULL), TITAN_OK);
+    assert_int_equal(chmod(program, 0755) | chown(folder, NOBODY, NOBODY), 0);
+    assert_int_equal(chown(group, NOBODY, NOBODY) | chown(procs, NOBODY, NOBODY), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        join(group);
+        _exit(setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY) ? 9 : as_user());
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    for (; rmdir(group) != 0; (void)poll(NULL, 0, 5)) /* the kernel takes a moment with the child */
+        assert_int_equal(errno, EBUSY);
+    assert_int_equal(dir_remove(folder, NULL), TITAN_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_delegated)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
