@@ -111,7 +111,7 @@ static void parent_of(const char *path, char out[PATH_MAX])
         snprintf(out, PATH_MAX, "%.*s", (int)len, path);
 }
 
-titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err)
+static titan_status replace(const char *path, const void *data, size_t len, mode_t mode, struct titan_error *err)
 {
     char temporary[PATH_MAX], parent[PATH_MAX];
     if ((size_t)snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= sizeof(temporary))
@@ -123,7 +123,7 @@ titan_status file_replace(const char *path, const void *data, size_t len, struct
     titan_status status;
     mode_t mask = umask(0);
     (void)umask(mask);
-    if (fchmod(fd, 0666 & ~mask) < 0 || write_all(fd, data, len) != TITAN_OK || fsync(fd) < 0) {
+    if (fchmod(fd, mode & ~mask) < 0 || write_all(fd, data, len) != TITAN_OK || fsync(fd) < 0) {
         status = titan_fail_errno(err, "cannot write '%s'", temporary);
         goto err_unlink;
     }
@@ -135,6 +135,16 @@ titan_status file_replace(const char *path, const void *data, size_t len, struct
 err_unlink:
     (void)unlink(temporary);
     return status;
+}
+
+titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err)
+{
+    return replace(path, data, len, 0666, err);
+}
+
+titan_status file_replace_private(const char *path, const void *data, size_t len, struct titan_error *err)
+{
+    return replace(path, data, len, 0600, err);
 }
 
 titan_status dir_make(const char *path, struct titan_error *err)

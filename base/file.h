@@ -16,6 +16,8 @@ titan_status file_read_at(int at, const char *name, int flags, size_t max, struc
                           struct titan_error *err) TITAN_MUST_USE;
 /* Replace path by data: temporary file, fsync, rename, fsync of the folder. */
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
+titan_status file_replace_private(const char *path, const void *data, size_t len,
+                                  struct titan_error *err) TITAN_MUST_USE; /* 0600 */
 /* mkdir -p with mode 0755. */
 titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* rm -r of a folder of ours; missing is fine. Does not follow links. */

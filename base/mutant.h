@@ -18,7 +18,7 @@
     X(DELEGATED_UNHEARD, "coordinator does not take up what a delegate has formed")                                    \
     X(DELEGATE_MINORITY, "a delegate forms an epoch without a majority")                                               \
     X(DELEGATE_FROM_BELOW, "a delegate's epoch begins from an older state than its members' memory")                   \
-    X(COMMIT_UNPROMISED, "an agent accepts a delegate's epoch that it has not promised")                               \
+    X(PROOF_IGNORED, "a datagram counts that is proved under no key")                                                  \
     X(PROMISE_UNRECORDED, "an agent's promise does not survive its death")                                             \
     X(LEASE_IGNORED, "workers go on when the lease is over")                                                           \
     X(SAID_BEFORE_COMMIT, "coordinator's messages leave before their batch is durable")                                \

@@ -103,7 +103,6 @@ static const struct setting settings[] = {
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),
-    TEXT("agent", "cluster_key", cluster_key),
     TEXT("detection", "profile", profile),
     NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
@@ -222,7 +221,9 @@ static titan_status unknown(const char *path, int line, const char *section, con
     (void)titan_fail(err, TITAN_EINVAL, "%s:%d: unknown %s '%s%s%s'", path, line, section ? "key" : "section",
                      section ? section : "", section ? "." : "", name);
     const char *near = text_nearest(name, known, n);
-    if (near)
+    if (section && !strcmp(section, "agent") && !strcmp(name, "cluster_key"))
+        titan_error_hint(err, "there is none any more, take the line out: the coordinator hands out keys by itself");
+    else if (near)
         titan_error_hint(err, "did you mean '%s'?", near);
     return TITAN_EINVAL;
 }

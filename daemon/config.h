@@ -37,10 +37,10 @@ struct daemon_config {
     char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
     int n_listen;
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
-    char worker[PATH_MAX];                                    /* "" = beside titand */
-    char peer_listen[CONFIG_TEXT_MAX], cluster_key[PATH_MAX]; /* "" = the address and a free port; no proofs */
-    char profile[8];                                          /* "lan", "wan" */
-    struct detection detection;                               /* 0 = the profile's, until config_parse is done */
+    char worker[PATH_MAX];             /* "" = beside titand */
+    char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
+    char profile[8];                   /* "lan", "wan" */
+    struct detection detection;        /* 0 = the profile's, until config_parse is done */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;

@@ -215,10 +215,9 @@ static titan_status listen_for_beats(struct titand *d, const char *address, stru
 {
     if (!takes_agents(d, address) || !strncmp(address, "unix:", 5))
         return TITAN_OK;
-    const char *key = d->config->cluster_key[0] ? d->config->cluster_key : NULL;
-    titan_status status = coordinator_listen(d->coordinator, address, key, err);
+    titan_status status = coordinator_listen(d->coordinator, address, err);
     if (status == TITAN_EINVAL)
-        return status; /* the key */
+        return status;
     if (status != TITAN_OK)
         tlog_warn(&d->log, "beats come in sessions only: a lossy link delays them", "reason=\"%s\"", err->msg);
     return TITAN_OK;
@@ -341,7 +340,6 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .peer_listen = dev                 ? ""
                                                    : c->peer_listen[0] ? c->peer_listen
                                                                        : NULL,
-                                    .cluster_key = c->cluster_key[0] ? c->cluster_key : NULL,
                                     .quiet_stop = dev};
     return agent_open(&d->loop, &options, &d->agent, err);
 }

@@ -2,9 +2,6 @@
 #include "daemon/peers.h"
 
 #include <netinet/in.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +13,6 @@
 #include "base/log.h"
 
 #define DATAGRAM_MAX 65536
-#define KEY_MIN 16
-#define KEY_MAX 4096
-#define PROOF_BYTES 32
 #define NAMES_MAX 1024
 
 /* A peer's address, once it is known. */
@@ -37,8 +31,6 @@ struct peers {
     uv_udp_t socket;
     uint16_t port;
     int family; /* of its address */
-    uint8_t key[KEY_MAX];
-    size_t key_len;
     peers_message_cb on_message;
     void *data;
     struct name *names;
@@ -96,7 +88,6 @@ static void finish(struct peers *p)
     }
     void (*done)(void *) = p->done;
     void *data = p->done_data;
-    OPENSSL_cleanse(p->key, sizeof(p->key));
     free(p);
     if (done)
         done(data);
@@ -164,73 +155,19 @@ void peers_look_again(struct peers *p)
         n->old = true;
 }
 
-/* --- proofs ---------------------------------------------------------------------------------------------------------
- */
-
-/* Of the message without its proof, as packed by us: both ends are of the same protocol. */
-static bool prove(const struct peers *p, Titan__Internal__PeerMessage *m, uint8_t out[PROOF_BYTES])
-{
-    const ProtobufCBinaryData kept = m->proof;
-    m->proof = (ProtobufCBinaryData){0};
-    size_t len = titan__internal__peer_message__get_packed_size(m);
-    _cleanup_free_ uint8_t *bytes = malloc(len ? len : 1);
-    unsigned n = 0;
-    if (bytes) {
-        (void)titan__internal__peer_message__pack(m, bytes);
-        if (!HMAC(EVP_sha256(), p->key, (int)p->key_len, bytes, len, out, &n))
-            n = 0;
-    }
-    m->proof = kept;
-    return n == PROOF_BYTES;
-}
-
-static bool proved(const struct peers *p, Titan__Internal__PeerMessage *m)
-{
-    uint8_t proof[PROOF_BYTES];
-    if (p->key_len == 0)
-        return true;
-    return m->proof.len == PROOF_BYTES && prove(p, m, proof) && CRYPTO_memcmp(proof, m->proof.data, PROOF_BYTES) == 0;
-}
-
-static titan_status read_key(struct peers *p, const char *path, struct titan_error *err)
-{
-    struct buf key = BUF_INIT;
-    titan_status status = file_read(path, KEY_MAX, &key, err);
-    if (status == TITAN_OK && key.len < KEY_MIN) {
-        status = titan_fail(err, TITAN_EINVAL, "cluster key '%s' has %zu bytes, at least %d are needed", path, key.len,
-                            KEY_MIN);
-        titan_error_hint(err, "make one: head -c 32 /dev/urandom > FILE, the same file on every node");
-    }
-    if (status == TITAN_OK) {
-        memcpy(p->key, key.data, key.len);
-        p->key_len = key.len;
-    }
-    if (key.data)
-        OPENSSL_cleanse(key.data, key.len);
-    buf_free(&key);
-    return status;
-}
-
 /* --- datagrams ------------------------------------------------------------------------------------------------------
  */
 
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message)
 {
     struct sockaddr_storage address;
-    uint8_t proof[PROOF_BYTES];
-    Titan__Internal__PeerMessage m = *message;
     if (p->closing || !resolve(p, to, &address))
         return;
-    if (p->key_len) {
-        if (!prove(p, &m, proof))
-            return;
-        m.proof = (ProtobufCBinaryData){PROOF_BYTES, proof};
-    }
-    size_t len = titan__internal__peer_message__get_packed_size(&m);
+    size_t len = titan__internal__peer_message__get_packed_size(message);
     _cleanup_free_ uint8_t *bytes = malloc(len ? len : 1);
     if (!bytes)
         return;
-    (void)titan__internal__peer_message__pack(&m, bytes);
+    (void)titan__internal__peer_message__pack(message, bytes);
     const uv_buf_t buf = uv_buf_init((char *)bytes, (unsigned)len);
     (void)uv_udp_try_send(&p->socket, &buf, 1, (const struct sockaddr *)&address); /* or it is lost, as any */
 }
@@ -251,13 +188,12 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
     Titan__Internal__PeerMessage *m =
         flags & UV_UDP_PARTIAL ? NULL
                                : titan__internal__peer_message__unpack(NULL, (size_t)n, (const uint8_t *)buf->base);
-    if (m && proved(p, m) && print_address(from, sender)) {
+    if (m && print_address(from, sender)) {
         p->on_message(m, sender, p->data);
     } else {
         p->refused++;
         if (!p->refused_said && print_address(from, sender)) /* once: anybody can send datagrams */
-            tlog_warn(&p->log, "datagram refused", "from=%s reason=\"%s\"", sender,
-                      m ? "not proved with the cluster's key" : "no message");
+            tlog_warn(&p->log, "datagram refused", "from=%s reason=\"no message\"", sender);
         p->refused_said = true;
     }
     if (m)
@@ -306,8 +242,8 @@ static titan_status bind_socket(struct peers *p, const char *listen, struct tita
     return TITAN_OK;
 }
 
-titan_status peers_open(uv_loop_t *loop, const char *listen, const char *key_file, peers_message_cb on_message,
-                        void *data, struct peers **ret, struct titan_error *err)
+titan_status peers_open(uv_loop_t *loop, const char *listen, peers_message_cb on_message, void *data,
+                        struct peers **ret, struct titan_error *err)
 {
     struct peers *p = calloc(1, sizeof(*p));
     if (!p)
@@ -316,17 +252,12 @@ titan_status peers_open(uv_loop_t *loop, const char *listen, const char *key_fil
     p->on_message = on_message;
     p->data = data;
     log_init(&p->log, "peers", "listen=%s", listen);
-    titan_status status = key_file && *key_file ? read_key(p, key_file, err) : TITAN_OK;
-    if (status != TITAN_OK) {
-        free(p);
-        return status;
-    }
     if (uv_udp_init(loop, &p->socket) != 0) {
         free(p);
         return titan_fail(err, TITAN_EIO, "cannot make a socket for other agents");
     }
     p->socket.data = p;
-    status = bind_socket(p, listen, err);
+    titan_status status = bind_socket(p, listen, err);
     if (status != TITAN_OK) {
         peers_close(p, NULL, NULL);
         return status;

@@ -106,6 +106,7 @@
 #define NODE(name) TEXT(name, 1, NAME_MAX_BYTES, NAME_SET)
 #define ADDRESS(name) TEXT(name, 0, ADDRESS_MAX, ADDRESS_SET)
 #define WALL(name) SIGNED(name, -(INT64_C(1) << 53), INT64_C(1) << 53)
+#define KEY(name) BYTES(name, 0, 32)
 #define SUBJECT JOB(job_id), WORKER(worker_id)
 
 /* --- agents and the coordinator --- */
@@ -154,10 +155,13 @@ static const struct range agent_beat[] = {
     COUNT(other_epochs),
     COUNT(imposters),
     COUNT(out_of_range),
+    COUNT(unproved),
 };
 static const struct range beat_answer[] = {COUNT(number)};
-static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(delegate_lease_ms)};
-static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms)};
+static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(delegate_lease_ms),
+                                       KEY(key)};
+static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms),
+                                          KEY(key)};
 static const struct range probe_result[] = {RANDOM(probe_id), NODE(node), FLAG(reached)};
 static const struct range start_workers[] = {
     JOB(job_id),
@@ -182,6 +186,7 @@ static const struct range form_epoch[] = {
     PARTS(leavers, 0, JOB_WORKERS_MAX),
     NUMBERS(worlds, JOB_WORKERS_MAX, 1, JOB_WORKERS_MAX),
     FLAG(memory_only),
+    KEY(key),
 };
 static const struct range revoke_epoch[] = {JOB(job_id), EPOCH_OR_NONE(epoch)};
 static const struct range pause_job[] = {
@@ -216,12 +221,14 @@ static const struct range peer_message[] = {
     PART(revoke),
     PART(quiesced),
     TERM(term),
-    BYTES(proof, 0, 64),
+    BYTES(proof, 0, 8 * 32),
     PART(ask),
     PART(state),
     PART(beat),
     PART(beat_answer),
-    EPOCH_OR_NONE(number),
+    RANDOM(number), /* an epoch's, or a probe's */
+    TEXT(to, 0, NAME_MAX_BYTES, NAME_SET),
+    BYTES(covered_key, 0, 8 * 32),
 };
 static const struct range peer_beat[] = {RANDOM(incarnation), COUNT(number), FLAG(hears)};
 static const struct range peer_state[] = {

@@ -28,13 +28,15 @@ static titan_status add_change(struct db *db, const struct event *event, uint64_
 titan_status epoch_add(struct db *db, const struct epoch *e, const struct event *event, struct titan_error *err)
 {
     TRY(state_check_move(&epoch_sm, e->job_id, EPOCH_NONE, EPOCH_FORMING, err));
-    TRY(db_run(db, err,
-               "INSERT INTO epochs (job_id, number, run, state, world_size, source, source_epoch, resume_step,"
-               " checkpoint, comm_id, created_at_ms, leavers, delegate) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uuiiiiuutbiit", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
-               (int64_t)e->source, e->source_epoch, e->resume_step, e->checkpoint ? e->checkpoint : "",
-               (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->leavers,
-               e->delegate ? e->delegate : ""));
+    TRY(db_run(
+        db, err,
+        "INSERT INTO epochs (job_id, number, run, state, world_size, source, source_epoch, resume_step,"
+        " checkpoint, comm_id, created_at_ms, leavers, delegate, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?)",
+        "uuiiiiuutbiitb", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
+        (int64_t)e->source, e->source_epoch, e->resume_step, e->checkpoint ? e->checkpoint : "",
+        (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->leavers,
+        e->delegate ? e->delegate : "", (const void *)e->key, e->keyed ? sizeof(e->key) : (size_t)0));
     TRY(db_run(db, err, "UPDATE workers SET rank = -1 WHERE job_id = ? AND rank >= 0", "u", e->job_id));
     for (uint32_t rank = 0; rank < e->world_size + e->leavers; rank++) {
         TRY(db_run(db, err, "INSERT INTO members VALUES (?, ?, ?, ?)", "uuiu", e->job_id, e->number, (int64_t)rank,
@@ -111,7 +113,8 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
                  "SELECT number, run, state, world_size, source, source_epoch, resume_step, checkpoint, comm_id,"
-                 " created_at_ms, leavers, delegate, rung >= 0 OR formed_at_ms > 0 FROM epochs WHERE job_id = ?1 AND "
+                 " created_at_ms, leavers, delegate, rung >= 0 OR formed_at_ms > 0, key, length(key) FROM epochs WHERE "
+                 "job_id = ?1 AND "
                  "(?2 = 0 OR number = ?2)"
                  " ORDER BY number DESC LIMIT 1",
                  "uu", job_id, number));
@@ -135,8 +138,10 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
             .leavers = (uint32_t)col_int(stmt, 10),
             .delegate = col_text(stmt, 11),
             .complete = col_int(stmt, 12) != 0,
+            .keyed = col_int(stmt, 14) == 32,
         };
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
+        col_blob(stmt, 13, e.key, sizeof(e.key));
         workers = calloc(e.world_size + e.leavers + 1, sizeof(*workers));
         if (!workers)
             status = titan_fail(err, TITAN_ENOMEM, "out of memory");

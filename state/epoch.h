@@ -22,6 +22,8 @@ struct epoch {
     uint64_t resume_step;
     const char *checkpoint; /* newest; with STATE_MEMORY the rung below; "" = none */
     unsigned char comm_id[16];
+    bool keyed; /* key is set; not so in epochs of an older version */
+    unsigned char key[32];
     uint32_t world_size;
     uint32_t leavers;        /* members of source_epoch that hand their parts over and are not in this one */
     const uint64_t *workers; /* ids in rank order, then the leavers' */

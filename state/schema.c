@@ -113,6 +113,8 @@ static const char store_v3[] =
     "ALTER TABLE nodes ADD COLUMN peer_port INTEGER NOT NULL DEFAULT 0;";
 
 static const char store_v4[] =
+    /* What agents and workers of an epoch prove themselves with; empty: it has none. */
+    "ALTER TABLE epochs ADD COLUMN key BLOB NOT NULL DEFAULT x'';"
     /* The identity that submitted a job (-1: it has no number here; the name is in user), and that caused an event. */
     "ALTER TABLE jobs ADD COLUMN uid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE jobs ADD COLUMN gid INTEGER NOT NULL DEFAULT -1;"

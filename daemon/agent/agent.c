@@ -719,18 +719,17 @@ static titan_status open_peers(struct agent *a, const struct agent_options *o, s
 {
     char path[PATH_MAX + 16], listen[sizeof(a->address) + 16], text[16];
     if (o->peer_listen)
-        return *o->peer_listen ? peers_open(a->loop, o->peer_listen, o->cluster_key, on_peer_message, a, &a->peers, err)
-                               : TITAN_OK;
+        return *o->peer_listen ? peers_open(a->loop, o->peer_listen, on_peer_message, a, &a->peers, err) : TITAN_OK;
     const bool v6 = strchr(a->address, ':') != NULL;
     (void)snprintf(path, sizeof(path), "%s/peer_port", a->run_dir);
     uint16_t ports[] = {last_port(path), 0};
     titan_status status = TITAN_EIO;
     for (size_t i = 0; i < ARRAY_SIZE(ports) && status != TITAN_OK; i++) {
         (void)snprintf(listen, sizeof(listen), "%s%s%s:%u", v6 ? "[" : "", a->address, v6 ? "]" : "", ports[i]);
-        status = peers_open(a->loop, listen, o->cluster_key, on_peer_message, a, &a->peers, err);
+        status = peers_open(a->loop, listen, on_peer_message, a, &a->peers, err);
     }
     if (status == TITAN_EINVAL)
-        return status; /* the key, the address */
+        return status; /* the address */
     if (status != TITAN_OK) {
         tlog_warn(&a->log, "no socket for other agents: nobody can ask for this node, and it for nobody",
                   "reason=\"%s\"", err->msg);

@@ -417,12 +417,17 @@ static void beat_datagram(struct agent_core *c, int64_t now, struct agent_action
 {
     Titan__Internal__PeerBeat b = TITAN__INTERNAL__PEER_BEAT__INIT;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    struct proof_keys newest = {0};
     b.incarnation = c->options.incarnation;
     b.number = c->beat;
     b.hears = hears(c, now);
+    if (c->session_keys.n) {
+        newest.n = 1;
+        memcpy(newest.key[0], c->session_keys.key[0], MAC_BYTES);
+    }
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
     m.beat = &b;
-    (void)agent_peer_send(c, c->coordinator, &m, out);
+    (void)agent_peer_send(c, c->coordinator, &m, &newest, out);
 }
 
 static void beat_stream(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -434,6 +439,7 @@ static void beat_stream(struct agent_core *c, int64_t now, struct agent_actions 
     b.old_epochs = c->counters.fenced_epochs;
     b.other_epochs = c->counters.refused;
     b.imposters = c->counters.imposters;
+    b.unproved = c->counters.unproved;
     MESSAGE(m, BEAT, beat, &b);
     agent_send(c, &m, out);
     c->stream_beat_at = now + c->away_ms / STREAM_BEATS;
@@ -501,8 +507,15 @@ static void tell_one_form(struct agent_core *c, const form_epoch *form, uint64_t
     agent_tell(c, w, &order, out);
 }
 
-void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out)
+/* Workers do not learn their agents' key. */
+void agent_tell_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
 {
+    uint8_t mesh[MAC_BYTES];
+    form_epoch told = *said;
+    const form_epoch *form = &told;
+    if (told.key.len == MAC_BYTES)
+        proof_mesh(said, mesh);
+    told.key = (ProtobufCBinaryData){told.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
     for (size_t i = 0; i < form->n_members; i++)
         tell_one_form(c, form, form->members[i]->worker_id, (int32_t)i, out);
     for (size_t i = 0; i < form->n_leavers; i++)
@@ -574,6 +587,17 @@ static void delegated_again(struct agent_core *c, struct agent_actions *out)
     c->delegated_since = false;
 }
 
+static void take_key(struct agent_core *c, const ProtobufCBinaryData *key)
+{
+    const struct proof_keys before = c->session_keys;
+    c->session_keys.n = 0;
+    if (key->len != MAC_BYTES)
+        return;
+    proof_add_key(&c->session_keys, key->data);
+    for (size_t i = 0; i < before.n && c->session_keys.n < 2; i++)
+        proof_add_key(&c->session_keys, before.key[i]);
+}
+
 static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
 {
     if (!agent_fence_term(c, m->term, out))
@@ -582,6 +606,7 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
         reports_again(c);
     c->welcomed = true;
     c->session_term = m->term;
+    take_key(c, &m->key);
     c->beat_ms = m->beat_ms ? m->beat_ms : BEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->delegate_lease_ms = m->delegate_lease_ms;

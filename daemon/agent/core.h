@@ -134,7 +134,7 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
 bool agent_core_watches(const struct agent_core *c);
 void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
                        struct agent_actions *out);
-/* A datagram of another agent or the coordinator whose proof is right. from: where it came from (host:port), for the
+/* A datagram, of another agent or the coordinator if it is proved. from: where it came from (host:port), for the
  * answer. */
 void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
                      struct agent_actions *out);
@@ -160,6 +160,7 @@ struct agent_counters {
     uint64_t fenced_epochs; /* ... about an older epoch */
     uint64_t refused;       /* another communicator id for an epoch accepted or promised */
     uint64_t imposters;     /* workers that spoke for others, nodes that claimed to be this one */
+    uint64_t unproved;      /* datagrams without the right proof */
     uint64_t stalls, kills; /* workers found hanging; killed because they did not leave an epoch */
     uint64_t promises, delegated;
 };

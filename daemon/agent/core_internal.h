@@ -10,6 +10,7 @@
 
 #include "daemon/agent/core.h"
 #include "daemon/agent/watch.h"
+#include "daemon/proof.h"
 
 typedef Titan__Internal__AgentMessage agent_message;
 typedef Titan__Internal__CoordinatorMessage coordinator_message;
@@ -69,13 +70,14 @@ struct ajob {
     struct delegation *delegation; /* NULL while it needs none */
     bool lease_paused, lease_revoked;
     uint64_t relay_epoch; /* what workers say when they leave it goes to a delegate; 0 = none asked */
-    char relay_to[128];
+    char relay_to[256];   /* its node */
 };
 
 struct probe {
     struct probe *next;
     uint64_t probe_id, id;
     char *node, *address;
+    struct proof_keys keys;
     int sent;
     int64_t next_at, until;
 };
@@ -87,10 +89,12 @@ struct agent_core {
     uint64_t term, session_term;
     bool up, welcomed, answered, ending; /* answered: a beat of this session was */
     bool fenced_said, imposter_said;     /* of this session */
-    bool delegated_since;                /* an epoch of a delegate has been accepted since the hello */
+    bool unproved_said;
+    bool delegated_since; /* an epoch of a delegate has been accepted since the hello */
     bool draining, quiet;
     uint32_t beat_ms, away_ms, delegate_lease_ms;
     uint64_t beat, ids, sessions;
+    struct proof_keys session_keys; /* of the newest welcome, and of the one before; none = an older coordinator's */
     struct {
         uint64_t number;
         int64_t at;
@@ -159,10 +163,13 @@ void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m
 void agent_probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_probes_deadline(const struct agent_core *c);
 void agent_probe_free(struct probe *p);
-/* term, from and, when 0, a fresh id are filled in. */
+/* A datagram without the right proof: counted, and said once. */
+void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out);
 /* Drawn from the core's seed: the index-th of that name. */
 uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
-uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, struct agent_actions *out);
+/* term, from and, when 0, a fresh id are filled in, and the proofs under the keys. Returns the id. */
+uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, const struct proof_keys *keys,
+                         struct agent_actions *out);
 
 /* --- delegate.c --- */
 bool agent_coordinator_away(const struct agent_core *c, int64_t now);

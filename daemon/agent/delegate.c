@@ -266,34 +266,62 @@ static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t
     state->finished = j->finished;
 }
 
+/* Everything that an agent may have promised or accepted of the job is counted by here too: one key is common. */
+static void keys_of(const struct ajob *j, struct proof_keys *keys)
+{
+    const job_record *r = j->record;
+    keys->n = 0;
+    proof_add_epoch(keys, r->accepted);
+    if (r->n_before)
+        proof_add_epoch(keys, r->before[0]);
+    for (size_t i = r->n_before; i-- > 0;)
+        proof_add_epoch(keys, r->before[i]);
+}
+
+/* To the agent of that node, proved. Returns the message's id; 0 = nobody knows where it is. */
+static uint64_t tell_agent(struct agent_core *c, const struct ajob *j, const char *node, peer_message *m,
+                           struct agent_actions *out)
+{
+    struct proof_keys keys;
+    const char *address = address_of(j, node);
+    if (!address)
+        return 0;
+    m->job_id = j->id;
+    m->to = (char *)node;
+    keys_of(j, &keys);
+    return agent_peer_send(c, address, m, &keys, out);
+}
+
 /* id: of the ask it answers; 0 = it is one itself. Returns its own. */
-static uint64_t send_state(struct agent_core *c, const struct ajob *j, const char *to, uint64_t id, int64_t now,
+static uint64_t send_state(struct agent_core *c, const struct ajob *j, const char *node, uint64_t id, int64_t now,
                            struct agent_actions *out)
 {
     Titan__Internal__PeerState state;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     fill_state(c, j, now, &state, out);
     m.id = id;
-    m.job_id = j->id;
     m.kind_case = id ? TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE : TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK;
     *(id ? &m.state : &m.ask) = &state;
-    return agent_peer_send(c, to, &m, out);
+    return tell_agent(c, j, node, &m, out);
 }
 
-static void send_form(struct agent_core *c, const char *to, Titan__Internal__PeerMessage__KindCase kind, uint64_t id,
-                      form_epoch *form, struct agent_actions *out)
+/* Whoever promises has what it takes to know an epoch's key, and whoever accepts gets it covered: never bare. */
+static void send_commit(struct agent_core *c, const struct ajob *j, const char *node, struct agent_actions *out)
 {
+    uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES];
+    struct proof_keys keys;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    m.id = id;
-    m.job_id = form->job_id;
-    m.kind_case = kind;
-    m.propose = form; /* commit is in the same place */
-    (void)agent_peer_send(c, to, &m, out);
-}
-
-static void send_commit(struct agent_core *c, const struct ajob *j, const char *to, struct agent_actions *out)
-{
-    send_form(c, to, TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT, 0, j->record->accepted, out);
+    form_epoch form = *j->record->accepted;
+    keys_of(j, &keys);
+    for (size_t i = 0; i < keys.n && form.key.len == MAC_BYTES; i++) {
+        memcpy(covered + i * MAC_BYTES, form.key.data, MAC_BYTES);
+        proof_cover(keys.key[i], &form, covered + i * MAC_BYTES);
+        m.covered_key = (ProtobufCBinaryData){(i + 1) * MAC_BYTES, covered};
+    }
+    form.key = (ProtobufCBinaryData){0};
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT;
+    m.commit = &form;
+    (void)tell_agent(c, j, node, &m, out);
 }
 
 static void ask(struct agent_core *c, const struct ajob *j, struct peer *p, int64_t now, struct agent_actions *out)
@@ -303,7 +331,7 @@ static void ask(struct agent_core *c, const struct ajob *j, struct peer *p, int6
     if (!p->asked)
         p->asked_at = now;
     p->asked = true;
-    p->asks[p->n_asks++ % ASKS_KEPT] = send_state(c, j, p->address, 0, now, out);
+    p->asks[p->n_asks++ % ASKS_KEPT] = send_state(c, j, p->node, 0, now, out);
 }
 
 static bool was_asked(const struct peer *p, uint64_t id)
@@ -594,13 +622,12 @@ static void commit(struct agent_core *c, struct ajob *j, struct delegation *d, f
 {
     const form_epoch *accepted = j->record->accepted;
     set_worlds(accepted, form, out);
+    uint8_t key[MAC_BYTES];
+    if (accepted->key.len == MAC_BYTES) {
+        proof_delegated(accepted, &form->comm_id, key);
+        form->key = (ProtobufCBinaryData){MAC_BYTES, key};
+    }
     form_epoch *final = agent_action_copy(out, &form->base);
-    /* Addresses, before the record they belong to goes. */
-    const char **to = agent_action_alloc(out, (d->n_peers + 1) * sizeof(*to));
-    size_t n = 0;
-    for (size_t i = 0; i < d->n_peers; i++)
-        if (!d->peers[i].self && hosts(final, d->peers[i].node))
-            to[n++] = agent_action_text(out, "%s", d->peers[i].address);
     agent_say(out, AGENT_WARN, "no coordinator: a delegate's epoch",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, j->id,
               final->epoch, final->n_members, final->source_epoch, final->resume_step);
@@ -608,8 +635,15 @@ static void commit(struct agent_core *c, struct ajob *j, struct delegation *d, f
     agent_job_accept(c, j, final, c->node, out);
     agent_tell_form(c, final, out);
     report_delegated(c, j, out);
-    for (size_t i = 0; i < n; i++)
-        send_commit(c, j, to[i], out);
+    const size_t n = final->n_members + final->n_leavers;
+    for (size_t i = 0; i < n; i++) {
+        const char *node = rank_of(final, i)->node;
+        size_t first = 0;
+        while (strcmp(rank_of(final, first)->node, node) != 0)
+            first++;
+        if (first == i && strcmp(node, c->node) != 0)
+            send_commit(c, j, node, out);
+    }
     agent_delegation_free(d);
     j->delegation = NULL;
 }
@@ -639,14 +673,13 @@ static void settle(struct agent_core *c, struct ajob *j, struct delegation *d, i
 /* --- datagrams ------------------------------------------------------------------------------------------------------
  */
 
-static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to,
-                     struct agent_actions *out)
+static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m, struct agent_actions *out)
 {
     const Titan__Internal__PeerState *s = m->state;
     struct delegation *d = j->delegation;
     struct peer *p = d ? peer_of(d, m->from) : NULL;
     if (s->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
-        send_commit(c, j, to, out);
+        send_commit(c, j, m->from, out);
     if (!p || p->self || !was_asked(p, m->id))
         return;
     p->heard = true;
@@ -662,12 +695,11 @@ static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m
     p->n_alive = s->n_alive;
 }
 
-static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to, int64_t now,
-                   struct agent_actions *out)
+static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now, struct agent_actions *out)
 {
     if (m->ask->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
-        send_commit(c, j, to, out);
-    (void)send_state(c, j, to, m->id, now, out);
+        send_commit(c, j, m->from, out);
+    (void)send_state(c, j, m->from, m->id, now, out);
 }
 
 /* Is it sound, and of nobody but members of the accepted epoch? */
@@ -697,7 +729,7 @@ static bool promisable(const struct agent_core *c, const struct ajob *j, const p
            form->source_epoch >= agent_job_accepted(j);
 }
 
-static void on_propose(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to, int64_t now,
+static void on_propose(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
                        struct agent_actions *out)
 {
     Titan__Internal__EpochPromise promise = TITAN__INTERNAL__EPOCH_PROMISE__INIT;
@@ -715,10 +747,9 @@ static void on_propose(struct agent_core *c, struct ajob *j, const peer_message 
     if (promise.granted)
         agent_job_promise(c, j, m->propose, out);
     answer.id = m->id;
-    answer.job_id = j->id;
     answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
     answer.promise = &promise;
-    (void)agent_peer_send(c, to, &answer, out);
+    (void)tell_agent(c, j, m->from, &answer, out);
 }
 
 /* Does the delegate know every epoch the other counts by? */
@@ -756,15 +787,14 @@ static void relay(struct agent_core *c, const struct ajob *j, const Titan__Inter
                   struct agent_actions *out)
 {
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    m.job_id = j->id;
     m.number = j->record->promised_epoch;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
     m.quiesced = (Titan__Internal__WorkerQuiesced *)q;
-    (void)agent_peer_send(c, j->relay_to, &m, out);
+    (void)tell_agent(c, j, j->relay_to, &m, out);
 }
 
 /* By the delegate that has our promise, which it still needs. */
-static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *m, const char *to, int64_t now,
+static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
                       struct agent_actions *out)
 {
     uint64_t epoch = m->revoke->epoch;
@@ -775,7 +805,7 @@ static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *
     if (j->relay_epoch != epoch)
         agent_tell_revoke(c, j->id, epoch, now, out);
     j->relay_epoch = epoch;
-    (void)snprintf(j->relay_to, sizeof(j->relay_to), "%s", to);
+    (void)snprintf(j->relay_to, sizeof(j->relay_to), "%s", m->from);
     for (const struct aworker *w = c->workers; w; w = w->next)
         if (w->job_id == j->id && w->quiesced && !agent_in_epoch(w, epoch))
             relay(c, j, w->quiesced, out);
@@ -801,8 +831,8 @@ static bool promised(const struct agent_core *c, const struct ajob *j, const pee
     const job_record *r = j->record;
     const form_epoch *said = m->commit;
     if (m->term < c->term || !able(c, now) || agent_fence_form(j, said) != FENCE_NEW ||
-        (said->epoch != r->promised_epoch && !MUTANT(COMMIT_UNPROMISED)) || !shrinks(j, said) || !enough(j, said) ||
-        said->source_epoch == 0 || said->source_epoch >= said->epoch || said->n_state_holders > EPOCH_HOLDERS_MAX)
+        said->epoch != r->promised_epoch || !shrinks(j, said) || !enough(j, said) || said->source_epoch == 0 ||
+        said->source_epoch >= said->epoch || said->n_state_holders > EPOCH_HOLDERS_MAX)
         return false;
     *form = *said;
     form->members = own_members(r->accepted, said->members, said->n_members, out);
@@ -814,12 +844,30 @@ static bool promised(const struct agent_core *c, const struct ajob *j, const pee
     return true;
 }
 
-static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
-                      struct agent_actions *out)
+/* The key of that epoch, under the one that k and at say; false: it has one, and it is not here. */
+static bool uncover(const struct ajob *j, const peer_message *m, const uint8_t under[MAC_BYTES], size_t at,
+                    uint8_t ret[MAC_BYTES])
 {
+    if (m->covered_key.len < (at + 1) * MAC_BYTES)
+        return j->record->accepted->key.len == 0;
+    memcpy(ret, m->covered_key.data + at * MAC_BYTES, MAC_BYTES);
+    proof_cover(under, m->commit, ret);
+    return true;
+}
+
+static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, const struct proof_keys *keys, int k,
+                      size_t at, int64_t now, struct agent_actions *out)
+{
+    uint8_t key[MAC_BYTES];
     form_epoch form;
     if (!promised(c, j, m, now, &form, out))
         return;
+    form.key = (ProtobufCBinaryData){0};
+    if (k >= 0) {
+        if (!uncover(j, m, keys->key[k], at, key))
+            return;
+        form.key = (ProtobufCBinaryData){MAC_BYTES, key};
+    }
     form_epoch *final = agent_action_copy(out, &form.base);
     agent_say(out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
               "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", j->id, final->epoch, m->from);
@@ -851,27 +899,37 @@ void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char
                          struct agent_actions *out)
 {
     struct ajob *j = agent_job_of(c, m->job_id, false);
-    const char *to = j && j->record->accepted ? address_of(j, m->from) : NULL;
-    if (!to || strcmp(to, from) != 0)
+    const char *address = j && j->record->accepted ? address_of(j, m->from) : NULL;
+    struct proof_keys keys = {0};
+    size_t at = 0;
+    int k = -1;
+    if (address)
+        keys_of(j, &keys);
+    if (keys.n && !strcmp(m->to, c->node))
+        k = proof_find(m, &keys, &at);
+    /* Of an older version's epoch, which has no key, where a datagram comes from is all there is to go by. */
+    if (!address || (keys.n ? k < 0 : strcmp(address, from) != 0)) {
+        agent_unproved(c, from, out);
         return;
+    }
     switch (m->kind_case) {
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK:
-        on_ask(c, j, m, to, now, out);
+        on_ask(c, j, m, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE:
-        on_state(c, j, m, to, out);
+        on_state(c, j, m, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE:
-        on_propose(c, j, m, to, now, out);
+        on_propose(c, j, m, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE:
         on_promise(c, j, m, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE:
-        on_revoke(c, j, m, to, now, out);
+        on_revoke(c, j, m, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT:
-        on_commit(c, j, m, now, out);
+        on_commit(c, j, m, &keys, k, at, now, out);
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED:
         on_peer_quiesced(c, j, m, now, out);
@@ -905,8 +963,10 @@ static void own_quiesced(struct agent_core *c, struct ajob *j, struct delegation
 static void repeat(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
-    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    revoke.job_id = m.job_id = j->id;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT, proposal = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    proposal.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
+    proposal.propose = d->proposal;
+    revoke.job_id = j->id;
     revoke.epoch = d->epoch;
     m.number = d->proposal->epoch;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE;
@@ -915,11 +975,12 @@ static void repeat(struct agent_core *c, struct ajob *j, struct delegation *d, i
         const struct peer *p = &d->peers[i];
         if (p->self || !hosts(d->proposal, p->node))
             continue;
-        if (d->stage == STAGE_PROPOSE && !p->promised)
-            send_form(c, p->address, TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE, d->message, d->proposal, out);
-        else if (d->stage == STAGE_REVOKE) {
+        if (d->stage == STAGE_PROPOSE && !p->promised) {
+            proposal.id = d->message;
+            (void)tell_agent(c, j, p->node, &proposal, out);
+        } else if (d->stage == STAGE_REVOKE) {
             m.id = 0;
-            (void)agent_peer_send(c, p->address, &m, out);
+            (void)tell_agent(c, j, p->node, &m, out);
         }
     }
     d->again_at = now + AGAIN_MS;

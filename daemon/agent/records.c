@@ -68,7 +68,7 @@ titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJ
     uint32_t crc = crc32c(0, bytes + 4, len);
     for (int i = 0; i < 4; i++)
         bytes[i] = (uint8_t)(crc >> (8 * i));
-    return file_replace(path, bytes, len + 4, err);
+    return file_replace_private(path, bytes, len + 4, err); /* there is a key in it */
 }
 
 static titan_status read_job(const char *path, Titan__Internal__AgentJobRecord **ret, struct titan_error *err)

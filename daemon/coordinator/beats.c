@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/peers.h"
+#include "daemon/proof.h"
 
 struct beats {
     struct beats *next;
@@ -14,26 +15,29 @@ struct beats {
 static void on_beat(const Titan__Internal__PeerMessage *m, const char *from, void *data)
 {
     struct beats *b = data;
-    if (b->owner->closing || !core_beat(b->owner->core, m, shell_now()))
+    struct proof_keys keys;
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    if (b->owner->closing || !core_beat(b->owner->core, m, shell_now(), &keys))
         return;
     Titan__Internal__BeatAnswer answer = TITAN__INTERNAL__BEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage out = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     answer.number = m->beat->number;
     out.from = (char *)""; /* no node */
+    out.to = m->from;
     out.term = m->term;
     out.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
     out.beat_answer = &answer;
+    proof_make(&out, &keys, proofs);
     peers_send(b->socket, from, &out);
 }
 
-titan_status coordinator_listen(struct coordinator *c, const char *address, const char *key_file,
-                                struct titan_error *err)
+titan_status coordinator_listen(struct coordinator *c, const char *address, struct titan_error *err)
 {
     struct beats *b = calloc(1, sizeof(*b));
     if (!b)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a socket");
     b->owner = c;
-    titan_status status = peers_open(c->loop, address, key_file, on_beat, b, &b->socket, err);
+    titan_status status = peers_open(c->loop, address, on_beat, b, &b->socket, err);
     if (status != TITAN_OK) {
         free(b);
         return status;

@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/mac.h"
 #include "daemon/coordinator/restore.h"
 #include "state/backup.h"
 
@@ -382,9 +384,13 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     last_worker = MAX(last_worker, (uint64_t)gone_worker);
     c->next_job_id = last_job + 1;
     c->next_turn = (uint64_t)turn + 1;
+    uint8_t secret[MAC_BYTES];
+    if (getrandom(secret, sizeof(secret), 0) != (ssize_t)sizeof(secret))
+        return titan_fail_errno(err, "no random numbers");
     struct core_options options = {
         .term = store_term(c->store),
         .seed = (uint64_t)clock_wall_ms() ^ store_term(c->store) << 48,
+        .secret = secret,
         .next_worker_id = last_worker + 1,
         .jobs_dir = c->jobs_dir,
         .beat_ms = c->options.beat_ms,
@@ -400,7 +406,9 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .gone_worker = origin.gone_worker,
         .settled = origin.settled,
     };
-    TRY(core_new(&options, &c->core, err));
+    titan_status status = core_new(&options, &c->core, err);
+    mac_wipe(secret, sizeof(secret));
+    TRY(status);
     return core_restore(c->core, db, shell_now(), err);
 }
 

@@ -35,9 +35,8 @@ struct coordinator_options {
  * TITAN_ECORRUPT for a damaged one; neither is touched then. */
 titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Takes agents' beats as datagrams at HOST:PORT, where their sessions come in too. key_file as in daemon/peers.h. */
-titan_status coordinator_listen(struct coordinator *c, const char *address, const char *key_file,
-                                struct titan_error *err) TITAN_MUST_USE;
+/* Takes agents' beats as datagrams at HOST:PORT, where their sessions come in too. */
+titan_status coordinator_listen(struct coordinator *c, const char *address, struct titan_error *err) TITAN_MUST_USE;
 /* Its TLS identity: renewed when it is time, where STATE/pki has the CA's key. files are copied; they must fit each
  * other and be valid. Before the server listens. */
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,

@@ -53,6 +53,10 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
 #undef DEFAULT
     c->asked = c->options;
     c->options.jobs_dir = NULL;
+    c->options.secret = NULL;
+    c->secret_set = options->secret != NULL;
+    if (c->secret_set)
+        memcpy(c->secret, options->secret, sizeof(c->secret));
     c->jobs_dir = core_strdup(options->jobs_dir);
     c->next_worker_id = c->options.next_worker_id;
     c->behind = c->options.restored_term && !c->options.settled;
@@ -85,6 +89,7 @@ void core_free(struct core *c)
 {
     if (!c)
         return;
+    mac_wipe(c->secret, sizeof(c->secret));
     for (size_t b = 0; b < CORE_BUCKETS; b++) {
         for (struct jobrec *j = c->buckets[b], *next; j; j = next) {
             next = j->hash_next;
@@ -395,6 +400,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         if (!n->unconfirmed)
             return true;
         n->unconfirmed = false;
+        detect_has_key(n); /* its welcome has come */
         node_look_again(c, n);
         return false;
     }

@@ -22,6 +22,7 @@
 #include "daemon/coordinator/batch.h"
 
 struct core;
+struct proof_keys;
 
 struct core_time {
     int64_t mono_ms; /* for deadlines */
@@ -32,6 +33,7 @@ struct core_time {
 struct core_options {
     uint64_t term;              /* of this coordinator */
     uint64_t seed;              /* communicator ids are drawn from it */
+    const uint8_t *secret;      /* MAC_BYTES at random: keys are derived from it; NULL = there are none; copied */
     uint64_t next_worker_id;    /* above every id in the store */
     const char *jobs_dir;       /* jobs live in JOBS_DIR/ID; copied */
     uint32_t beat_ms;           /* 0 = 50 */
@@ -145,8 +147,9 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
 /* Where the job keeps its checkpoints, by its recipe: others are not taken for its own once this has been said. */
 bool core_wants_folder(const struct core *c, uint64_t job_id);
 void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
-/* A beat that came as a datagram. Returns whether it is to be answered, with its number. No deadline comes sooner. */
-bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now);
+/* A beat that came as a datagram. Returns whether it is to be answered, with its number and under the keys that are
+ * put into *ret. No deadline comes sooner. */
+bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now, struct proof_keys *ret);
 /* The store contradicts what was decided about this job: it ends here without another change, and its workers are
  * stopped. The caller ends it in the store (state/quarantine.h). */
 void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out);
@@ -193,6 +196,8 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(agents_old_term, "orders refused by agents, since they started: of an older coordinator")                        \
     X(agents_old_epoch, "orders refused by agents, since they started: about an epoch that is over")                   \
     X(agents_other_epoch, "orders refused by agents, since they started: a second communicator for an epoch")          \
+    X(unproved, "beats refused: datagrams without the right proof")                                                    \
+    X(agents_unproved, "datagrams refused by agents, since they started: without the right proof")                     \
     X(agents_imposter, "messages refused by agents, since they started: in the name of another worker or node")        \
     X(agents_out_of_range, "messages refused by agents, since they started: a field is not what it can ever be")
 struct core_counters {

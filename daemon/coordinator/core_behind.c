@@ -89,9 +89,10 @@ static bool sound_members(struct core *c, struct jobrec *j, Titan__Internal__Mem
 
 static bool sound(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) && f->n_members > 0 &&
-           f->epoch < behind_first_epoch(c) && f->n_state_holders <= JOB_WORKERS_MAX &&
-           sound_members(c, j, f->members, f->n_members) && sound_members(c, j, f->leavers, f->n_leavers);
+    return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) &&
+           (f->key.len == 0 || f->key.len == sizeof(j->key)) && f->n_members > 0 && f->epoch < behind_first_epoch(c) &&
+           f->n_state_holders <= JOB_WORKERS_MAX && sound_members(c, j, f->members, f->n_members) &&
+           sound_members(c, j, f->leavers, f->n_leavers);
 }
 
 /* The run it is in is not in the store: it was queued when the backup was made, or between two runs. */

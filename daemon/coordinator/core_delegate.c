@@ -11,8 +11,9 @@
 /* Members of an epoch we know of, and not too odd. */
 static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    if (f->comm_id.len != sizeof(j->comm_id) || f->n_members == 0 || f->n_members > JOB_WORKERS_MAX ||
-        f->n_state_holders > JOB_WORKERS_MAX || f->n_leavers > JOB_WORKERS_MAX)
+    if (f->comm_id.len != sizeof(j->comm_id) || (f->key.len != 0 && f->key.len != sizeof(j->key)) ||
+        f->n_members == 0 || f->n_members > JOB_WORKERS_MAX || f->n_state_holders > JOB_WORKERS_MAX ||
+        f->n_leavers > JOB_WORKERS_MAX)
         return false;
     for (size_t i = 0; i < f->n_members; i++)
         if (!quorum_knows(j, f->members[i]->worker_id) && !job_worker(j, f->members[i]->worker_id))
@@ -44,6 +45,9 @@ static void take_source(struct jobrec *j, const Titan__Internal__FormEpoch *f)
     j->formed_mono = 0;
     core_set_string(&j->epoch_checkpoint, f->checkpoint_path);
     memcpy(j->comm_id, f->comm_id.data, sizeof(j->comm_id));
+    j->keyed = f->key.len == sizeof(j->key);
+    if (j->keyed)
+        memcpy(j->key, f->key.data, sizeof(j->key));
 }
 
 void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate)

@@ -7,7 +7,10 @@
  * When this process itself stood still, silence says nothing about the nodes: core_begin() moves their times. */
 #include "daemon/coordinator/core_internal.h"
 
+#include <string.h>
+
 #include "base/cleanup.h"
+#include "daemon/proof.h"
 
 #define ASKED_MAX 3
 #define QUIET_MS 2000        /* of good beats, before a node that was lost gets work again */
@@ -59,6 +62,11 @@ static void tell_probe(struct core *c, const struct noderec *asked, const struct
     m->node = batch_strdup(c->out, n->name);
     m->address = batch_printf(c->out, "%s:%u", n->address, n->peer_port);
     m->timeout_ms = c->options.confirm_ms;
+    if (n->keyed) {
+        m->key.len = MAC_BYTES;
+        m->key.data = batch_alloc(c->out, MAC_BYTES);
+        proof_probe(n->key_had ? n->had : n->key, m->probe_id, m->key.data);
+    }
     batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
 }
 
@@ -67,7 +75,7 @@ static void ask(struct core *c, struct noderec *n)
 {
     bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
     n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
-    if (!n->peer_port)
+    if (!n->peer_port || (c->secret_set && !n->keyed)) /* there is nothing that it could be asked with */
         return;
     for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < ASKED_MAX;
          o = o->next ? o->next : c->nodes) {
@@ -147,7 +155,37 @@ void detect_heard(struct core *c, struct noderec *n)
 
 /* Whoever sends it says that it lives; not that orders reach it, so it counts no longer than its workers could train
  * without any. */
-bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now)
+static bool beat_proved(struct core *c, struct noderec *n, const Titan__Internal__PeerMessage *m,
+                        struct proof_keys *keys)
+{
+    size_t at;
+    keys->n = 0;
+    if (!c->secret_set)
+        return true;
+    if (n->keyed)
+        proof_add_key(keys, n->key);
+    if (n->key_had)
+        proof_add_key(keys, n->had);
+    const int k = *m->to ? -1 : proof_find(m, keys, &at);
+    if (k < 0) {
+        c->counters.unproved++;
+        return false;
+    }
+    if (k == 0 && n->keyed)
+        detect_has_key(n);
+    if (k > 0)
+        memcpy(keys->key[0], keys->key[k], MAC_BYTES);
+    keys->n = 1; /* the answer goes under that one */
+    return true;
+}
+
+void detect_has_key(struct noderec *n)
+{
+    memcpy(n->had, n->key, MAC_BYTES);
+    n->key_had = n->keyed;
+}
+
+bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now, struct proof_keys *ret)
 {
     if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT)
         return false;
@@ -160,6 +198,8 @@ bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct cor
         c->counters.unknown_node++;
         return false;
     }
+    if (!beat_proved(c, n, m, ret))
+        return false;
     core_moves(c, now);
     const int64_t patience = MAX(c->options.delegate_lease_ms, c->options.reachable_ms);
     if (n->state != NODE_READY || now.mono_ms - n->stream_mono >= patience)

@@ -131,6 +131,14 @@ static int64_t form_limit(const struct core *c, const struct jobrec *j)
     return limit + steps;
 }
 
+static void draw_key(const struct core *c, struct jobrec *j)
+{
+    const uint64_t about[] = {j->id, j->status.epoch};
+    j->keyed = c->secret_set;
+    if (j->keyed)
+        mac_derive(c->secret, "titan epoch", about, sizeof(about), j->key);
+}
+
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
 {
     const uint64_t number = quorum_number(c, j);
@@ -154,6 +162,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     uint32_t words[4];
     rng_philox(key, j->id, j->status.epoch, words);
     memcpy(j->comm_id, words, sizeof(words));
+    draw_key(c, j);
     j->status.world_size = n;
     if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
         job_falls_back(j, j->resume_step);

@@ -158,6 +158,7 @@ void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentB
     add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
     add_told(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
     add_told(&c->counters.agents_imposter, &n->refusals.imposters, m->imposters);
+    add_told(&c->counters.agents_unproved, &n->refusals.unproved, m->unproved);
     add_told(&c->counters.agents_out_of_range, &n->refusals.out_of_range, m->out_of_range);
 }
 

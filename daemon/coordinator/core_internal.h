@@ -6,6 +6,7 @@
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 
+#include "base/mac.h"
 #include "daemon/coordinator/core.h"
 #include "proto/ranges.h"
 #include "titan/internal/worker.pb-c.h"
@@ -33,6 +34,9 @@ struct noderec {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP; 0 = none */
     int64_t seen_mono, seen_wall;
+    /* For its datagrams: of the newest session; and the newest that it is known to have, as its welcome may be late. */
+    bool keyed, key_had;
+    uint8_t key[MAC_BYTES], had[MAC_BYTES];
     int64_t stream_mono, datagram_mono; /* a message of its stream, a beat as a datagram, last */
     struct node_policy policy;          /* name is ours; the texts are owned */
     bool in_window;                     /* its maintenance window, or the drain ahead of it, is in force */
@@ -51,7 +55,7 @@ struct noderec {
     uint32_t flaps;
     int64_t said_mono; /* a refusal was told of */
     struct node_refusals {
-        uint64_t old_terms, old_epochs, other_epochs, imposters, out_of_range;
+        uint64_t old_terms, old_epochs, other_epochs, imposters, out_of_range, unproved;
     } refusals;     /* of its agent, as that has told of them */
     uint64_t round; /* in which it was told something, see tell_seats */
     uint32_t mine;  /* workers of the job that is being placed */
@@ -153,6 +157,8 @@ struct jobrec {
     int64_t formed_mono; /* when we have formed it; 0 = we have not, or before our start */
     char *epoch_checkpoint;
     unsigned char comm_id[16];
+    bool keyed;
+    uint8_t key[MAC_BYTES]; /* of the epoch */
     uint64_t *holders;
     size_t n_holders;
     struct base *bases; /* in the order of their numbers */
@@ -202,6 +208,9 @@ struct core {
     struct core_options options; /* times of detection at the pace of now, see detect_pace */
     struct core_options asked;   /* as given */
     char *jobs_dir;
+    bool secret_set;
+    uint8_t secret[MAC_BYTES];
+    uint64_t last_key; /* of a session that was drawn */
     struct core_time now;
     struct batch *out;
     struct noderec *nodes, *last_node, *names[CORE_BUCKETS];
@@ -296,6 +305,7 @@ void requeue_restored(struct jobrec *j);
 /* --- core_detect.c --- */
 /* Something was heard of it. */
 void detect_heard(struct core *c, struct noderec *n);
+void detect_has_key(struct noderec *n); /* that of its newest session */
 void detect_probe_result(struct core *c, const Titan__Internal__ProbeResult *m);
 void detect_lost(struct core *c, struct noderec *n);
 void detect_returned(struct core *c, struct noderec *n, bool same_agent);

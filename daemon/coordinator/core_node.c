@@ -84,6 +84,14 @@ static titan_status check_hello(const Titan__Internal__AgentHello *m, struct tit
     return TITAN_OK;
 }
 
+static void draw_key(struct core *c, struct noderec *n)
+{
+    const uint64_t about[] = {n->session, ++c->last_key};
+    n->keyed = c->secret_set;
+    if (n->keyed)
+        mac_derive(c->secret, "titan session", about, sizeof(about), n->key);
+}
+
 /* A worker the agent says is there. Its page is its own to write: what cannot be costs it alone. */
 static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__LiveWorker *live)
 {
@@ -147,6 +155,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->unconfirmed = true;
     n->stream_mono = c->now.mono_ms;
     detect_heard(c, n);
+    draw_key(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
     detect_pace(c);

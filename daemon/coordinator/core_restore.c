@@ -73,6 +73,8 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->epoch_checkpoint = core_strdup(e->checkpoint);
     memcpy(j->comm_id, e->comm_id, sizeof(j->comm_id));
     j->comm_id[0] ^= MUTANT(EPOCH_REDRAWN);
+    j->keyed = e->keyed;
+    memcpy(j->key, e->key, sizeof(j->key));
     job_new_seats(j, e->world_size, e->state == EPOCH_RUNNING ? 0 : e->leavers);
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
         job_set_seat(j, i, e->workers[i], job_worker(j, e->workers[i]));

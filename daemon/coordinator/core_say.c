@@ -281,6 +281,8 @@ static void add_epoch(struct core *c, struct jobrec *j, const char *type, const 
         .created_at_ms = c->now.wall_ms,
     };
     memcpy(change->epoch.comm_id, j->comm_id, sizeof(j->comm_id));
+    change->epoch.keyed = j->keyed;
+    memcpy(change->epoch.key, j->key, sizeof(j->key));
     set_event(c, change, j,
               (struct say){.type = type,
                            .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",

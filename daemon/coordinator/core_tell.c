@@ -11,6 +11,11 @@ void tell_welcome(struct core *c, struct noderec *n)
     m->beat_ms = c->options.beat_ms;
     m->away_ms = c->options.away_ms;
     m->delegate_lease_ms = c->options.delegate_lease_ms;
+    if (n->keyed) {
+        m->key.len = MAC_BYTES;
+        m->key.data = batch_alloc(c->out, MAC_BYTES);
+        memcpy(m->key.data, n->key, MAC_BYTES);
+    }
     batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
 }
 
@@ -69,6 +74,11 @@ void tell_form(struct core *c, struct jobrec *j, struct noderec *n)
     m->comm_id.len = sizeof(j->comm_id);
     m->comm_id.data = batch_alloc(c->out, sizeof(j->comm_id));
     memcpy(m->comm_id.data, j->comm_id, sizeof(j->comm_id));
+    if (j->keyed) {
+        m->key.len = sizeof(j->key);
+        m->key.data = batch_alloc(c->out, sizeof(j->key));
+        memcpy(m->key.data, j->key, sizeof(j->key));
+    }
     m->n_members = j->n_seats;
     m->members = members_of(c, j->seats, j->n_seats);
     m->n_leavers = j->n_leavers;

@@ -409,6 +409,14 @@ static void obeys(int h, const struct agent_action *x)
     CHECK("I2", f->epoch >= host->obeyed_epoch[f->job_id], "agent %s passes on epoch %llu of job %llu after %llu",
           host->name, LL(f->epoch), LL(f->job_id), LL(host->obeyed_epoch[f->job_id]));
     host->obeyed_epoch[f->job_id] = f->epoch;
+    typeof(&S->mesh_keys[0]) known = &S->mesh_keys[f->job_id];
+    CHECK("I1", f->key.len == sizeof(known->key), "epoch %llu of job %llu has no key", LL(f->epoch), LL(f->job_id));
+    if (f->epoch > known->epoch) {
+        known->epoch = f->epoch;
+        memcpy(known->key, f->key.data, sizeof(known->key));
+    }
+    CHECK("I1", f->epoch < known->epoch || !memcmp(known->key, f->key.data, sizeof(known->key)),
+          "members of epoch %llu of job %llu have different keys", LL(f->epoch), LL(f->job_id));
 }
 
 static uint64_t promise_on_disk(const struct host *host, uint64_t id)

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "daemon/coordinator/core_internal.h"
+#include "daemon/proof.h"
 
 #define BEAT_MS 400
 #define RETRY (250 * MS)
@@ -285,7 +286,11 @@ void coord_start(void)
         (void)at(S->now + RETRY, &restart, SIM_COORD, 0);
         return;
     }
+    uint8_t secret[MAC_BYTES] = {0};
+    const uint64_t seeds[] = {S->plan->seed, c->term + 1};
+    memcpy(secret, seeds, sizeof(seeds));
     struct core_options options = {.term = ++c->term,
+                                   .secret = secret,
                                    .seed = S->plan->seed * 1000 + c->term,
                                    .next_worker_id = S->image.last_worker + 1,
                                    .jobs_dir = "/jobs",
@@ -305,6 +310,7 @@ void coord_start(void)
                                    .starve_ms = 4000};
     if (S->plan->scale)
         options = (struct core_options){.term = options.term,
+                                        .secret = secret,
                                         .seed = options.seed,
                                         .next_worker_id = options.next_worker_id,
                                         .jobs_dir = options.jobs_dir,
@@ -396,15 +402,19 @@ void coord_hears_beat(int from, const void *bytes, uint32_t len)
 {
     Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(&event_memory, len, bytes);
     titan_assert(m);
-    if (!core_beat(S->coord.core, m, coord_now()))
+    struct proof_keys keys;
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    if (!core_beat(S->coord.core, m, coord_now(), &keys))
         return;
     Titan__Internal__BeatAnswer number = TITAN__INTERNAL__BEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage answer = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     number.number = m->beat->number;
     answer.from = (char *)"";
+    answer.to = m->from;
     answer.term = m->term;
     answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
     answer.beat_answer = &number;
+    proof_make(&answer, &keys, proofs);
     net_peer(SIM_COORD, from, &answer.base);
 }
 

@@ -352,10 +352,28 @@ static void on_beat(const struct ev *e)
 }
 static const struct handler beat = {"beat", on_beat, TARGET_COORD};
 
+/* Somebody who hears everything and has no key says that a proposal is decided, in the delegate's name. */
+static void forge(int from, int to, const Titan__Internal__PeerMessage *m)
+{
+    unsigned char anything[64] = {0};
+    if (m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE || !chance(CHANCE_FORGER, 50))
+        return;
+    Titan__Internal__PeerMessage forged = *m;
+    Titan__Internal__FormEpoch commit = *m->propose;
+    commit.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    forged.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT;
+    forged.commit = &commit;
+    forged.covered_key = (ProtobufCBinaryData){sizeof(anything), anything};
+    struct ev *e = at(S->now + between(CHANCE_FORGER, MS, 20 * MS), &peer, (uint64_t)to, (uint64_t)from);
+    e->bytes = packed(&forged.base, &e->len);
+    totals->forged++;
+}
+
 void net_peer(int from, int to, const ProtobufCMessage *m)
 {
     const struct link *l = &S->links[from][to];
     totals->datagrams++;
+    forge(from, to, (const Titan__Internal__PeerMessage *)m);
     if (!net_reaches(from, to) || chance(CHANCE_NET, S->now < l->lossy_until ? l->loss : 1))
         return;
     int copies = S->now < l->doubles_until && chance(CHANCE_NET, 50) ? 2 : 1;

@@ -170,7 +170,7 @@ struct ev *at(usec when, const struct handler *h, uint64_t a, uint64_t b);
 /* Events that waited for this process go on. */
 void cluster_continue(enum target target, uint64_t a);
 
-enum stream_of_chance { CHANCE_NET, CHANCE_WORK, CHANCE_HOST, CHANCE_DISK, CHANCE_STREAMS };
+enum stream_of_chance { CHANCE_NET, CHANCE_WORK, CHANCE_HOST, CHANCE_DISK, CHANCE_FORGER, CHANCE_STREAMS };
 uint64_t chance_mix(uint64_t a, uint64_t b);
 uint64_t draw(enum stream_of_chance s);
 int64_t between(enum stream_of_chance s, int64_t lo, int64_t hi);
@@ -219,7 +219,7 @@ void cluster_close(void);
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
     X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
-    X(delegated) X(datagrams) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+    X(delegated) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -559,6 +559,10 @@ struct sim {
     char *lines; /* ring of TRACE_KEEP */
     size_t n_lines;
     uint64_t rng[CHANCE_STREAMS];
+    struct {
+        uint64_t epoch;
+        unsigned char key[32];
+    } mesh_keys[SIM_JOBS + 1]; /* of the newest epoch that workers were told to form */
     usec now;
     struct ev *heap;
     size_t n_heap, cap_heap;

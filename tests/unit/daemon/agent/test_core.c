@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/agent/core.h"
+#include "daemon/proof.h"
 
 typedef Titan__Internal__CoordinatorMessage coordinator_message;
 typedef Titan__Internal__PeerMessage peer_message;
@@ -848,9 +849,13 @@ static void test_stale_order_waits(void **state)
 /* --- peers ----------------------------------------------------------------------------------------------------------
  */
 
+static struct proof_keys probe_keys;
+
 static void probe(uint64_t id)
 {
     Titan__Internal__ProbeNode p = TITAN__INTERNAL__PROBE_NODE__INIT;
+    if (probe_keys.n)
+        p.key = (ProtobufCBinaryData){MAC_BYTES, probe_keys.key[0]};
     p.probe_id = id;
     p.node = (char *)"there";
     p.address = (char *)"10.0.0.2:9";
@@ -862,10 +867,13 @@ static void probe(uint64_t id)
 static void pong(uint64_t id, const char *from)
 {
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     m.id = id;
     m.from = (char *)from;
+    m.to = (char *)"here";
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG;
     m.pong = true;
+    proof_make(&m, &probe_keys, proofs);
     INPUT(agent_core_peer, &m, "10.0.0.2:9");
 }
 
@@ -897,18 +905,95 @@ static void test_probe(void **state)
     assert_false(SENT(PROBE_RESULT)->probe_result->reached);
 }
 
+/* Whoever has answered had the key that came with the order. */
+static void test_probe_is_proved(void **state)
+{
+    (void)state;
+    struct proof_keys right = {.n = 1, .key = {{7}}}, wrong = {.n = 1, .key = {{8}}};
+    size_t at;
+    session();
+    probe_keys = right;
+    probe(1);
+    const Titan__Internal__PeerMessage *ping = action(AGENT_PEER)->peer;
+    uint64_t id = ping->id;
+    assert_int_equal(proof_find(ping, &right, &at), 0);
+    assert_int_equal(ping->number, 1);
+    assert_string_equal(ping->to, "there");
+    probe_keys.n = 0;
+    pong(id, "there");
+    probe_keys = wrong;
+    pong(id, "there");
+    assert_null(SENT(PROBE_RESULT));
+    assert_int_equal(agent_core_counters(c)->unproved, 2);
+    probe_keys = right;
+    pong(id, "there");
+    assert_true(SENT(PROBE_RESULT)->probe_result->reached);
+    probe_keys.n = 0;
+}
+
+static bool pinged(const struct proof_keys *keys, const char *to)
+{
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    m.id = 77;
+    m.number = 5;
+    m.from = (char *)"there";
+    m.to = (char *)to;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
+    m.ping = true;
+    proof_make(&m, keys, proofs);
+    INPUT(agent_core_peer, &m, "10.0.0.2:9");
+    return action(AGENT_PEER) != NULL;
+}
+
+static void welcome_with(const uint8_t *key)
+{
+    Titan__Internal__Welcome w = TITAN__INTERNAL__WELCOME__INIT;
+    w.term = 5;
+    w.beat_ms = 50;
+    w.key = (ProtobufCBinaryData){key ? MAC_BYTES : 0, (uint8_t *)(uintptr_t)key};
+    MESSAGE(m, WELCOME, welcome, &w);
+    INPUT(agent_core_coordinator, &m);
+}
+
+/* A stranger does not even learn that there is an agent. */
 static void test_ping_is_answered(void **state)
+{
+    (void)state;
+    const uint8_t session_key[MAC_BYTES] = {3}, next_key[MAC_BYTES] = {4};
+    struct proof_keys right = {.n = 1}, next = {.n = 1}, none = {0}, whole = {.n = 1};
+    size_t at;
+    proof_probe(session_key, 5, right.key[0]);
+    proof_probe(next_key, 5, next.key[0]);
+    memcpy(whole.key[0], session_key, MAC_BYTES);
+    assert_false(pinged(&none, "here")); /* it has had no session yet */
+    INPUT(agent_core_session_up);
+    welcome_with(session_key);
+    assert_false(pinged(&none, "here"));
+    assert_false(pinged(&next, "here"));
+    assert_false(pinged(&whole, "here"));
+    assert_false(pinged(&right, "there"));
+    assert_true(pinged(&right, "here"));
+    const Titan__Internal__PeerMessage *pong = action(AGENT_PEER)->peer;
+    assert_int_equal(pong->id, 77);
+    assert_int_equal(pong->kind_case, TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG);
+    assert_string_equal(pong->from, "here");
+    assert_int_equal(proof_find(pong, &right, &at), 0);
+    welcome_with(next_key); /* the coordinator may not know yet that it has come */
+    assert_true(pinged(&right, "here"));
+    assert_int_equal(proof_find(action(AGENT_PEER)->peer, &right, &at), 0);
+    assert_true(pinged(&next, "here"));
+    welcome_with(NULL); /* an older coordinator has none */
+    assert_true(pinged(&none, "here"));
+}
+
+static void test_own_name(void **state)
 {
     (void)state;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     m.id = 77;
-    m.from = (char *)"there";
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
     m.ping = true;
-    INPUT(agent_core_peer, &m, "10.0.0.2:9");
-    assert_int_equal(action(AGENT_PEER)->peer->id, 77);
-    assert_int_equal(action(AGENT_PEER)->peer->kind_case, TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG);
-    assert_string_equal(action(AGENT_PEER)->peer->from, "here");
     m.from = (char *)"here";
     INPUT(agent_core_peer, &m, "10.0.0.2:9");
     assert_int_equal(count(AGENT_SAY), 1);
@@ -948,7 +1033,9 @@ int main(void)
         TEST(test_deaf_coordinator),
         TEST(test_stale_order_waits),
         TEST(test_probe),
+        TEST(test_probe_is_proved),
         TEST(test_ping_is_answered),
+        TEST(test_own_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/agent/core.h"
+#include "daemon/proof.h"
 
 enum { N = 5, EPOCHS_MAX = 256, STEPS_MAX = 100000, NETWORK_MAX = 4096 };
 #define JOB 7
@@ -54,6 +55,7 @@ struct seen {
     int n_members;
     uint64_t source;
     bool trained, ready;
+    ProtobufCBinaryData keys[2]; /* agents', workers' */
 };
 
 static struct {
@@ -63,6 +65,8 @@ static struct {
     bool coordinator;
     uint64_t term, told_epoch;
     double loss;
+    bool keyed;
+    int deaf; /* does not hear the next order to form; -1 = none */
     struct datagram network[NETWORK_MAX];
     int n_network;
     struct seen seen[EPOCHS_MAX];
@@ -90,6 +94,22 @@ static bool chance(double p)
 
 /* --- what everybody may see ----------------------------------------------------------------------------------------
  */
+
+/* All have the same key of it, agents one and workers another. */
+static void note_key(struct seen *s, const form_epoch *f, bool worker)
+{
+    ProtobufCBinaryData *key = &s->keys[worker];
+    assert_int_equal(f->key.len, w.keyed ? MAC_BYTES : 0);
+    if (!w.keyed)
+        return;
+    if (!key->data) {
+        key->data = malloc(MAC_BYTES);
+        memcpy(key->data, f->key.data, MAC_BYTES);
+    }
+    assert_memory_equal(key->data, f->key.data, MAC_BYTES);
+    if (s->keys[!worker].data)
+        assert_memory_not_equal(key->data, s->keys[!worker].data, MAC_BYTES);
+}
 
 static struct seen *note_form(const form_epoch *f)
 {
@@ -149,7 +169,7 @@ static void worker_hear(int n, const Titan__Internal__AgentToWorker *m)
     struct node *x = &w.nodes[n];
     switch (m->kind_case) {
     case TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM:
-        note_form(m->form);
+        note_key(note_form(m->form), m->form, true);
         if (m->form->epoch > x->epoch && m->form->epoch > x->revoked) {
             x->epoch = m->form->epoch;
             x->phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
@@ -313,6 +333,9 @@ static void post(int from, const char *to, const Titan__Internal__PeerMessage *m
                 size_t len = titan__internal__peer_message__get_packed_size(m);
                 uint8_t *bytes = malloc(len + 1);
                 (void)titan__internal__peer_message__pack(m, bytes);
+                for (int k = 0; k < w.n_seen; k++) /* no key is ever to be read on the way */
+                    for (int who = 0; who < 2 && w.seen[k].keys[who].data; who++)
+                        assert_null(memmem(bytes, len, w.seen[k].keys[who].data, MAC_BYTES));
                 w.network[w.n_network++] =
                     (struct datagram){w.now + 1 + (int64_t)below(chance(0.02) ? 900 : 30), from, i,
                                       titan__internal__peer_message__unpack(NULL, len, bytes)};
@@ -348,7 +371,7 @@ static void carry_out(int n, struct agent_actions *out)
             x->record = titan__internal__agent_job_record__unpack(NULL, len, bytes);
             free(bytes);
             if (x->record->accepted)
-                note_form(x->record->accepted);
+                note_key(note_form(x->record->accepted), x->record->accepted, false);
             break;
         case AGENT_SEND:
             if (!w.coordinator || !x->session)
@@ -422,7 +445,7 @@ static void form(uint64_t epoch, uint64_t source)
     static uint32_t worlds[] = {1, 2, 3, 4};
     Titan__Internal__Member members[N], *list[N];
     uint64_t holders[N];
-    uint64_t id[2] = {draw(), draw()};
+    uint64_t id[2] = {draw(), draw()}, key[4] = {epoch, id[0], w.term, 77};
     form_epoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     for (int i = 0; i < N; i++) {
@@ -440,6 +463,7 @@ static void form(uint64_t epoch, uint64_t source)
     f.job_id = JOB;
     f.epoch = epoch;
     f.comm_id = (ProtobufCBinaryData){16, (uint8_t *)id};
+    f.key = (ProtobufCBinaryData){w.keyed ? sizeof(key) : 0, (uint8_t *)key};
     f.members = list;
     f.worlds = worlds;
     f.n_worlds = f.n_members - 1;
@@ -451,7 +475,7 @@ static void form(uint64_t epoch, uint64_t source)
     m.form = &f;
     w.told_epoch = epoch;
     for (int i = 0; i < N; i++)
-        if (w.nodes[i].session)
+        if (w.nodes[i].session && i != w.deaf)
             coordinator_says(i, &m);
 }
 
@@ -519,6 +543,8 @@ static void world_new(uint64_t seed)
 {
     memset(&w, 0, sizeof(w));
     w.random = seed;
+    w.keyed = seed % 4 != 3; /* the others: of an older version */
+    w.deaf = -1;
     w.now = 1000;
     w.coordinator = true;
     w.term = 1;
@@ -544,6 +570,9 @@ static void world_free(void)
     }
     for (int i = 0; i < w.n_network; i++)
         titan__internal__peer_message__free_unpacked(w.network[i].m, NULL);
+    for (int i = 0; i < w.n_seen; i++)
+        for (int k = 0; k < 2; k++)
+            free(w.seen[i].keys[k].data);
 }
 
 static void part(unsigned others)
@@ -782,12 +811,30 @@ static void random_fault(void)
 /* --- what is said by somebody who has no say ---------------------------------------------------------------------- */
 
 /* Node 4 hears this, as if node 1 had said it, unless from says otherwise. */
-static void say_as(Titan__Internal__PeerMessage *m, const char *from)
+static struct proof_keys keys_of_4(void)
 {
+    struct proof_keys keys = {0};
+    proof_add_epoch(&keys, w.nodes[4].record->accepted);
+    return keys;
+}
+
+static void say_under(Titan__Internal__PeerMessage *m, const struct proof_keys *keys, const char *from)
+{
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     m->job_id = JOB;
     m->from = w.nodes[1].name;
+    m->to = m->to && *m->to ? m->to : w.nodes[4].name;
     m->term = w.term;
+    proof_make(m, keys, proofs);
     INPUT(4, agent_core_peer, m, from ? from : w.nodes[1].address);
+}
+
+/* from: elsewhere, and by somebody who has no key. */
+static void say_as(Titan__Internal__PeerMessage *m, const char *from)
+{
+    struct proof_keys keys = keys_of_4();
+    keys.n = from ? 0 : keys.n;
+    say_under(m, &keys, from);
 }
 
 /* The accepted epoch with another number, as a commit or a proposal. The caller's form may be changed. */
@@ -812,6 +859,11 @@ static void say_form(Titan__Internal__PeerMessage__KindCase kind, form_epoch *f,
     m.id = 99;
     m.kind_case = kind;
     m.propose = f; /* commit is in the same place */
+    uint8_t key[MAC_BYTES] = "the key of that epoch, covered";
+    struct proof_keys keys = keys_of_4();
+    proof_cover(keys.key[0], f, key);
+    if (kind == TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT && keys.n)
+        m.covered_key = (ProtobufCBinaryData){sizeof(key), key};
     say_as(&m, from);
 }
 #define SAY_COMMIT(f, from) say_form(TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT, f, from)
@@ -935,6 +987,7 @@ static void test_commit_believed(void **state)
     assert_int_equal(accepted->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     assert_true(accepted->memory_only);
     assert_string_equal(accepted->checkpoint_path, "");
+    assert_string_equal((char *)accepted->key.data, "the key of that epoch, covered");
     assert_string_equal(accepted->members[0]->address, w.nodes[0].address);
     for (size_t i = 0; i < accepted->n_worlds; i++)
         assert_true(accepted->worlds[i] < accepted->n_members);
@@ -965,8 +1018,9 @@ static void test_promised_then_heard(void **state)
     titan__internal__form_epoch__free_unpacked(f, NULL);
 }
 
-static size_t answers_to(const char *name, const char *from)
+static size_t answers_to(const char *name, const char *from, const struct proof_keys *keys)
 {
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     Titan__Internal__PeerState s = TITAN__INTERNAL__PEER_STATE__INIT;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     struct agent_actions out;
@@ -978,9 +1032,12 @@ static size_t answers_to(const char *name, const char *from)
     m.term = w.term;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK;
     m.ask = &s;
+    m.to = w.nodes[4].name;
+    proof_make(&m, keys, proofs);
     agent_core_peer(w.nodes[4].core, &m, from, w.now, &out);
     for (const struct agent_action *a = out.first; a; a = a->next) {
-        assert_int_equal(a->kind, AGENT_PEER);
+        if (a->kind != AGENT_PEER)
+            continue;
         assert_string_equal(a->text, w.nodes[1].address);
         n++;
     }
@@ -991,12 +1048,132 @@ static size_t answers_to(const char *name, const char *from)
 /* Where a job stands is told to its members' agents only, where those are. */
 static void test_ask(void **state)
 {
+    const struct proof_keys none = {0};
+    struct proof_keys other = {.n = 1};
     (void)state;
-    world_new(15);
-    assert_int_equal(answers_to("zz", "10.0.0.9:1"), 0);
-    assert_int_equal(answers_to("zz", w.nodes[1].address), 0);
-    assert_int_equal(answers_to("n1", "10.0.0.9:1"), 0);
-    assert_int_equal(answers_to("n1", w.nodes[1].address), 1);
+    world_new(15); /* of an older version */
+    assert_false(w.keyed);
+    assert_int_equal(answers_to("zz", "10.0.0.9:1", &none), 0);
+    assert_int_equal(answers_to("zz", w.nodes[1].address, &none), 0);
+    assert_int_equal(answers_to("n1", "10.0.0.9:1", &none), 0);
+    assert_int_equal(answers_to("n1", w.nodes[1].address, &none), 1);
+    world_free();
+    world_new(16);
+    assert_true(w.keyed);
+    struct proof_keys right = keys_of_4();
+    assert_int_equal(answers_to("n1", w.nodes[1].address, &none), 0);
+    assert_int_equal(answers_to("n1", w.nodes[1].address, &other), 0);
+    assert_int_equal(answers_to("zz", w.nodes[1].address, &right), 0);
+    assert_int_equal(answers_to("n1", "10.0.0.9:1", &right), 1); /* sent where n1 is */
+    assert_int_equal(agent_core_counters(w.nodes[4].core)->unproved, 3);
+    world_free();
+}
+
+/* What counts is the key of the accepted epoch, for this node, for just this message. */
+static void test_proofs(void **state)
+{
+    (void)state;
+    world_new(17);
+    w.loss = 1;
+    const struct proof_keys right = keys_of_4(), none = {0};
+    revoke_epoch(1);
+    advance(500);
+    form(2, 1); /* its key is another */
+    advance(500);
+    const struct proof_keys newer = keys_of_4();
+    assert_false(mac_equal(right.key[0], newer.key[0]));
+    coordinator_goes();
+    advance(AWAY_MS + 200);
+    form_epoch *f = copy_of_accepted(UINT64_C(1) << 20);
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    uint8_t root[MAC_BYTES], proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    struct proof_keys wrong = {0};
+    m.id = 99;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
+    m.propose = f;
+    memcpy(root, w.nodes[4].record->accepted->key.data, MAC_BYTES);
+    proof_add_key(&wrong, root);
+    say_under(&m, &none, NULL);
+    say_under(&m, &wrong, NULL); /* the epoch's key itself, which is for no datagram */
+    proof_mesh(w.nodes[4].record->accepted, root);
+    wrong.n = 0;
+    proof_add_key(&wrong, root);
+    say_under(&m, &wrong, NULL); /* what workers have */
+    m.to = w.nodes[3].name;
+    say_under(&m, &newer, NULL); /* said to another */
+    m.to = w.nodes[4].name;
+    proof_make(&m, &newer, proofs);
+    f->epoch += 1024; /* changed on the way */
+    INPUT(4, agent_core_peer, &m, w.nodes[1].address);
+    f->epoch -= 1024;
+    assert_int_equal(promised_by_4(), 0);
+    assert_int_equal(agent_core_counters(w.nodes[4].core)->unproved, 5);
+    say_under(&m, &newer, "10.0.0.9:1"); /* wherever it comes from */
+    assert_int_equal(promised_by_4(), UINT64_C(1) << 20);
+    world_free();
+    titan__internal__form_epoch__free_unpacked(f, NULL);
+}
+
+/* An epoch of a coordinator that one member has not heard of; the next is agreed on under the key of the one before,
+ * and that member gets its key with the commit. */
+static void test_key_of_an_epoch_missed(void **state)
+{
+    (void)state;
+    world_new(18);
+    revoke_epoch(1);
+    advance(500);
+    w.deaf = 4;
+    form(2, 1);
+    advance(200);
+    coordinator_goes();
+    advance(1500);
+    assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), 2);
+    assert_int_equal(agent_core_epoch(w.nodes[4].core, JOB), 1);
+    kill_worker(0);
+    advance(3000);
+    assert_int_equal(newest_trained(), 1024);
+    for (int i = 1; i < N; i++)
+        assert_int_equal(agent_core_epoch(w.nodes[i].core, JOB), 1024);
+    kill_worker(1);
+    advance(3000);
+    assert_int_equal(newest_trained(), 2048);
+    w.deaf = -1;
+    coordinator_takes_over();
+    world_free();
+}
+
+/* An answer of long ago brings nobody back to life. */
+static void test_old_state(void **state)
+{
+    (void)state;
+    world_new(20);
+    coordinator_goes();
+    advance(1500);
+    Titan__Internal__PeerState s = TITAN__INTERNAL__PEER_STATE__INIT;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    uint64_t alive = 1;
+    s.epoch = 1;
+    s.alive = &alive;
+    s.n_alive = 1;
+    m.id = 12345;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE;
+    m.state = &s;
+    agent_dies(0, true);
+    for (int i = 0; i < 600; i++) { /* again and again, in the name of the agent of the lowest rank */
+        for (int n = 1; n < N; n++) {
+            uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+            struct proof_keys keys = {0};
+            proof_add_epoch(&keys, w.nodes[n].record->accepted);
+            m.job_id = JOB;
+            m.from = w.nodes[0].name;
+            m.to = w.nodes[n].name;
+            m.term = w.term;
+            proof_make(&m, &keys, proofs);
+            INPUT(n, agent_core_peer, &m, w.nodes[0].address);
+        }
+        advance(TICK_MS);
+    }
+    assert_int_equal(newest_trained(), 1024);
     world_free();
 }
 
@@ -1064,6 +1241,9 @@ int main(void)
         cmocka_unit_test(test_commit_believed),
         cmocka_unit_test(test_promised_then_heard),
         cmocka_unit_test(test_ask),
+        cmocka_unit_test(test_proofs),
+        cmocka_unit_test(test_key_of_an_epoch_missed),
+        cmocka_unit_test(test_old_state),
         cmocka_unit_test_teardown(test_random, say_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The agents' sockets: datagrams with and without a key, garbage, a wrong key, a name instead of a number. And the
+/* The agents' sockets: datagrams, garbage, a name instead of a number. And the
  * records an agent keeps on disk. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 static struct {
     uv_loop_t loop;
     uv_timer_t tick;
-    char folder[64], key[128], other_key[128], short_key[128];
+    char folder[64];
     struct peers *a, *b, *moved;
     int n, closed;
     uint64_t last_id;
@@ -36,21 +36,12 @@ static void on_tick(uv_timer_t *timer)
     (void)timer;
 }
 
-static void write_key(char out[128], const char *name, const char *text)
-{
-    (void)snprintf(out, 128, "%s/%s", f.folder, name);
-    assert_int_equal(file_replace(out, text, strlen(text), NULL), TITAN_OK);
-}
-
 static int setup(void **state)
 {
     (void)state;
     memset(&f, 0, sizeof(f));
     (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-peers-XXXXXX");
     assert_non_null(mkdtemp(f.folder));
-    write_key(f.key, "key", "0123456789abcdef0123456789abcdef");
-    write_key(f.other_key, "other", "0123456789abcdef0123456789abcdee");
-    write_key(f.short_key, "short", "0123456789");
     assert_int_equal(uv_loop_init(&f.loop), 0);
     assert_int_equal(uv_timer_init(&f.loop, &f.tick), 0);
     assert_int_equal(uv_timer_start(&f.tick, on_tick, 5, 5), 0);
@@ -84,11 +75,11 @@ static void on_message(const Titan__Internal__PeerMessage *m, const char *from, 
     (void)snprintf(f.last_from, sizeof(f.last_from), "%s", from);
 }
 
-static struct peers *open_one(const char *key)
+static struct peers *open_one(void)
 {
     struct peers *p = NULL;
     struct titan_error err = {0};
-    if (peers_open(&f.loop, "127.0.0.1:0", key, on_message, NULL, &p, &err) != TITAN_OK)
+    if (peers_open(&f.loop, "127.0.0.1:0", on_message, NULL, &p, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_true(peers_port(p) > 0);
     return p;
@@ -119,48 +110,21 @@ static void ping(struct peers *from, const struct peers *to, const char *host, u
 static void test_datagrams(void **state)
 {
     char expected[80];
-    const char *keys[] = {NULL, f.key};
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        f.a = open_one(keys[i]);
-        f.b = open_one(keys[i]);
-        ping(f.a, f.b, "127.0.0.1", 41 + (uint64_t)i);
-        UNTIL(f.n == i + 1);
-        assert_int_equal(f.last_id, 41 + i);
-        (void)snprintf(expected, sizeof(expected), "127.0.0.1:%u", peers_port(f.a));
-        assert_string_equal(f.last_from, expected);
-        if (i == 0) {
-            peers_close(f.a, on_closed, NULL);
-            peers_close(f.b, on_closed, NULL);
-            UNTIL(f.closed == 2);
-            f.closed = 0;
-        }
-    }
-}
-
-static void test_wrong_key(void **state)
-{
-    (void)state;
-    f.a = open_one(f.other_key);
-    f.b = open_one(f.key);
-    struct peers *none = open_one(NULL);
-    ping(f.a, f.b, "127.0.0.1", 1);  /* another key */
-    ping(none, f.b, "127.0.0.1", 2); /* no proof at all */
-    UNTIL(peers_refused(f.b) == 2);
-    ping(f.b, none, "127.0.0.1", 3); /* who has no key asks for none */
+    f.a = open_one();
+    f.b = open_one();
+    ping(f.a, f.b, "127.0.0.1", 41);
     UNTIL(f.n == 1);
-    assert_int_equal(f.last_id, 3);
-    int closed = f.closed;
-    peers_close(none, on_closed, NULL);
-    UNTIL(f.closed == closed + 1);
-    f.closed = closed;
+    assert_int_equal(f.last_id, 41);
+    (void)snprintf(expected, sizeof(expected), "127.0.0.1:%u", peers_port(f.a));
+    assert_string_equal(f.last_from, expected);
 }
 
 static void test_garbage(void **state)
 {
     (void)state;
-    f.a = open_one(NULL);
-    f.b = open_one(f.key);
+    f.a = open_one();
+    f.b = open_one();
     _cleanup_fd_ int fd = socket(AF_INET, SOCK_DGRAM, 0);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     uint32_t random = 12345;
@@ -181,8 +145,8 @@ static void test_garbage(void **state)
 static void test_name_is_looked_up(void **state)
 {
     (void)state;
-    f.a = open_one(NULL);
-    f.b = open_one(NULL);
+    f.a = open_one();
+    f.b = open_one();
     int64_t again = 0;
     UNTIL(({
         if (clock_mono_ns() > again) { /* the first ones are lost */
@@ -216,10 +180,10 @@ static void test_name_that_moves(void **state)
     (void)state;
     int arrived = 0;
     char there[32];
-    f.a = open_one(NULL);
-    f.b = open_one(NULL);
+    f.a = open_one();
+    f.b = open_one();
     (void)snprintf(there, sizeof(there), "127.0.0.2:%u", peers_port(f.b));
-    assert_int_equal(peers_open(&f.loop, there, NULL, on_moved, &arrived, &f.moved, NULL), TITAN_OK);
+    assert_int_equal(peers_open(&f.loop, there, on_moved, &arrived, &f.moved, NULL), TITAN_OK);
     moving_to = "127.0.0.1";
     UNTIL((ping(f.a, f.b, "moves.example", 1), f.n > 0));
     moving_to = "127.0.0.2";
@@ -238,15 +202,12 @@ static void test_bad_options(void **state)
 {
     (void)state;
     struct titan_error err = {0};
-    f.a = open_one(NULL);
-    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", f.short_key, on_message, NULL, &f.b, &err), TITAN_EINVAL);
-    assert_non_null(strstr(err.msg, "10 bytes"));
-    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", "/no/such/key", on_message, NULL, &f.b, &err), TITAN_ENOTFOUND);
-    assert_int_equal(peers_open(&f.loop, "127.0.0.1", NULL, on_message, NULL, &f.b, &err), TITAN_EINVAL);
+    f.a = open_one();
+    assert_int_equal(peers_open(&f.loop, "127.0.0.1", on_message, NULL, &f.b, &err), TITAN_EINVAL);
     char taken[64];
     (void)snprintf(taken, sizeof(taken), "127.0.0.1:%u", peers_port(f.a));
-    assert_int_equal(peers_open(&f.loop, taken, NULL, on_message, NULL, &f.b, &err), TITAN_EEXIST);
-    f.b = open_one(NULL);
+    assert_int_equal(peers_open(&f.loop, taken, on_message, NULL, &f.b, &err), TITAN_EEXIST);
+    f.b = open_one();
 }
 
 /* --- records --------------------------------------------------------------------------------------------------------
@@ -269,8 +230,8 @@ static void test_records(void **state)
     uint64_t term = 7;
     char path[128];
     struct titan_error err = {0};
-    f.a = open_one(NULL);
-    f.b = open_one(NULL);
+    f.a = open_one();
+    f.b = open_one();
     assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_OK);
     assert_int_equal(term, 0);
     assert_int_equal(record_write_term(f.folder, UINT64_MAX, &err), TITAN_OK);
@@ -309,8 +270,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_datagrams),   TEST(test_wrong_key), TEST(test_garbage),         TEST(test_name_is_looked_up),
-        TEST(test_bad_options), TEST(test_records),   TEST(test_name_that_moves),
+        TEST(test_datagrams),   TEST(test_garbage), TEST(test_name_is_looked_up),
+        TEST(test_bad_options), TEST(test_records), TEST(test_name_that_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

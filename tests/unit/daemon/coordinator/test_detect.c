@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "support/core_bench.h"
+#include "daemon/proof.h"
 
 #define NODES 5
 
@@ -137,7 +138,8 @@ static bool datagram(struct cluster *c, const char *node, uint64_t incarnation, 
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
     m.beat = &body;
     c->input = c->b.now;
-    return core_beat(c->b.core, &m, at(&c->b));
+    struct proof_keys keys;
+    return core_beat(c->b.core, &m, at(&c->b), &keys);
 }
 
 /* Until it is lost, at most ms; its datagrams come meanwhile. */

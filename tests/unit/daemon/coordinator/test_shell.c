@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/peers.h"
+#include "daemon/proof.h"
 #include "proto/rpc/client.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
@@ -34,8 +35,11 @@ struct fixture {
     struct rpc_server *server;
     struct rpc_client *client;
     struct rpc_stream *agent;
+    bool answered;
+    int answers;
     bool welcomed, reply_here;
-    bool started; /* StartWorkers received */
+    struct proof_keys keys; /* of the session */
+    bool started;           /* StartWorkers received */
     int starts;
     uint64_t start_job;
     struct titan_error err;
@@ -192,7 +196,12 @@ static void on_command(struct rpc_stream *stream, const ProtobufCMessage *base, 
     struct fixture *f = data;
     const Titan__Internal__CoordinatorMessage *m = (const Titan__Internal__CoordinatorMessage *)base;
     (void)stream;
-    f->welcomed |= m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
+        f->welcomed = true;
+        f->keys.n = 0;
+        assert_int_equal(m->welcome->key.len, MAC_BYTES);
+        proof_add_key(&f->keys, m->welcome->key.data);
+    }
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
         f->starts++;
         f->started = true;
@@ -405,7 +414,11 @@ static void test_check_that_hangs(void **state)
 static void on_datagram(const Titan__Internal__PeerMessage *m, const char *from, void *data)
 {
     (void)from;
-    *(bool *)data = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER && m->beat_answer->number == 9;
+    struct fixture *f = data;
+    size_t at;
+    f->answers++;
+    f->answered = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER && m->beat_answer->number == 9 &&
+                  proof_find(m, &f->keys, &at) == 0;
 }
 
 /* A port for datagrams that nobody has. */
@@ -413,7 +426,7 @@ static void free_port(struct fixture *f, char address[32])
 {
     struct peers *p;
     bool closed = false;
-    assert_int_equal(peers_open(&f->loop, "127.0.0.1:0", NULL, on_datagram, NULL, &p, NULL), TITAN_OK);
+    assert_int_equal(peers_open(&f->loop, "127.0.0.1:0", on_datagram, f, &p, NULL), TITAN_OK);
     (void)snprintf(address, 32, "127.0.0.1:%u", peers_port(p));
     peers_close(p, on_flag, &closed);
     spin(f, &closed);
@@ -425,12 +438,13 @@ static void test_beat_as_a_datagram(void **state)
     struct fixture f;
     char address[32];
     struct peers *agent;
-    bool answered = false, closed = false;
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    bool closed = false;
     set_up(&f);
     free_port(&f, address);
-    assert_int_equal(coordinator_listen(f.coordinator, address, NULL, NULL), TITAN_OK);
-    assert_int_equal(coordinator_listen(f.coordinator, address, NULL, NULL), TITAN_EEXIST);
-    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", NULL, on_datagram, &answered, &agent, NULL), TITAN_OK);
+    assert_int_equal(coordinator_listen(f.coordinator, address, NULL), TITAN_OK);
+    assert_int_equal(coordinator_listen(f.coordinator, address, NULL), TITAN_EEXIST);
+    assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", on_datagram, &f, &agent, NULL), TITAN_OK);
     connect_agent(&f, "n");
     spin(&f, &f.welcomed);
     Titan__Internal__PeerBeat beat = TITAN__INTERNAL__PEER_BEAT__INIT;
@@ -441,8 +455,15 @@ static void test_beat_as_a_datagram(void **state)
     m.term = 1;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
     m.beat = &beat;
+    peers_send(agent, address, &m); /* of anybody */
+    struct proof_keys wrong = f.keys;
+    wrong.key[0][0] ^= 1;
+    proof_make(&m, &wrong, proofs);
     peers_send(agent, address, &m);
-    spin(&f, &answered);
+    proof_make(&m, &f.keys, proofs);
+    peers_send(agent, address, &m);
+    spin(&f, &f.answered);
+    assert_int_equal(f.answers, 1);
     peers_close(agent, on_flag, &closed);
     spin(&f, &closed);
     tear_down(&f);
