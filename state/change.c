@@ -49,9 +49,14 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
     return titan_fail(err, TITAN_EBUG, "unknown change %d", (int)c->kind);
 }
 
+titan_status change_apply_from(struct db *db, const struct change **list, struct titan_error *err)
+{
+    for (; *list; *list = (*list)->next)
+        TRY(apply(db, *list, err));
+    return TITAN_OK;
+}
+
 titan_status change_apply(struct db *db, const struct change *list, struct titan_error *err)
 {
-    for (; list; list = list->next)
-        TRY(apply(db, list, err));
-    return TITAN_OK;
+    return change_apply_from(db, &list, err);
 }

@@ -62,5 +62,7 @@ struct change {
 
 /* Apply the list in order; stops at the first that fails. Call inside a transaction. */
 titan_status change_apply(struct db *db, const struct change *list, struct titan_error *err) TITAN_MUST_USE;
+/* The same; *list: the one that has failed, or NULL. */
+titan_status change_apply_from(struct db *db, const struct change **list, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -235,7 +235,12 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     struct submit *s = arg;
     if (s->job.id == 0) /* it may be written twice (group.h) */
         s->job.id = s->owner->next_job_id++;
-    return job_submit(db, &s->job, s->text.data, &s->existing, err);
+    const titan_status status = job_submit(db, &s->job, s->text.data, &s->existing, err);
+    if ((status != TITAN_OK || s->existing) && s->job.id + 1 == s->owner->next_job_id) {
+        s->owner->next_job_id = s->job.id; /* nobody has seen it */
+        s->job.id = 0;
+    }
+    return status;
 }
 
 /* --- the loop ------------------------------------------------------------------------------------------------------

@@ -13,10 +13,19 @@
 #include "base/mac.h"
 #include "daemon/coordinator/restore.h"
 #include "state/backup.h"
+#include "state/quarantine.h"
 
 #define RETRY_MS 250         /* a store that refused is tried again */
 #define METRICS_FLUSH_MS 100 /* a step's metrics are stored, and seen by followers, within this */
 #define UNHEALTHY_MS 10000   /* a commit that takes longer */
+
+/* A job that the store contradicts, ended with the commit it was found in. */
+struct set_aside {
+    struct set_aside *next;
+    uint64_t job_id;
+    int64_t at_ms;
+    char reason[512];
+};
 
 struct commit {
     struct commit *next;
@@ -24,6 +33,8 @@ struct commit {
     struct batch batch;
     uint64_t turn;
     bool in_flight;
+    struct set_aside *asides;
+    const struct change *failed; /* the one the store refused; NULL = it was none */
     shell_done done;
     void *arg;
 };
@@ -113,13 +124,17 @@ static bool forms_an_epoch(const struct batch *batch)
 /* Runs on the writer thread. The turn is kept in the store, so it moves with the transaction. */
 static titan_status apply_commit(struct db *db, void *arg, struct titan_error *err)
 {
-    const struct commit *k = arg;
+    struct commit *k = arg;
+    k->failed = NULL;
     TRY(db_run(db, err, "UPDATE meta SET value = ? WHERE key = 'turn' AND value = ?", "uu", k->turn, k->turn - 1));
     if (db_changes(db) != 1)
         return titan_fail(err, TITAN_EAGAIN, "job store: an earlier change is not in yet");
     if (forms_an_epoch(&k->batch))
         TRY(failpoint("coordinator.decided", err));
-    return change_apply(db, k->batch.changes, err);
+    for (const struct set_aside *a = k->asides; a; a = a->next)
+        TRY(job_quarantine(db, a->job_id, a->reason, a->at_ms, err));
+    k->failed = k->batch.changes;
+    return change_apply_from(db, &k->failed, err);
 }
 
 static void commit_returned(void *arg, const struct titan_error *err);
@@ -217,6 +232,27 @@ static void stall(struct coordinator *c, const struct titan_error *err)
     c->stalled = true;
 }
 
+/* Stands for the change of a job that is set aside, for who keeps jobs. */
+static struct change aside_change(uint64_t job_id)
+{
+    struct change change = {.kind = CHANGE_JOB_UPDATE};
+    change.job.id = job_id;
+    return change;
+}
+
+static void end_asides(struct coordinator *c, struct commit *k)
+{
+    for (struct set_aside *a = k->asides, *next; a; a = next) {
+        const struct change change = aside_change(a->job_id);
+        next = a->next;
+        job_cache_end(c->jobs, &change);
+        if (!c->closing)
+            watch_poke(c, a->job_id);
+        free(a);
+    }
+    k->asides = NULL;
+}
+
 static void finish_commit(struct coordinator *c, struct commit *k)
 {
     titan_assert(c->commits == k);
@@ -234,8 +270,82 @@ static void finish_commit(struct coordinator *c, struct commit *k)
         poke_watchers(c, &k->batch);
     }
     job_cache_end(c->jobs, k->batch.changes);
+    end_asides(c, k);
     batch_free(&k->batch);
     free(k);
+}
+
+/* 0 = no job's, or an order to stop, which is right in any case. */
+static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
+{
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
+        return m->start->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
+        return m->form->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
+        return m->revoke->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
+        return m->pause->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
+        return m->checkpoint_committed->job_id;
+    default:
+        return 0;
+    }
+}
+
+/* Nothing of what was decided about the job goes into the store or to agents any more. */
+static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
+{
+    struct change **at = &batch->changes;
+    while (*at) {
+        struct change *k = *at;
+        if (change_job(k) != job_id) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        k->next = NULL;
+        job_cache_end(c->jobs, k);
+    }
+    batch->changes_tail = at;
+    struct batch_message **to = &batch->messages;
+    while (*to) {
+        if (message_job((*to)->message) == job_id)
+            *to = (*to)->next;
+        else
+            to = &(*to)->next;
+    }
+    batch->messages_tail = to;
+}
+
+/* The core has decided what the store knows to be impossible, about one job. That job is ended by what is stored, and
+ * nothing else is lost. False: it is about no job, or its end is impossible too. */
+static bool set_aside(struct coordinator *c, struct commit *k, const struct titan_error *err)
+{
+    const uint64_t job_id = k->failed ? change_job(k->failed) : 0;
+    struct set_aside *a = job_id && err->status != TITAN_ECORRUPT ? calloc(1, sizeof(*a)) : NULL;
+    struct batch batch;
+    if (!a)
+        return false;
+    const struct core_time now = shell_now();
+    const struct change change = aside_change(job_id);
+    tlog_error(&c->log, "the job store contradicts the coordinator about a job, which ends", "job=%llu reason=\"%s\"",
+               (unsigned long long)job_id, err->msg);
+    a->job_id = job_id;
+    a->at_ms = now.wall_ms;
+    (void)snprintf(a->reason, sizeof(a->reason),
+                   "quarantined: the job store contradicts what was decided about it (%s)", err->msg);
+    a->next = k->asides;
+    k->asides = a;
+    job_cache_begin(c->jobs, &change);
+    for (struct commit *x = k; x; x = x->next) /* those behind it have been refused, or will be: its turn comes first */
+        strip(c, &x->batch, job_id);
+    c->again = true;
+    batch_init(&batch);
+    core_quarantine(c->core, job_id, now, &batch);
+    shell_commit(c, &batch, NULL, NULL);
+    return true;
 }
 
 static void commit_returned(void *arg, const struct titan_error *err)
@@ -256,11 +366,20 @@ static void commit_returned(void *arg, const struct titan_error *err)
             send_waiting(c); /* what came while those before it were tried again */
         return;
     }
+    if (c->again && err->status == TITAN_EAGAIN) {
+        if (c->in_flight == 0 && !c->closing)
+            c->again = false, send_waiting(c);
+        return;
+    }
     bool refused = err->status != TITAN_ENOSPC && err->status != TITAN_EIO && err->status != TITAN_EAGAIN &&
                    err->status != TITAN_ENOMEM && err->status != TITAN_ECANCELLED && err->status != TITAN_EPERM;
+    if (refused && set_aside(c, k, err)) {
+        if (c->in_flight == 0 && !c->closing)
+            c->again = false, send_waiting(c);
+        return;
+    }
     if (refused) {
-        /* The core has decided what the store knows to be impossible. Going on would act on it; a new process
-         * starts from what is stored. */
+        /* Going on would act on it; a new process starts from what is stored. */
         tlog_error(&c->log, "the job store contradicts the coordinator", "reason=\"%s\"", err->msg);
         abort();
     }
@@ -368,6 +487,40 @@ static titan_status init_turn(struct db *db, void *arg, struct titan_error *err)
     return db_run(db, err, "INSERT INTO meta VALUES ('turn', 0) ON CONFLICT DO NOTHING", "");
 }
 
+static titan_status end_bad_job(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct set_aside *a = arg;
+    return job_quarantine(db, a->job_id, a->reason, a->at_ms, err);
+}
+
+static void on_bad_job(uint64_t job_id, const char *why, void *data)
+{
+    struct set_aside **list = data, *a = calloc(1, sizeof(*a));
+    titan_assert(a);
+    a->job_id = job_id;
+    a->at_ms = clock_wall_ms();
+    (void)snprintf(a->reason, sizeof(a->reason), "quarantined: what the job store says of it cannot be (%s)", why);
+    a->next = *list;
+    *list = a;
+}
+
+/* Jobs of which the store says what cannot be are ended, and the others go on. */
+static titan_status restore_core(struct coordinator *c, struct titan_error *err)
+{
+    struct set_aside *bad = NULL;
+    titan_status status = core_restore_but(c->core, store_reader(c->store), shell_now(), on_bad_job, &bad, err);
+    for (struct set_aside *a = bad, *next; a; a = next) {
+        next = a->next;
+        if (status == TITAN_OK) {
+            tlog_error(&c->log, "a job is quarantined", "job=%llu reason=\"%s\"", (unsigned long long)a->job_id,
+                       a->reason);
+            status = store_write_now(c->store, end_bad_job, a, err);
+        }
+        free(a);
+    }
+    return status;
+}
+
 static titan_status open_core(struct coordinator *c, struct titan_error *err)
 {
     struct db *db = store_reader(c->store);
@@ -409,7 +562,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     titan_status status = core_new(&options, &c->core, err);
     mac_wipe(secret, sizeof(secret));
     TRY(status);
-    return core_restore(c->core, db, shell_now(), err);
+    return restore_core(c, err);
 }
 
 static void init_timer(struct coordinator *c, uv_timer_t *timer)
@@ -471,6 +624,7 @@ void shell_part_closed(struct coordinator *c)
         return;
     for (struct commit *k = c->commits, *next; k; k = next) {
         next = k->next;
+        end_asides(c, k);
         batch_free(&k->batch);
         free(k);
     }

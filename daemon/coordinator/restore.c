@@ -1,8 +1,11 @@
 #include "daemon/coordinator/restore.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+#include "proto/ranges.h"
 #include "state/backup.h"
 
 /* What one job's queries gather; the strings live in the batch's arena until the core has copied them. */
@@ -12,6 +15,8 @@ struct gather {
     struct core_time now;
     struct titan_error *err;
     titan_status status;
+    void (*bad)(uint64_t job_id, const char *why, void *data); /* NULL: nothing is passed over */
+    void *bad_data;
 
     struct batch memory;
     struct core_saved_job saved;
@@ -162,6 +167,36 @@ static titan_status gather_losses(struct gather *g)
                      g->err);
 }
 
+/* Numbers that no job comes to, written by a version that believed them, would only be found when it is too late. */
+static titan_status check_numbers(const struct gather *g, struct titan_error *err)
+{
+    const struct job *job = &g->saved.job;
+    const uint64_t newest = g->saved.epoch ? g->epoch.number : 0;
+    if (job->status.epoch > RANGE_EPOCH_MAX || newest > RANGE_EPOCH_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "it is in epoch %" PRIu64, MAX(job->status.epoch, newest));
+    if (newest && job->status.epoch != newest)
+        return titan_fail(err, TITAN_ECORRUPT, "it is in epoch %" PRIu64 ", and its newest is %" PRIu64,
+                          job->status.epoch, newest);
+    if (job->status.step > RANGE_STEP_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "it is at step %" PRIu64, job->status.step);
+    for (size_t i = 0; i < g->saved.n_workers; i++)
+        if (g->workers[i].id == 0 || g->workers[i].id > RANGE_ID_MAX)
+            return titan_fail(err, TITAN_ECORRUPT, "it has a worker %" PRIu64, g->workers[i].id);
+    return TITAN_OK;
+}
+
+/* What is wrong with one job is no reason for the others to stand still; what is wrong with the disk is. */
+static bool passed_over(struct gather *g, uint64_t job_id)
+{
+    if (!g->bad || (g->status != TITAN_ECORRUPT && g->status != TITAN_ENOTFOUND))
+        return false;
+    g->bad(job_id, g->err ? g->err->msg : "", g->bad_data);
+    if (g->err)
+        *g->err = (struct titan_error){0};
+    g->status = TITAN_OK;
+    return true;
+}
+
 static bool each_job(const struct job *job, void *data)
 {
     struct gather *g = data;
@@ -176,7 +211,11 @@ static bool each_job(const struct job *job, void *data)
     g->saved.checkpoints = g->checkpoints;
     g->saved.losses = g->losses;
     if (g->status == TITAN_OK)
+        g->status = check_numbers(g, g->err);
+    if (g->status == TITAN_OK)
         core_restore_job(g->core, &g->saved, g->now);
+    else
+        (void)passed_over(g, job->id);
     batch_free(&g->memory);
     free(g->workers);
     free(g->checkpoints);
@@ -221,13 +260,20 @@ static titan_status restore_taken(struct core *c, struct db *db, struct titan_er
     return status;
 }
 
-titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
+titan_status core_restore_but(struct core *c, struct db *db, struct core_time now,
+                              void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
+                              struct titan_error *err)
 {
-    struct gather g = {.core = c, .db = db, .now = now, .err = err};
+    struct gather g = {.core = c, .db = db, .now = now, .err = err, .bad = bad, .bad_data = data};
     TRY(restore_taken(c, db, err));
     TRY(node_list(db, each_node, &g, err));
     TRY(node_policy_list(db, each_policy, &g, err));
     TRY(loss_list(db, 0, now.wall_ms - CORE_NODE_HISTORY_MS, each_loss, &g, err));
     TRY(job_list_open(db, each_job, &g, err));
     return g.status;
+}
+
+titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
+{
+    return core_restore_but(c, db, now, NULL, NULL, err);
 }

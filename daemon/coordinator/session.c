@@ -1,10 +1,14 @@
 /* Agents' streams: hello, reports in; commands out. */
 #include "daemon/coordinator/shell.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/auth/enrol.h"
+
+#include "base/cleanup.h"
+#include "base/recipe.h"
 
 struct agent_session {
     struct agent_session *next;
@@ -30,7 +34,50 @@ static struct agent_session *session_begin(struct coordinator *c, struct rpc_cal
     s->next = c->sessions[s->id % SESSION_BUCKETS];
     c->sessions[s->id % SESSION_BUCKETS] = s;
     rpc_call_set_data(call, s);
+    const struct rpc_identity *who = rpc_call_identity(call);
+    if (who->kind == RPC_ID_CERT) /* others prove nothing about a node */
+        core_session_opened(c->core, s->id, who->name);
     return s;
+}
+
+/* Where the job's workers write their checkpoints (worker/train.c): by its recipe, which the core does not know. */
+static void know_folder(struct coordinator *c, uint64_t job_id)
+{
+    _cleanup_free_ char *text = NULL;
+    _cleanup_free_ struct recipe *r = NULL;
+    char folder[PATH_MAX];
+    int n;
+    if (!core_wants_folder(c->core, job_id) || !(r = calloc(1, sizeof(*r))))
+        return;
+    recipe_init(r);
+    if (job_recipe(store_reader(c->store), job_id, &text, NULL) != TITAN_OK ||
+        recipe_parse(r, text, "<recipe>", NULL) != TITAN_OK)
+        return;
+    if (r->checkpoint.folder[0] == '/')
+        n = snprintf(folder, sizeof(folder), "%s", r->checkpoint.folder);
+    else if (r->job.dump_folder[0])
+        n = snprintf(folder, sizeof(folder), "%s/%s", r->job.dump_folder, r->checkpoint.folder);
+    else
+        n = snprintf(folder, sizeof(folder), "%s/%llu/%s", c->jobs_dir, (unsigned long long)job_id,
+                     r->checkpoint.folder);
+    if (n > 0 && n < (int)sizeof(folder))
+        core_set_folder(c->core, job_id, folder);
+}
+
+/* Of all jobs whose checkpoints the message names. */
+static void know_folders(struct coordinator *c, const Titan__Internal__AgentMessage *m)
+{
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT)
+        know_folder(c, m->checkpoint->job_id);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED && m->delegated->epoch)
+        know_folder(c, m->delegated->epoch->job_id);
+    if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
+        return;
+    for (size_t i = 0; i < m->hello->n_delegated; i++)
+        if (m->hello->delegated[i]->epoch)
+            know_folder(c, m->hello->delegated[i]->epoch->job_id);
+    for (size_t i = 0; i < m->hello->n_known; i++)
+        know_folder(c, m->hello->known[i]->job_id);
 }
 
 /* End it from our side; on_close does the rest. */
@@ -108,6 +155,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     }
     struct batch batch;
     batch_init(&batch);
+    know_folders(c, m);
     titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
     if (was_beat(c, s, &batch) || was_step(m, status, &batch))
         return;

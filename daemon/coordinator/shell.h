@@ -40,6 +40,7 @@ struct coordinator {
     uint64_t next_turn;
     size_t in_flight;
     bool stalled; /* the store refused; new work is refused until it is through */
+    bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
     struct titan_error stall;
 
     uint64_t next_job_id; /* the store's writer thread's, once it writes submits */

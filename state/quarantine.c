@@ -1,0 +1,146 @@
+#include "state/quarantine.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+uint64_t change_job(const struct change *c)
+{
+    switch (c->kind) {
+    case CHANGE_JOB_MOVE:
+    case CHANGE_JOB_UPDATE:
+    case CHANGE_JOB_REASON:
+    case CHANGE_JOB_WISH:
+        return c->job.id;
+    case CHANGE_RUN_ADD:
+    case CHANGE_RUN_MOVE:
+        return c->run.job_id;
+    case CHANGE_EPOCH_ADD:
+    case CHANGE_EPOCH_MOVE:
+        return c->epoch.job_id;
+    case CHANGE_EPOCH_ORIGIN:
+        return c->epoch_origin.job_id;
+    case CHANGE_WORKER_ADD:
+    case CHANGE_WORKER_MOVE:
+    case CHANGE_WORKER_PID:
+        return c->worker.job_id ? c->worker.job_id : c->event.job_id;
+    case CHANGE_CHECKPOINT_COMMIT:
+    case CHANGE_CHECKPOINT_EXPIRE:
+        return c->checkpoint.job_id;
+    case CHANGE_LOSS_ADD:
+        return c->loss.job_id;
+    case CHANGE_EVENT:
+        return c->event.job_id;
+    case CHANGE_NODE_PUT:
+    case CHANGE_NODE_POLICY:
+    case CHANGE_STORE_SETTLED:
+        return 0;
+    }
+    return 0;
+}
+
+struct ends {
+    struct worker *workers; /* their texts are not kept: a lost worker has none */
+    size_t n, cap;
+};
+
+static bool each_worker(const struct worker *w, void *data)
+{
+    struct ends *e = data;
+    if (e->n == e->cap) {
+        e->cap = e->cap ? 2 * e->cap : 16;
+        e->workers = realloc(e->workers, e->cap * sizeof(*e->workers));
+        titan_assert(e->workers);
+    }
+    e->workers[e->n++] = (struct worker){.id = w->id, .job_id = w->job_id, .run = w->run};
+    return true;
+}
+
+static titan_status end_workers(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
+{
+    struct ends e = {0};
+    titan_status status = worker_list(db, job_id, true, each_worker, &e, err);
+    for (size_t i = 0; i < e.n && status == TITAN_OK; i++) {
+        char detail[80];
+        (void)snprintf(detail, sizeof(detail), "{\"worker\":%" PRIu64 ",\"counted\":false}", e.workers[i].id);
+        event.type = "worker.lost";
+        event.detail = detail;
+        e.workers[i].state = WORKER_LOST;
+        e.workers[i].reason = event.message;
+        status = worker_move(db, &e.workers[i], &event, err);
+    }
+    free(e.workers);
+    return status;
+}
+
+static titan_status end_epochs(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
+{
+    for (;;) { /* there is one, unless the store is even worse */
+        sqlite3_stmt *stmt = NULL;
+        bool row = false;
+        TRY(db_query(db, &stmt, err, "SELECT number FROM epochs WHERE job_id = ? AND state IN (?, ?) LIMIT 1", "uii",
+                     job_id, (int64_t)EPOCH_FORMING, (int64_t)EPOCH_RUNNING));
+        titan_status status = db_step(db, stmt, &row, err);
+        const uint64_t number = row ? col_uint(stmt, 0) : 0;
+        db_done(stmt);
+        TRY(status);
+        if (!row)
+            return TITAN_OK;
+        event.type = "epoch.revoked";
+        event.epoch = number;
+        TRY(epoch_move(db, job_id, number, EPOCH_REVOKED, &event, err));
+    }
+}
+
+static titan_status end_run(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
+{
+    uint32_t number = 0;
+    enum run_state state = RUN_NONE;
+    TRY(run_last(db, job_id, &number, &state, err));
+    if (state != RUN_ACTIVE)
+        return TITAN_OK;
+    char detail[80];
+    (void)snprintf(detail, sizeof(detail), "{\"run\":%" PRIu32 ",\"state\":\"failed\"}", number);
+    event.type = "run.ended";
+    event.detail = detail;
+    return run_move(db, job_id, number, RUN_FAILED, event.message, &event, err);
+}
+
+struct stored {
+    enum job_state state;
+    struct job_status status;
+    char checkpoint[PATH_MAX];
+};
+
+static void with_job(const struct job *job, void *data)
+{
+    struct stored *s = data;
+    s->state = job->state;
+    s->status = job->status;
+    (void)snprintf(s->checkpoint, sizeof(s->checkpoint), "%s", job->status.checkpoint);
+    s->status.checkpoint = s->checkpoint;
+}
+
+titan_status job_quarantine(struct db *db, uint64_t job_id, const char *reason, int64_t at_ms, struct titan_error *err)
+{
+    struct stored job = {0};
+    TRY(job_get(db, job_id, with_job, &job, err));
+    if (sm_final(&job_sm, (int)job.state))
+        return TITAN_OK;
+    const enum job_state to = sm_allowed(&job_sm, (int)job.state, JOB_FAILED) ? JOB_FAILED : JOB_CANCELLED;
+    struct event event = {.job_id = job_id, .at_ms = at_ms, .message = reason, .step = job.status.step, .rank = -1};
+    TRY(end_workers(db, job_id, event, err));
+    TRY(end_epochs(db, job_id, event, err));
+    TRY(end_run(db, job_id, event, err));
+    char detail[80];
+    (void)snprintf(detail, sizeof(detail), "{\"from\":\"%s\",\"to\":\"%s\"}", sm_name(&job_sm, (int)job.state),
+                   sm_name(&job_sm, (int)to));
+    event.type = "job.state";
+    event.detail = detail;
+    job.status.finished_at_ms = at_ms;
+    job.status.world_size = 0;
+    return job_move(db, job_id, to, reason, &job.status, &event, err);
+}
