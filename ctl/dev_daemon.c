@@ -85,7 +85,7 @@ static titan_status bind_notify(const struct dev_daemon *d, char *path, size_t c
 static void become_titand(const struct dev_daemon *d, const char *titand, const char *notify, int log, pid_t parent,
                           const char *device, int64_t slots)
 {
-    char number[32], listen[PATH_MAX + 32];
+    char number[32];
     (void)setpgid(0, 0); /* Ctrl-C is ours to handle */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
@@ -99,10 +99,8 @@ static void become_titand(const struct dev_daemon *d, const char *titand, const 
     (void)signal(SIGPIPE, SIG_DFL);
     (void)setenv("NOTIFY_SOCKET", notify, 1);
     (void)unsetenv("RUNTIME_DIRECTORY");
-    /* A second Unix socket in the place of a TCP port: nobody else has to get in. */
-    (void)snprintf(listen, sizeof(listen), "unix:%s/api.sock", d->state_dir);
-    const char *argv[12] = {"titand", "dev", "--state-dir", d->state_dir, "--listen", listen, "--device", device};
-    int n = 8;
+    const char *argv[12] = {"titand", "dev", "--state-dir", d->state_dir, "--device", device};
+    int n = 6;
     if (slots > 0) {
         (void)snprintf(number, sizeof(number), "%lld", (long long)slots);
         argv[n++] = "--slots";

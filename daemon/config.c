@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/toml.h"
 
-#define DEFAULT_TCP "127.0.0.1:7070"
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_QUARANTINE_CRASHES 3
 #define ROOT_STATE_DIR "/var/lib/titan"
@@ -32,8 +31,9 @@ static const char usage[] =
     "                         else $XDG_STATE_HOME/titan or ~/.local/state/titan)\n"
     "  --config FILE          read settings from a TOML file; flags win over it\n"
     "  --listen ADDRESS       HOST:PORT or unix:PATH to serve the API on, besides the Unix socket in the state\n"
-    "                         directory; may be given several times (default: 127.0.0.1:7070; dev, coordinator)\n"
-    "  --insecure             allow TCP listeners that other hosts can reach, without authentication\n"
+    "                         directory; may be given several times (dev, coordinator). TCP is served with TLS: the\n"
+    "                         files of [tls], or tls/{ca,cert,key}.pem in the state directory\n"
+    "  --insecure             TCP without TLS: everybody who reaches the address is let in (a network you trust)\n"
     "  --coordinator ADDRESS  HOST:PORT or unix:PATH of the coordinator (agent)\n"
     "  --node NAME            unique name of this node (default: the host's name)\n"
     "  --address HOST         where other nodes reach this node's workers (default: 127.0.0.1)\n"
@@ -50,7 +50,7 @@ static const char usage[] =
     "\n"
     "examples:\n"
     "  titand dev --state-dir ~/titan                     everything on one machine\n"
-    "  titand coordinator --listen 10.0.0.1:7070 --insecure\n"
+    "  titand coordinator --listen 10.0.0.1:7070\n"
     "  titand agent --coordinator 10.0.0.1:7070 --address 10.0.0.2\n";
 
 const char *config_usage(void)
@@ -95,6 +95,7 @@ static const struct setting settings[] = {
     TEXT("agent", "coordinator", coordinator),
     TEXT("agent", "node", node),
     TEXT("agent", "address", address),
+    NUMBER("agent", "insecure", VALUE_BOOL, insecure, 0, 0),
     NUMBER("agent", "slots", VALUE_U32, slots, 1, 1024),
     TEXT("agent", "device", device),
     TEXT("agent", "worker", worker),
@@ -103,6 +104,9 @@ static const struct setting settings[] = {
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),
+    TEXT("tls", "ca", tls.ca),
+    TEXT("tls", "certificate", tls.certificate),
+    TEXT("tls", "key", tls.key),
     TEXT("detection", "profile", profile),
     NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
@@ -481,20 +485,43 @@ bool config_address_off_host(const char *address)
     return true;
 }
 
-static titan_status check_listen(const struct daemon_config *c, struct titan_error *err)
+titan_status config_transport(const struct daemon_config *c, const char *address, const struct rpc_tls **ret,
+                              struct titan_error *err)
 {
+    *ret = NULL;
+    if (!strncmp(address, "unix:", 5) || c->insecure)
+        return TITAN_OK;
+    if (access(c->tls.certificate, F_OK) == 0) {
+        *ret = &c->tls;
+        return TITAN_OK;
+    }
+    bool serves = c->role != ROLE_AGENT;
+    (void)titan_fail(err, TITAN_EINVAL, "refusing %s %s without TLS: there is no certificate '%s'",
+                     serves ? "to listen on" : "the coordinator at", address, c->tls.certificate);
+    titan_error_hint(err, "%s, or give --insecure on a network you trust",
+                     serves ? "make one with: titanctl pki init" : "let the node join: titanctl node join NAME");
+    return TITAN_EINVAL;
+}
+
+/* tls/NAME of the state directory, unless the file says where. */
+static titan_status default_tls_file(const struct daemon_config *c, const char *name, char out[PATH_MAX],
+                                     struct titan_error *err)
+{
+    if (!out[0] && snprintf(out, PATH_MAX, "%s/tls/%s", c->state_dir, name) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "state directory is too long");
+    return TITAN_OK;
+}
+
+static titan_status resolve_transport(struct daemon_config *c, struct titan_error *err)
+{
+    const struct rpc_tls *tls;
+    TRY(default_tls_file(c, "ca.pem", c->tls.ca, err));
+    TRY(default_tls_file(c, "cert.pem", c->tls.certificate, err));
+    TRY(default_tls_file(c, "key.pem", c->tls.key, err));
     if (c->role == ROLE_AGENT && c->n_listen)
         return titan_fail(err, TITAN_EINVAL, "an agent does not listen (%s)", c->listen[0]);
-    for (int i = 0; i < c->n_listen; i++) {
-        if (c->insecure || !config_address_off_host(c->listen[i]))
-            continue;
-        (void)titan_fail(err, TITAN_EINVAL,
-                         "refusing to listen on %s: other hosts could reach it, and TCP has no "
-                         "authentication",
-                         c->listen[i]);
-        titan_error_hint(err, "listen on 127.0.0.1, or give --insecure on a network you trust");
-        return TITAN_EINVAL;
-    }
+    for (int i = 0; i < c->n_listen; i++)
+        TRY(config_transport(c, c->listen[i], &tls, err));
     return TITAN_OK;
 }
 
@@ -503,8 +530,6 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
 {
     if (c->role == ROLE_AGENT)
         return TITAN_OK;
-    if (c->n_listen == 0)
-        TRY(add_listen(c, DEFAULT_TCP, "listen", err));
     const char *runtime = getenv("RUNTIME_DIRECTORY"); /* from systemd */
     char path[CONFIG_TEXT_MAX];
     int n;
@@ -534,7 +559,6 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     }
     if (c->role == ROLE_DEV && !stop_given)
         c->stop_workers = true;
-    TRY(check_listen(c, err));
     TRY(resolve_detection(c, err));
     if (!c->state_dir[0])
         TRY(default_state_dir(c->state_dir, err));
@@ -542,6 +566,7 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     if (!realpath(c->state_dir, path))
         return titan_fail_errno(err, "cannot use state directory '%s'", c->state_dir);
     memcpy(c->state_dir, path, sizeof(path));
+    TRY(resolve_transport(c, err));
     return default_listen(c, err);
 }
 

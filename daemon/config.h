@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "proto/rpc/tls.h"
 
 #define CONFIG_LISTEN_MAX 16
 #define CONFIG_TEXT_MAX 256
@@ -33,7 +34,8 @@ struct daemon_config {
     char file[PATH_MAX]; /* "" = none */
     char state_dir[PATH_MAX];
     enum log_level log_level;
-    bool insecure; /* TCP listeners that other hosts reach */
+    bool insecure;      /* TCP without TLS, to listen on and to the coordinator */
+    struct rpc_tls tls; /* names; there need not be such files */
     char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
     int n_listen;
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
@@ -53,6 +55,10 @@ const char *daemon_role_name(enum daemon_role role);
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Read a config file over what is in config. "path:line: ..." in err. */
 titan_status config_load(struct daemon_config *config, const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* What TCP at this address is protected with: *ret is NULL for a Unix socket and for `insecure`. TITAN_EINVAL, with
+ * what to do, when it would have to be TLS and there is no certificate. */
+titan_status config_transport(const struct daemon_config *config, const char *address, const struct rpc_tls **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* May other hosts reach a TCP listener on this address? */
 bool config_address_off_host(const char *address);
 /* Usage text, for --help. */

@@ -231,10 +231,12 @@ static titan_status listen_inherited(struct titand *d, struct buf *chosen, struc
         char address[CONFIG_TEXT_MAX];
         if (!socket_address(fd, address))
             return titan_fail(err, TITAN_EINVAL, "descriptor %d of the service manager is no socket we can serve", fd);
-        if (!d->config->insecure && config_address_off_host(address))
-            return titan_fail(err, TITAN_EINVAL,
-                              "refusing the service manager's socket on %s: other hosts could reach it (--insecure)",
-                              address);
+        if (!d->config->insecure && strncmp(address, "unix:", 5) != 0) {
+            (void)titan_fail(err, TITAN_EINVAL, "refusing the service manager's socket on %s: it cannot have TLS",
+                             address);
+            titan_error_hint(err, "take it out of the socket unit and put it into listen of [coordinator]");
+            return TITAN_EINVAL;
+        }
         TRY(rpc_server_adopt(d->server, fd, err));
         TRY(listen_for_beats(d, address, err));
         buf_printf(chosen, "%s\n", address);
@@ -257,10 +259,12 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
     const struct daemon_config *c = d->config;
     for (int i = 0; i < c->n_listen; i++) {
         const char *address = c->listen[i];
+        const struct rpc_tls *tls;
         int port = 0;
         if (listed(chosen, address))
             continue;
-        TRY(rpc_server_listen(d->server, address, NULL, &port, err));
+        TRY(config_transport(c, address, &tls, err));
+        TRY(rpc_server_listen(d->server, address, tls, &port, err));
         char text[CONFIG_TEXT_MAX + 16];
         if (!strncmp(address, "unix:", 5))
             (void)snprintf(text, sizeof(text), "%s", address);
@@ -322,10 +326,14 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
 {
     const struct daemon_config *c = d->config;
     bool dev = c->role == ROLE_DEV;
+    const char *coordinator = dev ? c->listen[0] : c->coordinator;
+    const struct rpc_tls *tls;
+    TRY(config_transport(c, coordinator, &tls, err));
     if (!dev && !c->address[0] && config_address_off_host(c->coordinator))
         tlog_warn(&d->log, "workers of other nodes cannot reach this node's at 127.0.0.1: give --address", "%s", "");
     struct agent_options options = {.state_dir = c->state_dir,
-                                    .coordinator = dev ? c->listen[0] : c->coordinator,
+                                    .coordinator = coordinator,
+                                    .tls = tls,
                                     .node = c->node[0] ? c->node : NULL,
                                     .address = c->address[0] ? c->address : NULL,
                                     .worker = c->worker[0] ? c->worker : NULL,

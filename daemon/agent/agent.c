@@ -804,7 +804,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, c
                                       .device = a->device,
                                       .slots = a->slots,
                                       .lease_ms = a->lease_ms};
-    TRY(session_open(a->loop, o->coordinator, &session_events, a, &a->session, err));
+    TRY(session_open(a->loop, o->coordinator, o->tls, &session_events, a, &a->session, err));
     TRY(logs_open(a->loop, a->node, on_log_chunk, a, &a->logs, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }

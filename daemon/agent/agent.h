@@ -12,12 +12,14 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "proto/rpc/tls.h"
 
 struct agent;
 
 struct agent_options {
     const char *state_dir;               /* run/ (socket, pages) lives here; the caller holds its lock */
     const char *coordinator;             /* target as in rpc_client_open */
+    const struct rpc_tls *tls;           /* to it; NULL = none */
     const char *node;                    /* unique name; NULL = host name */
     const char *address;                 /* host other nodes' workers connect to; NULL = 127.0.0.1 */
     const char *worker;                  /* path of titan-worker; NULL = beside this executable */

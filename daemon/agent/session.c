@@ -116,13 +116,14 @@ static void session_try(struct session *s)
     s->events.on_open(s->data);
 }
 
-titan_status session_open(uv_loop_t *loop, const char *target, const struct session_events *events, void *data,
-                          struct session **ret, struct titan_error *err)
+titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
+                          const struct session_events *events, void *data, struct session **ret,
+                          struct titan_error *err)
 {
     struct session *s = calloc(1, sizeof(*s));
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the session");
-    titan_status status = rpc_client_open(loop, target, NULL, &s->client, err);
+    titan_status status = rpc_client_open(loop, target, tls, &s->client, err);
     if (status != TITAN_OK) {
         free(s);
         return status;

@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "proto/rpc/tls.h"
 #include "titan/internal/agent.pb-c.h"
 
 struct session;
@@ -18,8 +19,9 @@ struct session_events {
 };
 
 /* Nothing happens before session_start. */
-titan_status session_open(uv_loop_t *loop, const char *target, const struct session_events *events, void *data,
-                          struct session **ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
+                          const struct session_events *events, void *data, struct session **ret,
+                          struct titan_error *err) TITAN_MUST_USE;
 void session_start(struct session *s);
 /* The coordinator has taken us in: the next loss is tried again at once. */
 void session_settled(struct session *s);

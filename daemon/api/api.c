@@ -104,12 +104,13 @@ const struct rpc_method *api_methods(size_t *ret_n)
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)
 {
     const struct coordinator *c = data;
-    bool local = rpc_call_identity(call)->kind == RPC_ID_UID;
+    const struct rpc_identity *identity = rpc_call_identity(call);
+    bool local = identity->kind == RPC_ID_UID, certified = identity->kind == RPC_ID_CERT;
     TRY(enrol_admits(c->enrol, call, err));
     if (method->needs == API_LOCAL && !local)
         return titan_fail(err, TITAN_EPERM, "%s is served over a Unix socket only", method->path);
-    if (method->needs == API_NODE && !local && !c->options.agents_over_tcp)
-        return titan_fail(err, TITAN_EPERM, "this listener does not serve agents");
+    if (method->needs == API_NODE && !local && !certified && (identity->sealed || !c->options.agents_over_tcp))
+        return titan_fail(err, TITAN_EPERM, "this listener does not serve agents without a certificate");
     return TITAN_OK;
 }
 

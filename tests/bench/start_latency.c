@@ -40,9 +40,8 @@ static double round_ms(const char *titand, const char *dir)
     snprintf(socket_path, sizeof socket_path, "%s/titan.sock", dir);
     snprintf(target, sizeof target, "unix:%s", socket_path);
     unlink(socket_path);
-    char *argv[] = {(char *)titand,        (char *)"dev",      (char *)"--state-dir",
-                    (char *)dir,           (char *)"--listen", (char *)"127.0.0.1:0",
-                    (char *)"--log-level", (char *)"error",    NULL};
+    char *argv[] = {(char *)titand,  (char *)"dev", (char *)"--state-dir", (char *)dir, (char *)"--log-level",
+                    (char *)"error", NULL};
     pid_t pid;
     int64_t begin = clock_mono_ns();
     if (posix_spawn(&pid, titand, NULL, NULL, argv, environ) != 0)

@@ -106,8 +106,11 @@ def daemons():
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             address = "127.0.0.1:%d" % taken.getsockname()[1]
-            says(command(*titand, f.dir / "c", "--listen", address), 6, address)
-        says(command(*titand, f.dir / "e", "--listen", "0.0.0.0:0"), 2, "0.0.0.0", "--insecure")
+            says(command(*titand, f.dir / "c", "--listen", address, "--insecure"), 6, address)
+        for any_tcp in ("0.0.0.0:0", "127.0.0.1:0"):
+            says(command(*titand, f.dir / "e", "--listen", any_tcp), 2, any_tcp, "titanctl pki init", "--insecure")
+        says(command(BIN / "titand", "agent", "--state-dir", f.dir / "e", "--coordinator", "127.0.0.1:1"), 2,
+             "127.0.0.1:1", "titanctl node join", "--insecure")
         says(command(BIN / "titanctl", "--server", f"unix:{f.dir}/none.sock", "list"), 4, "none.sock")
         says(command(BIN / "titanctl", "frobnicate"), 2, "frobnicate")
 
@@ -124,7 +127,7 @@ def newer_store():
             db.execute("PRAGMA user_version = 999")
         db.close()
         before = store.read_bytes()
-        says(command(BIN / "titand", "dev", "--state-dir", d.state, "--listen", "127.0.0.1:0"), 6, "999", "titan.db")
+        says(command(BIN / "titand", "dev", "--state-dir", d.state), 6, "999", "titan.db")
         assert store.read_bytes() == before
         shutil.rmtree(d.state)
 

@@ -50,7 +50,7 @@ def stop(c):
 
 
 def start(c):
-    c.spawn("c", "coordinator", "--listen", c.tcp)
+    c.spawn("c", "coordinator", "--listen", c.tcp, "--insecure")
     until("the coordinator is back", lambda: command(BIN / "titanctl", "--server", c.unix, "version").code == 0, 10)
 
 

@@ -32,7 +32,7 @@ class Coordinator(Daemon):
         self.begun = time.monotonic()
         with open(self.state / "titand.log", "a") as log:
             self.process = subprocess.Popen([BIN / "titand", "coordinator", "--config", self.config(), "--state-dir", self.state, "--listen",
-                                             f"127.0.0.1:{PORT}"],
+                                             f"127.0.0.1:{PORT}", "--insecure"],
                                             stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         until("the coordinator answers", lambda: self.ctl("version").code == 0, 30, 0.005)
         self.ready_ms = 1000 * (time.monotonic() - self.begun)

@@ -355,7 +355,7 @@ class Cluster:
         return self.ctl("version").code == 0
 
     def start_agent(self, host, env=None):
-        host.spawn("agent", "--coordinator", f"{self.c.address}:{PORT}", "--node", host.name, "--address", host.address,
+        host.spawn("agent", "--coordinator", f"{self.c.address}:{PORT}", "--insecure", "--node", host.name, "--address", host.address,
                    "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *host.args, env=env)
 
     def ctl(self, *args, timeout=60):

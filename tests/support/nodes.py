@@ -33,8 +33,7 @@ class Cluster:
 
     def __enter__(self):
         address = self.host("c")[1]
-        insecure = [] if address == "127.0.0.1" else ["--insecure"]
-        self.spawn("c", "coordinator", "--listen", f"{address}:0", *insecure)
+        self.spawn("c", "coordinator", "--listen", f"{address}:0", "--insecure")
         listen = self.dir / "c/run/listen"
         until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) == 2, 10)
         self.unix, self.tcp = listen.read_text().split()
@@ -44,7 +43,7 @@ class Cluster:
         return self
 
     def agent(self, name):
-        self.spawn(name, "agent", "--coordinator", self.tcp, "--node", name, "--address", self.host(name)[1],
+        self.spawn(name, "agent", "--coordinator", self.tcp, "--insecure", "--node", name, "--address", self.host(name)[1],
                    "--slots", self.slots[name], "--lease-ms", 1500)
 
     def kill(self, name):

@@ -107,7 +107,7 @@ class Daemon:
             ready.bind(str(path))
             ready.settimeout(20)
             self.process = subprocess.Popen(
-                [BIN / "titand", "dev", "--state-dir", self.state, "--listen", "127.0.0.1:0", *map(str, self.args)],
+                [BIN / "titand", "dev", "--state-dir", self.state, "--listen", "127.0.0.1:0", "--insecure", *map(str, self.args)],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.env, "NOTIFY_SOCKET": str(path)})
             try:

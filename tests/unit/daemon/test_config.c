@@ -63,10 +63,9 @@ static void test_defaults(void **state)
     assert_int_equal(PARSE(&c, &err, "dev"), TITAN_OK);
     assert_int_equal(c.role, ROLE_DEV);
     assert_true(c.stop_workers);
-    assert_int_equal(c.n_listen, 2);
+    assert_int_equal(c.n_listen, 1); /* no TCP that was not asked for */
     (void)snprintf(expected, sizeof(expected), "unix:%s/state/titan.sock", folder);
     assert_string_equal(c.listen[0], expected);
-    assert_string_equal(c.listen[1], "127.0.0.1:7070");
     assert_int_equal(c.log_level, LOG_LEVEL_INFO);
     assert_int_equal(c.quarantine_crashes, 3);
     assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "h:1"), TITAN_OK);
@@ -97,7 +96,8 @@ static void test_file_and_flags(void **state)
     struct titan_error err;
     write_file("[titand]\nlog_level = \"debug\"\n[coordinator]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\n"
                "quarantine_crashes = 0\n"
-               "[agent]\nslots = 3\nnode = \"n1\"\nlease_ms = 5000\nlog_bytes_max = 1000000\nstop_workers = false\n"
+               "[agent]\ninsecure = true\nslots = 3\nnode = \"n1\"\nlease_ms = 5000\nlog_bytes_max = "
+               "1000000\nstop_workers = false\n"
                "coordinator = \"10.0.0.1:7070\"\n");
     /* Flags win, wherever they stand. */
     assert_int_equal(PARSE(&c, &err, "dev", "--slots", "5", "--config", file, "--stop-workers"), TITAN_OK);
@@ -204,17 +204,44 @@ static void test_detection(void **state)
     }
 }
 
-static void test_off_host(void **state)
+/* TCP has TLS, or is said to be without; loopback too. */
+static void test_transport(void **state)
 {
     (void)state;
     struct daemon_config c;
     struct titan_error err;
-    static const char *const reachable[] = {"0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "example.org:7070"};
-    for (size_t i = 0; i < ARRAY_SIZE(reachable); i++) {
-        EXPECT("refusing to listen on", "--insecure", "coordinator", "--listen", reachable[i]);
-        assert_int_equal(PARSE(&c, &err, "coordinator", "--insecure", "--listen", reachable[i]), TITAN_OK);
+    const struct rpc_tls *tls;
+    char path[256];
+    static const char *const tcp[] = {"0.0.0.0:7070", "10.0.0.1:7070",  "[::]:7070", "example.org:7070",
+                                      "127.0.0.1:0",  "localhost:7070", "[::1]:0"};
+    for (size_t i = 0; i < ARRAY_SIZE(tcp); i++) {
+        EXPECT("without TLS: there is no certificate", "titanctl pki init, or give --insecure", "coordinator",
+               "--listen", tcp[i]);
+        assert_int_equal(PARSE(&c, &err, "coordinator", "--insecure", "--listen", tcp[i]), TITAN_OK);
+        assert_int_equal(config_transport(&c, tcp[i], &tls, &err), TITAN_OK);
+        assert_null(tls);
     }
-    assert_int_equal(PARSE(&c, &err, "coordinator", "--listen", "localhost:0", "--listen", "[::1]:0"), TITAN_OK);
+    /* An agent may be given its certificate later: it is asked when it starts. */
+    assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "10.0.0.1:7070"), TITAN_OK);
+    assert_int_equal(config_transport(&c, c.coordinator, &tls, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.hint, "titanctl node join"));
+    assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "unix:/x"), TITAN_OK);
+    assert_int_equal(config_transport(&c, c.coordinator, &tls, &err), TITAN_OK);
+    assert_null(tls);
+    /* Files in the state directory, or where the file says. */
+    (void)snprintf(path, sizeof(path), "%s/state/tls", folder);
+    assert_int_equal(dir_make(path, &err), TITAN_OK);
+    (void)snprintf(path, sizeof(path), "%s/state/tls/cert.pem", folder);
+    assert_int_equal(file_replace(path, "x", 1, &err), TITAN_OK);
+    assert_int_equal(PARSE(&c, &err, "coordinator", "--listen", "127.0.0.1:0"), TITAN_OK);
+    assert_int_equal(config_transport(&c, c.listen[1], &tls, &err), TITAN_OK);
+    assert_non_null(tls);
+    assert_string_equal(tls->certificate, path);
+    assert_int_equal(unlink(path), 0);
+    write_file("[tls]\nca = \"/x/ca\"\ncertificate = \"/dev/null\"\nkey = \"/x/key\"\n");
+    assert_int_equal(PARSE(&c, &err, "coordinator", "--config", file, "--listen", "127.0.0.1:0"), TITAN_OK);
+    assert_string_equal(c.tls.ca, "/x/ca");
+    assert_string_equal(c.tls.key, "/x/key");
 }
 
 static void test_help(void **state)
@@ -253,7 +280,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_detection, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_off_host, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_transport, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_state_dir, setup, teardown),
     };
