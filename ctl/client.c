@@ -2,14 +2,17 @@
 #include "ctl/client.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 
 #define SYSTEM_SOCKET "/run/titan/titan.sock"
 
@@ -45,13 +48,67 @@ titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_e
 
 titan_status ctl_channel(struct ctl *ctl, struct titan_error *err)
 {
-    return ctl->channel ? TITAN_OK : rpc_channel_open(ctl->server, NULL, &ctl->channel, err);
+    if (ctl->channel)
+        return TITAN_OK;
+    TRY(rpc_channel_open(ctl->server, NULL, &ctl->channel, err));
+    return *ctl_token ? rpc_channel_token(ctl->channel, ctl_token, err) : TITAN_OK;
 }
 
-void ctl_unreachable_hint(struct titan_error *err)
+char ctl_token[4096];
+
+titan_status ctl_load_token(const char *file, struct titan_error *err)
 {
-    if (err->status == TITAN_EUNREACHABLE && err->sys_errno == ENOTCONN && !err->hint[0])
+    const char *from_env = getenv("TITAN_TOKEN");
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct stat st;
+    if (!file && !(from_env && *from_env))
+        return TITAN_OK;
+    if (file && stat(file, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 077)) {
+        titan_fail(err, TITAN_EPERM, "the token in '%s' can be read by others", file);
+        titan_error_hint(err, "chmod 600 %s, and better make a new one", file);
+        return TITAN_EPERM;
+    }
+    if (file)
+        TRY(file_read(file, sizeof(ctl_token) - 1, &text, err));
+    else
+        buf_puts(&text, from_env);
+    while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1]))
+        text.data[--text.len] = '\0';
+    if (text.len == 0 || text.len >= sizeof(ctl_token))
+        return titan_fail(err, TITAN_EINVAL, "%s holds no token", file ? file : "TITAN_TOKEN");
+    memcpy(ctl_token, text.data, text.len + 1);
+    return TITAN_OK;
+}
+
+/* The user that a socket, or the innermost folder of it that can be seen, belongs to. */
+static void owner_of(const char *path, char *out, size_t cap)
+{
+    char at[512];
+    struct stat st;
+    (void)snprintf(at, sizeof(at), "%s", path);
+    for (char *slash; stat(at, &st) != 0; *slash = '\0')
+        if (!(slash = strrchr(at, '/')) || slash == at) {
+            (void)snprintf(out, cap, "another user");
+            return;
+        }
+    const struct passwd *who = getpwuid(st.st_uid);
+    if (who)
+        (void)snprintf(out, cap, "%s", who->pw_name);
+    else
+        (void)snprintf(out, cap, "uid %u", (unsigned)st.st_uid);
+}
+
+void ctl_unreachable_hint(const char *server, struct titan_error *err)
+{
+    if (err->status != TITAN_EUNREACHABLE || err->sys_errno != ENOTCONN || err->hint[0])
+        return;
+    char owner[64];
+    if (strncmp(server, "unix:", 5) == 0 && access(server + 5, W_OK) != 0 && errno == EACCES) {
+        owner_of(server + 5, owner, sizeof(owner));
+        titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
+    } else {
         titan_error_hint(err, "start one with: titand dev --state-dir DIR; or name another with --server");
+    }
 }
 
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
@@ -60,11 +117,12 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     TRY(ctl_channel(ctl, err));
     ProtobufCMessage *answer = NULL;
     titan_status status = rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err);
-    if (status == TITAN_OK)
-        *(ProtobufCMessage **)ret = answer;
-    else
-        ctl_unreachable_hint(err);
-    return status;
+    if (status != TITAN_OK) {
+        ctl_unreachable_hint(ctl->server, err);
+        return err->status;
+    }
+    *(ProtobufCMessage **)ret = answer;
+    return TITAN_OK;
 }
 
 titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
@@ -75,9 +133,10 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
     ctl_catch_interrupt();
     titan_status status =
         rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err);
-    if (status != TITAN_OK)
-        ctl_unreachable_hint(err);
-    return status;
+    if (status == TITAN_OK)
+        return TITAN_OK;
+    ctl_unreachable_hint(ctl->server, err);
+    return err->status;
 }
 
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret, struct titan_error *err)

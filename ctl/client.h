@@ -29,6 +29,11 @@ enum {
  * (/run/titan/titan.sock), of a titand that root started by hand. */
 titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
 
+/* The bearer token to be sent with every call; "" = none. */
+extern char ctl_token[];
+/* It is in this file, else in $TITAN_TOKEN, else there is none. TITAN_EPERM when others can read the file. */
+titan_status ctl_load_token(const char *file, struct titan_error *err) TITAN_MUST_USE;
+
 titan_status ctl_channel(struct ctl *ctl, struct titan_error *err) TITAN_MUST_USE;
 /* One call; *ret is the caller's (protobuf_c_message_free_unpacked). The error of a server that is not there says how
  * to start one. */
@@ -38,8 +43,9 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
                         const ProtobufCMessageDescriptor *reply,
                         bool (*each)(const ProtobufCMessage *message, void *data), void *data,
                         struct titan_error *err) TITAN_MUST_USE;
-/* Does nothing for another status, nor when there is a server that says so itself: it stops, or is fenced. */
-void ctl_unreachable_hint(struct titan_error *err);
+/* Does nothing for another status, nor when there is a server that says so itself: it stops, or is fenced. A socket
+ * that this user may not open becomes TITAN_EPERM. */
+void ctl_unreachable_hint(const char *server, struct titan_error *err);
 
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret,
                      struct titan_error *err) TITAN_MUST_USE;

@@ -4,16 +4,19 @@
 #include <string.h>
 
 const struct command *const commands[] = {
-    &command_submit,     &command_run,   &command_status,  &command_list,   &command_cancel,      &command_resize,
-    &command_checkpoint, &command_wait,  &command_logs,    &command_events, &command_metrics,     &command_nodes,
-    &command_counters,   &command_drain, &command_undrain, &command_node,   &command_checkpoints, &command_generate,
-    &command_convert,    &command_plan,  &command_pki,     &command_admin,  &command_version,     &command_help,
-    &command_completion, NULL,
+    &command_submit,      &command_run,      &command_status,     &command_list,
+    &command_cancel,      &command_resize,   &command_checkpoint, &command_wait,
+    &command_logs,        &command_events,   &command_metrics,    &command_nodes,
+    &command_counters,    &command_drain,    &command_undrain,    &command_node,
+    &command_checkpoints, &command_generate, &command_convert,    &command_plan,
+    &command_pki,         &command_admin,    &command_audit,      &command_token,
+    &command_version,     &command_help,     &command_completion, NULL,
 };
 
 const struct option_spec global_options[] = {
     {"server", 's', "TARGET", "server to talk to: unix:PATH or HOST:PORT (default: $TITAN_SERVER, see ENVIRONMENT)",
      WORD_FILE},
+    {"token-file", 0, "FILE", "a bearer token to be sent (default: $TITAN_TOKEN, else none)", WORD_FILE},
     {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
     {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
     {"version", 'V', NULL, "print titanctl's version", WORD_NONE},

@@ -50,7 +50,8 @@ size_t command_names(const char **names, size_t cap);
 extern const struct command command_submit, command_run, command_status, command_list, command_cancel, command_resize,
     command_checkpoint, command_pki, command_drain, command_undrain, command_node, command_wait, command_logs,
     command_events, command_metrics, command_nodes, command_counters, command_checkpoints, command_generate,
-    command_convert, command_plan, command_admin, command_version, command_help, command_completion;
+    command_convert, command_plan, command_admin, command_audit, command_token, command_version, command_help,
+    command_completion;
 
 /* The program without its process: parse, run, print the error; returns the exit code. */
 int ctl_main(int argc, char **argv);

@@ -21,7 +21,8 @@ static titan_status set_up(struct ctl *ctl, const struct args *args, struct tita
     ctl->json = strcmp(output, "json") == 0;
     ctl->online = isatty(STDOUT_FILENO);
     ctl->color = ctl->online && !(no_color && *no_color);
-    return ctl_server(args_text(args, "server", NULL), ctl->server, sizeof(ctl->server), err);
+    TRY(ctl_server(args_text(args, "server", NULL), ctl->server, sizeof(ctl->server), err));
+    return ctl_load_token(args_text(args, "token-file", NULL), err);
 }
 
 static titan_status help(const struct args *args)

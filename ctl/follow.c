@@ -68,8 +68,8 @@ static void fail(struct follow *f, const struct titan_error *err)
     if (f->err)
         *f->err = *err;
     if (f->err)
-        ctl_unreachable_hint(f->err);
-    finish(f, err->status);
+        ctl_unreachable_hint(f->options->server, f->err);
+    finish(f, f->err ? f->err->status : err->status);
 }
 
 /* The job is known to have ended; what is left of the metrics may still come. */
@@ -364,7 +364,11 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
     (void)uv_timer_start(&f.tick, on_tick, 0, POLL_MS);
     if (options->timeout_ms)
         (void)uv_timer_start(&f.timeout, on_timeout, options->timeout_ms, 0);
-    open_streams(&f);
+    struct titan_error refused = {0};
+    if (*ctl_token && rpc_client_token(f.client, ctl_token, &refused) != TITAN_OK)
+        fail(&f, &refused);
+    else
+        open_streams(&f);
 
     (void)uv_run(&f.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&f.loop);

@@ -33,6 +33,7 @@ static const struct {
     {"TITAN_SERVER", "server to talk to when --server is not given. Without either, the first socket that is there: "
                      "$XDG_STATE_HOME/titan/titan.sock or ~/.local/state/titan/titan.sock (not for root), "
                      "/run/titan/titan.sock, /var/lib/titan/titan.sock"},
+    {"TITAN_TOKEN", "bearer token to be sent when --token-file is not given (titanctl token)"},
     {"NO_COLOR", "when set and not empty, nothing is coloured. What does not go to a terminal never is"},
     {"TMPDIR", "where run puts its folder without --state-dir (default /tmp)"},
 };
@@ -241,7 +242,7 @@ void help_bash(struct buf *out)
                   "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
                   "        case ${COMP_WORDS[i]} in\n"
                   "        -s | --server) server=${COMP_WORDS[++i]} ;;\n"
-                  "        -o | --output) ((++i)) ;;\n"
+                  "        -o | --output | --token-file) ((++i)) ;;\n"
                   "        -*) ;;\n"
                   "        *) [ -n \"$command\" ] || command=${COMP_WORDS[i]} ;;\n"
                   "        esac\n"
@@ -252,7 +253,7 @@ void help_bash(struct buf *out)
         bash_values(out, commands[i]->name, commands[i]->options);
     buf_puts(out, "    esac\n    local options='");
     for (const struct option_spec *o = global_options; o->name; o++)
-        buf_printf(out, "%s--%s -%c", o == global_options ? "" : " ", o->name, o->letter);
+        buf_printf(out, o->letter ? "%s--%s -%c" : "%s--%s", o == global_options ? "" : " ", o->name, o->letter);
     buf_puts(out,
              "'\n    case $command in\n    '')\n        COMPREPLY=($(compgen -W \"$commands $options\" -- \"$cur\"))\n"
              "        return\n        ;;\n");

@@ -1,8 +1,6 @@
 /* submit.c - titanctl submit: hand a run to the server. */
-#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "ctl/client.h"
@@ -15,13 +13,12 @@
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args, uint64_t *ret_job,
                         bool *ret_existed, struct titan_error *err)
 {
-    const struct passwd *who = getpwuid(geteuid());
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
     request.recipe = file->text.data;
     request.recipe_path = (char *)(uintptr_t)file->path;
     request.name = (char *)(uintptr_t)args_text(args, "name", "");
     request.idempotency_key = (char *)(uintptr_t)args_text(args, "idempotency-key", "");
-    request.user = who ? who->pw_name : (char *)(uintptr_t) "";
+    request.user = (char *)(uintptr_t)args_text(args, "for", "");
     _cleanup_message_ Titan__V1__SubmitResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("Submit"), &request.base, &titan__v1__submit_response__descriptor, &reply, err));
     *ret_job = reply->job_id;
@@ -80,6 +77,7 @@ const struct command command_submit = {
             {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},
             {"priority", 'p', "N", "-1000 to 1000, as job.priority: higher comes first, and lower gives way",
              WORD_NONE},
+            {"for", 0, "USER", "the job is to be this user's, not one's own (operators)", WORD_NONE},
             {"follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",
              WORD_NONE},
             {NULL}},

@@ -11,18 +11,22 @@ _titanctl_nodes() {
 
 _titanctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes counters drain undrain node checkpoints generate convert plan pki admin version help completion' command='' server='' i
+    local commands='submit run status list cancel resize checkpoint wait logs events metrics nodes counters drain undrain node checkpoints generate convert plan pki admin audit token version help completion' command='' server='' i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
         -s | --server) server=${COMP_WORDS[++i]} ;;
-        -o | --output) ((++i)) ;;
+        -o | --output | --token-file) ((++i)) ;;
         -*) ;;
         *) [ -n "$command" ] || command=${COMP_WORDS[i]} ;;
         esac
     done
     case $command:$prev in
     *:--server | *:-s)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    *:--token-file)
         COMPREPLY=($(compgen -f -- "$cur"))
         return
         ;;
@@ -43,6 +47,10 @@ _titanctl() {
         return
         ;;
     submit:--priority | submit:-p)
+        COMPREPLY=()
+        return
+        ;;
+    submit:--for)
         COMPREPLY=()
         return
         ;;
@@ -222,15 +230,35 @@ _titanctl() {
         COMPREPLY=()
         return
         ;;
+    audit:--since)
+        COMPREPLY=()
+        return
+        ;;
+    audit:--actor)
+        COMPREPLY=()
+        return
+        ;;
+    audit:--after)
+        COMPREPLY=()
+        return
+        ;;
+    token:--role)
+        COMPREPLY=()
+        return
+        ;;
+    token:--ttl)
+        COMPREPLY=()
+        return
+        ;;
     esac
-    local options='--server -s --output -o --help -h --version -V'
+    local options='--server -s --token-file --output -o --help -h --version -V'
     case $command in
     '')
         COMPREPLY=($(compgen -W "$commands $options" -- "$cur"))
         return
         ;;
     submit)
-        options+=' --set --name --idempotency-key --priority -p --follow -f'
+        options+=' --set --name --idempotency-key --priority -p --for --follow -f'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     run)
@@ -316,6 +344,14 @@ _titanctl() {
     admin)
         options+=' --keep --state-dir --above --rederive'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
+        ;;
+    audit)
+        options+=' --since --actor --after --follow -f'
+        [[ $cur == -* ]] || COMPREPLY=()
+        ;;
+    token)
+        options+=' --role --ttl'
+        [[ $cur == -* ]] || COMPREPLY=()
         ;;
     version)
         options+=' --client'

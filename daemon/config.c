@@ -67,7 +67,7 @@ const char *daemon_role_name(enum daemon_role role)
 /* --- one value ------------------------------------------------------------------------------------------------------
  */
 
-enum value_type { VALUE_TEXT, VALUE_U32, VALUE_U64, VALUE_BOOL, VALUE_LEVEL, VALUE_LISTEN };
+enum value_type { VALUE_TEXT, VALUE_U32, VALUE_U64, VALUE_BOOL, VALUE_LEVEL, VALUE_LISTEN, VALUE_IDENTITIES };
 
 /* Every setting that file or flags can give, once. */
 struct setting {
@@ -107,6 +107,9 @@ static const struct setting settings[] = {
     TEXT("tls", "ca", tls.ca),
     TEXT("tls", "certificate", tls.certificate),
     TEXT("tls", "key", tls.key),
+    NUMBER("authorization", "admins", VALUE_IDENTITIES, auth.admins, 0, 0),
+    NUMBER("authorization", "operators", VALUE_IDENTITIES, auth.operators, 0, 0),
+    NUMBER("authorization", "private_jobs", VALUE_BOOL, auth.private_jobs, 0, 0),
     TEXT("detection", "profile", profile),
     NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
@@ -191,12 +194,29 @@ static titan_status load_listen(struct daemon_config *c, const struct toml_value
     return TITAN_OK;
 }
 
+static titan_status load_identities(struct auth_list *list, const struct toml_value *v, const char *what,
+                                    struct titan_error *err)
+{
+    if (v->type != TOML_ARRAY)
+        return wrong_type(v, what, "an array of strings", err);
+    list->n = 0;
+    for (const struct toml_value *item = v->first; item; item = item->next) {
+        if (item->type != TOML_STRING)
+            return wrong_type(item, what, "an array of strings", err);
+        if (auth_list_add(list, item->string, err) != TITAN_OK)
+            return titan_error_wrap(err, "%s", what);
+    }
+    return TITAN_OK;
+}
+
 static titan_status load_value(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
                                const char *what, struct titan_error *err)
 {
     switch (s->type) {
     case VALUE_LISTEN:
         return load_listen(c, v, what, err);
+    case VALUE_IDENTITIES:
+        return load_identities((struct auth_list *)((char *)c + s->offset), v, what, err);
     case VALUE_BOOL:
         if (v->type != TOML_BOOL)
             return wrong_type(v, what, "true or false", err);
@@ -576,6 +596,8 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
     bool stop_given = false;
     *c = (struct daemon_config){
         .log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS, .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
+    TRY(auth_list_add(&c->auth.admins, "uid:0", err));
+    TRY(auth_list_add(&c->auth.admins, "group:titan-admin", err));
     if (argc < 2)
         return titan_fail(err, TITAN_EINVAL, "no role given: dev, agent or coordinator (titand --help)");
     c->help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");

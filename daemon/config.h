@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "daemon/auth/identity.h"
 #include "proto/rpc/tls.h"
 
 #define CONFIG_LISTEN_MAX 16
@@ -46,6 +47,7 @@ struct daemon_config {
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;
+    struct auth_options auth;
     bool stop_workers; /* at SIGTERM; otherwise they are left to the next agent */
 };
 

@@ -295,6 +295,8 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
     const struct detection *t = &d->config->detection;
+    struct auth_options auth = d->config->auth;
+    auth.nodes_by_address = d->config->role == ROLE_COORDINATOR;
     struct coordinator_options options = {.state_dir = d->config->state_dir,
                                           .beat_ms = t->beat_ms,
                                           .suspect_ms = t->suspect_ms,
@@ -303,7 +305,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .reachable_ms = t->reachable_ms,
                                           .away_ms = t->away_ms,
                                           .delegate_lease_ms = t->delegate_lease_ms,
-                                          .agents_over_tcp = d->config->role == ROLE_COORDINATOR,
+                                          .auth = &auth,
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};

@@ -1,6 +1,5 @@
-/* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c.
- * data is the
- * coordinator. */
+/* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c,
+ * tokens.c, backup.c; access.c says who may. data is the coordinator. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 
@@ -17,12 +16,23 @@
 #define API_WATCHERS_MAX 1024
 #define API_LOG_REQUESTS_MAX 64
 
-/* What a method needs of its caller (rpc_method.needs). */
-enum api_needs {
-    API_ANYBODY,
-    API_NODE,  /* an agent: a Unix socket, or TCP where agents come in */
-    API_LOCAL, /* a Unix socket */
-};
+/* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h --- */
+void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);
+/* May this identity do that with this job? TITAN_EPERM, TITAN_ENOTFOUND (also for one it may not know of). A refusal is
+ * on record then. */
+titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
+                     struct titan_error *err) TITAN_MUST_USE;
+/* All jobs, or only its own? */
+bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method);
+/* The call has led to what is in the batch: goes on record with it. */
+void api_audit(struct batch *out, const struct auth_user *u, unsigned method, uint64_t job_id);
+/* The same of a call that leads to no batch. */
+void api_on_record(struct coordinator *c, const char *actor, unsigned method);
+/* The same as an event for a write of one's own; its texts live in memory. */
+struct event api_audit_event(struct batch *memory, const struct auth_user *u, unsigned method, uint64_t job_id);
+/* The call fails with err: goes on record, at once or counted, if it was refused or would have changed something. */
+void api_failed(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
+                const struct titan_error *err);
 
 void api_submit(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data);
@@ -39,6 +49,11 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *d
 void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_audit_trail(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_create_token(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_token_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_backup(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_backup_drain(struct rpc_call *call, void *data);
 void api_backup_closed(struct rpc_call *call, bool cancelled, void *data);
@@ -55,6 +70,10 @@ void api_logs_drain(struct rpc_call *call, void *data);
 void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
 /* Something happened to the job: its followers ask nodes it is new on, and end soon when it has ended. */
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
+
+/* A token is no more: streams that were opened with it end. */
+void watch_check_tokens(struct coordinator *c);
+void api_logs_check_tokens(struct coordinator *c);
 
 Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */

@@ -113,11 +113,17 @@ void api_backup(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct titan_error err = {0};
     struct backup *b = NULL;
+    struct coordinator *c = data;
+    struct auth_user u;
     (void)base;
-    if (begin(data, call, &b, &err) == TITAN_OK)
-        rpc_call_set_data(call, b);
-    else
+    api_user(c, call, &u);
+    if (begin(c, call, &b, &err) != TITAN_OK) {
+        api_failed(c, &u, POLICY_BACKUP, 0, &err);
         rpc_call_fail(call, &err);
+        return;
+    }
+    rpc_call_set_data(call, b);
+    api_on_record(c, u.actor, POLICY_BACKUP);
 }
 
 void api_backup_drain(struct rpc_call *call, void *data)

@@ -81,6 +81,7 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->finished_at_ms = s.finished_at_ms;
     m->checkpoint = batch_strdup(&r->memory, s.checkpoint);
     m->user = batch_strdup(&r->memory, job->user);
+    m->uid = job->uid;
     m->min_workers = job->spec.min_workers;
     m->max_workers = job->spec.max_workers;
     m->wanted_min = job->wish.min;
@@ -102,8 +103,11 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data
     const Titan__V1__GetJobRequest *request = (const Titan__V1__GetJobRequest *)base;
     _cleanup_(reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
+    struct auth_user u;
     batch_init(&r.memory);
-    if (job_cache_get(r.c->jobs, store_reader(r.c->store), request->job_id, with_job, &r, &err) != TITAN_OK) {
+    api_user(r.c, call, &u);
+    if (api_may(r.c, &u, POLICY_GET_JOB, request->job_id, &err) != TITAN_OK ||
+        job_cache_get(r.c->jobs, store_reader(r.c->store), request->job_id, with_job, &r, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
         return;
     }
@@ -143,8 +147,8 @@ static titan_status parse_states(const Titan__V1__ListJobsRequest *request, uint
     return TITAN_OK;
 }
 
-static titan_status list_jobs(struct reply *r, const Titan__V1__ListJobsRequest *request, uint32_t *ret_limit,
-                              struct titan_error *err)
+static titan_status list_jobs(struct reply *r, const struct auth_user *u, const Titan__V1__ListJobsRequest *request,
+                              uint32_t *ret_limit, struct titan_error *err)
 {
     uint64_t before = 0;
     uint32_t states = 0;
@@ -155,7 +159,11 @@ static titan_status list_jobs(struct reply *r, const Titan__V1__ListJobsRequest 
         return titan_fail(err, TITAN_EINVAL, "page_size = %u; at most %d is possible", request->page_size,
                           API_PAGE_MAX);
     *ret_limit = request->page_size ? request->page_size : API_PAGE_DEFAULT;
-    const struct job_filter filter = {.before = before, .states = states, .user = request->user};
+    const struct job_owner owner = {u->uid, *u->name ? u->name : "anonymous"};
+    const struct job_filter filter = {.before = before,
+                                      .states = states,
+                                      .user = request->user,
+                                      .owner = api_sees_all(r->c, u, POLICY_LIST_JOBS) ? NULL : &owner};
     return job_list(store_reader(r->c->store), &filter, (int)*ret_limit, each_job, r, err);
 }
 
@@ -165,8 +173,10 @@ void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *da
     struct titan_error err = {0};
     uint32_t limit = 0;
     char token[24] = "";
+    struct auth_user u;
     batch_init(&r.memory);
-    if (list_jobs(&r, (const Titan__V1__ListJobsRequest *)base, &limit, &err) != TITAN_OK) {
+    api_user(r.c, call, &u);
+    if (list_jobs(&r, &u, (const Titan__V1__ListJobsRequest *)base, &limit, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
         return;
     }
@@ -215,8 +225,12 @@ void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, v
     _cleanup_(reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
     bool ended = false;
+    struct auth_user u;
     batch_init(&r.memory);
-    titan_status status = api_job_ended(r.c, request->job_id, &ended, &err);
+    api_user(r.c, call, &u);
+    titan_status status = api_may(r.c, &u, POLICY_LIST_CHECKPOINTS, request->job_id, &err);
+    if (status == TITAN_OK)
+        status = api_job_ended(r.c, request->job_id, &ended, &err);
     if (status == TITAN_OK)
         status = checkpoint_list(store_reader(r.c->store), request->job_id, each_checkpoint, &r, &err);
     if (status != TITAN_OK) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "daemon/api/api.h"
 
 #define NODES_MAX 256
@@ -33,6 +34,7 @@ struct log_request {
     size_t waiting_bytes;
     uv_timer_t linger;
     bool follow, ended, lingering;
+    char token[TOKEN_ID_TEXT]; /* it was asked for with; "" = none */
 };
 
 static void tell(struct log_request *r, uint64_t session, bool cancel)
@@ -192,6 +194,18 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
     }
 }
 
+void api_logs_check_tokens(struct coordinator *c)
+{
+    for (struct log_request *r = c->log_requests, *next; r; r = next) {
+        struct titan_error err = {0};
+        next = r->next;
+        if (!*r->token || auth_token_lives(c->auth, r->token, clock_wall_ms()))
+            continue;
+        titan_fail(&err, TITAN_EPERM, "the token has expired or was revoked");
+        finish(r, &err);
+    }
+}
+
 static titan_status begin(struct coordinator *c, const Titan__V1__LogsRequest *request, bool *ret_ended,
                           struct titan_error *err)
 {
@@ -213,7 +227,11 @@ void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     const Titan__V1__LogsRequest *request = (const Titan__V1__LogsRequest *)base;
     struct titan_error err = {0};
     bool ended = false;
-    titan_status status = begin(c, request, &ended, &err);
+    struct auth_user u;
+    api_user(c, call, &u);
+    titan_status status = api_may(c, &u, POLICY_LOGS, request->job_id, &err);
+    if (status == TITAN_OK)
+        status = begin(c, request, &ended, &err);
     struct log_request *r = status == TITAN_OK ? calloc(1, sizeof(*r)) : NULL;
     if (status == TITAN_OK && !r)
         status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
@@ -223,6 +241,7 @@ void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     }
     r->owner = c;
     r->call = call;
+    memcpy(r->token, u.token, sizeof(r->token));
     r->id = c->next_log_request++;
     r->job_id = request->job_id;
     r->follow = request->follow && !ended;

@@ -48,24 +48,32 @@ void api_request_closed(struct rpc_call *call, bool cancelled, void *data)
 typedef titan_status (*ask_core)(struct coordinator *c, const ProtobufCMessage *request, struct answer *a,
                                  struct batch *out, struct titan_error *err);
 
-static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, ask_core ask)
+/* of_job: it is for the owner of job_id. */
+static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, unsigned method,
+                   uint64_t job_id, bool of_job, ask_core ask)
 {
     struct titan_error err = {0};
+    struct auth_user u;
     struct batch batch;
     struct answer *a = calloc(1, sizeof(*a));
     titan_status status = a ? shell_accepts(c, &err) : titan_fail(&err, TITAN_ENOMEM, "out of memory");
     batch_init(&batch);
     if (a)
         batch_init(&a->memory);
+    api_user(c, call, &u);
+    bool may = status == TITAN_OK && (!of_job || (status = api_may(c, &u, method, job_id, &err)) == TITAN_OK);
     if (status == TITAN_OK)
         status = ask(c, request, a, &batch, &err);
     if (status != TITAN_OK) {
         if (a)
             answer_free(a);
         batch_free(&batch);
+        if (may) /* else it is on record */
+            api_failed(c, &u, method, job_id, &err);
         rpc_call_fail(call, &err);
         return;
     }
+    api_audit(&batch, &u, method, job_id);
     a->call = call;
     rpc_call_set_data(call, a);
     shell_commit(c, &batch, answer_stored, a);
@@ -108,7 +116,8 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
 
 void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, ask_cancel);
+    handle(data, call, request, POLICY_CANCEL_JOB, ((const Titan__V1__CancelJobRequest *)request)->job_id, true,
+           ask_cancel);
 }
 
 static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
@@ -132,7 +141,8 @@ static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *ba
 
 void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, ask_resize);
+    handle(data, call, request, POLICY_RESIZE_JOB, ((const Titan__V1__ResizeJobRequest *)request)->job_id, true,
+           ask_resize);
 }
 
 static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
@@ -148,7 +158,8 @@ static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage
 
 void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, ask_checkpoint);
+    handle(data, call, request, POLICY_CHECKPOINT_JOB, ((const Titan__V1__CheckpointJobRequest *)request)->job_id, true,
+           ask_checkpoint);
 }
 
 /* --- nodes ----------------------------------------------------------------------------------------------------- */
@@ -193,7 +204,7 @@ static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *bas
 
 void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, ask_drain);
+    handle(data, call, request, POLICY_DRAIN_NODE, 0, false, ask_drain);
 }
 
 static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
@@ -211,7 +222,7 @@ static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *b
 
 void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, ask_undrain);
+    handle(data, call, request, POLICY_UNDRAIN_NODE, 0, false, ask_undrain);
 }
 
 static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
@@ -229,5 +240,5 @@ static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *ba
 
 void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, ask_forget);
+    handle(data, call, request, POLICY_FORGET_NODE, 0, false, ask_forget);
 }

@@ -22,8 +22,11 @@ struct submit {
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
-    struct slot_memory memory;
+    struct slot_memory slots;
     struct job job;
+    struct auth_user user; /* that submits it */
+    struct batch memory;
+    struct event on_record;
     struct recipe recipe;   /* resolved */
     struct buf text;        /* printed */
     struct titan_error err; /* what is wrong with it */
@@ -35,6 +38,7 @@ static void submit_free(struct submit *s)
     if (s->request)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
     buf_free(&s->text);
+    batch_free(&s->memory);
     free(s);
 }
 
@@ -153,7 +157,22 @@ static titan_status check_recipe(const Titan__V1__SubmitRequest *request, const 
     return TITAN_OK;
 }
 
-static titan_status check_request(struct coordinator *c, const Titan__V1__SubmitRequest *request,
+/* A job is its submitter's; an operator may submit for somebody else. */
+static titan_status choose_owner(struct submit *s, const char *wanted, struct titan_error *err)
+{
+    const struct auth_user *u = &s->user;
+    bool own = !*wanted || strcmp(wanted, u->name) == 0;
+    if (!own && !auth_operates(u))
+        return titan_fail(err, TITAN_EPERM,
+                          "not permitted: user = \"%s\": only an operator may submit for others; you are %s", wanted,
+                          u->actor);
+    s->job.user = !own ? batch_strdup(&s->memory, wanted) : *u->name ? u->name : "anonymous";
+    s->job.uid = own ? u->uid : JOB_NO_ID;
+    s->job.gid = own ? u->gid : JOB_NO_ID;
+    return TITAN_OK;
+}
+
+static titan_status check_request(struct coordinator *c, struct submit *s, const Titan__V1__SubmitRequest *request,
                                   struct titan_error *err)
 {
     TRY(shell_accepts(c, err));
@@ -161,6 +180,7 @@ static titan_status check_request(struct coordinator *c, const Titan__V1__Submit
     TRY(api_check_text("idempotency_key", request->idempotency_key, API_KEY_MAX, err));
     TRY(api_check_text("user", request->user, API_USER_MAX, err));
     TRY(api_check_text("recipe_path", request->recipe_path, PATH_MAX - 1, err));
+    TRY(choose_owner(s, request->user, err));
     size_t len = strlen(request->recipe);
     if (len == 0)
         return titan_fail(err, TITAN_EINVAL, "the recipe is empty");
@@ -188,11 +208,12 @@ static titan_status copy_request(const Titan__V1__SubmitRequest *request, struct
 static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
                             struct titan_error *err)
 {
-    TRY(check_request(c, request, err));
+    TRY(check_request(c, s, request, err));
     TRY(copy_request(request, s, err));
-    core_nodes(c->core, each_node_memory, &s->memory);
+    core_nodes(c->core, each_node_memory, &s->slots);
     s->owner = c;
     s->job.submitted_at_ms = clock_wall_ms();
+    s->on_record = api_audit_event(&s->memory, &s->user, POLICY_SUBMIT, 0);
     return TITAN_OK;
 }
 
@@ -203,18 +224,20 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
 {
     const Titan__V1__SubmitRequest *request = s->request;
     TRY(failpoint("submit.check", err));
-    TRY(check_recipe(request, &s->memory, &s->recipe, &s->job.spec, err));
+    TRY(check_recipe(request, &s->slots, &s->recipe, &s->job.spec, err));
+    if (s->job.spec.priority > 0 && !auth_operates(&s->user))
+        return titan_fail(err, TITAN_EPERM,
+                          "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",
+                          (int)s->job.spec.priority, s->user.actor);
     const char *described = s->recipe.job.description[0] ? s->recipe.job.description : "run";
     s->job.name = request->name[0] ? request->name : described;
-    s->job.user = request->user;
-    s->job.uid = s->job.gid = JOB_NO_ID;
     s->job.state = JOB_PENDING;
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
     s->job.idempotency_key = request->idempotency_key[0] ? request->idempotency_key : NULL;
     uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
     hash = hash_text(hash, request->name);
-    hash = hash_text(hash, request->user);
+    hash = hash_text(hash, s->job.user);
     s->job.request_hash = hash_text(hash, request->recipe_path);
     recipe_print(&s->recipe, &s->text);
     return buf_failed(&s->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
@@ -235,7 +258,10 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     struct submit *s = arg;
     if (s->job.id == 0) /* it may be written twice (group.h) */
         s->job.id = s->owner->next_job_id++;
-    const titan_status status = job_submit(db, &s->job, s->text.data, &s->existing, err);
+    titan_status status = job_submit(db, &s->job, s->text.data, &s->existing, err);
+    s->on_record.job_id = s->job.id;
+    if (status == TITAN_OK && !s->existing && s->owner->auth)
+        status = event_add(db, &s->on_record, err);
     if ((status != TITAN_OK || s->existing) && s->job.id + 1 == s->owner->next_job_id) {
         s->owner->next_job_id = s->job.id; /* nobody has seen it */
         s->job.id = 0;
@@ -254,6 +280,7 @@ static void written(void *arg, const struct titan_error *err)
     if (s->call)
         rpc_call_set_data(s->call, NULL);
     if (err->status != TITAN_OK) {
+        api_failed(c, &s->user, POLICY_SUBMIT, 0, err);
         if (s->call)
             rpc_call_fail(s->call, err);
         submit_free(s);
@@ -311,11 +338,12 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     struct coordinator *c = data;
     struct titan_error err = {0};
     struct submit *s = calloc(1, sizeof(*s));
-    titan_status status = s ? prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err)
-                            : titan_fail(&err, TITAN_ENOMEM, "out of memory");
-    if (status != TITAN_OK) {
-        if (s)
-            submit_free(s);
+    titan_assert(s);
+    batch_init(&s->memory);
+    api_user(c, call, &s->user);
+    if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK) {
+        api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);
+        submit_free(s);
         rpc_call_fail(call, &err);
         return;
     }

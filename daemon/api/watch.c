@@ -2,7 +2,9 @@
  * durable, or its stream has room again, it reads on from there. So what is sent is what is stored, in order, without
  * gaps. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/clock.h"
 #include "daemon/api/api.h"
 
 #define READ_AT_ONCE 64 /* rows between two looks at the loop */
@@ -11,14 +13,40 @@ struct watcher {
     struct watcher *prev, *next;
     struct coordinator *owner;
     struct rpc_call *call;
-    bool metrics, follow;
+    bool metrics, audit, follow;
     bool full;     /* the stream's queue is full; on_drain will come */
     bool again;    /* there may be more than was read */
     bool settling; /* metrics: only what is stored before metrics_stored reaches until is still awaited */
     uint64_t until;
     uint64_t job_id, after;
+    int64_t since_ms; /* audit */
+    char actor[256];  /* audit; "" = of all */
     titan_status failed;
+    struct auth_user user;
+    bool sees_all;
+    uint64_t last_job; /* whose owner was asked for last ... */
+    bool last_seen;    /* ... and the answer */
 };
+
+static void with_owner(const struct job *job, void *data)
+{
+    struct watcher *w = data;
+    w->last_seen = job_owned_by(job, &(struct job_owner){w->user.uid, w->user.name});
+}
+
+/* Of its own jobs, and of none. */
+static bool may_see(struct watcher *w, uint64_t job_id)
+{
+    struct coordinator *c = w->owner;
+    if (w->sees_all || job_id == 0)
+        return true;
+    if (w->last_job != job_id) {
+        w->last_job = job_id;
+        w->last_seen = false;
+        (void)!job_cache_get(c->jobs, store_reader(c->store), job_id, with_owner, w, NULL);
+    }
+    return w->last_seen;
+}
 
 static bool send_row(struct watcher *w, const ProtobufCMessage *m, uint64_t at)
 {
@@ -33,7 +61,13 @@ static bool send_row(struct watcher *w, const ProtobufCMessage *m, uint64_t at)
 
 static bool each_event(const struct event *e, void *data)
 {
+    struct watcher *w = data;
     Titan__V1__Event m = TITAN__V1__EVENT__INIT;
+    w->again = true;
+    if (!may_see(w, e->job_id)) {
+        w->after = e->id;
+        return true;
+    }
     m.id = e->id;
     m.job_id = e->job_id;
     m.at_ms = e->at_ms;
@@ -44,7 +78,7 @@ static bool each_event(const struct event *e, void *data)
     m.rank = e->rank;
     m.node = (char *)e->node;
     m.detail = (char *)e->detail;
-    ((struct watcher *)data)->again = true;
+    m.actor = (char *)e->actor;
     return send_row(data, &m.base, e->id);
 }
 
@@ -94,21 +128,37 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
     return metric_list(db, w->job_id, w->after, READ_AT_ONCE, each_metric, w, err);
 }
 
+static titan_status list_events(struct watcher *w, struct titan_error *err)
+{
+    const struct event_filter filter = {
+        .job_id = w->job_id, .audit = w->audit, .actor = *w->actor ? w->actor : NULL, .since_ms = w->since_ms};
+    return event_list(store_reader(w->owner->store), &filter, w->after, READ_AT_ONCE, each_event, w, err);
+}
+
+/* A token that is no more ends its streams. */
+static titan_status still_may(const struct watcher *w, struct titan_error *err)
+{
+    const struct auth *auth = w->owner->auth;
+    if (!auth || !*w->user.token || auth_token_lives(auth, w->user.token, clock_wall_ms()))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
+}
+
 static void pump(struct watcher *w)
 {
-    struct coordinator *c = w->owner;
     struct titan_error err = {0};
     bool over = false;
-    titan_status status = TITAN_OK;
-    do {
+    titan_status status = still_may(w, &err);
+    while (status == TITAN_OK) {
         w->again = false;
         status = is_over(w, &over, &err);
         if (status == TITAN_OK && w->metrics)
             status = list_metrics(w, &err);
         else if (status == TITAN_OK)
-            status = event_list(store_reader(c->store), &(struct event_filter){.job_id = w->job_id}, w->after,
-                                READ_AT_ONCE, each_event, w, &err);
-    } while (status == TITAN_OK && w->again && !w->full && !w->failed);
+            status = list_events(w, &err);
+        if (!w->again || w->full || w->failed)
+            break;
+    }
     if (status != TITAN_OK)
         rpc_call_fail(w->call, &err);
     else if (over && !w->full && !w->failed)
@@ -129,6 +179,18 @@ void watch_poke(struct coordinator *c, uint64_t job_id)
         api_logs_job_moved(c, job_id);
 }
 
+void watch_check_tokens(struct coordinator *c)
+{
+    for (struct watcher *w = c->watchers, *next; w; w = next) {
+        struct titan_error err = {0};
+        next = w->next;
+        if (w->failed || still_may(w, &err) == TITAN_OK)
+            continue;
+        rpc_call_fail(w->call, &err);
+        w->failed = TITAN_ECANCELLED;
+    }
+}
+
 void watch_metrics_stored(struct coordinator *c)
 {
     for (struct watcher *w = c->watchers, *next; w; w = next) {
@@ -138,16 +200,18 @@ void watch_metrics_stored(struct coordinator *c)
     }
 }
 
-static void begin(struct coordinator *c, struct rpc_call *call, const struct watcher *wanted)
+static void begin(struct coordinator *c, struct rpc_call *call, unsigned method, const struct watcher *wanted)
 {
     struct titan_error err = {0};
+    struct auth_user u;
     bool ended = false;
     titan_status status = TITAN_OK;
+    api_user(c, call, &u);
     if (c->closing)
         status = titan_fail(&err, TITAN_EUNREACHABLE, "the coordinator is stopping");
     else if (c->n_watchers >= API_WATCHERS_MAX)
         status = titan_fail(&err, TITAN_ELIMIT, "%d streams are open already", API_WATCHERS_MAX);
-    else if (wanted->job_id || wanted->metrics)
+    else if ((wanted->job_id || wanted->metrics) && (status = api_may(c, &u, method, wanted->job_id, &err)) == TITAN_OK)
         status = api_job_ended(c, wanted->job_id, &ended, &err);
     struct watcher *w = status == TITAN_OK ? malloc(sizeof(*w)) : NULL;
     if (status == TITAN_OK && !w)
@@ -157,6 +221,8 @@ static void begin(struct coordinator *c, struct rpc_call *call, const struct wat
         return;
     }
     *w = *wanted;
+    w->user = u;
+    w->sees_all = api_sees_all(c, &u, method);
     w->owner = c;
     w->call = call;
     w->next = c->watchers;
@@ -171,14 +237,28 @@ static void begin(struct coordinator *c, struct rpc_call *call, const struct wat
 void api_watch_events(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     const Titan__V1__WatchEventsRequest *request = (const Titan__V1__WatchEventsRequest *)base;
-    begin(data, call,
+    begin(data, call, POLICY_WATCH_EVENTS,
           &(struct watcher){.job_id = request->job_id, .after = request->after_event_id, .follow = request->follow});
+}
+
+void api_audit_trail(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const Titan__V1__AuditRequest *request = (const Titan__V1__AuditRequest *)base;
+    struct watcher w = {
+        .audit = true, .after = request->after_event_id, .since_ms = request->since_ms, .follow = request->follow};
+    struct titan_error err = {0};
+    if (api_check_text("actor", request->actor, sizeof(w.actor) - 1, &err) != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    memcpy(w.actor, request->actor, strlen(request->actor) + 1);
+    begin(data, call, POLICY_AUDIT, &w);
 }
 
 void api_metrics(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     const Titan__V1__MetricsRequest *request = (const Titan__V1__MetricsRequest *)base;
-    begin(data, call,
+    begin(data, call, POLICY_METRICS,
           &(struct watcher){
               .metrics = true, .job_id = request->job_id, .after = request->after_step, .follow = request->follow});
 }

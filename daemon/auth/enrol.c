@@ -104,6 +104,8 @@ titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, cons
 struct pending {
     struct enrol *e;
     struct rpc_call *call; /* NULL when the client has gone */
+    unsigned method;       /* of policy.h */
+    struct auth_user user;
     char by[192], node[PKI_NAME_MAX + 1], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
     int64_t now_ms;
     struct token token; /* of join: id and hash; of enroll: those that came */
@@ -122,7 +124,7 @@ void enrol_call_closed(struct rpc_call *call, bool cancelled, void *data)
         p->call = NULL;
 }
 
-static struct pending *pending_new(struct enrol *e, struct rpc_call *call)
+static struct pending *pending_new(struct enrol *e, struct rpc_call *call, unsigned method)
 {
     struct pending *p = calloc(1, sizeof(*p));
     if (!p)
@@ -130,7 +132,9 @@ static struct pending *pending_new(struct enrol *e, struct rpc_call *call)
     p->e = e;
     p->call = call;
     p->now_ms = clock_wall_ms();
-    (void)snprintf(p->by, sizeof(p->by), "%s", rpc_call_identity(call)->name);
+    p->method = method;
+    api_user(e->c, call, &p->user);
+    (void)snprintf(p->by, sizeof(p->by), "%.*s", (int)sizeof(p->by) - 1, p->user.actor);
     return p;
 }
 
@@ -147,6 +151,8 @@ static void submit(struct enrol *e, struct rpc_call *call, struct pending *p, ti
     if (status == TITAN_OK)
         status = shell_accepts(e->c, err);
     if (status != TITAN_OK) {
+        if (p)
+            api_failed(e->c, &p->user, p->method, 0, err);
         rpc_call_fail(call, err);
         if (p)
             pending_free(p);
@@ -156,10 +162,14 @@ static void submit(struct enrol *e, struct rpc_call *call, struct pending *p, ti
     store_write(e->c->store, write, p, done);
 }
 
-/* The call, if there is somebody left to answer; an error is answered here. */
+/* What came of it goes on record. The call, if there is somebody left to answer; an error is answered here. */
 static struct rpc_call *answering(struct pending *p, const struct titan_error *err)
 {
     struct rpc_call *call = p->call;
+    if (err->status == TITAN_OK)
+        api_on_record(p->e->c, p->user.actor, p->method);
+    else
+        api_failed(p->e->c, &p->user, p->method, 0, err);
     if (!call)
         return NULL;
     rpc_call_set_data(call, NULL);
@@ -267,7 +277,7 @@ void api_join_node(struct rpc_call *call, const ProtobufCMessage *base, void *da
 {
     struct enrol *e = ((struct coordinator *)data)->enrol;
     struct titan_error err = {0};
-    struct pending *p = pending_new(e, call);
+    struct pending *p = pending_new(e, call, POLICY_JOIN_NODE);
     titan_status status = prepare_join(e, (const Titan__V1__JoinNodeRequest *)base, p, &err);
     submit(e, call, p, status, &err, write_join, join_written);
 }
@@ -356,7 +366,7 @@ void api_enroll(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct enrol *e = ((struct coordinator *)data)->enrol;
     struct titan_error err = {0};
-    struct pending *p = pending_new(e, call);
+    struct pending *p = pending_new(e, call, POLICY_ENROLL);
     titan_status status = prepare_enroll(e, (const Titan__Internal__EnrollRequest *)base, p, &err);
     e->counters.join_refused += status != TITAN_OK;
     submit(e, call, p, status, &err, write_enroll, enroll_written);
@@ -370,14 +380,19 @@ void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     const char *name = "";
     uint8_t hash[PKI_KEY_HASH];
     struct titan_error err = {0};
+    struct auth_user u;
+    api_user(e->c, call, &u);
     if (who->kind != RPC_ID_CERT || pki_uri_parse(who->name, &name) != PKI_NODE)
         titan_fail(&err, TITAN_EPERM, "only a node's certificate is renewed, not that of %s", who->name);
     else
         (void)!pki_request_check(r->request.data, r->request.len, hash, &err);
-    if (err.status != TITAN_OK)
+    if (err.status != TITAN_OK) {
+        api_failed(e->c, &u, POLICY_RENEW, 0, &err);
         rpc_call_fail(call, &err);
-    else
+    } else {
+        api_on_record(e->c, u.actor, POLICY_RENEW);
         answer_signed(e, call, name, r->request.data, r->request.len);
+    }
 }
 
 /* --- revoking ------------------------------------------------------------------------------------------------------
@@ -435,7 +450,7 @@ void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base,
 {
     struct enrol *e = ((struct coordinator *)data)->enrol;
     struct titan_error err = {0};
-    struct pending *p = pending_new(e, call);
+    struct pending *p = pending_new(e, call, POLICY_REVOKE_CERTIFICATE);
     titan_status status = prepare_revocation((const Titan__V1__RevokeCertificateRequest *)base, p, &err);
     submit(e, call, p, status, &err, write_revocation, revocation_written);
 }

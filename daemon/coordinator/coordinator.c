@@ -565,6 +565,31 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     return restore_core(c, err);
 }
 
+static bool take_token(const struct token *token, void *data)
+{
+    auth_put_token(data, token);
+    return true;
+}
+
+/* Who may what; and what is refused is counted. */
+static titan_status open_auth(struct coordinator *c, const struct auth_options *options, struct titan_error *err)
+{
+    if (!options)
+        return TITAN_OK;
+    c->auth = auth_new(options);
+    return token_list(store_reader(c->store), take_token, c->auth, err);
+}
+
+static void free_parts(struct coordinator *c)
+{
+    core_free(c->core);
+    enrol_free(c->enrol);
+    job_cache_free(c->jobs);
+    auth_free(c->auth);
+    audit_free(c->audit);
+    free(c);
+}
+
 static void init_timer(struct coordinator *c, uv_timer_t *timer)
 {
     uv_timer_init(c->loop, timer);
@@ -585,6 +610,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
     c->started_wall_ms = clock_wall_ms();
     c->jobs = job_cache_new();
+    c->audit = audit_new();
     c->commits_tail = &c->commits;
     c->next_session = c->next_log_request = 1;
     titan_status status = TITAN_OK;
@@ -602,17 +628,18 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         status = open_core(c, err);
     if (status == TITAN_OK)
         status = enrol_open(c, &c->enrol, err);
+    if (status == TITAN_OK)
+        status = open_auth(c, options->auth, err);
     if (status != TITAN_OK) {
         if (c->store)
             store_close(c->store, NULL, NULL);
-        core_free(c->core);
-        job_cache_free(c->jobs);
-        free(c);
+        free_parts(c);
         return status;
     }
     init_timer(c, &c->timer);
     init_timer(c, &c->retry_timer);
     init_timer(c, &c->metrics_timer);
+    init_timer(c, &c->audit_timer);
     set_timer(c);
     *ret = c;
     return TITAN_OK;
@@ -628,12 +655,9 @@ void shell_part_closed(struct coordinator *c)
         batch_free(&k->batch);
         free(k);
     }
-    core_free(c->core);
-    enrol_free(c->enrol);
-    job_cache_free(c->jobs);
     void (*closed)(void *) = c->closed;
     void *data = c->closed_data;
-    free(c);
+    free_parts(c);
     if (closed)
         closed(data);
 }
@@ -649,6 +673,7 @@ static void on_store_closed(void *data)
     uv_close((uv_handle_t *)&c->timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
     enrol_close(c->enrol);
 }
 
@@ -667,10 +692,12 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     c->closed = done;
     c->closed_data = data;
     shell_flush_metrics(c);
+    api_audit_flush(c, true);
     c->closing = true;
     uv_timer_stop(&c->timer);
     uv_timer_stop(&c->retry_timer);
     uv_timer_stop(&c->metrics_timer);
+    uv_timer_stop(&c->audit_timer);
     beats_close(c);
     store_close(c->store, on_store_closed, c);
 }

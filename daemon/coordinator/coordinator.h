@@ -10,6 +10,7 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "daemon/auth/identity.h"
 #include "proto/rpc/server.h"
 
 struct coordinator;
@@ -24,11 +25,11 @@ struct coordinator_options {
     const char *state_dir; /* titan.db and jobs/ live here; the caller holds its lock */
     /* As in core_options; 0 = what core.h says. */
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
-    uint32_t delegate_lease_ms;  /* agents may go on without a coordinator for so long; 0 = they may not */
-    uint32_t quarantine_crashes; /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
-    bool agents_over_tcp;        /* sessions of callers without an identity are taken */
-    uint32_t node_life_s;        /* of certificates that nodes get; 0 = 7 days */
-    uint32_t max_pending_jobs;   /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
+    uint32_t delegate_lease_ms;      /* agents may go on without a coordinator for so long; 0 = they may not */
+    uint32_t quarantine_crashes;     /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
+    const struct auth_options *auth; /* NULL: every caller may everything (tests) */
+    uint32_t node_life_s;            /* of certificates that nodes get; 0 = 7 days */
+    uint32_t max_pending_jobs;       /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 
 /* Opens (creates, migrates) the store and continues where it says. TITAN_EVERSION for a store from a newer Titan,

@@ -6,6 +6,8 @@
 #include <limits.h>
 
 #include "base/log.h"
+#include "daemon/auth/audit.h"
+#include "daemon/auth/identity.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/job_cache.h"
@@ -30,7 +32,9 @@ struct coordinator {
     struct store *store;
     struct core *core;
     struct job_cache *jobs; /* may be NULL */
-    uv_timer_t timer, retry_timer, metrics_timer;
+    uv_timer_t timer, retry_timer, metrics_timer, audit_timer;
+    struct auth *auth; /* NULL: every caller may everything */
+    struct audit *audit;
     int open_handles;
     bool closing;
 
@@ -92,6 +96,8 @@ uint32_t session_revoked(struct coordinator *c, const char *uri);
 void beats_close(struct coordinator *c); /* each socket is one of open_handles */
 
 /* --- daemon/api --- */
+/* Store the counts of what was refused, where their minute is over, or all. */
+void api_audit_flush(struct coordinator *c, bool all);
 /* Something new for those who watch this job: events, metrics. */
 void watch_poke(struct coordinator *c, uint64_t job_id);
 /* metrics_stored has moved: for those who only wait for what was reported before. */

@@ -40,7 +40,7 @@ static void test_job(void **state)
                        "\"epoch\":0,\"restarts\":0,\"submitted_at\":\"2025-11-20T20:00:00.123Z\",\"started_at\":null,"
                        "\"finished_at\":null,\"checkpoint\":null,\"user\":null,\"min_workers\":0,\"max_workers\":0,"
                        "\"directory\":null,\"priority\":0,\"wanted_min\":0,\"wanted_max\":0,\"preemptions\":0,"
-                       "\"losses\":[]}");
+                       "\"losses\":[],\"uid\":0}");
 }
 
 static void test_event(void **state)
@@ -55,11 +55,11 @@ static void test_event(void **state)
     event.detail = "{\"worker\":3}";
     json_is(&event.base, "{\"id\":7,\"job_id\":0,\"at\":\"1970-01-01T00:00:00.001Z\",\"type\":\"worker.exited\","
                          "\"message\":\"gone\",\"epoch\":0,\"step\":0,\"rank\":-1,\"node\":null,"
-                         "\"detail\":{\"worker\":3}}");
+                         "\"detail\":{\"worker\":3},\"actor\":null}");
     event.detail = "{broken"; /* not JSON: a string, so that the line stays JSON */
     json_is(&event.base, "{\"id\":7,\"job_id\":0,\"at\":\"1970-01-01T00:00:00.001Z\",\"type\":\"worker.exited\","
                          "\"message\":\"gone\",\"epoch\":0,\"step\":0,\"rank\":-1,\"node\":null,"
-                         "\"detail\":\"{broken\"}");
+                         "\"detail\":\"{broken\",\"actor\":null}");
 }
 
 /* Log bytes are whatever a worker wrote. */

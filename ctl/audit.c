@@ -1,0 +1,68 @@
+/* audit.c - titanctl audit: whose calls changed something, and whose were refused. */
+#include <stdio.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "ctl/when.h"
+
+static bool each(const ProtobufCMessage *message, void *data)
+{
+    const struct ctl *ctl = data;
+    const Titan__V1__Event *event = (const Titan__V1__Event *)message;
+    if (ctl->json)
+        return output_json(message, false);
+    char at[32];
+    (void)printf("%s  %-14s  %-20s ", clock_format(event->at_ms, at), event->type, event->actor);
+    if (event->job_id)
+        (void)printf("job %llu  ", (unsigned long long)event->job_id);
+    (void)printf("%s\n", event->message);
+    return fflush(stdout) == 0;
+}
+
+/* "2h" is two hours ago; anything else is a point in time. */
+static titan_status parse_since(const char *text, int64_t *ret_ms, struct titan_error *err)
+{
+    int64_t now = clock_wall_ms(), ago;
+    *ret_ms = 0;
+    if (!text)
+        return TITAN_OK;
+    if (when_duration(text, &ago, NULL) == TITAN_OK) {
+        *ret_ms = now - ago;
+        return TITAN_OK;
+    }
+    return when_time(text, now, ret_ms, err);
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__AuditRequest request = TITAN__V1__AUDIT_REQUEST__INIT;
+    int64_t after;
+    TRY(parse_since(args_text(args, "since", NULL), &request.since_ms, err));
+    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    request.after_event_id = (uint64_t)after;
+    request.actor = (char *)(uintptr_t)args_text(args, "actor", "");
+    request.follow = args_has(args, "follow");
+    return ctl_stream(ctl, TITAN_METHOD("Audit"), &request.base, &titan__v1__event__descriptor, each, ctl, err);
+}
+
+const struct command command_audit = {
+    .name = "audit",
+    .summary = "print whose calls changed something, and whose were refused",
+    .arguments = "",
+    .text = "For operators and admins. Part of the event log, which is a chain: `titanctl admin verify` finds a line "
+            "that was\nchanged or taken out. Calls of one identity that are refused again and again are one line a "
+            "minute, with their number.",
+    .options =
+        (const struct option_spec[]){{"since", 0, "WHEN", "2h (ago), 22:30, 2026-11-20T03:00", WORD_NONE},
+                                     {"actor", 0, "WHO", "only of this identity, as the lines write it", WORD_NONE},
+                                     {"after", 0, "ID", "only events behind this number", WORD_NONE},
+                                     {"follow", 'f', NULL, "go on until it is interrupted", WORD_NONE},
+                                     {NULL}},
+    .examples = (const struct example[]){{"titanctl audit --since 1d | grep refused", "what was tried since yesterday"},
+                                         {"titanctl -o json audit --actor alice", "what alice has done"},
+                                         {NULL}},
+    .run = run,
+};

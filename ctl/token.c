@@ -1,0 +1,113 @@
+/* token.c - titanctl token: bearer tokens, for clients without a Unix socket or a certificate. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "ctl/client.h"
+#include "ctl/options.h"
+#include "ctl/output.h"
+#include "ctl/when.h"
+
+static titan_status create(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__CreateTokenRequest request = TITAN__V1__CREATE_TOKEN_REQUEST__INIT;
+    int64_t ttl_ms;
+    if (args->n < 2)
+        return titan_fail(err, TITAN_EINVAL, "token create: the NAME of the user it speaks for is missing");
+    TRY(when_duration(args_text(args, "ttl", "30d"), &ttl_ms, err));
+    request.name = args->words[1];
+    request.role = (char *)(uintptr_t)args_text(args, "role", "user");
+    request.ttl_s = (uint64_t)MAX(ttl_ms / 1000, 1);
+    _cleanup_message_ Titan__V1__CreateTokenResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("CreateToken"), &request.base, &titan__v1__create_token_response__descriptor, &reply,
+                 err));
+    if (ctl->json)
+        (void)output_json(&reply->base, true);
+    else
+        (void)puts(reply->token);
+    return TITAN_OK;
+}
+
+static const char *state_of(const Titan__V1__Token *t)
+{
+    return t->revoked_at_ms ? "revoked" : t->expires_at_ms <= clock_wall_ms() ? "expired" : "valid";
+}
+
+static void print_table(const struct ctl *ctl, const Titan__V1__ListTokensResponse *reply)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct table_out t;
+    table_begin(&t, (const char *const[]){"ID", "NAME", "ROLE", "STATE", "EXPIRES", "CREATED BY", NULL});
+    for (size_t i = 0; i < reply->n_tokens; i++) {
+        const Titan__V1__Token *token = reply->tokens[i];
+        char at[32];
+        table_cell(&t, "%s", token->id);
+        table_cell(&t, "%s", token->name);
+        table_cell(&t, "%s", token->role);
+        table_cell(&t, "%s", state_of(token));
+        table_cell(&t, "%s", clock_format(token->expires_at_ms, at));
+        table_cell(&t, "%s", token->created_by);
+    }
+    table_end(&t, &text, -1, ctl->color);
+    (void)output_line(&text);
+}
+
+static titan_status list(struct ctl *ctl, struct titan_error *err)
+{
+    Titan__V1__ListTokensRequest request = TITAN__V1__LIST_TOKENS_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListTokensResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("ListTokens"), &request.base, &titan__v1__list_tokens_response__descriptor, &reply,
+                 err));
+    if (ctl->json)
+        (void)output_json(&reply->base, true);
+    else
+        print_table(ctl, reply);
+    return TITAN_OK;
+}
+
+static titan_status revoke_all(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    if (args->n < 2)
+        return titan_fail(err, TITAN_EINVAL, "token revoke: the ID is missing (titanctl token list)");
+    for (int i = 1; i < args->n; i++) {
+        Titan__V1__RevokeTokenRequest request = TITAN__V1__REVOKE_TOKEN_REQUEST__INIT;
+        request.id = args->words[i];
+        _cleanup_message_ Titan__V1__RevokeTokenResponse *reply = NULL;
+        TRY(ctl_call(ctl, TITAN_METHOD("RevokeToken"), &request.base, &titan__v1__revoke_token_response__descriptor,
+                     &reply, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    const char *action = args->words[0];
+    if (strcmp(action, "create") == 0)
+        return create(ctl, args, err);
+    if (strcmp(action, "list") == 0)
+        return list(ctl, err);
+    if (strcmp(action, "revoke") == 0)
+        return revoke_all(ctl, args, err);
+    return titan_fail(err, TITAN_EINVAL, "token: there are create, list and revoke, not '%.64s'", action);
+}
+
+const struct command command_token = {
+    .name = "token",
+    .summary = "make, list and revoke bearer tokens",
+    .arguments = "create NAME | list | revoke ID...",
+    .text = "For admins. create prints the token, which is shown this once; the server keeps a hash of it. A client "
+            "sends it\nfrom TITAN_TOKEN or --token-file, over TLS or the Unix socket only. A token that is revoked is "
+            "refused at once, and\nstreams that were opened with it end.",
+    .min_args = 1,
+    .max_args = 64,
+    .options = (const struct option_spec[]){{"role", 0, "ROLE", "user (default), operator or admin", WORD_NONE},
+                                            {"ttl", 0, "TIME", "how long it counts: 12h, 30d (default), at most 400d",
+                                             WORD_NONE},
+                                            {NULL}},
+    .examples = (const struct example[]){{"titanctl token create ci --role user --ttl 7d > ci.token",
+                                          "for a pipeline; its jobs belong to the user ci"},
+                                         {"titanctl token revoke 3f2a9c01d4e5b6a7", "it is refused from now on"},
+                                         {NULL}},
+    .run = run,
+};

@@ -1,0 +1,229 @@
+/* Who calls, whether that identity may, and what goes on record of it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "daemon/api/api.h"
+#include "daemon/auth/enrol.h"
+
+void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret)
+{
+    auth_resolve(c->auth, rpc_call_identity(call), clock_wall_ms(), ret);
+}
+
+/* --- on record --------------------------------------------------------------------------------------------------- */
+
+static const char *detail_of(struct batch *out, const struct audit_record *r)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "method", policy_method_short(r->method));
+    json_put_string(&w, "outcome", titan_status_name(r->outcome));
+    if (r->count > 1)
+        json_put_uint(&w, "count", r->count);
+    if (*r->why)
+        json_put_string(&w, "why", r->why);
+    json_end_object(&w);
+    return batch_strdup(out, buf_failed(&text) ? "{}" : text.data);
+}
+
+static const char *outcome_type(titan_status outcome)
+{
+    return outcome == TITAN_OK      ? EVENT_AUDIT "ok"
+           : outcome == TITAN_EPERM ? EVENT_AUDIT "refused"
+                                    : EVENT_AUDIT "failed";
+}
+
+static struct event event_of(struct batch *memory, const struct audit_record *r)
+{
+    const char *method = policy_method_short(r->method);
+    const char *ending = r->outcome == TITAN_OK ? "" : r->outcome == TITAN_EPERM ? " refused" : " failed";
+    char times[32] = "";
+    if (r->count > 1)
+        (void)snprintf(times, sizeof(times), ", %u times", r->count);
+    return (struct event){.job_id = r->job_id,
+                          .at_ms = clock_wall_ms(),
+                          .type = outcome_type(r->outcome),
+                          .message =
+                              batch_printf(memory, "%s%s%s%s%s", method, ending, times, *r->why ? ": " : "", r->why),
+                          .rank = -1,
+                          .node = "",
+                          .actor = batch_strdup(memory, r->actor),
+                          .detail = detail_of(memory, r)};
+}
+
+static void add_event(struct batch *out, const struct audit_record *r)
+{
+    struct change *k = batch_change(out, CHANGE_EVENT);
+    k->has_event = true;
+    k->event = event_of(out, r);
+}
+
+static struct audit_record record_of(const struct auth_user *u, unsigned method, uint64_t job_id)
+{
+    struct audit_record r = {.method = method, .job_id = job_id, .count = 1};
+    (void)snprintf(r.actor, sizeof(r.actor), "%s", u->actor);
+    return r;
+}
+
+struct event api_audit_event(struct batch *memory, const struct auth_user *u, unsigned method, uint64_t job_id)
+{
+    struct audit_record r = record_of(u, method, job_id);
+    return event_of(memory, &r);
+}
+
+void api_audit(struct batch *out, const struct auth_user *u, unsigned method, uint64_t job_id)
+{
+    struct audit_record r = record_of(u, method, job_id);
+    for (struct change *k = out->changes; k; k = k->next)
+        if (k->has_event)
+            k->event.actor = batch_strdup(out, u->actor); /* all this came of it */
+    add_event(out, &r);
+}
+
+void api_on_record(struct coordinator *c, const char *actor, unsigned method)
+{
+    struct audit_record r = {.method = method, .count = 1};
+    struct batch batch;
+    (void)snprintf(r.actor, sizeof(r.actor), "%s", actor);
+    if (shell_accepts(c, NULL) != TITAN_OK)
+        return;
+    batch_init(&batch);
+    add_event(&batch, &r);
+    shell_commit(c, &batch, NULL, NULL);
+}
+
+static void add_counted(const struct audit_record *r, void *data)
+{
+    add_event(data, r);
+}
+
+static void on_audit_timer(uv_timer_t *timer)
+{
+    api_audit_flush(timer->data, false);
+}
+
+void api_audit_flush(struct coordinator *c, bool all)
+{
+    struct batch batch;
+    int64_t now = clock_wall_ms();
+    batch_init(&batch);
+    int64_t next = audit_flush(c->audit, now, all, add_counted, &batch);
+    if (next && !all)
+        uv_timer_start(&c->audit_timer, on_audit_timer, (uint64_t)(next - now) + 1, 0);
+    if (shell_accepts(c, NULL) == TITAN_OK)
+        shell_commit(c, &batch, NULL, NULL);
+    else
+        batch_free(&batch);
+}
+
+/* Is it the caller's doing? What fails for want of disk, memory or a server says nothing about it, and to store that
+ * would only be refused, too. */
+static bool of_caller(titan_status status)
+{
+    switch (status) {
+    case TITAN_EPERM:
+    case TITAN_EINVAL:
+    case TITAN_ENOTFOUND:
+    case TITAN_EEXIST:
+    case TITAN_ECONFLICT:
+    case TITAN_EUNPLACEABLE:
+    case TITAN_EUNSUPPORTED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void api_failed(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
+                const struct titan_error *err)
+{
+    bool told = err->status == TITAN_EPERM || (policy_audits(method) && of_caller(err->status));
+    struct titan_error closed = {0};
+    if (!c->auth || !told || shell_accepts(c, &closed) != TITAN_OK)
+        return; /* nothing is stored now, and what fails fails for that */
+    struct audit_record r = record_of(u, method, job_id);
+    r.outcome = err->status;
+    (void)snprintf(r.why, sizeof(r.why), "%.*s", (int)sizeof(r.why) - 1, err->msg);
+    api_audit_flush(c, false);
+    if (audit_failed(c->audit, &r, clock_wall_ms())) {
+        struct batch batch;
+        batch_init(&batch);
+        add_event(&batch, &r);
+        shell_commit(c, &batch, NULL, NULL);
+        api_audit_flush(c, false); /* sets the time to count again */
+    }
+}
+
+/* --- may it? ----------------------------------------------------------------------------------------------------- */
+
+static titan_status refuse(const struct auth_user *u, unsigned method, struct titan_error *err)
+{
+    titan_fail(err, TITAN_EPERM, "not permitted: %s is for %s; you are %s", policy_method_short(method),
+               policy_needs(method), u->actor);
+    return TITAN_EPERM;
+}
+
+titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)
+{
+    struct coordinator *c = data;
+    const char *header = rpc_call_metadata(call, "authorization");
+    struct auth_user u;
+    titan_status status = enrol_admits(c->enrol, call, err);
+    if (status == TITAN_OK && header && c->auth) {
+        struct rpc_identity bearer;
+        status = auth_bearer(c->auth, header, rpc_call_identity(call), clock_wall_ms(), &bearer, err);
+        if (status == TITAN_OK)
+            rpc_call_set_identity(call, &bearer);
+    }
+    api_user(c, call, &u);
+    if (status == TITAN_OK && policy_look_up(method->needs, u.roles) == POLICY_NO)
+        status = refuse(&u, method->needs, err);
+    if (status != TITAN_OK)
+        api_failed(c, &u, method->needs, 0, err);
+    return status;
+}
+
+struct owner_check {
+    const struct auth_user *user;
+    bool owns;
+    char owner[sizeof(((struct auth_user *)0)->name)];
+};
+
+static void with_owner(const struct job *job, void *data)
+{
+    struct owner_check *check = data;
+    check->owns = job_owned_by(job, &(struct job_owner){check->user->uid, check->user->name});
+    (void)snprintf(check->owner, sizeof(check->owner), "%s", job->user);
+}
+
+bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method)
+{
+    enum policy_cell cell = policy_look_up(method, u->roles);
+    return cell == POLICY_YES || (cell == POLICY_VIEW && !auth_private_jobs(c->auth));
+}
+
+titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
+                     struct titan_error *err)
+{
+    struct owner_check check = {.user = u};
+    if (api_sees_all(c, u, method))
+        return TITAN_OK;
+    TRY(job_cache_get(c->jobs, store_reader(c->store), job_id, with_owner, &check, err));
+    if (check.owns)
+        return TITAN_OK;
+    struct titan_error why = {0};
+    titan_fail(&why, TITAN_EPERM, "not permitted: job %llu is %s's; %s is for its owner or an operator; you are %s",
+               (unsigned long long)job_id, *check.owner ? check.owner : "nobody", policy_method_short(method),
+               u->actor);
+    api_failed(c, u, method, job_id, &why);
+    if (auth_private_jobs(c->auth))
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
+    if (err)
+        *err = why;
+    return TITAN_EPERM;
+}

@@ -1,0 +1,198 @@
+/* Bearer tokens: made, listed, revoked, by an admin. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "daemon/api/api.h"
+
+#define TTL_DEFAULT_S (30 * 86400)
+#define TTL_MAX_S (400 * 86400)
+
+/* A change of the table on its way into the store. */
+struct token_write {
+    struct coordinator *owner;
+    struct rpc_call *call; /* NULL when the client has gone */
+    struct token token;    /* to be revoked: id only */
+    char text[TOKEN_TEXT];
+    bool revoke;
+    int64_t at_ms;
+    struct batch memory;
+    struct event event;
+};
+
+static titan_status write_token(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct token_write *w = arg;
+    TRY(w->revoke ? token_revoke(db, w->token.id, w->at_ms, err) : token_add(db, &w->token, err));
+    return event_add(db, &w->event, err);
+}
+
+static void answer(struct token_write *w)
+{
+    if (w->revoke) {
+        Titan__V1__RevokeTokenResponse reply = TITAN__V1__REVOKE_TOKEN_RESPONSE__INIT;
+        rpc_call_reply(w->call, &reply.base);
+        return;
+    }
+    Titan__V1__CreateTokenResponse reply = TITAN__V1__CREATE_TOKEN_RESPONSE__INIT;
+    reply.id = w->token.id;
+    reply.token = w->text;
+    reply.expires_at_ms = w->token.expires_at_ms;
+    rpc_call_reply(w->call, &reply.base);
+}
+
+static void written(void *arg, const struct titan_error *err)
+{
+    struct token_write *w = arg;
+    struct coordinator *c = w->owner;
+    if (err->status == TITAN_OK && c->auth && w->revoke)
+        auth_drop_token(c->auth, w->token.id);
+    else if (err->status == TITAN_OK && c->auth)
+        auth_put_token(c->auth, &w->token);
+    if (w->call) {
+        rpc_call_set_data(w->call, NULL);
+        if (err->status == TITAN_OK)
+            answer(w);
+        else
+            rpc_call_fail(w->call, err);
+    }
+    if (!c->closing)
+        watch_poke(c, 0);
+    if (!c->closing && w->revoke && err->status == TITAN_OK) {
+        watch_check_tokens(c);
+        api_logs_check_tokens(c);
+    }
+    batch_free(&w->memory);
+    explicit_bzero(w->text, sizeof(w->text));
+    free(w);
+}
+
+void api_token_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct token_write *w = rpc_call_data(call);
+    (void)cancelled;
+    (void)data;
+    if (w)
+        w->call = NULL;
+}
+
+static titan_status fill(struct token_write *w, const Titan__V1__CreateTokenRequest *request, const struct auth_user *u,
+                         struct titan_error *err)
+{
+    struct token *t = &w->token;
+    uint64_t ttl = request->ttl_s ? request->ttl_s : TTL_DEFAULT_S;
+    TRY(api_check_text("name", request->name, TOKEN_NAME_MAX, err));
+    if (!*request->name || strpbrk(request->name, ":/ "))
+        return titan_fail(err, TITAN_EINVAL, "name: '%s' cannot be a user's name (no ':', '/' or blanks)",
+                          request->name);
+    if (strcmp(request->role, "user") == 0)
+        t->role = TOKEN_USER;
+    else if (strcmp(request->role, "operator") == 0)
+        t->role = TOKEN_OPERATOR;
+    else if (strcmp(request->role, "admin") == 0)
+        t->role = TOKEN_ADMIN;
+    else
+        return titan_fail(err, TITAN_EINVAL, "role: '%.32s' is not one of user, operator, admin", request->role);
+    if (ttl > TTL_MAX_S)
+        return titan_fail(err, TITAN_EINVAL, "ttl_s: %llu is more than 400 days", (unsigned long long)ttl);
+    (void)snprintf(t->name, sizeof(t->name), "%s", request->name);
+    (void)snprintf(t->created_by, sizeof(t->created_by), "%.*s", (int)sizeof(t->created_by) - 1, u->actor);
+    t->created_at_ms = w->at_ms;
+    t->expires_at_ms = w->at_ms + (int64_t)ttl * 1000;
+    return token_make(t, w->text, err);
+}
+
+static void begin(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, unsigned method)
+{
+    struct titan_error err = {0};
+    struct auth_user u;
+    struct token_write *w = calloc(1, sizeof(*w));
+    titan_assert(w);
+    api_user(c, call, &u);
+    w->owner = c;
+    w->at_ms = clock_wall_ms();
+    w->revoke = method == POLICY_REVOKE_TOKEN;
+    batch_init(&w->memory);
+    titan_status status = shell_accepts(c, &err);
+    if (status == TITAN_OK && w->revoke) {
+        const char *id = ((const Titan__V1__RevokeTokenRequest *)request)->id;
+        (void)snprintf(w->token.id, sizeof(w->token.id), "%s", id);
+        if (strlen(id) >= sizeof(w->token.id))
+            status = titan_fail(&err, TITAN_ENOTFOUND, "there is no token %.32s", id);
+    } else if (status == TITAN_OK) {
+        status = fill(w, (const Titan__V1__CreateTokenRequest *)request, &u, &err);
+    }
+    if (status != TITAN_OK) {
+        api_failed(c, &u, method, 0, &err);
+        rpc_call_fail(call, &err);
+        batch_free(&w->memory);
+        free(w);
+        return;
+    }
+    w->event = api_audit_event(&w->memory, &u, method, 0);
+    w->event.message =
+        batch_printf(&w->memory, "%s: %s%s%s", w->event.message, w->token.id, w->revoke ? "" : " for ", w->token.name);
+    w->call = call;
+    rpc_call_set_data(call, w);
+    store_write(c->store, write_token, w, written);
+}
+
+void api_create_token(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    begin(data, call, request, POLICY_CREATE_TOKEN);
+}
+
+void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    begin(data, call, request, POLICY_REVOKE_TOKEN);
+}
+
+/* --- list -------------------------------------------------------------------------------------------------------- */
+
+struct listing {
+    struct batch memory;
+    Titan__V1__Token **tokens;
+    size_t n, cap;
+};
+
+static bool each_token(const struct token *t, void *data)
+{
+    static const char *const roles[] = {[TOKEN_USER] = "user", [TOKEN_OPERATOR] = "operator", [TOKEN_ADMIN] = "admin"};
+    struct listing *l = data;
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 16;
+        l->tokens = realloc(l->tokens, l->cap * sizeof(Titan__V1__Token *));
+        titan_assert(l->tokens);
+    }
+    Titan__V1__Token *m = batch_alloc(&l->memory, sizeof(*m));
+    titan__v1__token__init(m);
+    m->id = batch_strdup(&l->memory, t->id);
+    m->name = batch_strdup(&l->memory, t->name);
+    m->role = batch_strdup(&l->memory, roles[t->role]);
+    m->created_at_ms = t->created_at_ms;
+    m->expires_at_ms = t->expires_at_ms;
+    m->revoked_at_ms = t->revoked_at_ms;
+    m->created_by = batch_strdup(&l->memory, t->created_by);
+    l->tokens[l->n++] = m;
+    return true;
+}
+
+void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct listing l = {.n = 0};
+    (void)request;
+    batch_init(&l.memory);
+    if (token_list(store_reader(c->store), each_token, &l, &err) == TITAN_OK) {
+        Titan__V1__ListTokensResponse reply = TITAN__V1__LIST_TOKENS_RESPONSE__INIT;
+        reply.n_tokens = l.n;
+        reply.tokens = l.tokens;
+        rpc_call_reply(call, &reply.base);
+    } else {
+        rpc_call_fail(call, &err);
+    }
+    batch_free(&l.memory);
+    free(l.tokens);
+}

@@ -1,0 +1,78 @@
+#include "daemon/auth/audit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One actor, method and outcome in its minute; the last slot is everybody else's. */
+struct slot {
+    bool used;
+    int64_t until_ms;
+    struct audit_record counted; /* since the one that went on record */
+};
+
+struct audit {
+    struct slot slots[AUDIT_SLOTS + 1];
+};
+
+struct audit *audit_new(void)
+{
+    struct audit *a = calloc(1, sizeof(*a));
+    titan_assert(a);
+    return a;
+}
+
+void audit_free(struct audit *a)
+{
+    free(a);
+}
+
+static struct slot *find(struct audit *a, const struct audit_record *r)
+{
+    struct slot *unused = &a->slots[AUDIT_SLOTS];
+    for (size_t i = 0; i < AUDIT_SLOTS; i++) {
+        struct slot *s = &a->slots[i];
+        if (!s->used)
+            unused = unused == &a->slots[AUDIT_SLOTS] ? s : unused;
+        else if (s->counted.method == r->method && s->counted.outcome == r->outcome &&
+                 strcmp(s->counted.actor, r->actor) == 0)
+            return s;
+    }
+    return unused;
+}
+
+bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
+{
+    struct slot *s = find(a, r);
+    if (s->used && now_ms < s->until_ms) {
+        if (s->counted.count++ == 0) /* which job, only while it is one */
+            s->counted.job_id = r->job_id;
+        else if (s->counted.job_id != r->job_id)
+            s->counted.job_id = 0;
+        return false;
+    }
+    *s = (struct slot){.used = true, .until_ms = now_ms + AUDIT_WINDOW_MS, .counted = *r};
+    s->counted.count = 0;
+    if (s == &a->slots[AUDIT_SLOTS]) {
+        (void)strcpy(s->counted.actor, "others");
+        s->counted.method = 0;
+    }
+    return true;
+}
+
+int64_t audit_flush(struct audit *a, int64_t now_ms, bool all, void (*each)(const struct audit_record *r, void *data),
+                    void *data)
+{
+    int64_t next = 0;
+    for (size_t i = 0; i <= AUDIT_SLOTS; i++) {
+        struct slot *s = &a->slots[i];
+        bool over = all || now_ms >= s->until_ms || s->until_ms > now_ms + AUDIT_WINDOW_MS;
+        if (s->used && over) {
+            s->used = false;
+            if (s->counted.count)
+                each(&s->counted, data);
+        } else if (s->used && (next == 0 || s->until_ms < next)) {
+            next = s->until_ms;
+        }
+    }
+    return next;
+}

@@ -1,0 +1,266 @@
+#include "daemon/auth/identity.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define CACHE 256       /* uids whose groups are known */
+#define CACHE_MS 60000  /* a change of the groups counts after that */
+#define GROUPS_MAX 1024 /* of one user */
+#define CERT_PREFIX "spiffe://titan/"
+
+struct known {
+    int64_t uid, until_ms;
+    unsigned roles;
+};
+
+struct auth {
+    struct auth_options options;
+    uid_t own;
+    bool by_group; /* a list names one */
+    struct known known[CACHE];
+    struct token *tokens;
+    size_t n_tokens, cap_tokens;
+};
+
+/* --- lists ------------------------------------------------------------------------------------------------------- */
+
+static const char *value_of(const char *entry, const char *kind)
+{
+    size_t n = strlen(kind);
+    return strncmp(entry, kind, n) == 0 ? entry + n : NULL;
+}
+
+titan_status auth_list_add(struct auth_list *list, const char *entry, struct titan_error *err)
+{
+    const char *uid = value_of(entry, "uid:"), *user = value_of(entry, "user:"), *group = value_of(entry, "group:");
+    const char *name = uid ? uid : user ? user : group;
+    bool ok = name && *name && strlen(entry) < AUTH_ENTRY_MAX && !strpbrk(name, ":/ \t\n");
+    if (ok && uid)
+        ok = strspn(uid, "0123456789") == strlen(uid) && strlen(uid) <= 10 && strtoull(uid, NULL, 10) < UINT32_MAX;
+    if (!ok) {
+        titan_fail(err, TITAN_EINVAL, "'%.64s' names no identity", entry);
+        titan_error_hint(err, "write uid:N, user:NAME or group:NAME");
+        return TITAN_EINVAL;
+    }
+    if (list->n == AUTH_LIST_MAX)
+        return titan_fail(err, TITAN_EINVAL, "more than %d identities", AUTH_LIST_MAX);
+    (void)snprintf(list->entry[list->n++], AUTH_ENTRY_MAX, "%s", entry);
+    return TITAN_OK;
+}
+
+static bool in_group(const gid_t *groups, int n, const char *name)
+{
+    const struct group *g = n > 0 ? getgrnam(name) : NULL;
+    for (int i = 0; g && i < n; i++)
+        if (groups[i] == g->gr_gid)
+            return true;
+    return false;
+}
+
+/* uid JOB_NO_ID: a name of a certificate, which is in no group of this machine. */
+static bool listed(const struct auth_list *list, int64_t uid, const char *name, const gid_t *groups, int n_groups)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const char *entry = list->entry[i], *value;
+        if ((value = value_of(entry, "uid:")) && uid >= 0 && strtoll(value, NULL, 10) == uid)
+            return true;
+        if ((value = value_of(entry, "user:")) && strcmp(value, name) == 0)
+            return true;
+        if ((value = value_of(entry, "group:")) && in_group(groups, n_groups, value))
+            return true;
+    }
+    return false;
+}
+
+static unsigned roles_up_to(enum policy_role role)
+{
+    unsigned roles = POLICY_BIT(POLICY_USER);
+    if (role >= POLICY_OPERATOR)
+        roles |= POLICY_BIT(POLICY_OPERATOR);
+    return role >= POLICY_ADMIN ? roles | POLICY_BIT(POLICY_ADMIN) : roles;
+}
+
+static unsigned roles_of(const struct auth *a, int64_t uid, const char *name, const gid_t *groups, int n_groups)
+{
+    if (listed(&a->options.admins, uid, name, groups, n_groups))
+        return roles_up_to(POLICY_ADMIN);
+    return roles_up_to(listed(&a->options.operators, uid, name, groups, n_groups) ? POLICY_OPERATOR : POLICY_USER);
+}
+
+/* --- a process of this machine ----------------------------------------------------------------------------------- */
+
+static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char *name)
+{
+    gid_t groups[GROUPS_MAX] = {gid};
+    int n = 0;
+    const struct passwd *who = a->by_group ? getpwuid(uid) : NULL;
+    if (a->by_group) {
+        n = who ? GROUPS_MAX : 1;
+        if (who && getgrouplist(who->pw_name, who->pw_gid, groups, &n) < 0)
+            n = GROUPS_MAX; /* those that fit */
+    }
+    unsigned roles = roles_of(a, (int64_t)uid, name, groups, n);
+    if (uid == a->own)
+        roles |= roles_up_to(POLICY_ADMIN);
+    if (uid == a->own || uid == 0)
+        roles |= POLICY_BIT(POLICY_NODE);
+    return roles;
+}
+
+static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int64_t now_ms)
+{
+    struct known *k = &a->known[id->uid % CACHE];
+    if (k->uid != (int64_t)id->uid || k->until_ms <= now_ms || k->until_ms > now_ms + CACHE_MS)
+        *k = (struct known){(int64_t)id->uid, now_ms + CACHE_MS, ask_roles(a, id->uid, id->gid, id->name)};
+    return k->roles;
+}
+
+/* --- tokens ------------------------------------------------------------------------------------------------------ */
+
+static struct token *find_token(const struct auth *a, const char *id)
+{
+    for (size_t i = 0; i < a->n_tokens; i++)
+        if (strcmp(a->tokens[i].id, id) == 0)
+            return &a->tokens[i];
+    return NULL;
+}
+
+void auth_put_token(struct auth *a, const struct token *token)
+{
+    if (token->revoked_at_ms || find_token(a, token->id))
+        return;
+    if (a->n_tokens == a->cap_tokens) {
+        a->cap_tokens = a->cap_tokens ? 2 * a->cap_tokens : 16;
+        a->tokens = realloc(a->tokens, a->cap_tokens * sizeof(*a->tokens));
+        titan_assert(a->tokens);
+    }
+    a->tokens[a->n_tokens++] = *token;
+}
+
+void auth_drop_token(struct auth *a, const char *id)
+{
+    struct token *t = find_token(a, id);
+    if (t)
+        *t = a->tokens[--a->n_tokens];
+}
+
+bool auth_token_lives(const struct auth *a, const char *id, int64_t now_ms)
+{
+    const struct token *t = find_token(a, id);
+    return t && now_ms < t->expires_at_ms;
+}
+
+titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_identity *transport, int64_t now_ms,
+                         struct rpc_identity *ret, struct titan_error *err)
+{
+    char id[TOKEN_ID_TEXT];
+    unsigned char hash[TOKEN_HASH_BYTES];
+    const char *text = value_of(header, "Bearer ");
+    if (!text)
+        return titan_fail(err, TITAN_EPERM, "the header authorization is no bearer token");
+    if (!transport->sealed)
+        return titan_fail(err, TITAN_EPERM, "a token is taken over TLS or the Unix socket only; it is no secret now");
+    TRY(token_parse(text, id, hash, err));
+    const struct token *t = find_token(a, id);
+    if (!t || !token_matches(t, hash))
+        return titan_fail(err, TITAN_EPERM, "the token is unknown or has been revoked");
+    if (now_ms >= t->expires_at_ms)
+        return titan_fail(err, TITAN_EPERM, "the token %s of %s has expired", t->id, t->name);
+    *ret = (struct rpc_identity){.kind = RPC_ID_TOKEN, .sealed = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    (void)snprintf(ret->name, sizeof(ret->name), "%s", t->id);
+    return TITAN_OK;
+}
+
+static void resolve_token(const struct auth *a, const char *id, int64_t now_ms, struct auth_user *u)
+{
+    static const enum policy_role roles[] = {
+        [TOKEN_USER] = POLICY_USER, [TOKEN_OPERATOR] = POLICY_OPERATOR, [TOKEN_ADMIN] = POLICY_ADMIN};
+    const struct token *t = find_token(a, id);
+    if (!t || now_ms >= t->expires_at_ms || t->role < TOKEN_USER || t->role > TOKEN_ADMIN)
+        return;
+    u->roles |= roles_up_to(roles[t->role]);
+    (void)snprintf(u->name, sizeof(u->name), "%s", t->name);
+    (void)snprintf(u->actor, sizeof(u->actor), "%s (token %s)", t->name, t->id);
+    (void)snprintf(u->token, sizeof(u->token), "%s", t->id);
+}
+
+/* --- certificates ------------------------------------------------------------------------------------------------ */
+
+static void resolve_certificate(const struct auth *a, const char *uri, struct auth_user *u)
+{
+    const char *path = value_of(uri, CERT_PREFIX);
+    const char *user = path ? value_of(path, "user/") : NULL, *node = path ? value_of(path, "node/") : NULL;
+    (void)snprintf(u->actor, sizeof(u->actor), "%s", path ? path : uri);
+    if (user && *user && !strpbrk(user, ":/") && strlen(user) <= TOKEN_NAME_MAX) {
+        (void)snprintf(u->name, sizeof(u->name), "%s", user);
+        u->roles |= roles_of(a, JOB_NO_ID, user, NULL, 0);
+    } else if (node && *node && !strchr(node, '/')) {
+        u->roles |= POLICY_BIT(POLICY_NODE);
+    }
+}
+
+/* --- all --------------------------------------------------------------------------------------------------------- */
+
+void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms, struct auth_user *u)
+{
+    *u = (struct auth_user){.roles = POLICY_BIT(POLICY_STRANGER), .uid = JOB_NO_ID, .gid = JOB_NO_ID};
+    (void)snprintf(u->actor, sizeof(u->actor), "%s", *id->name ? id->name : "anonymous");
+    if (!a) {
+        u->roles = POLICY_BIT(POLICY_ROLES) - 1;
+        return;
+    }
+    switch (id->kind) {
+    case RPC_ID_NONE:
+        if (id->sealed)
+            break;
+        u->roles |= POLICY_BIT(POLICY_ANONYMOUS);
+        if (a->options.nodes_by_address)
+            u->roles |= POLICY_BIT(POLICY_NODE);
+        break;
+    case RPC_ID_UID:
+        u->uid = (int64_t)id->uid;
+        u->gid = (int64_t)id->gid;
+        u->roles |= process_roles(a, id, now_ms);
+        (void)snprintf(u->name, sizeof(u->name), "%.*s", (int)sizeof(u->name) - 1, id->name);
+        break;
+    case RPC_ID_CERT:
+        resolve_certificate(a, id->name, u);
+        break;
+    case RPC_ID_TOKEN:
+        resolve_token(a, id->name, now_ms, u);
+        break;
+    }
+}
+
+struct auth *auth_new(const struct auth_options *options)
+{
+    struct auth *a = calloc(1, sizeof(*a));
+    titan_assert(a);
+    a->options = *options;
+    a->own = geteuid();
+    const struct auth_list *const lists[] = {&a->options.admins, &a->options.operators};
+    for (size_t l = 0; l < ARRAY_SIZE(lists); l++)
+        for (size_t i = 0; i < lists[l]->n; i++)
+            a->by_group |= value_of(lists[l]->entry[i], "group:") != NULL;
+    for (size_t i = 0; i < CACHE; i++)
+        a->known[i].uid = JOB_NO_ID;
+    return a;
+}
+
+void auth_free(struct auth *a)
+{
+    if (a)
+        free(a->tokens);
+    free(a);
+}
+
+bool auth_private_jobs(const struct auth *a)
+{
+    return a && a->options.private_jobs;
+}

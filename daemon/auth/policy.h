@@ -1,0 +1,79 @@
+/* policy.h - who may call what: one table, methods by roles, in policy.c. docs/security.md shows it to people.
+ *
+ * A method is found by its number, rpc_method.needs. A method without one has POLICY_NOTHING and is refused to
+ * everybody; a number without a row does not build. */
+#ifndef TITAN_DAEMON_AUTH_POLICY_H
+#define TITAN_DAEMON_AUTH_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Columns of the table. An identity has one or more of them. */
+enum policy_role {
+    POLICY_STRANGER,  /* has proved nothing: TLS without a certificate or token */
+    POLICY_ANONYMOUS, /* plain TCP of a daemon that runs with --insecure */
+    POLICY_USER,
+    POLICY_OPERATOR,
+    POLICY_ADMIN,
+    POLICY_NODE,
+    POLICY_ROLES
+};
+#define POLICY_BIT(role) (1u << (role))
+
+enum policy_cell {
+    POLICY_NO,
+    POLICY_OWN,  /* on jobs of one's own; for a call without a job: what is one's own */
+    POLICY_VIEW, /* on all jobs, unless private_jobs is set: then as POLICY_OWN */
+    POLICY_YES,
+};
+
+/* X(NAME, method, stranger anonymous user operator admin node, AUDIT or READS)
+ * - no, o own jobs, v own jobs and, without private_jobs, those of others, y yes. AUDIT: it changes something, so a
+ * call of it is an event; refusals always are. */
+#define POLICY_TABLE(X)                                                                                                \
+    X(SUBMIT, "/titan.v1.Titan/Submit", "-yyyy-", AUDIT)                                                               \
+    X(GET_JOB, "/titan.v1.Titan/GetJob", "-yvyy-", READS)                                                              \
+    X(LIST_JOBS, "/titan.v1.Titan/ListJobs", "-yvyy-", READS)                                                          \
+    X(CANCEL_JOB, "/titan.v1.Titan/CancelJob", "-yoyy-", AUDIT)                                                        \
+    X(RESIZE_JOB, "/titan.v1.Titan/ResizeJob", "-yoyy-", AUDIT)                                                        \
+    X(CHECKPOINT_JOB, "/titan.v1.Titan/CheckpointJob", "-yoyy-", AUDIT)                                                \
+    X(WATCH_EVENTS, "/titan.v1.Titan/WatchEvents", "-yvyy-", READS)                                                    \
+    X(LOGS, "/titan.v1.Titan/Logs", "-yoyy-", READS)                                                                   \
+    X(METRICS, "/titan.v1.Titan/Metrics", "-yvyy-", READS)                                                             \
+    X(LIST_CHECKPOINTS, "/titan.v1.Titan/ListCheckpoints", "-yvyy-", READS)                                            \
+    X(LIST_NODES, "/titan.v1.Titan/ListNodes", "-yyyy-", READS)                                                        \
+    X(COUNTERS, "/titan.v1.Titan/Counters", "-yyyy-", READS)                                                           \
+    X(VERSION, "/titan.v1.Titan/Version", "-yyyyy", READS)                                                             \
+    X(DRAIN_NODE, "/titan.v1.Titan/DrainNode", "-y-yy-", AUDIT)                                                        \
+    X(UNDRAIN_NODE, "/titan.v1.Titan/UndrainNode", "-y-yy-", AUDIT)                                                    \
+    X(FORGET_NODE, "/titan.v1.Titan/ForgetNode", "-y-yy-", AUDIT)                                                      \
+    X(AUDIT, "/titan.v1.Titan/Audit", "---yy-", READS)                                                                 \
+    X(BACKUP, "/titan.v1.Titan/Backup", "----y-", AUDIT)                                                               \
+    X(CREATE_TOKEN, "/titan.v1.Titan/CreateToken", "----y-", AUDIT)                                                    \
+    X(LIST_TOKENS, "/titan.v1.Titan/ListTokens", "----y-", READS)                                                      \
+    X(REVOKE_TOKEN, "/titan.v1.Titan/RevokeToken", "----y-", AUDIT)                                                    \
+    X(JOIN_NODE, "/titan.v1.Titan/JoinNode", "----y-", AUDIT)                                                          \
+    X(REVOKE_CERTIFICATE, "/titan.v1.Titan/RevokeCertificate", "----y-", AUDIT)                                        \
+    X(ENROLL, "/titan.internal.Enrolment/Enroll", "yyyyyy", AUDIT)                                                     \
+    X(RENEW, "/titan.internal.Enrolment/Renew", "-----y", AUDIT)                                                       \
+    X(SESSION, "/titan.internal.Coordinator/Session", "-----y", READS)
+
+enum policy_method {
+    POLICY_NOTHING,
+#define X(name, method, cells, audit) POLICY_##name,
+    POLICY_TABLE(X)
+#undef X
+        POLICY_METHODS
+};
+
+/* The most that any of these roles (a set of POLICY_BIT) may. */
+enum policy_cell policy_look_up(unsigned method, unsigned roles);
+/* Full name, NULL for POLICY_NOTHING and beyond; its last part, "CancelJob", for people. */
+const char *policy_method(unsigned method);
+const char *policy_method_short(unsigned method);
+bool policy_audits(unsigned method);
+/* "operator"; those that may call it, for a refusal: "an operator or admin". */
+const char *policy_role_name(enum policy_role role);
+const char *policy_needs(unsigned method);
+
+#endif

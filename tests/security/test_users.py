@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Users of one daemon: what others may do, see and have read, with real uids over the Unix socket."""
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, Daemon, Result, headers_text, overrides, tap, until  # noqa: E402
+
+MALLORY, ALICE, OLGA = 64999, 64998, 64997  # numbers without a name here
+CONFIG = """
+[authorization]
+admins = ["uid:0"]
+operators = ["uid:%d"]
+private_jobs = %s
+"""
+
+
+def needs_root():
+    return None if os.geteuid() == 0 else "needs root to become other users"
+
+
+class World:
+    """A daemon that every user can reach, with a job of root that trains."""
+
+    def __init__(self, private=False):
+        self.dir = Path(tempfile.mkdtemp(prefix="titan-users-"))
+        os.chmod(self.dir, 0o755)
+        (self.dir / "titand.toml").write_text(CONFIG % (OLGA, "true" if private else "false"))
+        self.socket = f"unix:{self.dir}/api.sock"
+        self.daemon = Daemon(self.dir / "state", "--listen", self.socket, "--config", self.dir / "titand.toml")
+        self.text = headers_text(self.dir / "text")
+        for path in (self.dir / "titanctl", self.dir / "tiny.toml"):
+            shutil.copy(BIN / path.name if path.name == "titanctl" else SOURCE / "recipes" / path.name, path)
+            os.chmod(path, 0o755)
+
+    def __enter__(self):
+        self.daemon.start()
+        os.chmod(self.dir / "api.sock", 0o666)  # as a group's socket is for its members
+        self.job = self.submit(0)
+        self.daemon.wait_state(self.job, "RUNNING")
+        return self
+
+    def __exit__(self, *what):
+        self.daemon.__exit__(*what)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def as_user(self, uid, *args, env=None, timeout=60):
+        """titanctl as that user."""
+        done = subprocess.run([self.dir / "titanctl", "--server", self.socket, *map(str, args)], timeout=timeout, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", user=uid, group=uid, extra_groups=[],
+                              env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", **(env or {})})
+        return Result(done)
+
+    def try_submit(self, uid, *args, **keys):
+        keys = {"training.dataset_path": self.text, "training.steps": 1000000, "training.local_batch_size": 2,
+                **{k.replace("__", "."): v for k, v in keys.items()}}
+        return self.as_user(uid, "submit", self.dir / "tiny.toml", *overrides(keys), *args)
+
+    def submit(self, uid, *args, **keys):
+        done = self.try_submit(uid, *args, **keys)
+        assert done.code == 0, done.err
+        return int(done.out)
+
+    def audit(self, *args):
+        return [json.loads(line) for line in self.daemon.ok("-o", "json", "audit", *args).splitlines()]
+
+
+def refused(result, *words, code=5):
+    assert result.code == code, f"exit {result.code}: {result.out} {result.err}"
+    for word in words:
+        assert word in result.err, f"'{word}' is missing in: {result.err}"
+
+
+def four_commands():
+    """mallory: sees, but does not cancel root's job, drain the node or change another's run; all of it is on record"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        node = json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"][0]["name"]
+        assert w.as_user(MALLORY, "list").code == 0
+        refused(w.as_user(MALLORY, "cancel", w.job), f"job {w.job} is root's", f"uid:{MALLORY}")
+        refused(w.as_user(MALLORY, "resize", w.job, 1), "its owner or an operator")
+        refused(w.as_user(MALLORY, "checkpoint", w.job), "its owner or an operator")
+        refused(w.as_user(MALLORY, "logs", w.job), "its owner or an operator")
+        refused(w.as_user(MALLORY, "drain", node), "DrainNode is for an operator or admin")
+        refused(w.as_user(MALLORY, "undrain", node), "an operator or admin")
+        refused(w.as_user(MALLORY, "node", "forget", node), "an operator or admin")
+        refused(w.as_user(MALLORY, "admin", "backup", "/tmp/never"), "an admin")
+        refused(w.as_user(MALLORY, "audit"), "an operator or admin")
+        refused(w.as_user(MALLORY, "token", "create", "root", "--role", "admin"), "an admin")
+        refused(w.try_submit(MALLORY, "--for", "root"), "only an operator may submit for others")
+        refused(w.try_submit(MALLORY, "--priority", 5), "job.priority = 5")
+        assert w.daemon.status(w.job)["state"] == "RUNNING"
+        trail = w.audit("--actor", f"uid:{MALLORY}")
+        methods = {e["detail"]["method"] for e in trail}
+        expected = {"CancelJob", "ResizeJob", "CheckpointJob", "Logs", "DrainNode", "UndrainNode", "ForgetNode", "Backup", "Audit",
+                    "CreateToken", "Submit"}
+        assert methods == expected, methods ^ expected
+        assert all(e["type"] == "audit.refused" and e["detail"]["outcome"] == "EPERM" for e in trail), trail
+        assert any(e["job_id"] == w.job and e["detail"]["method"] == "CancelJob" for e in trail)
+        # What is listed for everybody has none of it, and the log is still a chain from which all follows.
+        assert not any(e["type"].startswith("audit.") for e in w.daemon.lines("events"))
+        w.daemon.ok("admin", "verify", "--rederive", w.daemon.state)
+
+
+def owners_and_operators():
+    """a job is its submitter's, by uid; operators do what owners do, for others too; what was done is on record"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        mine = w.submit(ALICE)
+        job = w.daemon.status(mine)
+        assert (job["user"], job["uid"]) == (f"uid:{ALICE}", ALICE), job
+        refused(w.as_user(MALLORY, "cancel", mine), "not permitted")
+        assert w.as_user(ALICE, "cancel", mine).code == 0
+        other = w.submit(ALICE)
+        assert w.as_user(OLGA, "cancel", other).code == 0
+        given = w.submit(OLGA, "--for", "bob", "--priority", 3)
+        assert w.daemon.status(given)["user"] == "bob"
+        assert [j["id"] for j in json.loads(w.as_user(MALLORY, "-o", "json", "list", "--user", "bob").out)["jobs"]] == [given]
+        refused(w.as_user(OLGA, "admin", "backup", "/tmp/never"), "an admin")
+        done = [(e["actor"], e["detail"]["method"], e["job_id"]) for e in w.audit() if e["type"] == "audit.ok"]
+        assert done == [("root", "Submit", w.job), (f"uid:{ALICE}", "Submit", mine), (f"uid:{ALICE}", "CancelJob", mine),
+                        (f"uid:{ALICE}", "Submit", other), (f"uid:{OLGA}", "CancelJob", other),
+                        (f"uid:{OLGA}", "Submit", given)], done
+        # The same events, seen from the store: what followed from a call has its actor too.
+        with sqlite3.connect(f"file:{w.daemon.state}/titan.db?mode=ro", uri=True) as db:
+            rows = db.execute("SELECT DISTINCT actor FROM events WHERE job_id = ? AND type = 'job.state' AND actor <> ''",
+                              (other,)).fetchall()
+        assert rows == [(f"uid:{OLGA}",)], rows
+
+
+def private_jobs():
+    """private_jobs: those of others are not there, in no list, stream or answer"""
+    if needs_root():
+        return needs_root()
+    with World(private=True) as w:
+        mine = w.submit(ALICE)
+        for what in (("status", w.job), ("events", w.job), ("metrics", w.job), ("logs", w.job), ("checkpoints", w.job),
+                     ("cancel", w.job), ("resize", w.job, 1), ("checkpoint", w.job)):
+            refused(w.as_user(ALICE, *what), f"there is no job {w.job}", code=3)
+        assert [j["id"] for j in json.loads(w.as_user(ALICE, "-o", "json", "list").out)["jobs"]] == [mine]
+        seen = {json.loads(line)["job_id"] for line in w.as_user(ALICE, "-o", "json", "events").out.splitlines()}
+        assert seen == {0, mine}, seen
+        assert w.as_user(ALICE, "status", mine).code == 0
+        assert len(json.loads(w.as_user(OLGA, "-o", "json", "list").out)["jobs"]) == 2
+        assert w.as_user(OLGA, "logs", w.job).code == 0
+
+
+def storm():
+    """a storm of refusals is one line, and one with its number"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        for _ in range(30):
+            refused(w.as_user(MALLORY, "cancel", w.job), "not permitted")
+        assert len(w.audit("--actor", f"uid:{MALLORY}")) == 1
+        w.daemon.stop()  # the minute's count is stored before the end
+        w.daemon.start()
+        trail = w.audit("--actor", f"uid:{MALLORY}")
+        assert len(trail) == 2 and trail[1]["detail"]["count"] == 29, trail
+
+
+def tokens():
+    """a token speaks for its user, wherever it comes from, until it is revoked; then its streams end, too"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        token = w.daemon.ok("token", "create", "ci", "--role", "operator", "--ttl", "1h").strip()
+        assert token.startswith("titan_") and len(token) == 6 + 16 + 1 + 64, token
+        (listed,) = json.loads(w.daemon.ok("-o", "json", "token", "list"))["tokens"]
+        assert (listed["name"], listed["role"], listed["id"]) == ("ci", "operator", token.split("_")[1]), listed
+        env = {"TITAN_TOKEN": token}
+        job = int(w.as_user(MALLORY, "submit", w.dir / "tiny.toml", *overrides({"training.dataset_path": w.text}), env=env).out)
+        assert w.daemon.status(job)["user"] == "ci"
+        assert w.as_user(MALLORY, "cancel", w.job, env=env).code == 0
+        refused(w.as_user(MALLORY, "token", "list", env=env), "an admin", "ci")
+        assert any(e["actor"] == f"ci (token {listed['id']})" and e["detail"]["method"] == "CancelJob" for e in w.audit())
+        w.daemon.wait_state(w.job, "CANCELLED")
+        stream = subprocess.Popen([w.dir / "titanctl", "--server", w.socket, "events", "-f"], user=MALLORY, group=MALLORY,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**env, "HOME": "/"})
+        assert stream.stdout.readline()
+        w.daemon.ok("token", "revoke", listed["id"])
+        _, err = stream.communicate(timeout=20)
+        assert stream.returncode == 5 and "revoked" in err, (stream.returncode, err)
+        refused(w.as_user(MALLORY, "list", env=env), "unknown or has been revoked")
+        w.daemon.kill()
+        w.daemon.start()
+        os.chmod(w.dir / "api.sock", 0o666)
+        refused(w.as_user(MALLORY, "list", env=env), "unknown or has been revoked")
+        # A wrong token is no way around: not taken for nobody's, nor for its bearer's own uid.
+        refused(w.as_user(ALICE, "list", env={"TITAN_TOKEN": "titan_x"}), "none")
+        # Its secret stands nowhere.
+        secret = token.split("_")[2].encode()
+        for path in w.daemon.state.rglob("*"):
+            if path.is_file():
+                assert secret not in path.read_bytes(), f"the secret stands in {path}"
+
+
+def others_socket():
+    """another user's socket: exit code 5, and whose it is"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        os.chmod(w.dir / "api.sock", 0o600)
+        refused(w.as_user(MALLORY, "list"), "not permitted to use the daemon of root")
+        os.chmod(w.daemon.state, 0o700)
+        done = subprocess.run([w.dir / "titanctl", "--server", w.daemon.server, "list"], user=MALLORY, group=MALLORY,
+                              capture_output=True, text=True, cwd="/", env={"HOME": "/"})
+        refused(Result(done), "not permitted to use the daemon of root")
+        done = subprocess.run([w.dir / "titanctl", "--server", f"unix:{w.dir}/no.sock", "list"], user=MALLORY, group=MALLORY,
+                              capture_output=True, text=True, cwd="/", env={"HOME": "/"})
+        assert done.returncode == 4, done.stderr
+        until("the daemon answers its own", lambda: w.daemon.ctl("list").code == 0)
+
+
+if __name__ == "__main__":
+    tap(four_commands, owners_and_operators, private_jobs, storm, tokens, others_socket)
