@@ -240,6 +240,7 @@ static titan_status open_comm(struct epoch *e, struct titan_error *err)
     if (ranks_of(&e->view) == 1)
         return TITAN_OK;
     memcpy(config.id, e->view.comm_id, sizeof config.id);
+    config.key = e->view.keyed ? e->view.key : NULL;
     e->comm_ops = plugin->comm ? plugin->comm : e->view.memfd >= 0 ? &comm_shm : &comm_tcp;
     m->ops->on_revoke(m, revoke_epoch, e);
     TRY(e->comm_ops->open(&config, m->ops->revoked(m), &comm, err));

@@ -154,6 +154,7 @@ void ranks_init(struct ranks *r, const struct comm_ops *ops, int world, enum ran
     *r = (struct ranks){.ops = ops, .world = world, .stream = stream};
     r->config = (struct comm_config){.epoch = 7, .world = world, .listener = -1, .memfd = -1, .timeout_ms = 10000};
     memset(r->config.id, 0x5a, sizeof(r->config.id));
+    r->config.key = (const unsigned char *)"thirty-two bytes that are known.";
     if (ops == &comm_shm)
         titan_assert(comm_shm_segment(world, &r->config.memfd, &err) == TITAN_OK);
     for (int i = 0; i < world; i++) {

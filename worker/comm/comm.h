@@ -22,7 +22,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 2
+#define TITAN_COMM_ABI 3
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024
@@ -32,6 +32,9 @@ struct comm; /* implementation's own */
 
 struct comm_config {
     unsigned char id[COMM_ID_BYTES]; /* the same on all members, new for every epoch */
+    /* tcp, nccl: 32 bytes that members prove themselves with, borrowed; NULL = their word is taken (an epoch of an
+     * older version, and where nobody hands out keys). */
+    const unsigned char *key;
     uint64_t epoch;
     int rank, world;
     const char *const *addresses; /* tcp, nccl: "host:port" of each rank's listener, in rank order; borrowed */

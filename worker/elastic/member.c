@@ -147,6 +147,8 @@ static const char *fault_of(const struct member *m, const Titan__Internal__FormE
         return "not a member";
     if (o->comm_id.len != COMM_ID_BYTES)
         return "communicator id";
+    if (o->key.len != 0 && o->key.len != sizeof((struct epoch_view){0}.key))
+        return "key";
     if (o->source > TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY || strlen(o->checkpoint_path) >= PATH_MAX)
         return "source of state";
     return NULL;
@@ -267,6 +269,9 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
                                .holders = f->holders,
                                .holder_ranks = f->holder_ranks};
     memcpy(ret->comm_id, o->comm_id.data, sizeof ret->comm_id);
+    ret->keyed = o->key.len == sizeof ret->key;
+    if (ret->keyed)
+        memcpy(ret->key, o->key.data, sizeof ret->key);
     (void)snprintf(ret->checkpoint_path, sizeof ret->checkpoint_path, "%s", o->checkpoint_path);
 }
 

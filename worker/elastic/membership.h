@@ -25,6 +25,8 @@ const char *state_rung_name(enum state_rung rung); /* "buddy" */
 struct epoch_view {
     uint64_t epoch;
     unsigned char comm_id[16];
+    bool keyed;
+    unsigned char key[32]; /* for hellos among the members */
     int rank, world;
     /* Members of the source epoch that hand their parts over and are out when the state is sealed: ranks world and up
      * of the communicator the state moves over. rank >= world: this worker is one. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -12,12 +13,15 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/mac.h"
 #include "worker/comm/nccl/share.h"
 
 #define GUESTS_EXTRA 16 /* connections that may be open beside the expected ones: strays, second tries */
 #define LOOK_MS 10      /* how often the abort flag is looked at while nothing happens */
 
-/* What a guest says first. Same machine type on all members, as NCCL itself requires. */
+/* What a guest says first. Same machine type on all members, as NCCL itself requires. With a key what goes with it is
+ * sent too: a number used once, and an HMAC-SHA256 of all under the key. The answer is then covered under the key and
+ * that number, and proved behind. */
 struct hello {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
@@ -25,19 +29,72 @@ struct hello {
     uint32_t rank, world;
 };
 _Static_assert(sizeof(struct hello) == 40, "hello goes over the wire");
+struct greeting {
+    struct hello hello;
+    unsigned char once[32], proof[MAC_BYTES];
+};
+_Static_assert(sizeof(struct greeting) == 104, "greeting goes over the wire");
 
 struct guest {
     int fd;
     size_t got;
-    struct hello hello;
+    struct greeting greeting;
 };
 
 static struct hello make_hello(const struct comm_config *config)
 {
-    struct hello h = {.magic = "titnccl", .epoch = config->epoch, .rank = (uint32_t)config->rank};
+    struct hello h = {.magic = "titncc3", .epoch = config->epoch, .rank = (uint32_t)config->rank};
+    if (!config->key)
+        memcpy(h.magic, "titnccl", sizeof h.magic);
     memcpy(h.id, config->id, sizeof h.id);
     h.world = (uint32_t)config->world;
     return h;
+}
+
+static size_t greeting_bytes(const struct comm_config *config)
+{
+    return config->key ? sizeof(struct greeting) : sizeof(struct hello);
+}
+
+static void prove(const struct comm_config *config, const struct greeting *g, unsigned char ret[MAC_BYTES])
+{
+    mac_derive(config->key, "titan nccl", g, offsetof(struct greeting, proof), ret);
+}
+
+/* The same again gives it back. */
+static void cover(const struct comm_config *config, const struct greeting *g, unsigned char *data, size_t bytes)
+{
+    unsigned char about[sizeof g->once + 1], pad[MAC_BYTES];
+    memcpy(about, g->once, sizeof g->once);
+    for (size_t i = 0; i < bytes; i++) {
+        about[sizeof g->once] = (unsigned char)(i / MAC_BYTES);
+        if (i % MAC_BYTES == 0)
+            mac_derive(config->key, "titan nccl cover", about, sizeof about, pad);
+        data[i] ^= pad[i % MAC_BYTES];
+    }
+}
+
+static void prove_answer(const struct comm_config *config, const struct greeting *g, const unsigned char *covered,
+                         size_t bytes, unsigned char ret[MAC_BYTES])
+{
+    struct mac m;
+    mac_begin(&m, config->key, MAC_BYTES);
+    mac_add(&m, "titan nccl answer", sizeof "titan nccl answer");
+    mac_add(&m, g, sizeof *g);
+    mac_add(&m, covered, bytes);
+    mac_end(&m, ret);
+}
+
+/* What goes to that guest; returns its bytes. */
+static size_t make_answer(const struct comm_config *config, const struct greeting *g, const void *data, size_t bytes,
+                          unsigned char ret[NCCL_SHARE_MAX + MAC_BYTES])
+{
+    memcpy(ret, data, bytes);
+    if (!config->key)
+        return bytes;
+    cover(config, g, ret, bytes);
+    prove_answer(config, g, ret, bytes, ret + bytes);
+    return bytes + MAC_BYTES;
 }
 
 static titan_status may_go_on(const atomic_int *abort_flag, int64_t deadline_ns, struct titan_error *err)
@@ -83,19 +140,26 @@ static titan_status local_listen(const struct comm_config *config, int *ret, str
 /* Read what has come; 1 = hello complete and ours, 0 = more to come, -1 = drop. */
 static int guest_read(struct guest *g, const struct comm_config *config)
 {
-    ssize_t n = recv(g->fd, (char *)&g->hello + g->got, sizeof g->hello - g->got, MSG_DONTWAIT);
+    const size_t all = greeting_bytes(config);
+    const struct hello *hello = &g->greeting.hello;
+    unsigned char right[MAC_BYTES];
+    ssize_t n = recv(g->fd, (char *)&g->greeting + g->got, all - g->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (n <= 0)
         return -1;
     g->got += (size_t)n;
-    if (g->got < sizeof g->hello)
+    if (g->got < all)
         return 0;
     struct hello want = make_hello(config);
-    if (g->hello.rank == 0 || g->hello.rank >= want.world)
+    if (hello->rank == 0 || hello->rank >= want.world)
         return -1;
-    want.rank = g->hello.rank;
-    return memcmp(&want, &g->hello, sizeof want) == 0 ? 1 : -1;
+    want.rank = hello->rank;
+    if (memcmp(&want, hello, sizeof want) != 0)
+        return -1;
+    if (config->key)
+        prove(config, &g->greeting, right);
+    return !config->key || mac_equal(right, g->greeting.proof) ? 1 : -1;
 }
 
 struct reception {
@@ -137,9 +201,11 @@ static void reception_serve(struct reception *r, const struct comm_config *confi
     for (int i = r->n - 1; i >= 0; i--) {
         struct guest *g = &r->guests[i];
         int state = guest_read(g, config);
+        unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES];
+        const size_t len = state > 0 ? make_answer(config, &g->greeting, data, bytes, answer) : 0;
         /* A fresh connection takes a few hundred bytes at once, or is broken. */
-        if (state > 0 && send(g->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes) {
-            const int rank = (int)g->hello.rank;
+        if (state > 0 && send(g->fd, answer, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len) {
+            const int rank = (int)g->greeting.hello.rank;
             nccl_peers_add(peers, g->fd, rank);
             r->guests[i] = r->guests[--r->n]; /* the connection is the peers' now */
             r->left -= !r->served[rank];
@@ -227,27 +293,39 @@ static int dial(const struct comm_config *config)
 static titan_status visit(const struct comm_config *config, int fd, const atomic_int *abort_flag, int64_t deadline_ns,
                           void *data, size_t bytes, struct titan_error *err)
 {
-    const struct hello hello = make_hello(config);
-    unsigned char answer[NCCL_SHARE_MAX];
+    struct greeting greeting = {.hello = make_hello(config)};
+    unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES], right[MAC_BYTES];
+    const size_t all = bytes + (config->key ? MAC_BYTES : 0), said_bytes = greeting_bytes(config);
     size_t got = 0;
     bool said = false;
-    while (got < bytes) {
+    if (config->key) {
+        if (getrandom(greeting.once, sizeof greeting.once, 0) != (ssize_t)sizeof greeting.once)
+            return titan_fail_errno(err, "no random numbers");
+        prove(config, &greeting, greeting.proof);
+    }
+    while (got < all) {
         TRY(may_go_on(abort_flag, deadline_ns, err));
         struct pollfd p = {.fd = fd, .events = said ? POLLIN : POLLOUT};
         if (poll(&p, 1, LOOK_MS) <= 0)
             continue;
         if (!said) {
-            if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+            if (send(fd, &greeting, said_bytes, MSG_NOSIGNAL) != (ssize_t)said_bytes)
                 return TITAN_EAGAIN;
             said = true;
             continue;
         }
-        ssize_t n = recv(fd, answer + got, bytes - got, MSG_DONTWAIT);
+        ssize_t n = recv(fd, answer + got, all - got, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
         if (n <= 0)
             return TITAN_EAGAIN;
         got += (size_t)n;
+    }
+    if (config->key) {
+        prove_answer(config, &greeting, answer, bytes, right);
+        if (!mac_equal(right, answer + bytes)) /* somebody else has its address */
+            return TITAN_EAGAIN;
+        cover(config, &greeting, answer, bytes);
     }
     memcpy(data, answer, bytes);
     return TITAN_OK;

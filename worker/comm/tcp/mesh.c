@@ -11,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/mac.h"
 #include "base/progress.h"
 
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
@@ -25,7 +27,7 @@
 #define BACKLOG 1024
 #define SILENT_MS 15000
 
-/* What both sides send first; integers little-endian. */
+/* What both sides say; integers little-endian. */
 struct hello {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
@@ -33,9 +35,25 @@ struct hello {
     uint32_t rank, members; /* of the epoch; how many meet */
 };
 _Static_assert(sizeof(struct hello) == 48, "hello goes over the wire");
-static const char magic[8] = "TITANCM2";
 
-enum peer_state { PEER_IDLE, PEER_CONNECTING, PEER_GREETED, PEER_READY };
+/* With a key who accepts first sends CHALLENGE_BYTES at random; the hello of who connects is a greeting, and the one
+ * that answers it an answer. A proof is an HMAC-SHA256 under the key of its label, the challenge and all before it. */
+#define CHALLENGE_BYTES 32
+struct greeting {
+    struct hello hello;
+    unsigned char challenge[CHALLENGE_BYTES]; /* for who accepts */
+    unsigned char proof[MAC_BYTES];
+};
+struct answer {
+    struct hello hello;
+    unsigned char proof[MAC_BYTES];
+};
+_Static_assert(sizeof(struct greeting) == 112 && sizeof(struct answer) == 80, "they go over the wire");
+
+static const char magic[2][8] = {"TITANCM2", "TITANCM3"}; /* without a key, with one */
+
+/* CHALLENGED: the other's challenge is waited for. */
+enum peer_state { PEER_IDLE, PEER_CONNECTING, PEER_CHALLENGED, PEER_GREETED, PEER_READY };
 
 struct address {
     char *text;
@@ -47,22 +65,28 @@ struct address {
 struct peer {
     enum peer_state state;
     int fd;
-    size_t got; /* bytes of its hello */
-    struct hello hello;
+    size_t got; /* bytes of its challenge or answer */
+    unsigned char challenge[CHALLENGE_BYTES];
+    struct greeting greeting; /* what it was told */
+    struct answer answer;
     int64_t retry_at; /* ms */
 };
 
 /* Accepted, but nobody yet, or a member that is early. */
 struct stranger {
     int fd;
-    size_t got;
-    struct hello hello;
+    size_t got; /* bytes of its greeting */
+    bool known; /* that is complete, and it is a member */
+    unsigned char challenge[CHALLENGE_BYTES];
+    struct greeting greeting;
     int64_t since; /* ms */
 };
 
 struct mesh {
     int rank, world, listener;
     uint32_t timeout_ms;
+    bool keyed;
+    unsigned char key[MAC_BYTES];
     struct hello own; /* but for tag and members */
     struct address *addresses;
     struct stranger *strangers;
@@ -153,17 +177,17 @@ static void set_options(int fd)
 
 /* --- hellos ------------------------------------------------------------------------------------------------------- */
 
-static bool send_hello(int fd, const struct hello *own)
+static bool send_all(int fd, const void *bytes, size_t len)
 {
     /* A new connection always has room for it. */
-    return send(fd, own, sizeof(*own), MSG_NOSIGNAL) == (ssize_t)sizeof(*own);
+    return send(fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
 /* Read on; 1 = complete, 0 = not yet, -1 = gone. */
-static int receive_hello(int fd, struct hello *hello, size_t *got)
+static int receive(int fd, void *bytes, size_t len, size_t *got)
 {
-    while (*got < sizeof(*hello)) {
-        ssize_t n = recv(fd, (char *)hello + *got, sizeof(*hello) - *got, 0);
+    while (*got < len) {
+        ssize_t n = recv(fd, (char *)bytes + *got, len - *got, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)
@@ -175,10 +199,76 @@ static int receive_hello(int fd, struct hello *hello, size_t *got)
     return 1;
 }
 
+static size_t greeting_bytes(const struct mesh *m)
+{
+    return m->keyed ? sizeof(struct greeting) : sizeof(struct hello);
+}
+
+static size_t answer_bytes(const struct mesh *m)
+{
+    return m->keyed ? sizeof(struct answer) : sizeof(struct hello);
+}
+
+/* Of who connects; answer: of who accepts, which has heard the greeting. */
+static void prove(const struct mesh *m, const unsigned char challenge[CHALLENGE_BYTES], const struct greeting *greeting,
+                  const struct hello *answer, unsigned char ret[MAC_BYTES])
+{
+    const char *label = answer ? "titan hello accepted" : "titan hello";
+    struct mac mac;
+    mac_begin(&mac, m->key, sizeof(m->key));
+    mac_add(&mac, label, strlen(label) + 1);
+    mac_add(&mac, challenge, CHALLENGE_BYTES);
+    mac_add(&mac, greeting, offsetof(struct greeting, proof));
+    if (answer)
+        mac_add(&mac, answer, sizeof(*answer));
+    mac_end(&mac, ret);
+}
+
+static bool draw_challenge(unsigned char ret[CHALLENGE_BYTES])
+{
+    return getrandom(ret, CHALLENGE_BYTES, 0) == CHALLENGE_BYTES;
+}
+
+static bool send_greeting(const struct meeting *g, struct peer *p)
+{
+    struct greeting *x = &p->greeting;
+    *x = (struct greeting){.hello = g->own};
+    if (g->m->keyed) {
+        if (!draw_challenge(x->challenge))
+            return false;
+        prove(g->m, p->challenge, x, NULL, x->proof);
+    }
+    return send_all(p->fd, x, greeting_bytes(g->m));
+}
+
+static bool send_answer(const struct meeting *g, const struct stranger *s)
+{
+    struct answer x = {.hello = g->own};
+    if (g->m->keyed)
+        prove(g->m, s->challenge, &s->greeting, &x.hello, x.proof);
+    return send_all(s->fd, &x, answer_bytes(g->m));
+}
+
+static bool greeting_proved(const struct mesh *m, const struct stranger *s)
+{
+    unsigned char right[MAC_BYTES];
+    if (m->keyed)
+        prove(m, s->challenge, &s->greeting, NULL, right);
+    return !m->keyed || mac_equal(right, s->greeting.proof);
+}
+
+static bool answer_proved(const struct mesh *m, const struct peer *p)
+{
+    unsigned char right[MAC_BYTES];
+    if (m->keyed)
+        prove(m, p->challenge, &p->greeting, &p->answer.hello, right);
+    return !m->keyed || mac_equal(right, p->answer.proof);
+}
+
 /* From a member of this epoch? */
 static bool is_member(const struct mesh *m, const struct hello *h)
 {
-    return memcmp(h->magic, magic, sizeof(magic)) == 0 && memcmp(h->id, m->own.id, sizeof(h->id)) == 0 &&
+    return memcmp(h->magic, m->own.magic, sizeof(h->magic)) == 0 && memcmp(h->id, m->own.id, sizeof(h->id)) == 0 &&
            h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
 }
 
@@ -224,16 +314,28 @@ static void advance_peer(struct meeting *g, int i)
     if (p->state == PEER_CONNECTING) {
         int error = 0;
         socklen_t len = sizeof(error);
-        if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0 || error != 0 || !send_hello(p->fd, &g->own)) {
+        if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0 || error != 0 ||
+            (!g->m->keyed && !send_greeting(g, p))) {
             retry_later(p);
             return;
         }
-        p->state = PEER_GREETED;
+        p->state = g->m->keyed ? PEER_CHALLENGED : PEER_GREETED;
         return;
     }
-    int rc = receive_hello(p->fd, &p->hello, &p->got);
-    if (rc < 0 ||
-        (rc > 0 && (!is_member(g->m, &p->hello) || p->hello.tag != g->own.tag || place_of(g, &p->hello) != i))) {
+    if (p->state == PEER_CHALLENGED) {
+        int rc = receive(p->fd, p->challenge, sizeof(p->challenge), &p->got);
+        if (rc < 0 || (rc > 0 && !send_greeting(g, p))) {
+            retry_later(p);
+        } else if (rc > 0) {
+            p->got = 0;
+            p->state = PEER_GREETED;
+        }
+        return;
+    }
+    const struct hello *hello = &p->answer.hello;
+    int rc = receive(p->fd, &p->answer, answer_bytes(g->m), &p->got);
+    if (rc < 0 || (rc > 0 && (!is_member(g->m, hello) || hello->tag != g->own.tag || place_of(g, hello) != i ||
+                              !answer_proved(g->m, p)))) {
         /* It is still in another epoch, or somebody else has its address now. */
         retry_later(p);
     } else if (rc > 0) {
@@ -261,25 +363,30 @@ static void accept_strangers(struct mesh *m)
         if (m->nstrangers == m->capacity)
             drop_stranger(m, 0);
         set_options(fd);
-        m->strangers[m->nstrangers++] = (struct stranger){.fd = fd, .since = now_ms()};
+        struct stranger *s = &m->strangers[m->nstrangers++];
+        *s = (struct stranger){.fd = fd, .since = now_ms()};
+        if (m->keyed && (!draw_challenge(s->challenge) || !send_all(fd, s->challenge, sizeof(s->challenge))))
+            drop_stranger(m, m->nstrangers - 1);
     }
 }
 
-/* Its hello is complete: a higher rank becomes a peer, an early one stays, all others go. */
+/* Its greeting is complete: a higher rank becomes a peer, an early one stays, all others go. */
 static void admit(struct meeting *g, int at)
 {
     struct mesh *m = g->m;
     struct stranger *s = &m->strangers[at];
-    if (!is_member(m, &s->hello)) {
+    const struct hello hello = s->greeting.hello;
+    if (!s->known && (!is_member(m, &hello) || !greeting_proved(m, s))) {
         drop_stranger(m, at);
         return;
     }
-    if (s->hello.tag != g->own.tag)
+    s->known = true;
+    if (hello.tag != g->own.tag)
         return;
-    int i = place_of(g, &s->hello);
+    int i = place_of(g, &hello);
     if (i < 0)
-        g->stray = (int)s->hello.rank;
-    if (i > g->self && send_hello(s->fd, &g->own)) {
+        g->stray = (int)hello.rank;
+    if (i > g->self && send_answer(g, s)) {
         struct peer *p = &g->peers[i];
         if (p->state == PEER_READY)
             (void)close(p->fd); /* it came again: the last connection is the one it uses */
@@ -296,7 +403,7 @@ static void advance_strangers(struct meeting *g)
     struct mesh *m = g->m;
     for (int i = m->nstrangers - 1; i >= 0; i--) {
         struct stranger *s = &m->strangers[i];
-        int rc = receive_hello(s->fd, &s->hello, &s->got);
+        int rc = receive(s->fd, &s->greeting, greeting_bytes(m), &s->got);
         if (rc > 0)
             admit(g, i);
         else if (rc < 0 || now_ms() - s->since > STRANGER_MS)
@@ -316,16 +423,16 @@ static int gather_polls(struct meeting *g)
         struct peer *p = &g->peers[i];
         if (i < g->self && p->state == PEER_IDLE && now_ms() >= p->retry_at)
             start_connect(p, &g->m->addresses[o->members[i]]);
-        bool waits = p->state == PEER_CONNECTING || p->state == PEER_GREETED;
+        bool waits = p->state != PEER_IDLE && p->state != PEER_READY;
         g->polls[n++] =
-            (struct pollfd){.fd = waits ? p->fd : -1, .events = p->state == PEER_GREETED ? POLLIN : POLLOUT};
+            (struct pollfd){.fd = waits ? p->fd : -1, .events = p->state == PEER_CONNECTING ? POLLOUT : POLLIN};
     }
     for (int i = 0; i < o->n; i++)
         g->polls[n++] = (struct pollfd){.fd = o->links ? o->links[i] : -1, .events = POLLRDHUP};
     g->polls[n++] = (struct pollfd){.fd = g->m->listener, .events = POLLIN};
     for (int i = 0; i < g->m->nstrangers; i++) {
         const struct stranger *s = &g->m->strangers[i];
-        g->polls[n++] = (struct pollfd){.fd = s->got < sizeof(s->hello) ? s->fd : -1, .events = POLLIN};
+        g->polls[n++] = (struct pollfd){.fd = s->got < greeting_bytes(g->m) ? s->fd : -1, .events = POLLIN};
     }
     return n;
 }
@@ -427,6 +534,7 @@ void mesh_close(struct mesh *m)
         (void)close(m->listener);
     free(m->addresses);
     free(m->strangers);
+    mac_wipe(m->key, sizeof(m->key));
     free(m);
 }
 
@@ -444,7 +552,10 @@ titan_status mesh_open(const struct comm_config *config, struct mesh **ret, stru
     *m = (struct mesh){.rank = config->rank, .world = config->world, .listener = -1};
     m->timeout_ms = config->timeout_ms ? config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
     m->own = (struct hello){.epoch = config->epoch, .rank = (uint32_t)config->rank};
-    memcpy(m->own.magic, magic, sizeof(magic));
+    m->keyed = config->key != NULL;
+    if (m->keyed)
+        memcpy(m->key, config->key, sizeof(m->key));
+    memcpy(m->own.magic, magic[m->keyed], sizeof(m->own.magic));
     memcpy(m->own.id, config->id, sizeof(m->own.id));
     m->capacity = config->world + STRANGERS_EXTRA;
     m->addresses = calloc(world, sizeof(*m->addresses));

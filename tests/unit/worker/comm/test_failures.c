@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -466,7 +467,7 @@ static void test_strangers(void **state)
         if (i % 5 == 2)
             (void)!write(fds[i], text, sizeof(text));
         if (i % 5 == 3) { /* a hello of another communicator */
-            memcpy(text, "TITANCM2", 8);
+            memcpy(text, i % 2 ? "TITANCM2" : "TITANCM3", 8);
             (void)!write(fds[i], text, 48);
         }
         if (i % 5 == 4) {
@@ -484,6 +485,112 @@ static void test_strangers(void **state)
     ranks_free(&r);
 }
 
+/* As members say it (mesh.c), by somebody who knows all but the key. */
+struct greeting {
+    char magic[8];
+    unsigned char id[16];
+    uint64_t epoch, tag;
+    uint32_t rank, members;
+    unsigned char challenge[32], proof[32];
+};
+
+/* Of what it hears: a challenge, and that is all. */
+static void hears_no_answer(int fd)
+{
+    unsigned char bytes[256];
+    size_t got = 0;
+    for (ssize_t n; (n = recv(fd, bytes, sizeof(bytes), 0)) > 0;)
+        got += (size_t)n;
+    assert_true(got <= 32);
+    (void)close(fd);
+}
+
+static void test_strangers_with_a_name(void **state)
+{
+    (void)state;
+    enum { N = 60 };
+    struct ranks r;
+    int fds[N];
+    ranks_init(&r, &comm_tcp, 3, RANKS_INLINE);
+    for (int i = 0; i < N; i++) {
+        struct greeting x = {.epoch = r.config.epoch, .rank = 1 + (uint32_t)i % 2, .members = 3, .tag = i % 7 == 3};
+        fds[i] = connect_to(r.addresses[i % 2]);
+        memcpy(x.magic, i % 3 ? "TITANCM3" : "TITANCM2", sizeof(x.magic));
+        memcpy(x.id, r.config.id, sizeof(x.id));
+        memset(x.proof, i, sizeof(x.proof));
+        assert_int_equal(write(fds[i], &x, i % 3 ? sizeof(x) : 48), i % 3 ? sizeof(x) : 48);
+    }
+    ranks_start(&r, true, one_sum, NULL);
+    assert_int_equal(ranks_join(&r), 0);
+    ranks_free(&r);
+    for (int i = 0; i < N; i++)
+        hears_no_answer(fds[i]);
+}
+
+/* One member's end, in a process of its own; what comes of it. */
+static titan_status open_towards(const char *address, const unsigned char *key, uint32_t timeout_ms)
+{
+    const char *addresses[] = {address, "127.0.0.1:1"};
+    struct comm_config config = {
+        .epoch = 7, .rank = 1, .world = 2, .listener = -1, .memfd = -1, .addresses = addresses, .key = key};
+    struct comm *comm = NULL;
+    struct titan_error err = {0};
+    memset(config.id, 0x5a, sizeof(config.id));
+    config.timeout_ms = timeout_ms;
+    titan_status status = comm_tcp.open(&config, NULL, &comm, &err);
+    comm_tcp.close(comm);
+    return status;
+}
+
+/* Somebody has a member's address and answers in its name. */
+static void *answer_falsely(void *arg)
+{
+    const int listener = *(int *)arg;
+    for (int fd; (fd = accept(listener, NULL, NULL)) >= 0;) {
+        struct greeting x, back = {.epoch = 7, .rank = 0, .members = 2};
+        const unsigned char challenge[32] = {1};
+        memcpy(back.magic, "TITANCM3", sizeof(back.magic));
+        memset(back.id, 0x5a, sizeof(back.id));
+        if (write(fd, challenge, sizeof(challenge)) == sizeof(challenge) &&
+            recv(fd, &x, sizeof(x), MSG_WAITALL) == sizeof(x)) {
+            memcpy(back.challenge, x.proof, sizeof(x.proof)); /* its own proof, for one */
+            (void)!write(fd, &back, 80);
+        }
+        (void)usleep(1000);
+        (void)close(fd);
+    }
+    return NULL;
+}
+
+static void test_false_member(void **state)
+{
+    (void)state;
+    int listener, port;
+    char address[32];
+    pthread_t thread;
+    assert_int_equal(comm_listen("127.0.0.1", &listener, &port, NULL), TITAN_OK);
+    assert_int_equal(fcntl(listener, F_SETFL, 0), 0);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+    assert_int_equal(pthread_create(&thread, NULL, answer_falsely, &listener), 0);
+    assert_int_equal(open_towards(address, (const unsigned char *)"thirty-two bytes that are known.", 300),
+                     TITAN_ETIMEDOUT);
+    (void)shutdown(listener, SHUT_RDWR);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)close(listener);
+}
+
+/* An epoch of an older version has no key. */
+static void test_without_a_key(void **state)
+{
+    (void)state;
+    struct ranks r;
+    ranks_init(&r, &comm_tcp, 3, RANKS_INLINE);
+    r.config.key = NULL;
+    ranks_start(&r, true, one_sum, NULL);
+    assert_int_equal(ranks_join(&r), 0);
+    ranks_free(&r);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
@@ -497,6 +604,9 @@ int main(void)
         cmocka_unit_test(test_forming),
         cmocka_unit_test(test_empty_segment),
         cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_strangers_with_a_name),
+        cmocka_unit_test(test_false_member),
+        cmocka_unit_test(test_without_a_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,8 @@ static void *share(void *arg)
 
 static void begin(struct member *m, int rank, const char *const *addresses, int listener, uint64_t epoch)
 {
-    m->config = (struct comm_config){.id = "the same on all",
+    m->config = (struct comm_config){.key = (const unsigned char *)"thirty-two bytes that are known.",
+                                     .id = "the same on all",
                                      .epoch = epoch,
                                      .rank = rank,
                                      .world = WORLD,
@@ -114,10 +115,15 @@ static void test_by_address_among_strangers(void **state)
     int listener = listen_here(address);
     const char *const addresses[WORLD] = {address, "", ""};
     struct hello wrong = {.magic = "titnccl", .id = "another", .epoch = 7, .rank = 1, .world = WORLD};
+    struct {
+        struct hello hello;
+        char once[32], proof[32];
+    } unproved = {.hello = {.magic = "titncc3", .id = "the same on all", .epoch = 7, .rank = 1, .world = WORLD}};
     char garbage[4096];
     memset(garbage, 'x', sizeof garbage);
     int strangers[] = {stranger(address, NULL, 0), stranger(address, garbage, sizeof garbage),
-                       stranger(address, &wrong, sizeof wrong), stranger(address, &wrong, 5)};
+                       stranger(address, &wrong, sizeof wrong), stranger(address, &wrong, 5),
+                       stranger(address, &unproved, sizeof unproved)};
     struct member m[WORLD] = {0};
     begin(&m[2], 2, addresses, -1, 7);
     begin(&m[0], 0, addresses, listener, 7);
@@ -125,6 +131,7 @@ static void test_by_address_among_strangers(void **state)
     join_all(m);
     char byte;
     assert_true(recv(strangers[2], &byte, 1, 0) <= 0); /* another communicator's member learns nothing */
+    assert_true(recv(strangers[4], &byte, 1, 0) <= 0); /* nor does who knows everything but the key */
     for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
         (void)close(strangers[i]);
     close_all(m);
