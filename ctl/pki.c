@@ -101,7 +101,7 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_wi
     (void)snprintf(uri, sizeof(uri), "spiffe://titan/%s/%s", pki_kind_name(wish->kind), wish->name);
     TRY(pki_request_make(&c.key, uri, &request, err));
     int64_t now = clock_wall_ms();
-    wish->from_ms = now - PKI_SKEW_MS;
+    wish->from_ms = pki_begin_ms(now, days * DAY_MS);
     wish->until_ms = now + days * DAY_MS;
     buf_clear(&c.certificate);
     TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, wish, &c.certificate, err));

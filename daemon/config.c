@@ -35,7 +35,9 @@ static const char usage[] =
     "                         files of [tls], or tls/{ca,cert,key}.pem in the state directory\n"
     "  --insecure             TCP without TLS: everybody who reaches the address is let in (a network you trust)\n"
     "  --coordinator ADDRESS  HOST:PORT or unix:PATH of the coordinator (agent)\n"
-    "  --node NAME            unique name of this node (default: the host's name)\n"
+    "  --join FILE            become a node of the cluster with a file of `titanctl node join` (agent): a key is made\n"
+    "                         here, its certificate goes into tls/ of the state directory; used once\n"
+    "  --node NAME            unique name of this node (default: its certificate's, else the host's)\n"
     "  --address HOST         where other nodes reach this node's workers (default: 127.0.0.1)\n"
     "  --slots N              workers at a time (default: one per GPU, or 4 without one)\n"
     "  --device NAME          auto, cpu or cuda (default: auto)\n"
@@ -50,8 +52,8 @@ static const char usage[] =
     "\n"
     "examples:\n"
     "  titand dev --state-dir ~/titan                     everything on one machine\n"
-    "  titand coordinator --listen 10.0.0.1:7070\n"
-    "  titand agent --coordinator 10.0.0.1:7070 --address 10.0.0.2\n";
+    "  titand coordinator --listen 10.0.0.1:7070          after `titanctl pki init --address 10.0.0.1`\n"
+    "  titand agent --join n2.join --address 10.0.0.2     with a file of `titanctl node join n2`\n";
 
 const char *config_usage(void)
 {
@@ -103,10 +105,12 @@ static const struct setting settings[] = {
     NUMBER("agent", "log_bytes_max", VALUE_U64, log_bytes_max, 65536, UINT64_C(1) << 40),
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
+    TEXT("agent", "join", join),
     TEXT("agent", "peer_listen", peer_listen),
     TEXT("tls", "ca", tls.ca),
     TEXT("tls", "certificate", tls.certificate),
     TEXT("tls", "key", tls.key),
+    NUMBER("tls", "node_life_s", VALUE_U32, node_life_s, 3, 31536000),
     NUMBER("authorization", "admins", VALUE_IDENTITIES, auth.admins, 0, 0),
     NUMBER("authorization", "operators", VALUE_IDENTITIES, auth.operators, 0, 0),
     NUMBER("authorization", "private_jobs", VALUE_BOOL, auth.private_jobs, 0, 0),
@@ -296,8 +300,9 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
 enum flag { FLAG_CONFIG = 256, FLAG_INSECURE, FLAG_KEEP, FLAG_STOP, FLAG_HELP, FLAG_VERSION, FLAG_SETTING };
 
 /* Flags that are settings of the same name, with '-' for '_'. */
-static const char *const flag_keys[] = {"state_dir", "log_level", "listen", "coordinator", "node",          "address",
-                                        "slots",     "device",    "worker", "lease_ms",    "log_bytes_max", "grace_ms"};
+static const char *const flag_keys[] = {"state_dir",     "log_level", "listen", "coordinator", "node",
+                                        "address",       "slots",     "device", "worker",      "lease_ms",
+                                        "log_bytes_max", "grace_ms",  "join"};
 
 static const struct option options[] = {
     {"config", required_argument, NULL, FLAG_CONFIG},
@@ -318,6 +323,7 @@ static const struct option options[] = {
     {"lease-ms", required_argument, NULL, FLAG_SETTING + 9},
     {"log-bytes-max", required_argument, NULL, FLAG_SETTING + 10},
     {"grace-ms", required_argument, NULL, FLAG_SETTING + 11},
+    {"join", required_argument, NULL, FLAG_SETTING + 12},
     {NULL, 0, NULL, 0},
 };
 
@@ -519,7 +525,8 @@ titan_status config_transport(const struct daemon_config *c, const char *address
     (void)titan_fail(err, TITAN_EINVAL, "refusing %s %s without TLS: there is no certificate '%s'",
                      serves ? "to listen on" : "the coordinator at", address, c->tls.certificate);
     titan_error_hint(err, "%s, or give --insecure on a network you trust",
-                     serves ? "make one with: titanctl pki init" : "let the node join: titanctl node join NAME");
+                     serves ? "make one with: titanctl pki init"
+                            : "let the node join: titanctl node join NAME, titand agent --join");
     return TITAN_EINVAL;
 }
 
@@ -535,6 +542,11 @@ static titan_status default_tls_file(const struct daemon_config *c, const char *
 static titan_status resolve_transport(struct daemon_config *c, struct titan_error *err)
 {
     const struct rpc_tls *tls;
+    c->tls_own = !c->tls.ca[0] && !c->tls.certificate[0] && !c->tls.key[0];
+    if (c->join[0] && (c->role != ROLE_AGENT || !c->tls_own))
+        return titan_fail(err, TITAN_EINVAL,
+                          c->tls_own ? "--join is for agents"
+                                     : "--join: [tls] names other files than the state directory's");
     TRY(default_tls_file(c, "ca.pem", c->tls.ca, err));
     TRY(default_tls_file(c, "cert.pem", c->tls.certificate, err));
     TRY(default_tls_file(c, "key.pem", c->tls.key, err));
@@ -572,9 +584,9 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
 static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)
 {
     char path[PATH_MAX];
-    if (c->role == ROLE_AGENT && !c->coordinator[0]) {
+    if (c->role == ROLE_AGENT && !c->coordinator[0] && !c->join[0]) {
         (void)titan_fail(err, TITAN_EINVAL, "an agent needs the address of its coordinator");
-        titan_error_hint(err, "give --coordinator HOST:PORT, or coordinator in [agent] of the config file");
+        titan_error_hint(err, "give --join FILE, or --coordinator HOST:PORT, or coordinator in [agent] of the config");
         return TITAN_EINVAL;
     }
     if (c->role == ROLE_DEV && !stop_given)

@@ -35,8 +35,11 @@ struct daemon_config {
     char file[PATH_MAX]; /* "" = none */
     char state_dir[PATH_MAX];
     enum log_level log_level;
-    bool insecure;      /* TCP without TLS, to listen on and to the coordinator */
-    struct rpc_tls tls; /* names; there need not be such files */
+    bool insecure;        /* TCP without TLS, to listen on and to the coordinator */
+    struct rpc_tls tls;   /* names; there need not be such files */
+    bool tls_own;         /* they are those of the state directory, which titand keeps fresh */
+    uint32_t node_life_s; /* coordinator: of nodes' certificates; 0 = 7 days */
+    char join[PATH_MAX];  /* agent: the file to get a certificate with; "" = none */
     char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
     int n_listen;
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];

@@ -30,6 +30,8 @@
 #include "base/slice.h"
 #include "base/version.h"
 #include "daemon/agent/agent.h"
+#include "daemon/auth/certs.h"
+#include "daemon/auth/enrolling.h"
 #include "daemon/coordinator/coordinator.h"
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/server.h"
@@ -37,6 +39,7 @@
 #define SERVER_GRACE_MS 200
 #define READY_POLL_MS 1    /* dev: until its agent and its coordinator have met */
 #define READY_WAIT_MS 5000 /* ... but not for longer */
+#define JOIN_WAIT_MS 60000 /* for a coordinator that does not answer */
 #define STATUS_MS 1000     /* how often the status line for the service manager is looked at */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -270,6 +273,8 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
             (void)snprintf(text, sizeof(text), "%s", address);
         else
             (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
+        if (tls)
+            coordinator_serves_tls(d->coordinator, text);
         TRY(listen_for_beats(d, text, err));
         buf_printf(chosen, "%s\n", text);
         tlog_debug(&d->log, "listening", "address=%s", address);
@@ -306,11 +311,17 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .away_ms = t->away_ms,
                                           .delegate_lease_ms = t->delegate_lease_ms,
                                           .auth = &auth,
+                                          .node_life_s = d->config->node_life_s,
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};
     size_t n = 0;
     TRY(coordinator_open(&d->loop, &options, &d->coordinator, err));
+    const struct rpc_tls *tls = NULL;
+    for (int i = 0; i < d->config->n_listen && !tls; i++)
+        TRY(config_transport(d->config, d->config->listen[i], &tls, err));
+    if (tls)
+        TRY(coordinator_identity(d->coordinator, tls, err));
     const struct rpc_method *methods = api_methods(&n);
     /* systemd's folder is for the group too. */
     struct rpc_server_options server_options = {.socket_mode = getenv("RUNTIME_DIRECTORY") ? 0660 : 0600,
@@ -324,19 +335,48 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* The join file is used; then what it and the certificate say of coordinator and node holds where the config says
+ * nothing. Without TLS nothing is asked. */
+static titan_status identify_agent(struct titand *d, struct join_file *join, char node[PKI_NAME_MAX + 1],
+                                   struct titan_error *err)
+{
+    const struct daemon_config *c = d->config;
+    const struct rpc_tls *tls;
+    if (c->join[0] && c->coordinator[0] && access(c->join, F_OK) != 0 && certs_there(&c->tls)) {
+        tlog_info(&d->log, "no join file: going on with the certificate that is there", "file=\"%s\"", c->join);
+    } else if (c->join[0]) {
+        (void)notify_printf("STATUS=joining\nEXTEND_TIMEOUT_USEC=%llu", (JOIN_WAIT_MS + 30000) * 1000ULL);
+        TRY(enrol_join(c->join, &c->tls, JOIN_WAIT_MS, join, err));
+    }
+    TRY(config_transport(c, c->coordinator[0] ? c->coordinator : join->coordinator, &tls, err));
+    if (!tls)
+        return TITAN_OK;
+    TRY(enrol_name(tls, node, err));
+    if (c->node[0] && strcmp(c->node, node) != 0)
+        return titan_fail(err, TITAN_EPERM, "this node is to be %s, but its certificate is that of %s", c->node, node);
+    return TITAN_OK;
+}
+
 static titan_status open_agent(struct titand *d, struct titan_error *err)
 {
     const struct daemon_config *c = d->config;
     bool dev = c->role == ROLE_DEV;
-    const char *coordinator = dev ? c->listen[0] : c->coordinator;
+    char node[PKI_NAME_MAX + 1] = "";
     const struct rpc_tls *tls;
+    _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT};
+    if (!dev)
+        TRY(identify_agent(d, &join, node, err));
+    const char *coordinator = dev ? c->listen[0] : c->coordinator[0] ? c->coordinator : join.coordinator;
     TRY(config_transport(c, coordinator, &tls, err));
-    if (!dev && !c->address[0] && config_address_off_host(c->coordinator))
+    if (!dev && !c->address[0] && config_address_off_host(coordinator))
         tlog_warn(&d->log, "workers of other nodes cannot reach this node's at 127.0.0.1: give --address", "%s", "");
     struct agent_options options = {.state_dir = c->state_dir,
                                     .coordinator = coordinator,
                                     .tls = tls,
-                                    .node = c->node[0] ? c->node : NULL,
+                                    .renew = c->tls_own,
+                                    .node = node[0]      ? node
+                                            : c->node[0] ? c->node
+                                                         : NULL,
                                     .address = c->address[0] ? c->address : NULL,
                                     .worker = c->worker[0] ? c->worker : NULL,
                                     .device = c->device[0] ? c->device : NULL,

@@ -27,6 +27,7 @@
 #include "daemon/agent/records.h"
 #include "daemon/agent/session.h"
 #include "daemon/agent/workers.h"
+#include "daemon/auth/enrolling.h"
 
 #define SLOTS_CPU 4
 #define SLOTS_MAX 1024
@@ -66,7 +67,8 @@ struct agent {
     struct writing *writing; /* a record is on its way to the disk */
     struct workers *workers;
     struct session *session;
-    struct peers *peers; /* NULL: none */
+    struct renewal *renewal; /* of the certificate; NULL = none */
+    struct peers *peers;     /* NULL: none */
     struct logs *logs;
     struct segment *segments;
     uv_timer_t log_timer, close_timer, adoption_timer, tick_timer, sample_timer, record_timer;
@@ -805,6 +807,8 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, c
                                       .slots = a->slots,
                                       .lease_ms = a->lease_ms};
     TRY(session_open(a->loop, o->coordinator, o->tls, &session_events, a, &a->session, err));
+    if (o->tls && o->renew)
+        TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
     TRY(logs_open(a->loop, a->node, on_log_chunk, a, &a->logs, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }
@@ -844,6 +848,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     if (status != TITAN_OK) {
         if (a->logs)
             logs_close(a->logs, NULL, NULL);
+        renewal_close(a->renewal, NULL, NULL);
         if (a->session)
             session_close(a->session, on_nothing, NULL);
         peers_close(a->peers, NULL, NULL);
@@ -893,9 +898,10 @@ static void on_handle_closed(uv_handle_t *handle)
 static void on_session_closed(void *data)
 {
     struct agent *a = data;
-    a->open_parts = N_TIMERS + 3;
+    a->open_parts = N_TIMERS + 4;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
+    renewal_close(a->renewal, on_part_closed, a); /* its call has come back with the session's end */
     peers_close(a->peers, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);

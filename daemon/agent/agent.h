@@ -19,7 +19,8 @@ struct agent;
 struct agent_options {
     const char *state_dir;               /* run/ (socket, pages) lives here; the caller holds its lock */
     const char *coordinator;             /* target as in rpc_client_open */
-    const struct rpc_tls *tls;           /* to it; NULL = none */
+    const struct rpc_tls *tls;           /* to it, copied; NULL = none */
+    bool renew;                          /* keep these files fresh */
     const char *node;                    /* unique name; NULL = host name */
     const char *address;                 /* host other nodes' workers connect to; NULL = 127.0.0.1 */
     const char *worker;                  /* path of titan-worker; NULL = beside this executable */

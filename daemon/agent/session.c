@@ -116,6 +116,11 @@ static void session_try(struct session *s)
     s->events.on_open(s->data);
 }
 
+struct rpc_client *session_client(const struct session *s)
+{
+    return s->client;
+}
+
 titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
                           const struct session_events *events, void *data, struct session **ret,
                           struct titan_error *err)

@@ -7,7 +7,7 @@
 #include <uv.h>
 
 #include "base/error.h"
-#include "proto/rpc/tls.h"
+#include "proto/rpc/client.h"
 #include "titan/internal/agent.pb-c.h"
 
 struct session;
@@ -22,6 +22,7 @@ struct session_events {
 titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
                           const struct session_events *events, void *data, struct session **ret,
                           struct titan_error *err) TITAN_MUST_USE;
+struct rpc_client *session_client(const struct session *s); /* for other calls; until session_close */
 void session_start(struct session *s);
 /* The coordinator has taken us in: the next loss is tried again at once. */
 void session_settled(struct session *s);

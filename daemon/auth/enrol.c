@@ -292,13 +292,11 @@ static titan_status sign(struct enrol *e, const char *node, const void *request,
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
     char uri[PKI_URI_MAX];
     int64_t now = clock_wall_ms();
-    uint32_t life_s = e->c->options.node_life_s;
+    int64_t given_ms = (int64_t)e->c->options.node_life_s * 1000, life_ms = given_ms ? given_ms : CERTS_NODE_LIFE_MS;
     (void)snprintf(uri, sizeof(uri), "spiffe://titan/node/%s", node);
     const struct denied *d = find_denied(e, uri);
-    struct pki_wish wish = {.kind = PKI_NODE,
-                            .name = node,
-                            .from_ms = now - PKI_SKEW_MS,
-                            .until_ms = now + (life_s ? (int64_t)life_s * 1000 : CERTS_NODE_LIFE_MS)};
+    struct pki_wish wish = {
+        .kind = PKI_NODE, .name = node, .from_ms = pki_begin_ms(now, life_ms), .until_ms = now + life_ms};
     if (d)
         wish.from_ms = MAX(wish.from_ms, (d->at_ms / 1000 + 1) * 1000);
     TRY(can_sign(e, &a, err));
@@ -464,13 +462,13 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
     _cleanup_(certs_free) struct certs c = {BUF_INIT, BUF_INIT, BUF_INIT};
     _cleanup_(buf_free) struct buf request = BUF_INIT, fresh = BUF_INIT;
-    int64_t now = clock_wall_ms();
+    int64_t now = clock_wall_ms(), life_ms = MAX(old->until_ms - old->from_ms, INT64_C(1000));
     struct pki_wish wish = {.kind = PKI_COORDINATOR,
                             .name = old->name,
                             .hosts = old->hosts,
                             .n_hosts = old->n_hosts,
-                            .from_ms = now - PKI_SKEW_MS,
-                            .until_ms = now + MAX(old->until_ms - old->from_ms - PKI_SKEW_MS, INT64_C(1000))};
+                            .from_ms = pki_begin_ms(now, life_ms),
+                            .until_ms = pki_begin_ms(now, life_ms) + life_ms};
     TRY(authority_load(e->pki_dir, &a, err));
     TRY(certs_load(&e->own, &c, err));
     TRY(pki_request_make(&c.key, old->uri, &request, err));

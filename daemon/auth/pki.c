@@ -459,6 +459,11 @@ titan_status pki_read(const char *pem, size_t len, struct pki_certificate *ret, 
     return TITAN_OK;
 }
 
+int64_t pki_begin_ms(int64_t now_ms, int64_t life_ms)
+{
+    return now_ms - MIN((int64_t)PKI_SKEW_MS, life_ms / 4);
+}
+
 int64_t pki_renew_at_ms(const struct pki_certificate *c)
 {
     return c->from_ms + (c->until_ms - c->from_ms) / 3 * 2;

@@ -21,7 +21,7 @@
 #define PKI_PEM_MAX (64 * 1024) /* a file of certificates, a key */
 #define PKI_REQUEST_MAX (8 * 1024)
 #define PKI_KEY_HASH 32
-#define PKI_SKEW_MS (5 * 60 * 1000) /* certificates begin so long before they are made */
+#define PKI_SKEW_MS (5 * 60 * 1000) /* clocks may differ by so much */
 
 enum pki_kind { PKI_NONE, PKI_COORDINATOR, PKI_NODE, PKI_USER };
 
@@ -75,6 +75,8 @@ titan_status pki_key_hash(const struct buf *key, uint8_t hash[PKI_KEY_HASH], str
  * key, of another CA, expired, not yet valid (a clock is wrong). key NULL: not looked at. */
 titan_status pki_check(const struct buf *ca, const struct buf *certificate, const struct buf *key, int64_t now_ms,
                        struct titan_error *err) TITAN_MUST_USE;
+/* When one that is made now begins: before now by what clocks may differ, but not for the most of a short life. */
+int64_t pki_begin_ms(int64_t now_ms, int64_t life_ms);
 /* When it is to be renewed: at two thirds of its life. */
 int64_t pki_renew_at_ms(const struct pki_certificate *certificate);
 

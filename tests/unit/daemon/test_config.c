@@ -244,6 +244,22 @@ static void test_transport(void **state)
     assert_string_equal(c.tls.key, "/x/key");
 }
 
+static void test_join(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    assert_int_equal(PARSE(&c, &err, "agent", "--join", "/x.join"), TITAN_OK);
+    assert_string_equal(c.join, "/x.join");
+    assert_true(c.tls_own);
+    write_file("[tls]\nca = \"/a\"\ncertificate = \"/b\"\nkey = \"/c\"\nnode_life_s = 60\n");
+    assert_int_equal(PARSE(&c, &err, "agent", "--config", file, "--coordinator", "h:1"), TITAN_OK);
+    assert_false(c.tls_own);
+    assert_int_equal(c.node_life_s, 60);
+    EXPECT("[tls] names other files", "", "agent", "--config", file, "--join", "/x.join");
+    EXPECT("--join is for agents", "", "coordinator", "--join", "/x.join");
+}
+
 static void test_help(void **state)
 {
     (void)state;
@@ -281,6 +297,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_detection, setup, teardown),
         cmocka_unit_test_setup_teardown(test_transport, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_join, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_state_dir, setup, teardown),
     };

@@ -70,6 +70,8 @@ static void test_issue_and_read(void **state)
     assert_int_equal(c.until_ms, NOW + 7 * DAY);
     assert_int_equal(strlen(c.serial), 32);
     assert_int_equal(pki_check(&a.certificate, &certificate, &key, NOW, &err), TITAN_OK);
+    assert_int_equal(pki_begin_ms(NOW, 7 * DAY), NOW - PKI_SKEW_MS);
+    assert_int_equal(pki_begin_ms(NOW, 60000), NOW - 15000); /* or it would be renewed as soon as it is made */
     assert_true(pki_renew_at_ms(&c) > NOW + 4 * DAY && pki_renew_at_ms(&c) < NOW + 5 * DAY);
     assert_int_equal(pki_read(a.certificate.data, a.certificate.len, &c, &err), TITAN_OK);
     assert_true(c.ca);
