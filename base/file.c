@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,40 +112,67 @@ static void parent_of(const char *path, char out[PATH_MAX])
         snprintf(out, PATH_MAX, "%.*s", (int)len, path);
 }
 
-static titan_status replace(const char *path, const void *data, size_t len, mode_t mode, struct titan_error *err)
+/* A new file beside name, under a name that nothing has; out takes it. */
+static titan_status make_temporary(int at, const char *name, mode_t mode, char out[PATH_MAX], int *ret_fd,
+                                   struct titan_error *err)
 {
-    char temporary[PATH_MAX], parent[PATH_MAX];
-    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= sizeof(temporary))
+    for (int tries = 0;; tries++) {
+        unsigned salt = 0;
+        if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
+            return titan_fail_errno(err, "no random numbers");
+        if (snprintf(out, PATH_MAX, "%s.%08x", name, salt) >= PATH_MAX)
+            return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", name);
+        *ret_fd = openat(at, out, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (*ret_fd >= 0)
+            return TITAN_OK;
+        if (errno != EEXIST || tries == 100)
+            return titan_fail_errno(err, "cannot create '%s'", out);
+    }
+}
+
+/* Without the sync of the folder. */
+static titan_status replace(int at, const char *name, const void *data, size_t len, mode_t mode,
+                            struct titan_error *err)
+{
+    char temporary[PATH_MAX];
+    _cleanup_fd_ int fd = -1;
+    TRY(make_temporary(at, name, mode, temporary, &fd, err));
+    titan_status status = TITAN_OK;
+    if (write_all(fd, data, len) != TITAN_OK || fsync(fd) < 0)
+        status = titan_fail_errno(err, "cannot write '%s'", temporary);
+    else if (renameat(at, temporary, at, name) < 0)
+        status = titan_fail_errno(err, "cannot rename '%s' to '%s'", temporary, name);
+    if (status != TITAN_OK)
+        (void)unlinkat(at, temporary, 0);
+    return status;
+}
+
+static titan_status replace_path(const char *path, const void *data, size_t len, mode_t mode, struct titan_error *err)
+{
+    char parent[PATH_MAX];
+    if (strlen(path) >= sizeof(parent))
         return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
     parent_of(path, parent);
-    _cleanup_fd_ int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0)
-        return titan_fail_errno(err, "cannot create '%s'", temporary);
-    titan_status status;
-    mode_t mask = umask(0);
-    (void)umask(mask);
-    if (fchmod(fd, mode & ~mask) < 0 || write_all(fd, data, len) != TITAN_OK || fsync(fd) < 0) {
-        status = titan_fail_errno(err, "cannot write '%s'", temporary);
-        goto err_unlink;
-    }
-    if (rename(temporary, path) < 0) {
-        status = titan_fail_errno(err, "cannot rename '%s' to '%s'", temporary, path);
-        goto err_unlink;
-    }
+    TRY(replace(AT_FDCWD, path, data, len, mode, err));
     return dir_sync(parent, err);
-err_unlink:
-    (void)unlink(temporary);
-    return status;
 }
 
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err)
 {
-    return replace(path, data, len, 0666, err);
+    return replace_path(path, data, len, 0666, err);
 }
 
 titan_status file_replace_private(const char *path, const void *data, size_t len, struct titan_error *err)
 {
-    return replace(path, data, len, 0600, err);
+    return replace_path(path, data, len, 0600, err);
+}
+
+titan_status file_replace_at(int at, const char *name, const void *data, size_t len, struct titan_error *err)
+{
+    TRY(replace(at, name, data, len, 0666, err));
+    if (fsync(at) < 0 && errno != EINVAL)
+        return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
+    return TITAN_OK;
 }
 
 titan_status dir_make(const char *path, struct titan_error *err)
@@ -222,14 +250,35 @@ static titan_status remove_below(int fd, const char *path, int depth, struct tit
     return status;
 }
 
+titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struct titan_error *err)
+{
+    if (make && mkdirat(at, name, 0755) < 0 && errno != EEXIST)
+        return titan_fail_errno(err, "cannot make folder '%s'", name);
+    _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 && (errno == ENOTDIR || errno == ELOOP) && fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISDIR(st.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is %s, not a folder", name,
+                          S_ISREG(st.st_mode) ? "a file" : kind_name(st.st_mode));
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot open folder '%s'", name);
+    *ret_fd = TAKE_FD(fd);
+    return TITAN_OK;
+}
+
 titan_status dir_remove(const char *path, struct titan_error *err)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return dir_remove_at(AT_FDCWD, path, err);
+}
+
+titan_status dir_remove_at(int at, const char *name, struct titan_error *err)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "cannot open folder '%s'", path);
-    TRY(remove_below(fd, path, 0, err));
-    if (rmdir(path) < 0 && errno != ENOENT)
-        return titan_fail_errno(err, "cannot remove '%s'", path);
+        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "cannot open folder '%s'", name);
+    TRY(remove_below(fd, name, 0, err));
+    if (unlinkat(at, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return titan_fail_errno(err, "cannot remove '%s'", name);
     return TITAN_OK;
 }
 

@@ -2,6 +2,8 @@
 #ifndef TITAN_BASE_FILE_H
 #define TITAN_BASE_FILE_H
 
+#include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/error.h"
 
@@ -18,10 +20,16 @@ titan_status file_read_at(int at, const char *name, int flags, size_t max, struc
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 titan_status file_replace_private(const char *path, const void *data, size_t len,
                                   struct titan_error *err) TITAN_MUST_USE; /* 0600 */
+/* The same below the open folder `at`. */
+titan_status file_replace_at(int at, const char *name, const void *data, size_t len,
+                             struct titan_error *err) TITAN_MUST_USE;
 /* mkdir -p with mode 0755. */
 titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* Open a folder below another, or AT_FDCWD; make: where it is missing, it is made. A link is refused. */
+titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 /* rm -r of a folder of ours; missing is fine. Does not follow links. */
 titan_status dir_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
+titan_status dir_remove_at(int at, const char *name, struct titan_error *err) TITAN_MUST_USE;
 titan_status dir_sync(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Absolute path of the running executable's folder into out[cap]. */
 titan_status self_dir(char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;

@@ -638,6 +638,28 @@ uint64_t recipe_hash(const struct recipe *r)
     return h;
 }
 
+#define DIFFERENCES_NAMED 3
+
+void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
+{
+    int found = 0;
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        _cleanup_(buf_free) struct buf here = BUF_INIT, there = BUF_INIT;
+        if (!(k->flags & KEY_NUMBERS))
+            continue;
+        print_value(r, k, &here);
+        print_value(other, k, &there);
+        if (here.len == there.len && (here.len == 0 || memcmp(here.data, there.data, here.len) == 0))
+            continue;
+        if (++found <= DIFFERENCES_NAMED)
+            buf_printf(out, "%s%s.%s = %.64s, there %.64s", found > 1 ? "; " : "", k->section, k->name,
+                       here.len ? here.data : "", there.len ? there.data : "");
+    }
+    if (found > DIFFERENCES_NAMED)
+        buf_printf(out, "; and %d more", found - DIFFERENCES_NAMED);
+}
+
 titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)
 {
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {

@@ -111,7 +111,7 @@ struct recipe {
     } elastic;
     struct {
         int64_t max_restarts, max_node_losses, max_hangs, max_ooms, restart_window_s, backoff_ms, backoff_max_ms,
-            max_skipped_steps;
+            max_skipped_steps, checkpoint_retry_s;
         char redundancy[16];
     } fault_tolerance;
     struct {
@@ -169,6 +169,8 @@ void recipe_print(const struct recipe *r, struct buf *out);
 /* Hash over what decides the numbers of the run (model, data, optimizer, batch, seed, precision): a checkpoint of one
  * hash continues a run of the same hash only. */
 uint64_t recipe_hash(const struct recipe *r);
+/* The keys of that hash that differ, at most three: "optimizer.lr = 1e-3, there 8e-4; ...". */
+void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Parameters of the model, all and without the input embedding. */
 int64_t recipe_params(const struct recipe *r);
 int64_t recipe_params_no_embed(const struct recipe *r);

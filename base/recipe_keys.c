@@ -231,7 +231,8 @@ const struct recipe_key recipe_keys[] = {
     {.section = "checkpoint", .name = "enable", .type = KEY_BOOL, AT(checkpoint.enable), .initial = "false",
      .doc = "Write checkpoints. Also read as enable_checkpoint."},
     {.section = "checkpoint", .name = "folder", .type = KEY_STRING, AT(checkpoint.folder), .initial = "\"checkpoint\"",
-     .doc = "Where; relative to job.dump_folder."},
+     .doc = "Where; relative to job.dump_folder. One run at a time uses a folder. A run of the same recipe goes on from "
+            "the newest checkpoint there; another recipe is refused."},
     {.section = "checkpoint", .name = "interval", .type = KEY_INT, AT(checkpoint.interval), .min = 1, .max = 1e9,
      .initial = "500", .doc = "Steps between two checkpoints; the last step is always written."},
     {.section = "checkpoint", .name = "keep_latest_k", .type = KEY_INT, AT(checkpoint.keep_latest_k), .min = 0,
@@ -288,6 +289,10 @@ const struct recipe_key recipe_keys[] = {
     {.section = "fault_tolerance", .name = "max_skipped_steps", .type = KEY_INT,
      AT(fault_tolerance.max_skipped_steps), .min = 0, .max = 1e6, .initial = "10", .flags = KEY_TITAN,
      .doc = "Steps in a row with a non-finite loss or gradient that are skipped before the run fails."},
+    {.section = "fault_tolerance", .name = "checkpoint_retry_s", .type = KEY_INT,
+     AT(fault_tolerance.checkpoint_retry_s), .min = 0, .max = 31536000, .initial = "600", .flags = KEY_TITAN,
+     .doc = "How long a run tries again to write its last checkpoint, or to read one that exists and cannot be read, "
+            "before it fails. Its state stays in memory meanwhile."},
     {.section = "fault_tolerance", .name = "redundancy", .type = KEY_STRING, AT(fault_tolerance.redundancy),
      .choices = "auto|replica|buddy|checkpoint", .initial = "\"auto\"", .flags = KEY_TITAN,
      .doc = "Where a lost worker's state comes from: a replica, a copy that another worker keeps up to date (12 bytes a "

@@ -61,6 +61,8 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
     put_time(out, "submitted", job->submitted_at_ms, now_ms);
     put_time(out, "started", job->started_at_ms, now_ms);
     put_time(out, "finished", job->finished_at_ms, now_ms);
+    if (job->checkpoint_failures)
+        buf_printf(out, "  %-12s %u checkpoints not written\n", "failures", job->checkpoint_failures);
     if (*job->checkpoint)
         buf_printf(out, "  %-12s %s\n", "checkpoint", job->checkpoint);
     if (*job->directory)

@@ -111,10 +111,24 @@
 
 /* --- agents and the coordinator --- */
 static const struct range agent_message[] = {
-    PART(hello),     PART(beat),          PART(worker_started), PART(worker_ready), PART(worker_quiesced),
-    PART(progress),  PART(worker_exited), PART(checkpoint),     PART(finished),     PART(log),
-    PART(stalled),   PART(probe_result),  PART(state_ready),    PART(delegated),    PART(refused),
-    PART(straggles), TERM(term),
+    PART(hello),
+    PART(beat),
+    PART(worker_started),
+    PART(worker_ready),
+    PART(worker_quiesced),
+    PART(progress),
+    PART(worker_exited),
+    PART(checkpoint),
+    PART(finished),
+    PART(log),
+    PART(stalled),
+    PART(probe_result),
+    PART(state_ready),
+    PART(delegated),
+    PART(refused),
+    PART(straggles),
+    PART(checkpoint_failed),
+    TERM(term),
 };
 static const struct range coordinator_message[] = {
     PART(welcome),     PART(start), PART(form),        PART(revoke),
@@ -169,6 +183,7 @@ static const struct range start_workers[] = {
     ANY_TEXT(recipe, MESSAGE_MAX),
     PATH(directory),
     TEXT(device, 0, 15, DEVICE_SET),
+    TEXT(run, 0, 127, NAME_SET),
 };
 static const struct range worker_started[] = {SUBJECT, SIGNED(pid, 0, INT32_MAX)};
 static const struct range member[] = {WORKER(worker_id), NODE(node), ADDRESS(address), ADDRESS(peer_address)};
@@ -309,13 +324,16 @@ static const struct range worker_exited[] = {
 static const struct range checkpoint[] = {
     SUBJECT, EPOCH_OR_NONE(epoch), STEP(step), PATH(path), COUNT(bytes), NUMBER(world_size, 0, JOB_WORKERS_MAX),
 };
+static const struct range checkpoint_failure[] = {
+    SUBJECT, EPOCH(epoch), STEP(step), PATH(path), WORDS(reason), FLAG(reading),
+};
 static const struct range committed[] = {JOB(job_id), STEP(step), PATHS(expired_paths)};
 static const struct range finished[] = {SUBJECT, EPOCH_OR_NONE(epoch), STEP(step)};
 
 /* --- workers and their agent --- */
 static const struct range worker_to_agent[] = {
     PART(hello),    PART(ready),   PART(quiesced),    PART(progress), PART(checkpoint),
-    PART(finished), PART(failing), PART(state_ready), PART(refused),
+    PART(finished), PART(failing), PART(state_ready), PART(refused),  PART(checkpoint_failed),
 };
 static const struct range worker_hello[] = {
     SUBJECT,
@@ -384,6 +402,7 @@ static const struct table {
     TABLE(stop_workers, stop_workers),
     TABLE(worker_exited, worker_exited),
     TABLE(checkpoint_written, checkpoint),
+    TABLE(checkpoint_failed, checkpoint_failure),
     TABLE(checkpoint_committed, committed),
     TABLE(worker_finished, finished),
     TABLE(log_request, log_request),

@@ -94,10 +94,11 @@ static titan_status put_status(struct db *db, uint64_t id, const struct job_stat
 {
     return db_run(db, err,
                   "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
-                  " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ? WHERE id = ?",
-                  "urrriuiiiitu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
+                  " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ?,"
+                  " checkpoint_failures = ? WHERE id = ?",
+                  "urrriuiiiitiu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
                   (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms,
-                  s->checkpoint ? s->checkpoint : "", id);
+                  s->checkpoint ? s->checkpoint : "", (int64_t)s->checkpoint_failures, id);
 }
 
 /* What of a job follows from the event log. */
@@ -182,7 +183,7 @@ titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wis
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
     " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh,"                \
     " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
-    " uid, gid"
+    " uid, gid, checkpoint_failures"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -225,6 +226,7 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->status.preemptions = (uint32_t)col_int(stmt, 36);
     job->uid = col_int(stmt, 37);
     job->gid = col_int(stmt, 38);
+    job->status.checkpoint_failures = (uint32_t)col_int(stmt, 39);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

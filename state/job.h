@@ -80,8 +80,9 @@ struct job_status {
     double tokens_per_second, mfu;
     uint32_t world_size;
     uint64_t epoch;
-    uint32_t restarts;    /* losses that counted, of all causes */
-    uint32_t preemptions; /* times it was stopped in favour of something else and queued again */
+    uint32_t restarts;            /* losses that counted, of all causes */
+    uint32_t checkpoint_failures; /* checkpoints that were not written */
+    uint32_t preemptions;         /* times it was stopped in favour of something else and queued again */
     int64_t started_at_ms, finished_at_ms;
     const char *checkpoint; /* NULL = none */
 };

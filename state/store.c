@@ -36,7 +36,7 @@ struct store {
     pthread_t thread;
     struct db *writer, *metrics_writer; /* writer thread only, after open */
     struct db *reader, *metrics_reader; /* loop thread only */
-    uint64_t term;
+    uint64_t term, id;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t more;
@@ -242,6 +242,11 @@ uint64_t store_term(const struct store *s)
     return s->term;
 }
 
+uint64_t store_id(const struct store *s)
+{
+    return s->id;
+}
+
 struct store_stats store_stats(const struct store *s)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&s->lock;
@@ -277,7 +282,7 @@ static titan_status check_tail(struct db *db, struct titan_error *err)
 static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
 {
     bool unclean = false;
-    int64_t term = 0;
+    int64_t term = 0, id = 0;
     TRY(db_rewrite_wal(path, err));
     TRY(schema_probe(&schema_store, path, &unclean, err));
     *ret_unclean = unclean;
@@ -289,10 +294,13 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
                 "BEGIN IMMEDIATE;"
                 "INSERT INTO meta VALUES ('clean', 0) ON CONFLICT DO UPDATE SET value = 0;"
                 "INSERT INTO meta VALUES ('term', 1) ON CONFLICT DO UPDATE SET value = value + 1;"
+                "INSERT INTO meta VALUES ('store_id', random()) ON CONFLICT DO NOTHING;"
                 "COMMIT",
                 err));
     TRY(db_int(s->writer, 0, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
     s->term = (uint64_t)term;
+    TRY(db_int(s->writer, 0, &id, err, "SELECT value FROM meta WHERE key = 'store_id'", ""));
+    s->id = (uint64_t)id;
     tlog_info(&store_log, "open", "path=\"%s\" term=%lld sqlite=%s", path, (long long)term, sqlite3_libversion());
     return TITAN_OK;
 }

@@ -42,6 +42,8 @@ struct db *store_metrics_reader(struct store *s); /* NULL: metrics.db could not 
 int64_t store_lag_ms(const struct store *s);
 /* Number of the writer's term: increases with every open of the store. */
 uint64_t store_term(const struct store *s);
+/* Drawn when the store was made: no two have the same, but a copy and a backup have that of their original. */
+uint64_t store_id(const struct store *s);
 struct store_stats {
     uint64_t writes, commits, failures;
 };

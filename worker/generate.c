@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -160,7 +161,7 @@ static titan_status write_logits(const struct generator *g, struct titan_error *
     if (!logits)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the logits of %" PRId64 " tokens", g->n);
     TRY(whole_model_logits(g->model, g->tokens, 1, g->n, logits, err));
-    TRY(safetensors_create(path, entries, 2, NULL, &w, err));
+    TRY(safetensors_create(AT_FDCWD, path, entries, 2, NULL, &w, err));
     titan_status status = safetensors_append(w, logits, elements * sizeof(*logits), err);
     if (status == TITAN_OK)
         status = safetensors_append(w, g->tokens, (size_t)g->n * sizeof(*g->tokens), err);

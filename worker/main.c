@@ -322,15 +322,14 @@ static int serve_main(int argc, char **argv)
 #else
 static int parse_serve(int argc, char **argv, struct link_options *o)
 {
-    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
-                                            {"page", required_argument, NULL, 'p'},
-                                            {"job", required_argument, NULL, 'j'},
-                                            {"worker", required_argument, NULL, 'w'},
-                                            {"host", required_argument, NULL, 'h'},
-                                            {"dir", required_argument, NULL, 'd'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"socket", required_argument, NULL, 's'}, {"page", required_argument, NULL, 'p'},
+        {"job", required_argument, NULL, 'j'},    {"worker", required_argument, NULL, 'w'},
+        {"host", required_argument, NULL, 'h'},   {"dir", required_argument, NULL, 'd'},
+        {"run", required_argument, NULL, 'r'},    {NULL, 0, NULL, 0}};
     int c;
 
+    o->run = NULL;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (c == 's')
             o->socket = optarg;
@@ -344,9 +343,12 @@ static int parse_serve(int argc, char **argv, struct link_options *o)
             o->host = optarg;
         else if (c == 'd')
             o->job_dir = optarg;
+        else if (c == 'r')
+            o->run = optarg;
         else
             return titan_status_exit(TITAN_EINVAL);
     }
+    o->run = o->run ? o->run : o->job_dir; /* of an older agent */
     if (!o->socket || !o->page || !o->job_dir || !o->host || optind != argc)
         return usage_error("serve needs --socket, --page, --job, --worker, --host and --dir");
     return 0;

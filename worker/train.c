@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -26,6 +27,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "worker/checkpoint/due.h"
+#include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/comm/comm.h"
 #include "worker/data/batch.h"
@@ -59,6 +61,8 @@ struct trainer {
     struct buf recipe_text;
     uint64_t recipe_hash;
     char checkpoint_dir[PATH_MAX];
+    struct folder folder;
+    struct titan_error folder_fault; /* why it was not taken; status TITAN_OK: it was, or was not asked for */
 };
 
 /* What lives as long as an epoch. */
@@ -138,6 +142,20 @@ static titan_status checkpoint_folder(struct trainer *t, struct titan_error *err
     return TITAN_OK;
 }
 
+#define FOLDER_WAIT_MS 2000 /* for processes of the run before that are about to end */
+
+/* Where that fails, the first epoch of a run ends it; a later one goes on, and says so. */
+static void take_folder(struct trainer *t)
+{
+    struct folder_owner owner = {.recipe = t->recipe, .text = t->recipe_text.data, .recipe_hash = t->recipe_hash};
+
+    (void)snprintf(owner.id, sizeof owner.id, "%s", t->members->run_id);
+    (void)snprintf(owner.name, sizeof owner.name, "%s", t->members->run_name);
+    struct titan_error fault = {0};
+    if (folder_take(t->checkpoint_dir, &owner, FOLDER_WAIT_MS, &t->log, &t->folder, &fault) != TITAN_OK)
+        t->folder_fault = fault;
+}
+
 /* On the control thread. */
 static void expect_world(void *arg, int world)
 {
@@ -173,6 +191,8 @@ static titan_status open_trainer(struct trainer *t, const struct train_options *
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
     TRY(checkpoint_folder(t, err));
+    if (r->checkpoint.enable)
+        take_folder(t);
     TRY(open_data(t, err)); /* before the device: bad input shows at once */
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
@@ -190,6 +210,7 @@ static void close_trainer(struct trainer *t)
     if (t->ahead && m->ops->on_next_world)
         m->ops->on_next_world(t->members, NULL, NULL);
     plan_ahead_close(t->ahead);
+    folder_leave(&t->folder);
     free_epoch(TAKE(t->last));
     parts_close(&t->sealed);
     parts_close(&t->unsealed);
@@ -425,6 +446,17 @@ static struct brought bring_source(struct epoch *e)
     return (struct brought){0};
 }
 
+static int retry_ms(const struct recipe *r)
+{
+    return (int)MIN(r->fault_tolerance.checkpoint_retry_s * 1000, (int64_t)INT_MAX);
+}
+
+static void tell_unreadable(void *arg, const char *path, const char *why)
+{
+    struct trainer *t = arg;
+    t->members->ops->checkpoint_failed(t->members, 0, path, why, true);
+}
+
 /* Before room for the new state is asked for: what the unfinished step has is given back then. */
 static titan_status recover(struct epoch *e, struct titan_error *err)
 {
@@ -441,6 +473,9 @@ static titan_status recover(struct epoch *e, struct titan_error *err)
                                   .stop = t->members->ops->revoked(t->members),
                                   .log = &t->log,
                                   .brought = bring_source(e),
+                                  .folder = t->recipe->checkpoint.enable ? t->checkpoint_dir : NULL,
+                                  .retry_ms = t->members->solo_world > 0 ? 0 : retry_ms(t->recipe),
+                                  .unreadable = tell_unreadable,
                                   .finish = finish_step,
                                   .arg = t};
     TRY(restore_agree(&e->restore, err));
@@ -784,16 +819,16 @@ static void tell_untold(struct epoch *e)
 /* --- checkpoints
  * ------------------------------------------------------------------------------------------------------------ */
 
-/* Tell what the writer has finished. A failed background write costs a checkpoint, not the run; a final one is an
- * error. */
-static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_error *err)
+/* Tell what the writer has finished, and return how that has gone: a checkpoint that was not written costs no more than
+ * itself, unless somebody has to have it. */
+static titan_status collect_checkpoint(struct epoch *e, bool wait, struct titan_error *err)
 {
     struct trainer *t = e->t;
     struct written_checkpoint w;
-    struct titan_error fault = {0};
-    const titan_status status = checkpoint_writer_collect(atomic_load(&e->writer), must, &w, &fault);
+    bool fresh;
 
-    if (status == TITAN_EAGAIN || status == TITAN_ENOTFOUND)
+    const titan_status status = checkpoint_writer_collect(atomic_load(&e->writer), wait, &fresh, &w, err);
+    if (!fresh)
         return TITAN_OK;
     if (status == TITAN_OK) {
         if (w.step >= e->reports[1].step) /* all have written their parts of it */
@@ -802,22 +837,20 @@ static titan_status collect_checkpoint(struct epoch *e, bool must, struct titan_
             t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
         return TITAN_OK;
     }
-    if (!must || !err)
-        tlog_error(&t->log, "checkpoint not written", "reason=\"%s\"", fault.msg);
-    else
-        *err = fault;
-    return must ? status : TITAN_OK;
+    tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)w.step, err->msg);
+    if (status != TITAN_EREVOKED) /* that one had no time */
+        t->members->ops->checkpoint_failed(t->members, w.step, t->checkpoint_dir, err->msg, false);
+    return status;
 }
 
 static titan_status open_writer(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const struct writer_options options = {.dir = t->checkpoint_dir,
+                                           .device = t->folder.device,
                                            .rank = e->view.rank,
                                            .world = e->view.world,
-                                           .keep = t->members->solo_world > 0 /* otherwise the coordinator knows */
-                                                       ? (int)t->recipe->checkpoint.keep_latest_k
-                                                       : 0,
+                                           .keep = (int)t->recipe->checkpoint.keep_latest_k,
                                            .layout = e->parts.own->layout};
     struct checkpoint_writer *opened = NULL;
 
@@ -868,24 +901,120 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
                                          .skipped_steps = st->skipped,
                                          .recipe = t->recipe_text.data};
 
+    struct titan_error fault = {0};
+
     if (e->writer_step == st->step)
         return TITAN_OK;
     if (!atomic_load(&e->writer)) /* the recipe writes none: this one was ordered */
         TRY(open_writer(e, err));
-    TRY(collect_checkpoint(e, false, err));
+    if (collect_checkpoint(e, true, &fault) == TITAN_EREVOKED) { /* of the one before: starting waits for it anyway */
+        if (err)
+            *err = fault;
+        return TITAN_EREVOKED;
+    }
     TRY(verify_copies(e, err));
     TRY(checkpoint_writer_start(atomic_load(&e->writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->writer_step = st->step;
     return TITAN_OK;
 }
 
-static titan_status checkpoint_if_due(struct epoch *e, bool last, struct titan_error *err)
-{
-    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->parts.own->step, last, e->outcome.orders);
+#define RETRY_MS 500 /* until a checkpoint that must be is tried again, first and at most */
+#define RETRY_MOST_MS 5000
+#define WHY_WORDS 48 /* doubles that carry words */
 
+/* What a rank says after an attempt. */
+struct attempt {
+    double failed, stop;
+    char why[WHY_WORDS * sizeof(double)];
+};
+
+/* Of all ranks: the first that has failed, or else rank 0's; stop: any rank was told to. */
+static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    _cleanup_free_ struct attempt *all = calloc((size_t)e->view.world, sizeof *all);
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    TRY(gather_doubles(&t->device, e->comm_ops, e->comms[CHANNEL_WORLD], e->view.world, &mine->failed,
+                       sizeof *mine / sizeof(double), &all[0].failed, t->streams[STREAM_COMPUTE], err));
+    *mine = all[0];
+    for (int r = e->view.world - 1; r >= 0; r--) {
+        const double stop = mine->stop + all[r].stop;
+        if (all[r].failed != 0)
+            *mine = all[r];
+        mine->stop = stop;
+    }
+    return TITAN_OK;
+}
+
+static titan_status wait_to_retry(const struct epoch *e, int ms, struct titan_error *err)
+{
+    const atomic_int *const revoked = e->t->members->ops->revoked(e->t->members);
+
+    progress_wait_begin();
+    for (int waited = 0; waited < ms && !atomic_load(revoked); waited += 20)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+    progress_wait_end();
+    return atomic_load(revoked) ? titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch)
+                                : TITAN_OK;
+}
+
+/* A checkpoint without which this run is not to end. The state stays in memory, and all ranks try again together until
+ * it is there; *ret_stopped: one of them was told to stop first. */
+static titan_status write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err)
+{
+    struct membership *m = e->t->members;
+    const int most_ms = retry_ms(e->t->recipe);
+    int spent_ms = 0;
+
+    *ret_stopped = false;
+    for (;;) {
+        struct titan_error fault = {0};
+        struct attempt a = {.stop = (m->ops->orders(m) & ORDER_STOP) != 0};
+        TRY(start_checkpoint(e, err));
+        const titan_status status = collect_checkpoint(e, true, &fault);
+        if (status == TITAN_EREVOKED) {
+            if (err)
+                *err = fault;
+            return status;
+        }
+        a.failed = status != TITAN_OK;
+        (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
+        TRY(agree_on_attempt(e, &a, err));
+        tell_step(e); /* all have it, or they would not be here */
+        if (a.failed == 0)
+            return TITAN_OK;
+        e->writer_step = 0;
+        *ret_stopped = a.stop != 0;
+        if (*ret_stopped)
+            return TITAN_OK;
+        const int wait = MIN(MAX(spent_ms, RETRY_MS), RETRY_MOST_MS);
+        if (spent_ms + wait > most_ms)
+            return titan_fail(err, TITAN_EINVAL, "the last checkpoint, of step %lu, could not be written in %d s: %s",
+                              (unsigned long)e->parts.own->step, spent_ms / 1000, a.why);
+        spent_ms += wait;
+        TRY(wait_to_retry(e, wait, err));
+    }
+}
+
+/* *ret_stopped: the run's last one is missing, and there is no time for it. */
+static titan_status checkpoint_if_due(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
+{
+    const unsigned orders = e->outcome.orders;
+    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->parts.own->step, last, orders);
+    struct titan_error fault = {0};
+
+    *ret_stopped = false;
+    if (last && due != CHECKPOINT_NOT_DUE)
+        return write_surely(e, ret_stopped, err);
     if (due != CHECKPOINT_NOT_DUE)
         TRY(start_checkpoint(e, err));
-    return atomic_load(&e->writer) ? collect_checkpoint(e, due == CHECKPOINT_WAITED, err) : TITAN_OK;
+    if (!atomic_load(&e->writer) || collect_checkpoint(e, due == CHECKPOINT_WAITED, &fault) != TITAN_EREVOKED)
+        return TITAN_OK;
+    if (err)
+        *err = fault;
+    return TITAN_EREVOKED;
 }
 
 /* --- an epoch
@@ -942,10 +1071,16 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     struct trainer *t = e->t;
     const uint64_t steps = (uint64_t)t->recipe->training.steps;
 
+    bool stopped = false;
+
+    *ret = VERDICT_FINISHED;
+    /* A worker was lost after the last step: whether its checkpoint is there is not known. */
+    if (e->parts.own->step == steps && t->recipe->checkpoint.enable && e->restore.rung != STATE_RUNG_CHECKPOINT)
+        TRY(write_surely(e, &stopped, err));
     while (e->parts.own->step < steps) {
         TRY(run_step(e, err));
         const bool last = e->parts.own->step == steps;
-        TRY(checkpoint_if_due(e, last, err));
+        TRY(checkpoint_if_due(e, last, &stopped, err));
         if (last)
             break;
         if (e->outcome.orders & (ORDER_STOP | ORDER_PAUSE)) {
@@ -953,7 +1088,8 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
             return TITAN_OK;
         }
     }
-    *ret = VERDICT_FINISHED;
+    if (stopped)
+        *ret = VERDICT_STOPPED;
     return TITAN_OK;
 }
 
@@ -988,6 +1124,23 @@ static double ms(int64_t from_ns, int64_t to_ns)
 /* When each phase of the opening ended. */
 enum opening { OPENING_BEGAN, OPENING_CONNECTED, OPENING_PLANNED, OPENING_GROUPED, OPENING_FILLED, OPENING_PREPARED };
 
+/* The checkpoint that was loaded, where nobody had been told that it is there. */
+static void tell_found(const struct epoch *e)
+{
+    struct membership *m = e->t->members;
+    const struct epoch_view *v = &e->view;
+    const char *path = e->restore.loaded;
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+
+    bool known = !path[0] || strcmp(path, v->checkpoint_path) == 0;
+    for (int i = 0; i < v->n_older; i++)
+        known |= strcmp(path, v->older_checkpoints[i]) == 0;
+    if (known || checkpoint_read_info(path, &info, NULL) != TITAN_OK)
+        return;
+    tlog_info(&e->t->log, "goes on from a checkpoint that lay there", "path=\"%s\"", path);
+    m->ops->checkpoint_written(m, info.step, path, info.bytes, info.world);
+}
+
 static void tell_ready(struct epoch *e, const int64_t at[])
 {
     struct trainer *t = e->t;
@@ -1011,8 +1164,43 @@ static void tell_ready(struct epoch *e, const int64_t at[])
               (unsigned long)ready.step, state_rung_name(ready.rung), t->device.info.name,
               t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
               ms(at[OPENING_PLANNED], at[OPENING_GROUPED]), ready.state_ms, ready.prepare_ms);
-    if (e->view.rank == 0)
-        t->members->ops->state_ready(t->members, &ready);
+    if (e->view.rank != 0)
+        return;
+    t->members->ops->state_ready(t->members, &ready);
+    tell_found(e);
+}
+
+/* What will not be different next time: the code says to whoever starts workers that another attempt is no use. */
+static titan_status settled(const struct trainer *t, titan_status status, struct titan_error *err)
+{
+    if (t->members->solo_world > 0)
+        return status;
+    if (err)
+        err->status = TITAN_EINVAL;
+    return TITAN_EINVAL;
+}
+
+/* Was the folder of checkpoints taken? If not, a run that has nothing to lose ends at once; one that trains already
+ * goes on, as the next checkpoint may work. Who another run is in the way of ends in any case. */
+static titan_status judge_folder(struct epoch *e, bool filled, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const struct titan_error *const fault = &t->folder_fault;
+    const bool begins = e->view.epoch == 1 || (filled && e->restore.rung == STATE_RUNG_INIT);
+
+    if (fault->status == TITAN_OK)
+        return TITAN_OK;
+    if (fault->status == TITAN_ECONFLICT || begins) {
+        if (err)
+            *err = *fault;
+        return settled(t, fault->status, err);
+    }
+    if (filled) {
+        tlog_error(&t->log, "checkpoints cannot be written", "reason=\"%s\"", fault->msg);
+        t->members->ops->checkpoint_failed(t->members, e->parts.own->step, t->checkpoint_dir, fault->msg, false);
+        t->folder_fault = (struct titan_error){0}; /* said */
+    }
+    return TITAN_OK;
 }
 
 static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct titan_error *err)
@@ -1032,8 +1220,10 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     if (e->view.world > 1)
         TRY(open_groups(e, err));
     at[OPENING_GROUPED] = clock_mono_ns();
+    TRY(judge_folder(e, false, err));
     TRY(recover(e, err));
     TRY(load_state(e, err));
+    TRY(judge_folder(e, true, err));
     at[OPENING_FILLED] = clock_mono_ns();
     TRY(prepare_steps(e, err));
     plan_free_programs(e->plan, TAKE(e->programs));
@@ -1102,7 +1292,7 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
     if (writer && status != TITAN_OK) /* a part that is not written yet may never come */
         checkpoint_writer_cancel(writer);
     if (writer) /* what is complete is told of, also at a bad end */
-        (void)!collect_checkpoint(e, true, NULL);
+        (void)!collect_checkpoint(e, true, &(struct titan_error){0});
     leave_epoch(e, status != TITAN_OK);
     if (e->sealed && e->exec)
         t->last = TAKE(e);
@@ -1119,17 +1309,6 @@ static bool epoch_is_over(titan_status status)
     return status == TITAN_EREVOKED || status == TITAN_EPEER;
 }
 
-/* Without an agent nobody says where to go on: at the newest checkpoint in this run's folder, if there is one. */
-static void find_checkpoint(const struct trainer *t, struct epoch_view *view)
-{
-    uint64_t step = 0;
-
-    if (checkpoint_latest(t->checkpoint_dir, view->checkpoint_path, &step, NULL) != TITAN_OK)
-        return;
-    view->source = STATE_FROM_CHECKPOINT;
-    view->resume_step = step;
-}
-
 static titan_status train_epochs(struct trainer *t, struct titan_error *err)
 {
     struct membership *m = t->members;
@@ -1143,8 +1322,6 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
         if (status != TITAN_OK)
             return status;
 
-        if (m->solo_world > 0)
-            find_checkpoint(t, &view);
         log_init(&t->log, "worker", "rank=%d", view.rank);
         atomic_store(&failpoint_rank, view.rank);
         progress_work_begin(); /* between epochs it is idle */
@@ -1179,7 +1356,8 @@ titan_status train(const struct train_options *options, struct titan_error *err)
 {
     struct titan_error local = {0};
     struct titan_error *const e = err ? err : &local;
-    struct trainer t = {.recipe = options->recipe, .members = options->membership, .metrics = {.fd = -1}};
+    struct trainer t = {
+        .recipe = options->recipe, .members = options->membership, .metrics = {.fd = -1}, .folder = FOLDER_NONE};
 
     titan_status status = open_trainer(&t, options, e);
     if (status == TITAN_OK)

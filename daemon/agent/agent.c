@@ -261,7 +261,7 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
 {
     struct titan_error err = {0};
     if (!a->draining &&
-        workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, &err) == TITAN_OK) {
+        workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, m->run, &err) == TITAN_OK) {
         logs_record(a->logs, m->directory, worker_id, -1);
         (void)uv_timer_again(&a->log_timer);
         CORE(a, agent_core_started, worker_id, (int64_t)workers_find(a->workers, worker_id)->process.pid);

@@ -892,6 +892,9 @@ static bool pass_on(const struct aworker *w, const Titan__Internal__WorkerToAgen
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
         PASS(CHECKPOINT, checkpoint, in->checkpoint);
         break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT_FAILED:
+        PASS(CHECKPOINT_FAILED, checkpoint_failed, in->checkpoint_failed);
+        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:
         PASS(FINISHED, finished, in->finished);
         break;
@@ -941,6 +944,9 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
         on_checkpoint(c, in->checkpoint);
         break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT_FAILED: /* not kept for a coordinator that is away */
+        agent_send(c, &m, out);
+        return;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* its page says it again when it has exited */
         agent_say(out, AGENT_WARN, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
                   in->failing->reason);

@@ -146,9 +146,23 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
     (void)snprintf(worker, sizeof(worker), "%" PRIu64, c->worker_id);
     if (c->cuda_devices)
         (void)snprintf(cuda, sizeof(cuda), "CUDA_VISIBLE_DEVICES=%s", c->cuda_devices);
-    char *argv[] = {(char *)c->program, "serve",         "--socket", (char *)c->socket,    "--page",
-                    (char *)c->page,    "--job",         job,        "--worker",           worker,
-                    "--host",           (char *)c->host, "--dir",    (char *)c->directory, NULL};
+    char *argv[] = {(char *)c->program,
+                    "serve",
+                    "--socket",
+                    (char *)c->socket,
+                    "--page",
+                    (char *)c->page,
+                    "--job",
+                    job,
+                    "--worker",
+                    worker,
+                    "--host",
+                    (char *)c->host,
+                    "--dir",
+                    (char *)c->directory,
+                    "--run",
+                    (char *)c->run,
+                    NULL};
     char *env[ENV_MAX];
     env_build(env, c->cuda_devices ? cuda : NULL);
 

@@ -21,6 +21,7 @@ struct worker_command {
     const char *program; /* titan-worker */
     const char *socket;  /* the agent's */
     const char *page, *log, *directory, *host;
+    const char *run; /* which run of which store */
     uint64_t job_id, worker_id;
     const char *cuda_devices; /* CUDA_VISIBLE_DEVICES for it; NULL = as the agent has it */
 };

@@ -467,7 +467,7 @@ static titan_status worker_attach(struct worker *w, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status worker_launch(struct worker *w, const char *device, struct titan_error *err)
+static titan_status worker_launch(struct worker *w, const char *device, const char *run, struct titan_error *err)
 {
     struct workers *set = w->set;
     char cuda[128];
@@ -481,6 +481,7 @@ static titan_status worker_launch(struct worker *w, const char *device, struct t
                                      .log = w->log_path,
                                      .directory = w->job_dir,
                                      .host = set->host,
+                                     .run = run,
                                      .job_id = w->job_id,
                                      .worker_id = w->id,
                                      .cuda_devices = gpu ? cuda : NULL};
@@ -500,7 +501,7 @@ static void worker_abandon(struct worker *w)
 }
 
 titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
-                           const char *recipe, const char *device, struct titan_error *err)
+                           const char *recipe, const char *device, const char *run, struct titan_error *err)
 {
     uint32_t slot = 0;
     if (workers_find(set, worker_id))
@@ -516,7 +517,9 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
     titan_status status = worker_paths(w, directory, err);
     status = status == TITAN_OK ? recipe_write(directory, recipe, err) : status;
     status = status == TITAN_OK ? job_record(set, job_id, directory, err) : status;
-    status = status == TITAN_OK ? worker_launch(w, device && *device ? device : set->device, err) : status;
+    status = status == TITAN_OK
+                 ? worker_launch(w, device && *device ? device : set->device, run && *run ? run : directory, err)
+                 : status;
     if (status != TITAN_OK) {
         worker_abandon(w);
         return status;

@@ -78,7 +78,8 @@ void workers_close(struct workers *set, void (*done)(void *), void *data);
 
 /* TITAN_ELIMIT: no free slot; TITAN_EEXIST: that worker is there already. */
 titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
-                           const char *recipe, const char *device, struct titan_error *err) TITAN_MUST_USE;
+                           const char *recipe, const char *device, const char *run,
+                           struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */

@@ -76,6 +76,7 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->world_size = s.world_size;
     m->epoch = s.epoch;
     m->restarts = s.restarts;
+    m->checkpoint_failures = s.checkpoint_failures;
     m->submitted_at_ms = job->submitted_at_ms;
     m->started_at_ms = s.started_at_ms;
     m->finished_at_ms = s.finished_at_ms;

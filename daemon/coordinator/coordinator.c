@@ -162,9 +162,10 @@ static void on_retry(uv_timer_t *timer)
 }
 
 /* The recipe goes along, and the job's folder is made, when its first workers start. */
-static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char **ret_recipe)
+static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char *run, char **ret_recipe)
 {
     struct titan_error err = {0};
+    start->run = run;
     titan_status status = job_recipe(store_reader(c->store), start->job_id, ret_recipe, &err);
     if (status == TITAN_OK) {
         start->recipe = *ret_recipe;
@@ -188,8 +189,12 @@ static void release_messages(struct coordinator *c, const struct batch *batch)
     struct rpc_packed *packed = NULL; /* that one */
     for (const struct batch_message *m = batch->messages; m; m = m->next) {
         _cleanup_free_ char *recipe = NULL;
-        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
-            complete_start(c, m->message->start, &recipe);
+        char run[64];
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
+            (void)snprintf(run, sizeof(run), "job-%llu-%016llx", (unsigned long long)m->message->start->job_id,
+                           (unsigned long long)store_id(c->store));
+            complete_start(c, m->message->start, run, &recipe);
+        }
         if (m->message != last) {
             rpc_packed_free(packed);
             packed = rpc_packed_new(&m->message->base);

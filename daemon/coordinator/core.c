@@ -78,6 +78,7 @@ static void free_job(struct jobrec *j)
     free(j->holders);
     free(j->epoch_checkpoint);
     free(j->folder);
+    job_checkpoint_well(j);
     quorum_free(j);
     free(j->stop_why);
     free(j->said);

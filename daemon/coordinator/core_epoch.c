@@ -279,6 +279,14 @@ void epoch_moves_on(struct core *c, struct jobrec *j)
     j->epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->step_ms);
 }
 
+void epoch_tries(struct core *c, struct jobrec *j)
+{
+    if (j->epoch_state == EPOCH_FORMING && j->epoch_deadline != INT64_MAX)
+        j->epoch_deadline = MAX(j->epoch_deadline, c->now.mono_ms + form_limit(c, j));
+    else
+        epoch_moves_on(c, j);
+}
+
 bool epoch_state_in_memory(int32_t rung)
 {
     return rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY || rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA ||
@@ -301,6 +309,8 @@ void epoch_formed(struct core *c, struct jobrec *j)
     if (j->epoch_state != EPOCH_FORMING)
         return;
     say_epoch_move(c, j, EPOCH_RUNNING, NULL);
+    if (j->trouble.reading)
+        job_checkpoint_well(j);
     j->recovery.stepped = c->now.mono_ms;
     j->patient = false;
     quorum_trained(j);

@@ -176,6 +176,11 @@ struct jobrec {
     char *folder;          /* of its checkpoints, see core_set_folder; NULL = not known */
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
+    struct {
+        char *words, *why; /* for its reason, and the cause alone; NULL = there is no trouble */
+        uint32_t streak;   /* not written since the last that was */
+        bool reading;
+    } trouble; /* with its checkpoints */
 
     bool requeue;           /* it is to give its slots back and be queued again ... */
     bool requeueing;        /* ... and is being stopped */
@@ -382,6 +387,7 @@ void epoch_try_form(struct core *c, struct jobrec *j);
 /* It has made its first step (or was done at once). */
 void epoch_formed(struct core *c, struct jobrec *j);
 /* It has made a step: it may take as long again before somebody asks whether it hangs. */
+void epoch_tries(struct core *c, struct jobrec *j); /* it cannot go on for now, and says so */
 void epoch_moves_on(struct core *c, struct jobrec *j);
 /* The members are at their last step or past it: nobody needs to join. */
 bool epoch_near_end(const struct jobrec *j);
@@ -458,6 +464,9 @@ void job_fail(struct core *c, struct jobrec *j, const char *reason);
 void job_end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
 void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const char *reason);
 void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+void job_checkpoint_failed(struct core *c, struct jobrec *j, const struct workrec *w,
+                           const Titan__Internal__CheckpointFailed *m);
+void job_checkpoint_well(struct jobrec *j); /* there is no trouble any more */
 /* The clock of recovery.finished runs from the first report. */
 void job_begin_recovery(struct core *c, struct jobrec *j);
 /* Send again what is in force for the job's workers on this node. */
@@ -550,6 +559,7 @@ void say_worker_move(struct core *c, struct workrec *w, enum worker_state to, co
                      bool counted, const char *why);
 void say_worker_pid(struct core *c, struct workrec *w, int64_t pid);
 void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+void say_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m);
 void say_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
 void say_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
 

@@ -231,6 +231,7 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
     if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
         j->status.step = MAX(j->status.step, m->step);
     say_checkpoint(c, j, m);
+    job_checkpoint_well(j);
     size_t keep = j->spec.keep_latest ? j->spec.keep_latest : SIZE_MAX;
     Titan__Internal__CheckpointCommitted *told = batch_alloc(c->out, sizeof(*told));
     titan__internal__checkpoint_committed__init(told);
@@ -249,6 +250,48 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
     if (first && first->node->session)
         batch_message(c->out, first->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED,
                       told);
+}
+
+void job_checkpoint_well(struct jobrec *j)
+{
+    free(j->trouble.words);
+    free(j->trouble.why);
+    memset(&j->trouble, 0, sizeof(j->trouble));
+}
+
+/* The cause: what stands behind the last name in it. Paths differ from step to step. */
+static const char *cause_words(const char *reason)
+{
+    const char *at = reason;
+    for (const char *p = reason; (p = strstr(p, ": ")); p += 2)
+        at = p + 2;
+    return at;
+}
+
+void job_checkpoint_failed(struct core *c, struct jobrec *j, const struct workrec *w,
+                           const Titan__Internal__CheckpointFailed *m)
+{
+    const char *why = cause_words(m->reason);
+    const bool changed = !j->trouble.why || strcmp(j->trouble.why, why) != 0 || j->trouble.reading != m->reading;
+    const bool counts = j->trouble.streak == 0 || job_seat(j, w) == j->seats; /* of one checkpoint all may speak */
+    if (!counts && !changed)
+        return;
+    if (m->reading)
+        core_set_string(&j->trouble.words,
+                        batch_printf(c->out, "trying again to read checkpoint %s: %s", m->path, m->reason));
+    else
+        core_set_string(&j->trouble.words, batch_printf(c->out, "the checkpoint of step %llu was not written to %s: %s",
+                                                        (unsigned long long)m->step, m->path, m->reason));
+    core_set_string(&j->trouble.why, why);
+    j->trouble.reading = m->reading;
+    if (counts)
+        j->trouble.streak++;
+    if (counts && !m->reading)
+        j->status.checkpoint_failures++;
+    j->unsaved = true;
+    if (changed || (counts && (j->trouble.streak & (j->trouble.streak - 1)) == 0))
+        say_checkpoint_failed(c, j, m);
+    epoch_tries(c, j); /* it has not stopped: its members wait for a disk */
 }
 
 /* Who asked for a last checkpoint is told where it is. */

@@ -68,6 +68,10 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     const struct jobrec *j = core_find_job(c, job_id);
     const struct jobrec *ahead = c->blocker ? core_find_job(c, c->blocker) : NULL;
     struct text t = {buf, size};
+    if (j && size > 0 && j->trouble.words && j->state != JOB_PENDING && j->state != JOB_CANCELLING && !job_final(j)) {
+        put(&t, "%s", j->trouble.words);
+        return true;
+    }
     if (!j || j->state != JOB_PENDING || j->lacks || size == 0)
         return false;
     if (j->status.preemptions && j->stop_why && *j->stop_why)

@@ -512,9 +512,27 @@ void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
         .world_size = m->world_size,
         .committed_at_ms = c->now.wall_ms,
     };
+    const char *words = batch_printf(c->out, "checkpoint of step %llu", (unsigned long long)m->step);
+    if (j->trouble.streak && !j->trouble.reading)
+        words = batch_printf(c->out, "%s; %u before it %s not written", words, j->trouble.streak,
+                             j->trouble.streak == 1 ? "was" : "were");
     set_event(c, change, j,
-              (struct say){.type = "checkpoint.committed",
-                           .message = batch_printf(c->out, "checkpoint of step %llu", (unsigned long long)m->step),
+              (struct say){.type = "checkpoint.committed", .message = words, .detail = detail_end(c, &d)});
+    say_job_update(c, j);
+}
+
+void say_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m)
+{
+    struct detail d;
+    detail_begin(&d);
+    if (!m->reading)
+        json_put_uint(&d.w, "step", m->step);
+    json_put_string(&d.w, "path", m->path);
+    json_put_string(&d.w, "reason", m->reason);
+    json_put_uint(&d.w, "failures", j->trouble.streak);
+    say_event(c, j,
+              (struct say){.type = "checkpoint.failed",
+                           .message = batch_strdup(c->out, j->trouble.words),
                            .detail = detail_end(c, &d)});
     say_job_update(c, j);
 }

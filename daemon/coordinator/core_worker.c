@@ -316,6 +316,7 @@ bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
         ABOUT(PROGRESS, progress)
         ABOUT(WORKER_EXITED, worker_exited)
         ABOUT(CHECKPOINT, checkpoint)
+        ABOUT(CHECKPOINT_FAILED, checkpoint_failed)
         ABOUT(FINISHED, finished)
         ABOUT(STATE_READY, state_ready)
         ABOUT(STALLED, stalled)
@@ -362,6 +363,10 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         if ((speaks_of_epoch(c, j, w, m->checkpoint->epoch) || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
             m->checkpoint->path[0])
             worker_checkpoint(c, j, w, m->checkpoint);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT_FAILED:
+        if (speaks_of_epoch(c, j, w, m->checkpoint_failed->epoch) && epoch_live(j) && !job_final(j))
+            job_checkpoint_failed(c, j, w, m->checkpoint_failed);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:
         if (step_can_be(c, j, w, m->finished->step))

@@ -31,12 +31,47 @@ static titan_status join(char out[PATH_MAX], struct titan_error *err, const char
     return TITAN_OK;
 }
 
+#define NAME_BYTES 80
+
+static void unfinished_name(const struct checkpoint_info *info, char name[NAME_BYTES])
+{
+    (void)snprintf(name, NAME_BYTES, "." STEP_FORMAT ".%" PRIu64, info->step, info->epoch);
+}
+
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
                                         struct titan_error *err)
 {
-    char name[80];
-    (void)snprintf(name, sizeof(name), "." STEP_FORMAT ".%" PRIu64, info->step, info->epoch);
+    char name[NAME_BYTES];
+    unfinished_name(info, name);
     return join(ret_path, err, dir, name);
+}
+
+titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err)
+{
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    return join(ret_path, err, dir, name);
+}
+
+/* The folder of checkpoints itself may be reached by a link: whoever named it decides. */
+static titan_status open_dir(const char *dir, int *ret_fd, struct titan_error *err)
+{
+    *ret_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return *ret_fd < 0 ? titan_fail_errno(err, "cannot open folder '%s'", dir) : TITAN_OK;
+}
+
+titan_status checkpoint_unfinished_open(const char *dir, const struct checkpoint_info *info, int *ret_fd,
+                                        struct titan_error *err)
+{
+    char name[NAME_BYTES];
+    _cleanup_fd_ int at = -1;
+    unfinished_name(info, name);
+    TRY(dir_make(dir, err));
+    TRY(open_dir(dir, &at, err));
+    const titan_status status = dir_open_at(at, name, true, ret_fd, err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", dir);
+    return status;
 }
 
 static bool parse_number(const char *text, char end, uint64_t *ret, const char **ret_rest)
@@ -74,7 +109,7 @@ static void close_dir(DIR **dir)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static titan_status write_pieces(const char *path, const struct manifest *m, const struct piece *pieces,
+static titan_status write_pieces(int at, const struct manifest *m, const struct piece *pieces,
                                  struct manifest_file *file, struct titan_error *err)
 {
     const size_t n = (size_t)file->npieces;
@@ -89,7 +124,7 @@ static titan_status write_pieces(const char *path, const struct manifest *m, con
             .name = names[i], .dtype = "F32", .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
     }
     struct safetensors_writer *w = NULL;
-    TRY(safetensors_create(path, entries, n, NULL, &w, err));
+    TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
     for (size_t i = 0; i < n; i++) {
         titan_status status =
             safetensors_append(w, pieces[i].data, (size_t)(pieces[i].rows * pieces[i].cols) * sizeof(float), err);
@@ -115,7 +150,6 @@ titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_inf
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err)
 {
-    char folder[PATH_MAX], path[PATH_MAX];
     const struct manifest m = {.tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
     _cleanup_(manifest_file_clear) struct manifest_file file = {0};
     _cleanup_free_ struct piece *kept = calloc((size_t)npieces + 1, sizeof(*kept));
@@ -129,22 +163,25 @@ titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_inf
         kept[file.npieces] = pieces[i];
         file.pieces[file.npieces++] = (struct manifest_piece){.box = pieces[i], .range = -1};
     }
-    TRY(checkpoint_unfinished_path(folder, dir, info, err));
+    _cleanup_fd_ int at = -1;
+    TRY(checkpoint_unfinished_open(dir, info, &at, err));
     (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
-    TRY(join(path, err, folder, file.name));
-    TRY(dir_make(folder, err));
-    TRY(write_pieces(path, &m, kept, &file, err));
-    TRY(dir_sync(folder, err));
+    titan_status status = write_pieces(at, &m, kept, &file, err);
+    if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
+        status = titan_fail_errno(err, "cannot sync the folder of '%s'", file.name);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(err, "'%s/." STEP_FORMAT ".%" PRIu64 "'", dir, info->step, info->epoch);
+        return status;
+    }
     manifest_print_file(&file, entry);
     return buf_failed(entry) ? titan_fail(err, TITAN_ENOMEM, "no memory for a manifest entry") : TITAN_OK;
 }
 
 /* manifest.json of the unfinished folder, durable. */
-static titan_status write_manifest(const char *folder, struct checkpoint_info *info, const struct tensor_spec *specs,
-                                   int nspecs, const struct buf *entries, int world, struct titan_error *err)
+static titan_status write_manifest(int at, struct checkpoint_info *info, const struct tensor_spec *specs, int nspecs,
+                                   const struct buf *entries, int world, struct titan_error *err)
 {
     struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
-    char path[PATH_MAX];
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     titan_status status = TITAN_OK;
     m.files = calloc((size_t)world, sizeof(*m.files));
@@ -165,9 +202,7 @@ static titan_status write_manifest(const char *folder, struct checkpoint_info *i
     if (status == TITAN_OK)
         status = manifest_print(&m, &text, err);
     if (status == TITAN_OK)
-        status = join(path, err, folder, MANIFEST_NAME);
-    if (status == TITAN_OK)
-        status = file_replace(path, text.data, text.len, err);
+        status = file_replace_at(at, MANIFEST_NAME, text.data, text.len, err);
     for (int r = 0; r < m.nfiles; r++)
         manifest_file_clear(&m.files[r]);
     free(m.files);
@@ -176,31 +211,56 @@ static titan_status write_manifest(const char *folder, struct checkpoint_info *i
 
 /* Give the folder its final name. A complete checkpoint of the same step, left by a run that was set back, is exchanged
  * for the new one in one move and then removed. */
-static titan_status publish(const char *folder, const char *path, struct titan_error *err)
+static titan_status publish(int at, const char *folder, const char *name, struct titan_error *err)
 {
-    if (rename(folder, path) == 0)
+    if (renameat(at, folder, at, name) == 0)
         return TITAN_OK;
     if (errno != ENOTEMPTY && errno != EEXIST)
-        return titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, path);
-    if (renameat2(AT_FDCWD, folder, AT_FDCWD, path, RENAME_EXCHANGE) < 0)
-        return titan_fail_errno(err, "cannot exchange '%s' and '%s'", folder, path);
-    return dir_remove(folder, err);
+        return titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, name);
+    if (renameat2(at, folder, at, name, RENAME_EXCHANGE) < 0)
+        return titan_fail_errno(err, "cannot exchange '%s' and '%s'", folder, name);
+    return dir_remove_at(at, folder, err);
+}
+
+static titan_status commit_at(int at, const char *folder, struct checkpoint_info *info, const struct tensor_spec *specs,
+                              int nspecs, const struct buf *entries, int world, struct titan_error *err)
+{
+    char name[NAME_BYTES];
+    _cleanup_fd_ int inside = -1;
+    (void)snprintf(name, sizeof(name), STEP_FORMAT, info->step);
+    TRY(dir_open_at(at, folder, false, &inside, err));
+    TRY(write_manifest(inside, info, specs, nspecs, entries, world, err));
+    TRY(publish(at, folder, name, err));
+    if (fsync(at) < 0 && errno != EINVAL)
+        return titan_fail_errno(err, "cannot sync the folder");
+    return TITAN_OK;
 }
 
 titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err)
 {
-    char folder[PATH_MAX], path[PATH_MAX], name[64];
-    TRY(checkpoint_unfinished_path(folder, dir, info, err));
-    (void)snprintf(name, sizeof(name), STEP_FORMAT, info->step);
-    TRY(join(path, err, dir, name));
-    TRY(write_manifest(folder, info, specs, nspecs, entries, world, err));
-    TRY(dir_sync(folder, err));
-    TRY(publish(folder, path, err));
-    TRY(dir_sync(dir, err));
+    char folder[NAME_BYTES], path[PATH_MAX];
+    _cleanup_fd_ int at = -1;
+    unfinished_name(info, folder);
+    TRY(checkpoint_path(path, dir, info->step, err));
+    TRY(open_dir(dir, &at, err));
+    const titan_status status = commit_at(at, folder, info, specs, nspecs, entries, world, err);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(err, "'%s'", dir);
+        return status;
+    }
     memcpy(ret_path, path, PATH_MAX);
     return TITAN_OK;
+}
+
+titan_status checkpoint_drop(const char *dir, const struct checkpoint_info *info, struct titan_error *err)
+{
+    char name[NAME_BYTES];
+    _cleanup_fd_ int at = -1;
+    unfinished_name(info, name);
+    TRY(open_dir(dir, &at, err));
+    return dir_remove_at(at, name, err);
 }
 
 /* --- the folder of checkpoints ------------------------------------------------------------------------------------ */
@@ -211,12 +271,9 @@ void checkpoint_sweep(const char *dir, uint64_t epoch)
     struct dirent *e;
     while (d && (e = readdir(d))) {
         uint64_t of_epoch;
-        char path[PATH_MAX];
         bool removed = strncmp(e->d_name, ".removed-", 9) == 0;
-        if (!removed && !(parse_unfinished_name(e->d_name, &of_epoch) && of_epoch < epoch))
-            continue;
-        if (join(path, NULL, dir, e->d_name) == TITAN_OK)
-            (void)!dir_remove(path, NULL);
+        if (removed || (parse_unfinished_name(e->d_name, &of_epoch) && of_epoch < epoch))
+            (void)!dir_remove_at(dirfd(d), e->d_name, NULL);
     }
 }
 
@@ -226,8 +283,7 @@ static int compare_steps_down(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Steps of the folders with a final name, newest first; owned by the caller. */
-static titan_status list_steps(const char *dir, uint64_t **ret_steps, size_t *ret_n, struct titan_error *err)
+titan_status checkpoint_steps(const char *dir, uint64_t **ret_steps, size_t *ret_n, struct titan_error *err)
 {
     _cleanup_(close_dir) DIR *d = opendir(dir);
     if (!d)
@@ -255,18 +311,53 @@ static titan_status list_steps(const char *dir, uint64_t **ret_steps, size_t *re
     return TITAN_OK;
 }
 
-static titan_status read_manifest(const char *path, struct manifest *ret, struct titan_error *err)
+/* What is no regular file or folder of ours is not the checkpoint that was written here. */
+static titan_status as_damage(titan_status status, struct titan_error *err)
 {
-    char file[PATH_MAX];
-    *ret = (struct manifest){0};
-    TRY(join(file, err, path, MANIFEST_NAME));
+    if (status != TITAN_EINVAL)
+        return status;
+    if (err)
+        err->status = TITAN_ECORRUPT;
+    return TITAN_ECORRUPT;
+}
+
+/* The checkpoint's own folder: no link, wherever the folder it lies in may be. */
+static titan_status open_checkpoint(const char *path, int *ret_fd, struct titan_error *err)
+{
+    char dir[PATH_MAX];
+    _cleanup_fd_ int at = -1;
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return as_damage(dir_open_at(AT_FDCWD, path, false, ret_fd, err), err);
+    if ((size_t)snprintf(dir, sizeof(dir), "%.*s", slash == path ? 1 : (int)(slash - path), path) >= sizeof(dir))
+        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
+    TRY(open_dir(dir, &at, err));
+    const titan_status status = as_damage(dir_open_at(at, slash + 1, false, ret_fd, err), err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", dir);
+    return status;
+}
+
+/* at: the checkpoint's folder, left open for its shards; NULL: not wanted. */
+static titan_status read_manifest(const char *path, struct manifest *ret, int *ret_at, struct titan_error *err)
+{
+    _cleanup_fd_ int at = -1;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    TRY(file_read(file, MANIFEST_BYTES_MAX, &text, err));
-    titan_status status = manifest_parse(text.data ? text.data : "", text.len, ret, err);
+    *ret = (struct manifest){0};
+    TRY(open_checkpoint(path, &at, err));
+    titan_status status = as_damage(file_read_at(at, MANIFEST_NAME, O_NOFOLLOW, MANIFEST_BYTES_MAX, &text, err), err);
+    if (status != TITAN_OK) {
+        (void)titan_error_wrap(err, "'%s'", path);
+        return status;
+    }
+    status = manifest_parse(text.data ? text.data : "", text.len, ret, err);
     if (status != TITAN_OK) {
         manifest_clear(ret);
-        return titan_error_wrap(err, "'%s'", file);
+        (void)titan_error_wrap(err, "'%s/" MANIFEST_NAME "'", path);
+        return status;
     }
+    if (ret_at)
+        *ret_at = TAKE_FD(at);
     return TITAN_OK;
 }
 
@@ -274,13 +365,12 @@ titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_st
 {
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0;
-    TRY(list_steps(dir, &steps, &n, err));
+    TRY(checkpoint_steps(dir, &steps, &n, err));
     for (size_t i = 0; i < n; i++) {
-        char name[64], path[PATH_MAX];
-        (void)snprintf(name, sizeof(name), STEP_FORMAT, steps[i]);
-        TRY(join(path, err, dir, name));
+        char path[PATH_MAX];
+        TRY(checkpoint_path(path, dir, steps[i], err));
         _cleanup_(manifest_clear) struct manifest m = {0};
-        if (read_manifest(path, &m, NULL) != TITAN_OK || m.info.step != steps[i])
+        if (read_manifest(path, &m, NULL, NULL) != TITAN_OK || m.info.step != steps[i])
             continue;
         memcpy(ret_path, path, PATH_MAX);
         *ret_step = steps[i];
@@ -292,7 +382,7 @@ titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_st
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
-    TRY(read_manifest(path, &m, err));
+    TRY(read_manifest(path, &m, NULL, err));
     *ret = m.info;
     m.info.recipe = NULL;
     return TITAN_OK;
@@ -304,36 +394,64 @@ void checkpoint_info_clear(struct checkpoint_info *info)
     info->recipe = NULL;
 }
 
-titan_status checkpoint_remove(const char *path, struct titan_error *err)
+static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
 {
-    char dir[PATH_MAX], gone[PATH_MAX], name[80];
-    const char *slash = strrchr(path, '/');
-    const char *base = slash ? slash + 1 : path;
-    uint64_t step;
-    if (!parse_step_name(base, &step))
-        return titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint", path);
-    (void)snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    (void)snprintf(name, sizeof(name), ".removed-" STEP_FORMAT ".%d", step, (int)getpid());
-    TRY(join(gone, err, slash == path ? "" : dir, name));
-    if (rename(path, gone) < 0)
-        return titan_fail_errno(err, "cannot remove '%s'", path);
-    TRY(dir_remove(gone, err));
-    return dir_sync(slash == path ? "/" : dir, err);
+    char name[NAME_BYTES], gone[2 * NAME_BYTES];
+    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    (void)snprintf(gone, sizeof(gone), ".removed-%s.%d", name, (int)getpid());
+    if (renameat(at, name, at, gone) < 0)
+        return titan_fail_errno(err, "cannot remove '%s'", name);
+    TRY(dir_remove_at(at, gone, err));
+    if (fsync(at) < 0 && errno != EINVAL)
+        return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
+    return TITAN_OK;
 }
 
-titan_status checkpoint_prune(const char *dir, int keep, struct titan_error *err)
+titan_status checkpoint_remove(const char *path, struct titan_error *err)
+{
+    char dir[PATH_MAX];
+    _cleanup_fd_ int at = -1;
+    const char *slash = strrchr(path, '/');
+    uint64_t step;
+    if (!parse_step_name(slash ? slash + 1 : path, &step))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint", path);
+    if ((size_t)snprintf(dir, sizeof(dir), "%.*s", !slash || slash == path ? 1 : (int)(slash - path),
+                         slash ? path : ".") >= sizeof(dir))
+        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
+    TRY(open_dir(dir, &at, err));
+    return remove_at(at, step, err);
+}
+
+/* Was it written with this recipe? The hash stands near the beginning of the manifest, which may be long. */
+static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
+{
+    char name[NAME_BYTES], begin[1024], wanted[64];
+    _cleanup_fd_ int inside = -1, fd = -1;
+    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    (void)snprintf(wanted, sizeof(wanted), "\"recipe_hash\":\"%016" PRIx64 "\"", recipe_hash);
+    if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
+        open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)
+        return false;
+    const ssize_t n = pread(fd, begin, sizeof(begin) - 1, 0);
+    begin[MAX(n, 0)] = '\0';
+    return strstr(begin, wanted) != NULL;
+}
+
+titan_status checkpoint_prune(const char *dir, int keep, uint64_t recipe_hash, struct titan_error *err)
 {
     _cleanup_free_ uint64_t *steps = NULL;
+    _cleanup_fd_ int at = -1;
     size_t n = 0;
+    int own = 0;
     if (keep <= 0)
         return TITAN_OK;
-    TRY(list_steps(dir, &steps, &n, err));
-    for (size_t i = (size_t)keep; i < n; i++) {
-        char name[64], path[PATH_MAX];
-        (void)snprintf(name, sizeof(name), STEP_FORMAT, steps[i]);
-        TRY(join(path, err, dir, name));
-        TRY(checkpoint_remove(path, err));
-    }
+    TRY(checkpoint_steps(dir, &steps, &n, err));
+    if (n <= (size_t)keep)
+        return TITAN_OK;
+    TRY(open_dir(dir, &at, err));
+    for (size_t i = 0; i < n; i++)
+        if (written_with(at, steps[i], recipe_hash) && ++own > keep)
+            TRY(remove_at(at, steps[i], err));
     return TITAN_OK;
 }
 
@@ -356,7 +474,6 @@ static titan_status match_specs(const struct manifest *m, const struct tensor_sp
     return TITAN_OK;
 }
 
-/* Size and checksum as the manifest says. */
 static titan_status go_on(const atomic_int *stop, struct titan_error *err)
 {
     progress_action();
@@ -365,41 +482,40 @@ static titan_status go_on(const atomic_int *stop, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status verify_file(const char *path, const struct manifest_file *file, const atomic_int *stop,
-                                struct titan_error *err)
+/* Opened once: what is checked is what is read. */
+static titan_status open_verified(int at, const struct manifest_file *file, const atomic_int *stop, int *ret_fd,
+                                  struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
     struct stat st;
-    const titan_status opened = open_regular(AT_FDCWD, path, O_NOFOLLOW, &fd, err);
+    const titan_status opened = as_damage(open_regular(at, file->name, O_NOFOLLOW, &fd, err), err);
     if (opened == TITAN_ENOTFOUND)
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' is missing", path);
-    if (opened == TITAN_EINVAL && err)
-        err->status = TITAN_ECORRUPT;
-    if (opened != TITAN_OK)
-        return opened == TITAN_EINVAL ? TITAN_ECORRUPT : opened;
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is missing", file->name);
+    TRY(opened);
     if (fstat(fd, &st) < 0)
-        return titan_fail_errno(err, "cannot look at '%s'", path);
+        return titan_fail_errno(err, "cannot look at '%s'", file->name);
     if ((uint64_t)st.st_size != file->bytes)
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, path,
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, file->name,
                           (uint64_t)st.st_size, file->bytes);
     _cleanup_free_ char *block = malloc(CHECK_BYTES);
     if (!block)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to read '%s'", path);
+        return titan_fail(err, TITAN_ENOMEM, "no memory to read '%s'", file->name);
     uint32_t crc = 0;
     for (;;) {
         ssize_t n = read(fd, block, CHECK_BYTES);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return titan_fail_errno(err, "cannot read '%s'", path);
+            return titan_fail_errno(err, "cannot read '%s'", file->name);
         if (n == 0)
             break;
         crc = crc32c(crc, block, (size_t)n);
         TRY(go_on(stop, err));
     }
     if (crc != file->crc)
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: crc32c %08x, its manifest says %08x", path, crc,
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: crc32c %08x, its manifest says %08x", file->name, crc,
                           file->crc);
+    *ret_fd = TAKE_FD(fd);
     return TITAN_OK;
 }
 
@@ -525,19 +641,18 @@ static void close_safetensors(struct safetensors **st)
     safetensors_close(*st);
 }
 
-static titan_status load_file(const char *dir, const struct manifest *m, const struct manifest_file *file,
+static titan_status load_file(int at, const struct manifest *m, const struct manifest_file *file,
                               const struct wishes *wishes, struct titan_error *err)
 {
-    char path[PATH_MAX];
-    TRY(join(path, err, dir, file->name));
-    TRY(verify_file(path, file, wishes->stop, err));
+    int fd = -1;
+    TRY(open_verified(at, file, wishes->stop, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
-    TRY(safetensors_open(path, &st, err));
+    TRY(safetensors_open_fd(fd, file->name, &st, err));
     for (int p = 0; p < file->npieces; p++) {
         TRY(go_on(wishes->stop, err));
         if (piece_needed(&file->pieces[p].box, wishes) &&
             read_stored_piece(st, m, &file->pieces[p], wishes, err) != TITAN_OK)
-            return titan_error_wrap(err, "'%s'", path);
+            return err ? titan_error_wrap(err, "'%s'", file->name) : TITAN_ECORRUPT;
     }
     return TITAN_OK;
 }
@@ -547,7 +662,8 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
     _cleanup_(clear_wishes) struct wishes wishes = {.stop = stop};
-    TRY(read_manifest(path, &m, err));
+    _cleanup_fd_ int at = -1;
+    TRY(read_manifest(path, &m, &at, err));
     _cleanup_free_ int *map = calloc((size_t)nspecs + 1, sizeof(*map));
     if (!map)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d tensors", nspecs);
@@ -556,8 +672,13 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
     for (int i = 0; i < npieces; i++)
         assert_inside(specs, nspecs, &pieces[i]);
     TRY(sort_wishes(&m, map, pieces, npieces, &wishes, err));
-    for (int f = 0; f < m.nfiles; f++)
-        if (file_needed(&m.files[f], &wishes))
-            TRY(load_file(path, &m, &m.files[f], &wishes, err));
+    for (int f = 0; f < m.nfiles; f++) {
+        titan_status status =
+            file_needed(&m.files[f], &wishes) ? load_file(at, &m, &m.files[f], &wishes, err) : TITAN_OK;
+        if (status != TITAN_OK) {
+            (void)titan_error_wrap(err, "'%s'", path);
+            return status;
+        }
+    }
     return TITAN_OK;
 }

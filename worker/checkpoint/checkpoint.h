@@ -55,6 +55,12 @@ struct checkpoint_info {
 /* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
                                         struct titan_error *err) TITAN_MUST_USE;
+/* That folder, open; where it is missing it is made, and DIR as well. A link in its place is refused. */
+titan_status checkpoint_unfinished_open(const char *dir, const struct checkpoint_info *info, int *ret_fd,
+                                        struct titan_error *err) TITAN_MUST_USE;
+/* Remove it: there will be no such checkpoint. */
+titan_status checkpoint_drop(const char *dir, const struct checkpoint_info *info,
+                             struct titan_error *err) TITAN_MUST_USE;
 /* Write this rank's shard file into the unfinished directory (made if missing) and append its manifest entry (JSON
  * text) to entry. Blocking; call it from the background writer. Pieces must not overlap between ranks. */
 titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_info *info, int rank,
@@ -67,6 +73,10 @@ titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, co
                                struct titan_error *err) TITAN_MUST_USE;
 /* Remove unfinished directories of epochs below this one. */
 void checkpoint_sweep(const char *dir, uint64_t epoch);
+/* Steps of the checkpoints in dir by their names, whatever is in them, newest first; owned by the caller. */
+titan_status checkpoint_steps(const char *dir, uint64_t **ret_steps, size_t *ret_n,
+                              struct titan_error *err) TITAN_MUST_USE;
+titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
 /* Newest complete checkpoint in dir whose manifest parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
 titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err) TITAN_MUST_USE;
@@ -81,7 +91,8 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
                              int npieces, const atomic_int *stop, struct titan_error *err) TITAN_MUST_USE;
 /* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */
 titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* keep the newest `keep` complete checkpoints of dir, remove the rest; 0 keeps all. */
-titan_status checkpoint_prune(const char *dir, int keep, struct titan_error *err) TITAN_MUST_USE;
+/* Of the checkpoints in dir that were written with this recipe keep the newest `keep`, remove the rest; 0 keeps all.
+ * Others, and those that cannot be read, are left alone. */
+titan_status checkpoint_prune(const char *dir, int keep, uint64_t recipe_hash, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,6 +1,7 @@
 #include "worker/checkpoint/convert.h"
 
 #include <getopt.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -188,7 +189,7 @@ static titan_status write_file(const struct export *e, int file, struct titan_er
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", e->dir, name) >= sizeof(path))
         return titan_fail(err, TITAN_EINVAL, "path of the output folder is too long");
     struct safetensors_writer *w = NULL;
-    TRY(safetensors_create(path, entries, (size_t)n, "pt", &w, err));
+    TRY(safetensors_create(AT_FDCWD, path, entries, (size_t)n, "pt", &w, err));
     float *at = data;
     for (int i = 0; i < n; i++) {
         titan_status status = append_tensor(e, w, &m->tensors[first + i], at, err);

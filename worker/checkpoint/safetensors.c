@@ -195,19 +195,28 @@ static titan_status read_header(struct safetensors *st, struct titan_error *err)
 
 titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err)
 {
+    int fd = -1;
+    TRY(open_regular(AT_FDCWD, path, 0, &fd, err));
+    return safetensors_open_fd(fd, path, ret, err);
+}
+
+titan_status safetensors_open_fd(int fd, const char *name, struct safetensors **ret, struct titan_error *err)
+{
     struct safetensors *st = calloc(1, sizeof(*st));
-    if (!st)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to open '%s'", path);
+    if (!st) {
+        (void)close(fd);
+        return titan_fail(err, TITAN_ENOMEM, "no memory to open '%s'", name);
+    }
+    st->fd = fd;
     struct stat info;
-    st->fd = -1;
-    titan_status status = open_regular(AT_FDCWD, path, 0, &st->fd, err);
-    if (status == TITAN_OK && fstat(st->fd, &info) < 0)
-        status = titan_fail_errno(err, "cannot open '%s'", path);
-    if (status == TITAN_OK) {
+    titan_status status = TITAN_OK;
+    if (fstat(st->fd, &info) < 0) {
+        status = titan_fail_errno(err, "cannot look at '%s'", name);
+    } else {
         st->file_bytes = (uint64_t)info.st_size;
         status = read_header(st, err);
         if (status != TITAN_OK)
-            (void)titan_error_wrap(err, "'%s'", path);
+            (void)titan_error_wrap(err, "'%s'", name);
     }
     if (status != TITAN_OK) {
         safetensors_close(st);
@@ -259,8 +268,8 @@ titan_status safetensors_read(const struct safetensors *st, const struct safeten
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 struct safetensors_writer {
-    int fd;
-    char *path;
+    int at, fd;
+    char *path;          /* below at */
     uint64_t data_bytes; /* announced in the header */
     uint64_t given;      /* of them written */
     uint64_t file_bytes;
@@ -328,7 +337,7 @@ static titan_status make_header(const struct safetensors_entry *entries, size_t 
     return TITAN_OK;
 }
 
-titan_status safetensors_create(const char *path, const struct safetensors_entry *entries, size_t nentries,
+titan_status safetensors_create(int at, const char *path, const struct safetensors_entry *entries, size_t nentries,
                                 const char *metadata_format, struct safetensors_writer **ret, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf header = BUF_INIT;
@@ -340,7 +349,9 @@ titan_status safetensors_create(const char *path, const struct safetensors_entry
         return titan_fail(err, TITAN_ENOMEM, "no memory to write '%s'", path);
     }
     w->data_bytes = data_bytes;
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    w->at = at;
+    (void)unlinkat(at, path, 0);
+    w->fd = openat(at, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     titan_status status;
     if (w->fd < 0) {
         status = titan_fail_errno(err, "cannot create '%s'", path);
@@ -397,7 +408,7 @@ void safetensors_abandon(struct safetensors_writer *w)
         return;
     if (w->fd >= 0) {
         (void)close(w->fd);
-        (void)unlink(w->path);
+        (void)unlinkat(w->at, w->path, 0);
     }
     free(w->path);
     free(w);

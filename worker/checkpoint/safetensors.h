@@ -37,6 +37,9 @@ size_t safetensors_dtype_bytes(const char *dtype);
 
 /* TITAN_ECORRUPT says what is wrong with the file. path is named in every message. */
 titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err) TITAN_MUST_USE;
+/* The same of an open regular file, which is closed with it, also after a failure; name is for messages. */
+titan_status safetensors_open_fd(int fd, const char *name, struct safetensors **ret,
+                                 struct titan_error *err) TITAN_MUST_USE;
 void safetensors_close(struct safetensors *st); /* NULL is fine */
 /* NULL when there is none of that name. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
@@ -55,8 +58,10 @@ struct safetensors_entry {
 };
 struct safetensors_writer;
 
-/* Make or replace path and write the header. metadata: "format" of __metadata__ ("pt" for HF), NULL = none. */
-titan_status safetensors_create(const char *path, const struct safetensors_entry *entries, size_t nentries,
+/* Make the file anew and write the header; what has its name is replaced, never written through. name: below the open
+ * folder `at`, which outlives the writer, or AT_FDCWD. metadata: "format" of __metadata__ ("pt" for HF), NULL = none.
+ */
+titan_status safetensors_create(int at, const char *name, const struct safetensors_entry *entries, size_t nentries,
                                 const char *metadata_format, struct safetensors_writer **ret,
                                 struct titan_error *err) TITAN_MUST_USE;
 /* The next bytes of the data, entries one after the other in any portions. */

@@ -12,8 +12,9 @@
 /* The checkpoint at path or, if it is a folder of checkpoints, its newest. */
 static titan_status find_checkpoint(const char *path, char out[PATH_MAX], struct titan_error *err)
 {
-    char manifest[PATH_MAX];
+    char manifest[PATH_MAX], real[PATH_MAX];
     uint64_t step;
+    path = realpath(path, real) ? real : path; /* a link of the caller's own is fine */
     if ((size_t)snprintf(manifest, sizeof(manifest), "%s/" MANIFEST_NAME, path) >= sizeof(manifest))
         return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
     if (access(manifest, F_OK) < 0 && checkpoint_latest(path, out, &step, NULL) == TITAN_OK)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,12 +18,14 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/progress.h"
 
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
-#define LOOK_MS 20      /* between looks at whether a wait for the thread is cancelled */
-#define LINGER_MS 250   /* for the thread, once cancelled */
+#define LOOK_MS 20    /* between looks at whether a wait for the thread is cancelled */
+#define LINGER_MS 250 /* for the thread, once cancelled */
+#define ENTRY_NAME_BYTES 64
 #define POLL_NS 5000000 /* peers may be on other hosts: only the file system is shared */
 
 struct checkpoint_writer {
@@ -143,43 +146,77 @@ void checkpoint_writer_cancel(struct checkpoint_writer *w)
 /* --- the thread
  * ------------------------------------------------------------------------------------------------------------- */
 
-/* A rank's manifest entry (what "json"), or the sign that there will be none (what "failed"). */
-static titan_status entry_path(const struct checkpoint_writer *w, int rank, const char *what, char path[PATH_MAX],
-                               struct titan_error *err)
+/* A rank's manifest entry (what "json"), or why there will be none (what "failed"). */
+static void entry_name(int rank, const char *what, char name[ENTRY_NAME_BYTES])
 {
-    char folder[PATH_MAX];
-    TRY(checkpoint_unfinished_path(folder, w->opt.dir, &w->info, err));
-    if (snprintf(path, PATH_MAX, "%s/entry-%05d.%s", folder, rank, what) >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", w->opt.dir);
-    return TITAN_OK;
+    (void)snprintf(name, ENTRY_NAME_BYTES, "entry-%05d.%s", rank, what);
 }
 
-static titan_status write_shard(struct checkpoint_writer *w, struct titan_error *err)
+/* What looks like the folder may be what a share was mounted over. */
+static titan_status check_place(const struct checkpoint_writer *w, struct titan_error *err)
+{
+    struct stat st;
+
+    TRY(dir_make(w->opt.dir, err));
+    if (w->opt.device == 0 || (stat(w->opt.dir, &st) == 0 && st.st_dev == w->opt.device))
+        return TITAN_OK;
+    (void)rmdir(w->opt.dir);
+    return titan_fail(err, TITAN_EIO, "'%s' is on another file system than when the run began: is it mounted?",
+                      w->opt.dir);
+}
+
+static titan_status write_shard(const struct checkpoint_writer *w, int at, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf entry = BUF_INIT;
-    char path[PATH_MAX];
+    char name[ENTRY_NAME_BYTES];
 
     TRY(failpoint("checkpoint.write", err));
     TRY(checkpoint_write_shard(w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces, &entry,
                                err));
-    TRY(entry_path(w, w->opt.rank, "json", path, err));
-    return file_replace(path, entry.data, entry.len, err);
+    entry_name(w->opt.rank, "json", name);
+    return file_replace_at(at, name, entry.data, entry.len, err);
 }
 
-/* One rank's entry, as soon as it is there. */
-static titan_status await_entry(const struct checkpoint_writer *w, int rank, int64_t deadline, struct buf *out,
-                                struct titan_error *err)
+/* On a full disk the file mostly fits, if not its text; without it rank 0 waits in vain, for a limited time. */
+static void note_failure(const struct checkpoint_writer *w, int at, const struct titan_error *why)
 {
-    char path[PATH_MAX], failed[PATH_MAX];
+    char name[ENTRY_NAME_BYTES];
 
-    TRY(entry_path(w, rank, "json", path, err));
-    TRY(entry_path(w, rank, "failed", failed, err));
-    while (access(path, F_OK) != 0) {
+    entry_name(w->opt.rank, "failed", name);
+    const int fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return;
+    (void)!write(fd, why->msg, strlen(why->msg));
+    (void)close(fd);
+}
+
+static titan_status part_missing(const struct checkpoint_writer *w, int at, int rank, const char *failed,
+                                 struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf why = BUF_INIT;
+
+    if (file_read_at(at, failed, O_NOFOLLOW, sizeof err->msg, &why, NULL) != TITAN_OK || why.len == 0)
+        return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: rank %d could not write its part",
+                          (unsigned long)w->info.step, rank);
+    return titan_fail(err, TITAN_EIO, "rank %d: %s", rank, why.data);
+}
+
+/* One rank's entry, as soon as it is there. *ret_over: there will be none, and it is known that its rank has ended. */
+static titan_status await_entry(const struct checkpoint_writer *w, int at, int rank, int64_t deadline, struct buf *out,
+                                bool *ret_over, struct titan_error *err)
+{
+    char name[ENTRY_NAME_BYTES], failed[ENTRY_NAME_BYTES];
+    struct stat st;
+
+    entry_name(rank, "json", name);
+    entry_name(rank, "failed", failed);
+    *ret_over = false;
+    while (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         if (errno != ENOENT)
-            return titan_fail_errno(err, "cannot look for '%s'", path);
-        if (access(failed, F_OK) == 0)
-            return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: rank %d could not write its part",
-                              (unsigned long)w->info.step, rank);
+            return titan_fail_errno(err, "cannot look for '%s'", name);
+        *ret_over = fstatat(at, failed, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        if (*ret_over)
+            return part_missing(w, at, rank, failed, err);
         if (atomic_load(&w->cancelled))
             return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: rank %d left before it was written",
                               (unsigned long)w->info.step, rank);
@@ -188,57 +225,91 @@ static titan_status await_entry(const struct checkpoint_writer *w, int rank, int
                               (unsigned long)w->info.step, rank);
         (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
-    return file_read(path, ENTRY_BYTES_MAX, out, err);
+    *ret_over = true;
+    return file_read_at(at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
 }
 
-static titan_status commit(struct checkpoint_writer *w, struct buf *entries, struct titan_error *err)
+/* All ranks have ended writing; the first failure counts. Nobody is waited for behind one that does not say a word. */
+static titan_status await_all(const struct checkpoint_writer *w, int at, titan_status own, struct buf *entries,
+                              struct titan_error *err)
 {
     const int64_t deadline = clock_mono_ns() + (int64_t)w->opt.wait_ms * 1000000;
-    char path[PATH_MAX];
+    titan_status first = own;
+    bool over = true;
 
-    for (int r = 0; r < w->opt.world; r++)
-        TRY(await_entry(w, r, deadline, &entries[r], err));
+    for (int r = 0; r < w->opt.world && over; r++) {
+        struct titan_error fault = {0};
+        const titan_status status =
+            r == 0 && own != TITAN_OK ? TITAN_OK : await_entry(w, at, r, deadline, &entries[r], &over, &fault);
+        if (status != TITAN_OK && first == TITAN_OK) {
+            first = status;
+            *err = fault;
+        }
+    }
+    return first;
+}
+
+/* What is kept is decided by what lies there: a checkpoint that nobody was told of counts as well. */
+static void prune(const struct checkpoint_writer *w)
+{
+    struct titan_error err = {0};
+    struct log log;
+
+    if (w->opt.keep <= 0 || checkpoint_prune(w->opt.dir, w->opt.keep, w->info.recipe_hash, &err) == TITAN_OK)
+        return;
+    log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
+    tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, err.msg);
+}
+
+static titan_status commit(struct checkpoint_writer *w, int at, const struct buf *entries, struct titan_error *err)
+{
+    char name[ENTRY_NAME_BYTES];
+
     for (int r = 0; r < w->opt.world; r++) { /* they are in the manifest from here on */
-        TRY(entry_path(w, r, "json", path, err));
-        if (unlink(path) < 0)
-            return titan_fail_errno(err, "cannot remove '%s'", path);
+        entry_name(r, "json", name);
+        if (unlinkat(at, name, 0) < 0)
+            return titan_fail_errno(err, "cannot remove '%s'", name);
     }
     TRY(failpoint("checkpoint.collected", err));
     TRY(checkpoint_commit(w->opt.dir, &w->info, w->specs, w->n_specs, entries, w->opt.world, w->written.path, err));
-    w->written.step = w->info.step;
     w->written.bytes = w->info.bytes;
     w->written.world = w->opt.world;
-    return w->opt.keep > 0 ? checkpoint_prune(w->opt.dir, w->opt.keep, err) : TITAN_OK;
+    prune(w);
+    return TITAN_OK;
 }
 
-/* An empty file mostly fits on a full disk too; without it rank 0 waits in vain, for a limited time. */
-static void note_failure(const struct checkpoint_writer *w)
+/* Rank 0. A checkpoint that cannot be leaves nothing behind, unless the epoch is over: the next one sweeps then. */
+static titan_status collect_parts(struct checkpoint_writer *w, int at, titan_status own, struct titan_error *err)
 {
-    char path[PATH_MAX];
+    struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
 
-    if (entry_path(w, w->opt.rank, "failed", path, NULL) != TITAN_OK)
-        return;
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    if (fd >= 0)
-        (void)close(fd);
+    if (!entries)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    titan_status status = await_all(w, at, own, entries, err);
+    if (status == TITAN_OK)
+        status = commit(w, at, entries, err);
+    for (int r = 0; r < w->opt.world; r++)
+        buf_free(&entries[r]);
+    free(entries);
+    if (status != TITAN_OK && status != TITAN_EREVOKED)
+        (void)!checkpoint_drop(w->opt.dir, &w->info, NULL);
+    return status;
 }
 
 static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_error *err)
 {
-    const titan_status shard = write_shard(w, err);
+    _cleanup_fd_ int at = -1;
 
+    TRY(check_place(w, err));
+    TRY(checkpoint_unfinished_open(w->opt.dir, &w->info, &at, err));
+    const titan_status shard = write_shard(w, at, err);
     if (shard != TITAN_OK)
-        note_failure(w);
-    if (shard != TITAN_OK || w->opt.rank != 0)
+        note_failure(w, at, err);
+    if (w->opt.rank != 0)
         return shard;
-    struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
-    if (!entries)
-        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    const titan_status status = commit(w, entries, err);
-    for (int r = 0; r < w->opt.world; r++)
-        buf_free(&entries[r]);
-    free(entries);
-    return status;
+    TRY(collect_parts(w, at, shard, err));
+    w->written.step = w->info.step;
+    return TITAN_OK;
 }
 
 static void *writer_main(void *arg)
@@ -296,17 +367,19 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     return TITAN_OK;
 }
 
-titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, struct written_checkpoint *ret,
-                                       struct titan_error *err)
+titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, bool *ret_new,
+                                       struct written_checkpoint *ret, struct titan_error *err)
 {
-    if (w->told)
-        return TITAN_ENOTFOUND;
-    if (!wait && !atomic_load(&w->done))
-        return TITAN_EAGAIN;
+    *ret_new = false;
+    if (w->told || (!wait && !atomic_load(&w->done)))
+        return TITAN_OK;
+    *ret_new = true;
+    *ret = (struct written_checkpoint){.step = w->info.step};
     if (!join_thread(w))
         return still_writing(w, err);
     w->told = true;
-    *ret = w->written;
+    if (w->status == TITAN_OK)
+        *ret = w->written;
     if (w->status != TITAN_OK && err)
         *err = w->error;
     return w->status;

@@ -1,9 +1,10 @@
 /* writer.h - checkpoints in the background.
  *
  * Training waits only for a copy of the rank's state in host memory; a thread of each rank writes it as a shard and
- * leaves the shard's manifest entry as entry-RANK.json beside it (or an empty entry-RANK.failed). Rank 0's thread waits
- * for all entries, then commits. Nobody waits for a peer in a collective, so a peer's death cannot block: cancelled,
- * rank 0 takes what is complete already or drops the checkpoint.
+ * leaves the shard's manifest entry as entry-RANK.json beside it (or entry-RANK.failed, with why). Rank 0's thread
+ * waits for all entries, then commits, and removes the checkpoints that are not kept; where an entry says that a part
+ * is missing, it removes what was written. Nobody waits for a peer in a collective, so a peer's death cannot block:
+ * cancelled, rank 0 takes what is complete already or drops the checkpoint.
  *
  * One thread calls; one checkpoint is under way at a time. */
 #ifndef TITAN_WORKER_CHECKPOINT_WRITER_H
@@ -11,6 +12,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/state.h"
@@ -19,6 +21,7 @@ struct checkpoint_writer;
 
 struct writer_options {
     const char *dir; /* of all checkpoints */
+    dev_t device;    /* the file system dir is on; 0 = any. Another one there is a share that is not mounted any more */
     int rank, world;
     int keep;                    /* newest complete ones that stay, 0 = all */
     const struct layout *layout; /* borrowed */
@@ -43,11 +46,11 @@ void checkpoint_writer_close(struct checkpoint_writer *w);
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s,
                                      struct titan_error *err) TITAN_MUST_USE;
-/* What the last start came to: TITAN_EAGAIN while it is under way (wait: block until it is not), TITAN_ENOTFOUND when
- * there is nothing new to tell, its failure, or TITAN_OK; *ret then holds the checkpoint on rank 0 (step 0 elsewhere).
- * Each result is told once. */
-titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, struct written_checkpoint *ret,
-                                       struct titan_error *err) TITAN_MUST_USE;
+/* What the last start came to, once. *ret_new false, and TITAN_OK: there is nothing to tell, or it is under way still
+ * (wait: block until it is not). Otherwise TITAN_OK, and *ret holds the checkpoint on rank 0 (step 0 elsewhere), or its
+ * failure, whatever that is; *ret then holds the step that has failed, without a path. */
+titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, bool *ret_new,
+                                       struct written_checkpoint *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The epoch is over: stop waiting for peers, and soon for the disk. A write whose entries are all there is still
  * committed; otherwise start and collect return TITAN_EREVOKED. Any thread. */
 void checkpoint_writer_cancel(struct checkpoint_writer *w);

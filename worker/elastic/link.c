@@ -391,6 +391,14 @@ static void link_checkpoint_written(struct membership *m, uint64_t step, const c
     leave(l);
 }
 
+static void link_checkpoint_failed(struct membership *m, uint64_t step, const char *path, const char *reason,
+                                   bool reading)
+{
+    struct link *l = self(m);
+    member_checkpoint_failed(enter(l), step, path, reason, reading);
+    leave(l);
+}
+
 static void link_finished(struct membership *m, uint64_t step)
 {
     struct link *l = self(m);
@@ -449,6 +457,7 @@ static const struct membership_ops link_ops = {
     .state_ready = link_state_ready,
     .progress = link_progress,
     .checkpoint_written = link_checkpoint_written,
+    .checkpoint_failed = link_checkpoint_failed,
     .finished = link_finished,
     .failing = link_failing,
     .close = link_close,
@@ -540,6 +549,8 @@ titan_status membership_link_open(const struct link_options *o, struct membershi
     log_init(&l->log, "link", "job=%" PRIu64 " worker=%" PRIu64, o->job_id, o->worker_id);
     (void)snprintf(l->socket_path, PATH_MAX, "%s", o->socket);
     (void)snprintf(l->base.job_dir, PATH_MAX, "%s", o->job_dir);
+    (void)snprintf(l->base.run_id, sizeof(l->base.run_id), "%s", o->run);
+    (void)snprintf(l->base.run_name, sizeof(l->base.run_name), "job %" PRIu64, o->job_id);
     l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     titan_status status = l->wake < 0 ? titan_fail_errno(err, "cannot create an eventfd") : TITAN_OK;
     status = status == TITAN_OK ? page_map(l, o, err) : status;

@@ -842,6 +842,18 @@ void member_checkpoint_written(struct member *m, uint64_t step, const char *path
     say_written(m, w);
 }
 
+void member_checkpoint_failed(struct member *m, uint64_t step, const char *path, const char *reason, bool reading)
+{
+    Titan__Internal__CheckpointFailed failed = PART(m, CHECKPOINT_FAILED, CheckpointFailed);
+
+    failed.epoch = m->state.epoch;
+    failed.step = step;
+    failed.path = (char *)path;
+    failed.reason = (char *)reason;
+    failed.reading = reading;
+    say(m, SAYS(CHECKPOINT_FAILED), &failed);
+}
+
 void member_finished(struct member *m, uint64_t step)
 {
     m->state.in = m->state.in_revoked = false;

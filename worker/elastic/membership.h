@@ -102,6 +102,8 @@ struct membership_ops {
     /* Every rank, every step, when all have it: not where it is known to itself only. Any thread; one at a time. */
     void (*progress)(struct membership *m, const struct step_report *report);
     void (*checkpoint_written)(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world);
+    /* A checkpoint that was not written (path: the folder of them), or that cannot be read, and is tried again. */
+    void (*checkpoint_failed)(struct membership *m, uint64_t step, const char *path, const char *reason, bool reading);
     void (*finished)(struct membership *m, uint64_t step);
     /* Last words: the process is about to exit with this status. */
     void (*failing)(struct membership *m, const struct titan_error *err);
@@ -111,7 +113,9 @@ struct membership {
     const struct membership_ops *ops;
     char job_dir[PATH_MAX];
     int listener;   /* comm_listen socket of this worker; -1 = none */
-    int solo_world; /* solo only: the trainer looks for a checkpoint to go on from itself */
+    int solo_world; /* solo only: how many there are */
+    /* Which run this is (worker/checkpoint/folder.h): alike on all its ranks, and no other has the id. */
+    char run_id[128], run_name[128];
 };
 
 /* worker/elastic/link.c: over the agent's socket. fds and names come from the agent (docs/architecture.md, "agent and
@@ -121,6 +125,7 @@ struct link_options {
     uint64_t job_id, worker_id;
     const char *host; /* address peers reach this worker at */
     const char *job_dir;
+    const char *run; /* membership.run_id */
 };
 titan_status membership_link_open(const struct link_options *options, struct membership **ret,
                                   struct titan_error *err) TITAN_MUST_USE;

@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "base/progress.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/elastic/transfer.h"
 
 const char *state_rung_name(enum state_rung rung)
@@ -114,72 +117,271 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 /* --- checkpoints ----------------------------------------------------------------------------------------------------
  */
 
+#define LOOK_MS 20   /* between looks at whether the epoch is over */
+#define RETRY_MS 500 /* until a checkpoint is tried again, first and at most */
+#define RETRY_MOST_MS 5000
 #define WORDS 48 /* doubles that carry the words of an error */
+
+/* What a rank could do with a checkpoint, the worse the later. */
+enum outcome { LOADED, UNREADABLE, FORBIDDEN, DAMAGED };
 
 /* What one rank says about a checkpoint that all have tried. */
 struct vote {
-    double damaged;
+    double outcome;
+    char why[WORDS * sizeof(double)];
+};
+
+#define CANDIDATES_MAX 62 /* that are looked for in the folder: older ones are no use */
+
+/* What rank 0 has found in the folder. Others may not see the same yet. */
+struct listing {
+    double unreadable, n, steps[CANDIDATES_MAX];
     char why[WORDS * sizeof(double)];
 };
 
 static bool is_damage(titan_status status)
 {
-    return status == TITAN_ECORRUPT || status == TITAN_ENOTFOUND || status == TITAN_EIO;
+    return status == TITAN_ECORRUPT || status == TITAN_ENOTFOUND;
 }
 
-/* A damaged file may be read by some ranks only: all have to know. *ret_by: one that has seen it, -1: it is fine. */
+/* It is there, and may be fine: no right to read it, a share that does not answer, a disk with a fault. */
+static bool is_unreadable(titan_status status)
+{
+    return status == TITAN_EPERM || status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_ETIMEDOUT ||
+           status == TITAN_EUNREACHABLE;
+}
+
+static titan_status everybody(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
+{
+    return gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->leavers, mine, size / sizeof(double),
+                          all, r->s, err);
+}
+
+/* A fault may be seen by some ranks only: all have to know. *ret_by: one that has seen it. */
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
     const int ranks = r->view->world + r->view->leavers;
-    struct vote me = {.damaged = is_damage(mine)};
+    struct vote me = {.outcome = is_damage(mine)       ? DAMAGED
+                                 : mine == TITAN_EPERM ? FORBIDDEN
+                                 : is_unreadable(mine) ? UNREADABLE
+                                                       : LOADED};
     _cleanup_free_ struct vote *all = calloc((size_t)ranks, sizeof *all);
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     (void)snprintf(me.why, sizeof me.why, "%s", why);
-    TRY(gather_doubles(r->device, r->ops, r->comm, ranks, &me.damaged, sizeof me / sizeof(double), &all[0].damaged,
-                       r->s, err));
-    *ret_by = -1;
-    for (int i = ranks - 1; i >= 0; i--)
-        if (all[i].damaged != 0) {
+    TRY(everybody(r, &me, sizeof me, all, err));
+    *ret = all[0];
+    *ret_by = 0;
+    for (int i = 1; i < ranks; i++)
+        if (all[i].outcome > ret->outcome) {
             *ret_by = i;
             *ret = all[i];
         }
     return TITAN_OK;
 }
 
-/* TITAN_ECORRUPT on all ranks alike when it does not load on one of them. */
-static titan_status try_checkpoint(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
+/* Ranks stay together: each waits as long. */
+static titan_status pause_for(const struct restore *r, int ms, struct titan_error *err)
+{
+    progress_wait_begin();
+    for (int waited = 0; waited < ms && !(r->stop && atomic_load(r->stop)); waited += LOOK_MS)
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    progress_wait_end();
+    if (r->stop && atomic_load(r->stop))
+        return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while a checkpoint could not be read");
+    return TITAN_OK;
+}
+
+/* Between two attempts; *ms of waiting are spent. TITAN_EIO: it has lasted too long. */
+static titan_status wait_to_read(struct restore *r, const char *path, const char *why, int *spent_ms,
+                                 struct titan_error *err)
+{
+    const int wait = MIN(MAX(*spent_ms, RETRY_MS), RETRY_MOST_MS);
+
+    tlog_warn(r->log, "checkpoint cannot be read", "path=\"%s\" reason=\"%s\"", path, why);
+    if (*spent_ms + wait > r->retry_ms)
+        return titan_fail(err, TITAN_EIO, "%s", why);
+    if (r->unreadable)
+        r->unreadable(r->arg, path, why);
+    *spent_ms += wait;
+    return pause_for(r, wait, err);
+}
+
+/* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
+ * there. */
+static titan_status try_once(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
 {
     struct titan_error fault = {0};
     struct vote seen;
     int by;
 
     const titan_status status = to ? state_load(to, path, r->recipe_hash, r->stop, r->s, &fault) : TITAN_OK;
-    if (status != TITAN_OK && !is_damage(status)) {
+    if (status != TITAN_OK && !is_damage(status) && !is_unreadable(status)) {
         if (err)
             *err = fault;
         return status;
     }
     TRY(vote(r, status, fault.msg, &by, &seen, err));
-    if (by < 0)
+    if (seen.outcome == LOADED)
         return TITAN_OK;
-    if (!r->damaged[0])
-        (void)snprintf(r->damaged, sizeof r->damaged, "%s", path);
-    tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
-    return titan_fail(err, TITAN_ECORRUPT, "%s", seen.why);
+    if (seen.outcome == DAMAGED)
+        tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
+    return titan_fail(err,
+                      seen.outcome == UNREADABLE  ? TITAN_EIO
+                      : seen.outcome == FORBIDDEN ? TITAN_EPERM
+                                                  : TITAN_ECORRUPT,
+                      "%s", seen.why);
 }
 
+/* A file that a disk does not give back for long counts as damaged; a right that is missing can be given. */
+static titan_status try_checkpoint(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
+{
+    struct titan_error fault = {0};
+    titan_status status, waited = TITAN_OK;
+    int spent_ms = 0;
+
+    for (;;) {
+        status = try_once(r, path, to, &fault);
+        if (status != TITAN_EIO && status != TITAN_EPERM)
+            break;
+        waited = wait_to_read(r, path, fault.msg, &spent_ms, err);
+        if (waited == TITAN_EIO)
+            break;
+        TRY(waited);
+    }
+    if (status == TITAN_OK)
+        (void)snprintf(r->loaded, sizeof r->loaded, "%s", path);
+    status = status == TITAN_EIO ? TITAN_ECORRUPT : status;
+    if (status == TITAN_ECORRUPT && !r->damaged[0])
+        (void)snprintf(r->damaged, sizeof r->damaged, "%s", path);
+    if (status != TITAN_OK && err)
+        *err = fault;
+    return status;
+}
+
+static void list_folder(const struct restore *r, struct listing *ret)
+{
+    struct titan_error fault = {0};
+    _cleanup_free_ uint64_t *steps = NULL;
+    size_t n = 0;
+
+    const titan_status status = checkpoint_steps(r->folder, &steps, &n, &fault);
+    ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND;
+    (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg);
+    for (size_t i = 0; i < MIN(n, (size_t)CANDIDATES_MAX); i++)
+        ret->steps[(int)ret->n++] = (double)steps[i];
+}
+
+/* What rank 0 finds; whether a folder is looked at is decided by the recipe, and so alike on all ranks. */
+static titan_status look_in_folder(struct restore *r, struct listing *ret, struct titan_error *err)
+{
+    const int ranks = r->view->world + r->view->leavers;
+    _cleanup_free_ struct listing *all = calloc((size_t)ranks, sizeof *all);
+    int spent_ms = 0;
+
+    memset(ret, 0, sizeof *ret);
+    if (!r->folder)
+        return TITAN_OK;
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    for (;;) {
+        struct listing mine = {0};
+        if (r->view->rank == 0)
+            list_folder(r, &mine);
+        TRY(everybody(r, &mine, sizeof mine, all, err));
+        if (all[0].unreadable == 0)
+            break;
+        TRY(wait_to_read(r, r->folder, all[0].why, &spent_ms, err));
+    }
+    *ret = all[0];
+    return TITAN_OK;
+}
+
+/* All that may load, newest first: what the coordinator knows of, and what it has not heard of. */
+struct candidates {
+    char (*paths)[PATH_MAX];
+    uint64_t *steps;
+    int n;
+};
+
+static void clear_candidates(struct candidates *c)
+{
+    free(c->paths);
+    free(c->steps);
+}
+
+static void add_candidate(struct candidates *c, uint64_t step, const char *path)
+{
+    int at = 0;
+
+    while (at < c->n && c->steps[at] > step)
+        at++;
+    if (at < c->n && c->steps[at] == step)
+        return;
+    memmove(c->steps + at + 1, c->steps + at, (size_t)(c->n - at) * sizeof *c->steps);
+    memmove(c->paths + at + 1, c->paths + at, (size_t)(c->n - at) * sizeof *c->paths);
+    c->steps[at] = step;
+    (void)snprintf(c->paths[at], PATH_MAX, "%s", path);
+    c->n++;
+}
+
+/* By the name; one without a step comes last. */
+static uint64_t step_of(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
+}
+
+static titan_status find_candidates(struct restore *r, struct candidates *ret, struct titan_error *err)
+{
+    const struct epoch_view *v = r->view;
+    struct listing there;
+    char path[PATH_MAX];
+
+    TRY(look_in_folder(r, &there, err));
+    const size_t most = (size_t)v->n_older + (size_t)there.n + 2;
+    ret->paths = calloc(most, sizeof *ret->paths);
+    ret->steps = calloc(most, sizeof *ret->steps);
+    if (!ret->paths || !ret->steps)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    if (v->checkpoint_path[0])
+        add_candidate(ret, step_of(v->checkpoint_path), v->checkpoint_path);
+    for (int i = 0; i < v->n_older; i++)
+        add_candidate(ret, step_of(v->older_checkpoints[i]), v->older_checkpoints[i]);
+    for (int i = 0; i < (int)there.n; i++) {
+        TRY(checkpoint_path(path, r->folder, (uint64_t)there.steps[i], err));
+        add_candidate(ret, (uint64_t)there.steps[i], path);
+    }
+    return TITAN_OK;
+}
+
+/* TITAN_ENOTFOUND: there is none at all. */
 static titan_status load_checkpoints(struct restore *r, struct train_state *to, struct titan_error *err)
 {
-    titan_status status = try_checkpoint(r, r->view->checkpoint_path, to, err);
+    _cleanup_(clear_candidates) struct candidates c = {0};
+    struct titan_error fault = {0};
+    titan_status status = TITAN_ENOTFOUND;
 
-    for (int i = 0; i < r->view->n_older && status == TITAN_ECORRUPT; i++)
-        status = try_checkpoint(r, r->view->older_checkpoints[i], to, err);
-    if (status == TITAN_ECORRUPT)
-        titan_error_hint(err, "no checkpoint of this run loads; to begin again from step 0, remove them");
-    return status;
+    TRY(find_candidates(r, &c, err));
+    for (int i = 0; i < c.n; i++) {
+        status = try_checkpoint(r, c.paths[i], to, &fault);
+        if (status != TITAN_ECORRUPT)
+            break;
+    }
+    if (c.n == 0 || status == TITAN_OK)
+        return status;
+    if (status != TITAN_ECORRUPT && status != TITAN_EPERM) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    (void)titan_fail(err, TITAN_EINVAL, "%s%.*s",
+                     status == TITAN_EPERM ? "a checkpoint cannot be read: " : "no checkpoint of this run loads: ", 300,
+                     fault.msg);
+    titan_error_hint(err, "to begin again from step 0, remove the step- folders or use another folder");
+    return TITAN_EINVAL;
 }
 
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to, struct titan_error *err)
@@ -193,10 +395,10 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
         return titan_fail(err, TITAN_EPEER,
                           "epoch %llu was formed without the coordinator, and its members do not hold the whole state",
                           (unsigned long long)r->view->epoch);
-    if (r->view->checkpoint_path[0]) {
-        r->rung = STATE_RUNG_CHECKPOINT;
-        return load_checkpoints(r, to, err);
-    }
+    r->rung = STATE_RUNG_CHECKPOINT;
+    const titan_status status = load_checkpoints(r, to, err);
+    if (status != TITAN_ENOTFOUND)
+        return status;
     r->rung = STATE_RUNG_INIT;
     return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->s, err) : TITAN_OK;
 }

@@ -24,6 +24,11 @@ struct restore {
     const atomic_int *stop; /* not zero: the epoch is revoked; NULL: it cannot be */
     struct log *log;
     struct brought brought;
+    const char
+        *folder;  /* of this run's checkpoints: what is found there counts as well as what view names; NULL: none */
+    int retry_ms; /* how long a checkpoint that is there and cannot be read is tried again */
+    /* Such a one, each time. */
+    void (*unreadable)(void *arg, const char *path, const char *why);
     /* Finish the prepared step with its report, in all parts this worker has; only called where it is prepared. */
     titan_status (*finish)(void *arg, const double *report, struct titan_error *err);
     void *arg;
@@ -36,12 +41,13 @@ struct restore {
     bool rolled_forward;    /* by anyone */
     uint64_t bytes_sent;    /* by this rank */
     char damaged[PATH_MAX]; /* checkpoint that was refused; "" = none */
+    char loaded[PATH_MAX];  /* RUNG_CHECKPOINT: which */
 };
 
 /* Who holds what; a prepared step that any rank has committed is finished on all that hold a part. */
 titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUST_USE;
-/* to: empty, of the new cut; NULL: this rank is a leaver. TITAN_ECORRUPT or TITAN_ENOTFOUND: there are checkpoints, and
- * none loads. */
+/* to: empty, of the new cut; NULL: this rank is a leaver. Where there are checkpoints and none loads it fails, with
+ * TITAN_EINVAL: to begin again from step 0 over them is never right. One that cannot be read is waited for. */
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
                           struct titan_error *err) TITAN_MUST_USE;
 /* What replicas and keepers have is the same, and what has moved is what was there. parts: of the new mesh, with the

@@ -96,6 +96,16 @@ static void solo_checkpoint_written(struct membership *m, uint64_t step, const c
               (unsigned long long)step, (unsigned long long)bytes, path);
 }
 
+static void solo_checkpoint_failed(struct membership *m, uint64_t step, const char *path, const char *reason,
+                                   bool reading)
+{
+    (void)m;
+    (void)step;
+    (void)path;
+    (void)reason;
+    (void)reading; /* the log says it already */
+}
+
 static void solo_finished(struct membership *m, uint64_t step)
 {
     (void)m;
@@ -122,10 +132,27 @@ static const struct membership_ops solo_ops = {
     .state_ready = solo_state_ready,
     .progress = solo_progress,
     .checkpoint_written = solo_checkpoint_written,
+    .checkpoint_failed = solo_checkpoint_failed,
     .finished = solo_finished,
     .failing = solo_failing,
     .close = solo_close,
 };
+
+/* Ranks of one run agree on it by the segment they share. */
+static titan_status name_run(struct solo *s, struct titan_error *err)
+{
+    unsigned char id[16];
+    char host[64] = "";
+
+    TRY(comm_id(s, id, err));
+    (void)gethostname(host, sizeof host - 1);
+    int n = snprintf(s->base.run_id, sizeof s->base.run_id, "run-%s-", host);
+    for (int i = 0; i < 16; i++)
+        n += snprintf(s->base.run_id + n, sizeof s->base.run_id - (size_t)n, "%02x", id[i]);
+    (void)snprintf(s->base.run_name, sizeof s->base.run_name, "titan-worker run (process %d on %s)",
+                   s->world > 1 ? (int)getppid() : (int)getpid(), host);
+    return TITAN_OK;
+}
 
 titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
                                   struct titan_error *err)
@@ -148,6 +175,11 @@ titan_status membership_solo_open(int rank, int world, int memfd, const char *jo
         s->addresses[i] = "";
     log_init(&s->log, "solo", "rank=%d", rank);
     (void)snprintf(s->base.job_dir, sizeof(s->base.job_dir), "%s", job_dir);
+    const titan_status named = name_run(s, err);
+    if (named != TITAN_OK) {
+        free(s);
+        return named;
+    }
     *ret = &s->base;
     return TITAN_OK;
 }

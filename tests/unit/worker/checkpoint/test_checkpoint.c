@@ -417,9 +417,17 @@ static void test_prune_and_remove(void **state)
     uint64_t step;
     for (uint64_t s = 1; s <= 5; s++)
         write_some(s * 10, 1, path);
-    assert_int_equal(checkpoint_prune(dir, 0, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(dir, 0, 0, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 5);
-    assert_int_equal(checkpoint_prune(dir, 2, NULL), TITAN_OK);
+    uint64_t *steps = NULL;
+    size_t before = 0, after = 0;
+    assert_int_equal(checkpoint_steps(dir, &steps, &before, NULL), TITAN_OK);
+    free(steps);
+    assert_int_equal(checkpoint_prune(dir, 1, 0x1234, NULL), TITAN_OK); /* another recipe's are left alone */
+    assert_int_equal(checkpoint_steps(dir, &steps, &after, NULL), TITAN_OK);
+    free(steps);
+    assert_true(before > 2 && before == after);
+    assert_int_equal(checkpoint_prune(dir, 2, 0xfedcba9876543210, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 2);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_OK);
     assert_int_equal(step, 50);
@@ -495,7 +503,7 @@ static void write_version_1(char path[PATH_MAX])
             (struct safetensors_entry){.name = names[i], .dtype = "F32", .shape = {ranges[i].count}, .ndim = 1};
     }
     shard_path(file, path, "rank-00000.safetensors");
-    assert_int_equal(safetensors_create(file, entries, ARRAY_SIZE(ranges), NULL, &w, NULL), TITAN_OK);
+    assert_int_equal(safetensors_create(AT_FDCWD, file, entries, ARRAY_SIZE(ranges), NULL, &w, NULL), TITAN_OK);
     for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
         const int64_t cols = whole(ranges[i].tensor).cols;
         for (int64_t e = ranges[i].start; e < ranges[i].start + ranges[i].count; e++) {

@@ -1,5 +1,7 @@
 /* writer.h: shards written by several ranks' threads become one checkpoint; a rank that fails or leaves costs the
  * checkpoint, not the wait. */
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -106,23 +109,40 @@ static void start(struct fixture *f, int rank, uint64_t step)
         fail_msg("%s", err.msg);
 }
 
+/* There is something to collect. */
+static titan_status collect(struct checkpoint_writer *w, struct written_checkpoint *ret, struct titan_error *err)
+{
+    bool fresh = false;
+    const titan_status status = checkpoint_writer_collect(w, true, &fresh, ret, err);
+    assert_true(fresh);
+    return status;
+}
+
+static void expect_nothing(struct checkpoint_writer *w, bool wait)
+{
+    struct written_checkpoint none;
+    bool fresh = true;
+    assert_int_equal(checkpoint_writer_collect(w, wait, &fresh, &none, NULL), TITAN_OK);
+    assert_false(fresh);
+}
+
 static void test_complete(void **state)
 {
     struct fixture *f = *state;
     struct written_checkpoint w;
     struct titan_error err = {0};
-    assert_int_equal(checkpoint_writer_collect(f->writers[0], false, &w, &err), TITAN_ENOTFOUND);
+    expect_nothing(f->writers[0], false);
     for (uint64_t step = 10; step <= 40; step += 10) {
         for (int r = 0; r < WORLD; r++)
             start(f, r, step);
         /* A step after the snapshot changes nothing of what is written. */
         for (int r = 0; r < WORLD; r++) {
-            if (checkpoint_writer_collect(f->writers[r], true, &w, &err) != TITAN_OK)
+            if (collect(f->writers[r], &w, &err) != TITAN_OK)
                 fail_msg("%s", err.msg);
             assert_int_equal(w.step, r == 0 ? step : 0);
             if (r == 0)
                 assert_true(w.bytes > 0 && w.world == WORLD && access(w.path, F_OK) == 0);
-            assert_int_equal(checkpoint_writer_collect(f->writers[r], true, &w, &err), TITAN_ENOTFOUND);
+            expect_nothing(f->writers[r], true);
         }
     }
     /* Two are kept; one rank alone loads what four have written. */
@@ -160,9 +180,9 @@ static void test_peer_leaves(void **state)
 
     start(f, 0, 50);
     start(f, 1, 50); /* rank 2 is gone */
-    assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_OK);
+    assert_int_equal(collect(f->writers[1], &w, &err), TITAN_OK);
     checkpoint_writer_cancel(f->writers[0]);
-    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_EREVOKED);
+    assert_int_equal(collect(f->writers[0], &w, &err), TITAN_EREVOKED);
     assert_non_null(strstr(err.msg, "rank 2"));
 }
 
@@ -174,11 +194,11 @@ static void test_cancelled_but_complete(void **state)
 
     for (int r = 1; r < WORLD; r++) {
         start(f, r, 60);
-        assert_int_equal(checkpoint_writer_collect(f->writers[r], true, &w, &err), TITAN_OK);
+        assert_int_equal(collect(f->writers[r], &w, &err), TITAN_OK);
     }
     checkpoint_writer_cancel(f->writers[0]);
     start(f, 0, 60);
-    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_OK);
+    assert_int_equal(collect(f->writers[0], &w, &err), TITAN_OK);
     assert_int_equal(w.step, 60);
 }
 
@@ -193,7 +213,7 @@ static void test_slow_disk(void **state)
     start(f, 1, 60);
     checkpoint_writer_cancel(f->writers[1]);
     const int64_t began = clock_mono_ns();
-    assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_EREVOKED);
+    assert_int_equal(collect(f->writers[1], &w, &err), TITAN_EREVOKED);
     assert_non_null(strstr(err.msg, "step 60"));
     checkpoint_writer_close(f->writers[1]);
     f->writers[1] = NULL;
@@ -224,13 +244,134 @@ static void test_peer_fails(void **state)
     assert_int_equal(dir_make(path, &err), TITAN_OK);
     for (int r = WORLD - 1; r >= 0; r--)
         start(f, r, 70);
-    assert_int_not_equal(checkpoint_writer_collect(f->writers[2], true, &w, &err), TITAN_OK);
-    assert_int_equal(checkpoint_writer_collect(f->writers[1], true, &w, &err), TITAN_OK);
-    assert_int_equal(checkpoint_writer_collect(f->writers[0], true, &w, &err), TITAN_EIO);
+    assert_int_not_equal(collect(f->writers[2], &w, &err), TITAN_OK);
+    assert_int_equal(collect(f->writers[1], &w, &err), TITAN_OK);
+    assert_int_equal(collect(f->writers[0], &w, &err), TITAN_EIO);
     assert_non_null(strstr(err.msg, "rank 2"));
     /* What is listed is whole: the newest is the one before. */
     uint64_t step;
     assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_ENOTFOUND);
+}
+
+/* Fails as a system call with the errno that is set. */
+static titan_status fail_with(void *arg, const char *name, struct titan_error *err)
+{
+    (void)name;
+    errno = *(const int *)arg;
+    return titan_fail_errno(err, "the disk");
+}
+
+/* A failure is told as one, whatever it was: no errno stands for "there is nothing to tell". */
+static void test_every_errno(void **state)
+{
+    struct fixture *f = *state;
+    int number;
+
+    failpoint_on_call(fail_with, &number);
+    assert_int_equal(failpoint_set("checkpoint.write=call@1+", NULL), TITAN_OK);
+    for (number = 1; number < 134; number++) {
+        struct written_checkpoint w;
+        struct titan_error err = {0};
+        start(f, 1, (uint64_t)number);
+        const titan_status status = collect(f->writers[1], &w, &err);
+        if (status == TITAN_OK || !strstr(err.msg, "the disk") || w.step != (uint64_t)number)
+            fail_msg("errno %d (%s): %s, \"%s\"", number, strerror(number), titan_status_name(status), err.msg);
+        expect_nothing(f->writers[1], true);
+    }
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+}
+
+static int entries_of(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));)
+        n += e->d_name[0] != '.' || strncmp(e->d_name, ".step-", 6) == 0;
+    if (d)
+        (void)closedir(d);
+    return n;
+}
+
+/* What a checkpoint that fails has written is removed, when all ranks have ended with it. */
+static void test_failure_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+
+    for (int bad = 0; bad < WORLD; bad++) {
+        int number = ENOSPC;
+        failpoint_on_call(fail_with, &number);
+        for (int r = WORLD - 1; r >= 0; r--) {
+            assert_int_equal(failpoint_set(r == bad ? "checkpoint.write=call@1+" : NULL, NULL), TITAN_OK);
+            start(f, r, 80);
+            if (r > 0)
+                assert_int_equal(collect(f->writers[r], &w, &err) == TITAN_OK, r != bad);
+        }
+        assert_int_not_equal(collect(f->writers[0], &w, &err), TITAN_OK);
+        assert_non_null(strstr(err.msg, "No space left"));
+        assert_int_equal(entries_of(f->checkpoints), 0);
+    }
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+}
+
+/* A link in the place of the folder that is written into leads somewhere else, and nothing is written there. */
+static void test_links_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    char path[PATH_MAX], target[128];
+    const struct checkpoint_info info = info_of(90);
+
+    (void)snprintf(target, sizeof target, "%s/target", f->dir);
+    assert_int_equal(dir_make(target, &err), TITAN_OK);
+    assert_int_equal(dir_make(f->checkpoints, &err), TITAN_OK);
+    assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
+    assert_int_equal(symlink(target, path), 0);
+    start(f, 1, 90);
+    assert_int_not_equal(collect(f->writers[1], &w, &err), TITAN_OK);
+    assert_non_null(strstr(err.msg, "symbolic link"));
+    assert_int_equal(entries_of(target), 0);
+
+    /* A folder of that name with a link in it: the file the link leads to stays as it is. */
+    char link[PATH_MAX + 64], file[160];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(dir_make(path, &err), TITAN_OK);
+    (void)snprintf(file, sizeof file, "%s/precious", target);
+    assert_int_equal(file_replace(file, "precious", 8, &err), TITAN_OK);
+    (void)snprintf(link, sizeof link, "%s/rank-00001.safetensors", path);
+    assert_int_equal(symlink(file, link), 0);
+    start(f, 1, 90);
+    assert_int_equal(collect(f->writers[1], &w, &err), TITAN_OK);
+    assert_int_equal(file_read(file, 100, &text, &err), TITAN_OK);
+    assert_string_equal(text.data, "precious");
+}
+
+/* Another file system in the folder's place is a share that is not mounted any more. */
+static void test_other_file_system(void **state)
+{
+    struct fixture *f = *state;
+    struct checkpoint_writer *w = NULL;
+    struct written_checkpoint written;
+    struct titan_error err = {0};
+    struct stat st;
+    const struct checkpoint_info info = info_of(5);
+
+    assert_int_equal(stat(f->dir, &st), 0);
+    for (int other = 0; other < 2; other++) {
+        const struct writer_options o = {.dir = f->checkpoints,
+                                         .device = st.st_dev + (dev_t)other,
+                                         .rank = 1,
+                                         .world = WORLD,
+                                         .layout = f->states[1]->layout};
+        assert_int_equal(checkpoint_writer_open(&o, &w, &err), TITAN_OK);
+        assert_int_equal(checkpoint_writer_start(w, f->states[1], &info, f->stream, &err), TITAN_OK);
+        assert_int_equal(collect(w, &written, &err) == TITAN_OK, other == 0);
+        checkpoint_writer_close(w);
+    }
+    assert_non_null(strstr(err.msg, "is it mounted?"));
 }
 
 int main(void)
@@ -238,6 +379,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_complete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_leaves, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_errno, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_failure_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_links_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_other_file_system, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_slow_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_fails, set_up, tear_down),

@@ -1,0 +1,354 @@
+#!/usr/bin/env python3
+"""The folder of checkpoints: one that cannot be used is said at once, what fails is told and tried again, nothing that
+was saved is lost, and one run at a time uses it."""
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
+
+KEYS = {"training.steps": 60, "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 10,
+        "checkpoint.keep_latest_k": 2, "device.threads": 1, "fault_tolerance.backoff_ms": 50}
+LONG = 1000000
+
+
+def keys(d, **more):
+    return {**KEYS, "training.dataset_path": headers_text(d.state / "text"),
+            **{k.replace("__", "."): v for k, v in more.items()}}
+
+
+def events(d, job, kind):
+    return [e for e in d.lines("events", job) if e["type"] == kind]
+
+
+def steps_in(folder):
+    return sorted(int(p.name[5:]) for p in Path(folder).glob("step-*"))
+
+
+def reason(d, job):
+    return d.status(job)["reason"] or ""
+
+
+def in_the_way(folder):
+    """Put a file where the folder was; what was there comes back with the returned function."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    folder.write_text("in the way")
+
+    def back():
+        folder.unlink()
+        aside.rename(folder)
+    return back
+
+
+def as_nobody(test):
+    """Run test in a child that has no rights; root's may read and write everything."""
+    def run():
+        if os.getuid() != 0:
+            return test()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                test()
+                code = 0
+            except BaseException:
+                import traceback
+                print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
+            os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0, "failed as nobody"
+    run.__doc__, run.__name__ = test.__doc__, test.__name__
+    return run
+
+
+def unusable_folders_fail_at_once():
+    """folders that cannot be made: the job fails in seconds, with the path and the cause in its status"""
+    with Daemon(None, "--slots", 2) as d:
+        (d.state / "file").write_text("x")
+        cases = {"/proc/nowhere/ck": "No such file", "/dev/null/ck": "Not a directory",
+                 f"{d.state}/file": "not a folder", f"{d.state}/file/ck": "Not a directory",
+                 "/sys/kernel/ck": "ermitted"}
+        for folder, why in cases.items():
+            job = d.submit("tiny", keys(d, checkpoint__folder=folder))
+            s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
+            assert s["state"] == "FAILED", f"{folder}: {s['state']} without a checkpoint"
+            assert folder in s["reason"] and why in s["reason"], s["reason"]
+            assert s["step"] == 0 and s["restarts"] == 0, s
+            run = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d.state / "solo",
+                          *overrides(keys(d, checkpoint__folder=folder)))
+            assert run.code != 0 and folder in run.err, (run.code, run.err)
+
+
+def read_only_file_system():
+    """a folder on a read-only file system, and one without the right to write"""
+    with Daemon(None, "--slots", 2) as d:
+        place = d.state / "ro"
+        place.mkdir()
+        if command("mount", "-t", "tmpfs", "-o", "ro", "none", place).code != 0:
+            return "cannot mount"
+        try:
+            job = d.submit("tiny", keys(d, checkpoint__folder=f"{place}/ck"))
+            s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
+            assert s["state"] == "FAILED" and f"{place}/ck" in s["reason"] and "Read-only" in s["reason"], s
+        finally:
+            command("umount", place)
+
+
+@as_nobody
+def no_right_to_write():
+    """a folder without the right to write in it"""
+    with Daemon(None, "--slots", 2) as d:
+        closed = d.state / "closed"
+        closed.mkdir(mode=0o555)
+        for folder in (closed, closed / "ck"):
+            job = d.submit("tiny", keys(d, checkpoint__folder=folder))
+            s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
+            assert s["state"] == "FAILED" and str(folder) in s["reason"] and "denied" in s["reason"], s
+        closed.chmod(0o755)
+
+
+def failed_checkpoints_are_told():
+    """a folder that goes away in the middle: an event, a counter and the reason; nothing floods; then it is well again"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG))
+        until("checkpoints are written", lambda: d.status(job)["checkpoint"])
+        back = in_the_way(folder)
+        until("several have failed", lambda: d.status(job)["checkpoint_failures"] > 12)
+        s = d.status(job)
+        assert s["state"] == "RUNNING" and str(folder) in s["reason"] and "folder" in s["reason"], s
+        told = events(d, job, "checkpoint.failed")
+        assert 1 <= len(told) <= 8, [e["message"] for e in told]
+        assert told[0]["detail"]["path"] == str(folder) and told[0]["detail"]["reason"], told[0]
+        back()
+        until("one is written again", lambda: not reason(d, job))
+        assert any("not written" in e["message"] for e in events(d, job, "checkpoint.committed"))
+        assert d.status(job)["checkpoint_failures"] >= 12
+        assert not list(folder.glob(".step-*.probe"))
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED")
+
+
+def full_disk_leaves_nothing():
+    """a full disk: each checkpoint that fails removes what it has written"""
+    with Daemon(None, "--slots", 2) as d:
+        place = d.state / "small"
+        place.mkdir()
+        if command("mount", "-t", "tmpfs", "-o", "size=256k", "none", place).code != 0:
+            return "cannot mount"
+        try:
+            job = d.submit("tiny", keys(d, checkpoint__folder=place / "ck", training__steps=LONG))
+            until("several have failed", lambda: d.status(job)["checkpoint_failures"] > 6)
+            assert "No space" in reason(d, job), reason(d, job)
+            most = max(len(list((place / "ck").glob(".step-*"))) for _ in range(50) if not time.sleep(0.01))
+            assert most <= 1, most
+            d.ok("cancel", job)
+            d.wait_state(job, "CANCELLED")
+            left = list((place / "ck").glob(".step-*"))
+            assert not left, left
+        finally:
+            command("umount", "-l", place)
+
+
+def last_checkpoint_is_waited_for():
+    """a run whose last checkpoint cannot be written says so, keeps its state, and completes when it can"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=600, checkpoint__interval=100))
+        until("it trains", lambda: d.status(job)["step"] > 5)
+        back = in_the_way(folder)
+        until("all steps are done", lambda: d.status(job)["step"] == 600)
+        until("the failure is told", lambda: "step 600 was not written" in reason(d, job))
+        for _ in range(8):
+            time.sleep(0.25)
+            s = d.status(job)
+            assert s["state"] == "RUNNING" and s["epoch"] == 1 and s["step"] == 600, s
+        back()
+        s = d.wait_state(job, "COMPLETED", seconds=30)
+        assert s["epoch"] == 1 and s["restarts"] == 0 and s["checkpoint"].endswith("step-00000600"), s
+
+        job = d.submit("tiny", keys(d, checkpoint__folder=d.state / "ck2", training__steps=100, checkpoint__interval=500,
+                                    fault_tolerance__checkpoint_retry_s=2))
+        until("it trains", lambda: d.status(job)["step"] > 5 or d.status(job)["state"] != "RUNNING")
+        in_the_way(d.state / "ck2")
+        s = d.wait_state(job, "FAILED", "COMPLETED", seconds=30)
+        if s["state"] == "FAILED":  # a very fast machine may be through before the folder is gone
+            assert "last checkpoint" in s["reason"] and "step 100" in s["reason"], s
+            assert s["epoch"] == 1 and s["restarts"] == 0, s
+
+
+def same_recipe_resumes():
+    """the identical submit goes on from the newest checkpoint; another recipe is refused by the key that differs"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG))
+        until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED")
+        before = steps_in(folder)
+        assert len(before) == 2, before
+
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, optimizer__lr="1e-5"))
+        s = d.wait_state(job, "FAILED", "COMPLETED", seconds=30)
+        assert s["state"] == "FAILED" and "optimizer.lr" in s["reason"] and str(folder) in s["reason"], s
+        assert steps_in(folder) == before
+
+        end = before[-1] + 15
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=end))
+        s = d.wait_state(job, "COMPLETED", "FAILED", seconds=60)
+        assert s["state"] == "COMPLETED" and s["step"] == end, s
+        assert d.lines("metrics", job)[0]["step"] == before[-1] + 1
+        assert any(e["detail"].get("rung") == "checkpoint" for e in d.lines("events", job) if e.get("detail"))
+        assert len(steps_in(folder)) == 2 and steps_in(folder)[-1] == end, steps_in(folder)
+
+
+def one_run_at_a_time():
+    """a folder that another job or run is using is refused by that run's name"""
+    with Daemon(None, "--slots", 4) as d:
+        folder = d.state / "ck"
+        first = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG))
+        until("it trains", lambda: d.status(first)["step"] > 10)
+        run = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d.state / "solo",
+                      *overrides(keys(d, checkpoint__folder=folder)))
+        assert run.code == 6 and f"in use by job {first}" in run.err, (run.code, run.err)
+        # A worker that takes another's place shares the folder.
+        os.kill(max(d.workers(first).values()), signal.SIGKILL)
+        until("it has recovered", lambda: any(e["type"] == "recovery.finished" for e in d.lines("events", first)))
+        at = d.status(first)["step"]
+        until("both workers train again", lambda: d.status(first)["world_size"] == 2 and d.status(first)["step"] > at)
+        assert d.status(first)["checkpoint_failures"] == 0
+        d.ok("cancel", first)
+
+
+def kept_by_what_is_there():
+    """checkpoint.keep_latest_k: as many are on the disk, also with one after each step"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, checkpoint__interval=1, training__steps=150))
+        d.wait_state(job, "COMPLETED", seconds=120)
+        until("two are left", lambda: steps_in(folder) == [149, 150], 10)
+        listed = [int(c["step"]) for c in json.loads(d.ok("-o", "json", "checkpoints", job))["checkpoints"]]
+        assert sorted(listed) == [149, 150], listed
+
+
+def solo(d, **more):
+    return command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d / "run",
+                   *overrides({**KEYS, "training.dataset_path": headers_text(d / "text"),
+                               "checkpoint.folder": d / "ck", **{k.replace("__", "."): v for k, v in more.items()}}))
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def solo_never_begins_again_over_them():
+    """titan-worker run: damaged checkpoints are named and the one before is taken; with none left it fails"""
+    import tempfile
+    with tempfile.TemporaryDirectory() as name:
+        d = Path(name)
+        assert solo(d, training__steps=40, checkpoint__keep_latest_k=4).code == 0
+        assert steps_in(d / "ck") == [10, 20, 30, 40]
+        flip(d / "ck/step-00000040/manifest.json")
+        flip(d / "ck/step-00000030/rank-00001.safetensors")
+        again = solo(d, training__steps=45, checkpoint__keep_latest_k=4)
+        assert again.code == 0, again.err
+        for bad in ("step-00000040", "step-00000030"):
+            assert f"checkpoint refused" in again.err and bad in again.err, again.err
+        assert "step=20 state=checkpoint" in again.err, again.err
+        for m in (d / "ck").glob("step-*/manifest.json"):
+            flip(m)
+        before = {p: p.read_bytes() for p in (d / "ck").glob("step-*/*")}
+        none = solo(d, training__steps=50)
+        assert none.code == 2 and "no checkpoint of this run loads" in none.err, (none.code, none.err)
+        assert {p: p.read_bytes() for p in (d / "ck").glob("step-*/*")} == before
+        # A FIFO in the place of a manifest is not waited for.
+        for m in (d / "ck").glob("step-*/manifest.json"):
+            m.unlink()
+            os.mkfifo(m)
+        none = solo(d, training__steps=50)
+        assert none.code == 2 and "FIFO" in none.err, (none.code, none.err)
+
+
+@as_nobody
+def solo_without_the_right_to_read():
+    """titan-worker run: checkpoints, or their folder, without the right to read them: it fails and leaves them alone"""
+    import tempfile
+    with tempfile.TemporaryDirectory() as name:
+        d = Path(name)
+        assert solo(d, training__steps=20).code == 0
+        for m in (d / "ck").glob("step-*/manifest.json"):
+            m.chmod(0)
+        none = solo(d, training__steps=30)
+        assert none.code != 0 and "step-00000020" in none.err and "denied" in none.err, (none.code, none.err)
+        assert steps_in(d / "ck") == [10, 20]
+        (d / "ck").chmod(0)
+        none = solo(d, training__steps=30)
+        assert none.code != 0 and "denied" in none.err, (none.code, none.err)
+        (d / "ck").chmod(0o755)
+
+
+def kill_all(d, job):
+    for pid in d.workers(job).values():
+        with contextlib.suppress(ProcessLookupError):  # a stopped one may be killed already
+            os.kill(pid, signal.SIGKILL)
+
+
+def damaged_under_a_job():
+    """all checkpoints of a job damaged and all workers lost: it fails with the reason, and never begins again"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=50))
+        until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
+        for pid in d.workers(job).values():
+            os.kill(pid, signal.SIGSTOP)
+        for m in folder.glob("step-*/manifest.json"):
+            flip(m)
+        kill_all(d, job)
+        s = d.wait_state(job, "FAILED", seconds=60)
+        assert "no checkpoint of this run loads" in s["reason"] and "manifest.json" in s["reason"], s
+        assert s["restarts"] <= 4, s
+        assert "state from init" not in [e["message"] for e in events(d, job, "epoch.forming")][-1]
+
+
+@as_nobody
+def unreadable_under_a_job():
+    """checkpoints that cannot be read for a while: the job waits, says for which file, and goes on when they can"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=50))
+        until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
+        for pid in d.workers(job).values():
+            os.kill(pid, signal.SIGSTOP)
+        for m in folder.glob("step-*/manifest.json"):
+            m.chmod(0)
+        newest = steps_in(folder)[-1]
+        kill_all(d, job)
+        until("it says what it waits for", lambda: "trying again to read" in reason(d, job) and "denied" in reason(d, job))
+        assert f"step-{newest:08d}" in reason(d, job), reason(d, job)
+        time.sleep(2)
+        restarts = d.status(job)["restarts"]
+        assert restarts <= 2, restarts
+        for m in folder.glob("step-*/manifest.json"):
+            m.chmod(0o644)
+        until("it trains again", lambda: d.status(job)["step"] > newest + 1 and not reason(d, job))
+        s = d.status(job)
+        assert s["restarts"] == restarts, s
+        d.ok("cancel", job)
+
+
+if __name__ == "__main__":
+    tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
+        full_disk_leaves_nothing, last_checkpoint_is_waited_for, same_recipe_resumes, one_run_at_a_time,
+        kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
+        unreadable_under_a_job)

@@ -1,0 +1,240 @@
+#include "worker/checkpoint/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "worker/checkpoint/checkpoint.h"
+
+#define FORMAT "titan-owner"
+#define OWNER_BYTES_MAX ((size_t)1 << 20)
+#define LOOK_MS 10
+
+/* As it stands in the folder. */
+struct found {
+    bool there;
+    char id[128], name[128];
+    uint64_t recipe_hash;
+    char *recipe;
+};
+
+static void clear_found(struct found *f)
+{
+    free(f->recipe);
+}
+
+static void free_json(struct json **root)
+{
+    json_free(*root);
+}
+
+/* --- the owner file ----------------------------------------------------------------------------------------------- */
+
+static titan_status read_owner(int at, struct found *ret, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    _cleanup_(free_json) struct json *root = NULL;
+    char *end = NULL;
+
+    clear_found(ret);
+    *ret = (struct found){0};
+    const titan_status status = file_read_at(at, FOLDER_OWNER_NAME, O_NOFOLLOW, OWNER_BYTES_MAX, &text, err);
+    if (status == TITAN_ENOTFOUND)
+        return TITAN_OK;
+    TRY(status);
+    if (json_parse(text.data ? text.data : "", text.len, &root, NULL) != TITAN_OK ||
+        strcmp(json_string(root, "format", ""), FORMAT) != 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'" FOLDER_OWNER_NAME "' is damaged");
+    ret->there = true;
+    (void)snprintf(ret->id, sizeof ret->id, "%s", json_string(root, "id", ""));
+    (void)snprintf(ret->name, sizeof ret->name, "%s", json_string(root, "name", "another run"));
+    ret->recipe_hash = strtoull(json_string(root, "recipe_hash", ""), &end, 16);
+    ret->recipe = strdup(json_string(root, "recipe", ""));
+    return ret->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for an owner file");
+}
+
+static titan_status write_owner(int at, const struct folder_owner *o, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    char hash[32];
+
+    (void)snprintf(hash, sizeof hash, "%016" PRIx64, o->recipe_hash);
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "format", FORMAT);
+    json_put_string(&w, "id", o->id);
+    json_put_string(&w, "name", o->name);
+    json_put_string(&w, "recipe_hash", hash);
+    json_put_string(&w, "recipe", o->text);
+    json_end_object(&w);
+    buf_puts(&text, "\n");
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for an owner file");
+    return file_replace_at(at, FOLDER_OWNER_NAME, text.data, text.len, err);
+}
+
+/* --- whose checkpoints ------------------------------------------------------------------------------------------- */
+
+static titan_status refuse_recipe(const char *path, const struct folder_owner *o, const char *by, const char *recipe,
+                                  struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    struct recipe other;
+
+    recipe_init(&other);
+    if (recipe_parse(&other, recipe, "recipe", NULL) == TITAN_OK)
+        recipe_differences(o->recipe, &other, &keys);
+    (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s",
+                     path, by, keys.len > 0 ? ": " : "", keys.len > 0 ? keys.data : "");
+    titan_error_hint(err, "use another checkpoint.folder, or the recipe these were written with");
+    return TITAN_ECONFLICT;
+}
+
+/* Without an owner file, as programs before it have left it: the newest checkpoint that can be read tells. */
+static titan_status check_newest(const char *path, const struct folder_owner *o, const uint64_t *steps, size_t n,
+                                 struct titan_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+        char checkpoint[PATH_MAX];
+        TRY(checkpoint_path(checkpoint, path, steps[i], err));
+        if (checkpoint_read_info(checkpoint, &info, NULL) != TITAN_OK)
+            continue;
+        return info.recipe_hash == o->recipe_hash
+                   ? TITAN_OK
+                   : refuse_recipe(path, o, "a run without an owner file", info.recipe, err);
+    }
+    return TITAN_OK; /* what cannot be read is not written over: no checkpoint of it loads, and the run says so */
+}
+
+static titan_status check_recipe(const char *path, const struct folder_owner *o, const struct found *f,
+                                 struct titan_error *err)
+{
+    _cleanup_free_ uint64_t *steps = NULL;
+    size_t n = 0;
+
+    TRY(checkpoint_steps(path, &steps, &n, err));
+    if (n == 0 || (f->there && f->recipe_hash == o->recipe_hash))
+        return TITAN_OK;
+    return f->there ? refuse_recipe(path, o, f->name, f->recipe, err) : check_newest(path, o, steps, n, err);
+}
+
+/* --- taking it ---------------------------------------------------------------------------------------------------- */
+
+/* Something can be made in it. */
+static titan_status probe(int at, struct titan_error *err)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof name, ".probe-%d-%" PRId64, (int)getpid(), clock_mono_ns());
+    if (mkdirat(at, name, 0755) < 0)
+        return titan_fail_errno(err, "cannot be written");
+    if (unlinkat(at, name, AT_REMOVEDIR) < 0)
+        return titan_fail_errno(err, "cannot be written: '%s'", name);
+    return TITAN_OK;
+}
+
+enum taken { TAKEN, BUSY, NO_LOCKS };
+
+static enum taken try_lock(int fd, int how)
+{
+    while (flock(fd, how | LOCK_NB) < 0)
+        if (errno != EINTR)
+            return errno == EWOULDBLOCK ? BUSY : NO_LOCKS;
+    return TAKEN;
+}
+
+/* One attempt. Who is of the run shares the lock; who is not must have it alone to become the owner. */
+static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, struct found *f,
+                            enum taken *ret, struct titan_error *err)
+{
+    TRY(read_owner(at, f, err));
+    if (f->there && strcmp(f->id, o->id) == 0 && f->recipe_hash == o->recipe_hash) {
+        *ret = try_lock(lock, LOCK_SH);
+        if (*ret != TAKEN)
+            return TITAN_OK;
+        TRY(read_owner(at, f, err));
+        if (!f->there || strcmp(f->id, o->id) != 0) /* it has changed hands meanwhile */
+            *ret = BUSY;
+        return TITAN_OK;
+    }
+    *ret = try_lock(lock, LOCK_EX);
+    if (*ret == BUSY)
+        return TITAN_OK;
+    TRY(read_owner(at, f, err));
+    TRY(check_recipe(path, o, f, err));
+    TRY(write_owner(at, o, err));
+    checkpoint_sweep(path, UINT64_MAX); /* an earlier run's, which is not there any more */
+    if (*ret == TAKEN)
+        *ret = try_lock(lock, LOCK_SH);
+    return TITAN_OK;
+}
+
+static titan_status take(const char *path, int at, const struct folder_owner *o, int wait_ms, const struct log *log,
+                         struct folder *ret, struct titan_error *err)
+{
+    const int64_t until = clock_mono_ns() + wait_ms * INT64_C(1000000);
+    _cleanup_(clear_found) struct found f = {0};
+    enum taken taken = BUSY;
+    _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0644);
+
+    if (lock < 0)
+        return titan_fail_errno(err, "cannot open '" FOLDER_LOCK_NAME "'");
+    for (;;) {
+        TRY(attempt(path, at, lock, o, &f, &taken, err));
+        if (taken != BUSY)
+            break;
+        if (clock_mono_ns() >= until) {
+            (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by %s", path,
+                             f.there ? f.name : "another run");
+            titan_error_hint(err, "use another checkpoint.folder, or wait until that run has ended");
+            return TITAN_ECONFLICT;
+        }
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000}, NULL);
+    }
+    if (taken == NO_LOCKS)
+        tlog_warn(log, "the file system of the checkpoint folder has no locks; two runs in it would not notice",
+                  "folder=\"%s\"", path);
+    else
+        ret->lock = TAKE_FD(lock);
+    return TITAN_OK;
+}
+
+titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, const struct log *log,
+                         struct folder *ret, struct titan_error *err)
+{
+    struct stat st;
+    _cleanup_fd_ int at = -1;
+
+    *ret = FOLDER_NONE;
+    titan_status status = dir_make(path, err);
+    if (status == TITAN_OK && ((at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fstat(at, &st) < 0))
+        status = titan_fail_errno(err, "cannot be opened");
+    if (status == TITAN_OK)
+        status = probe(at, err);
+    if (status == TITAN_OK) {
+        ret->device = st.st_dev;
+        status = take(path, at, owner, wait_ms, log, ret, err);
+    }
+    if (status != TITAN_OK && status != TITAN_ECONFLICT)
+        (void)titan_error_wrap(err, "checkpoint folder '%s'", path);
+    return status;
+}
+
+void folder_leave(struct folder *f)
+{
+    if (f->lock >= 0)
+        (void)close(f->lock);
+    *f = FOLDER_NONE;
+}

@@ -1,0 +1,44 @@
+/* folder.h - the folder of a run's checkpoints: whose it is, and that one run at a time uses it.
+ *
+ *   titan-owner.json   who wrote what is there, and with which recipe
+ *   titan-lock         flock(2): shared by the processes of the run that uses the folder now
+ *
+ * A run of the same recipe (recipe_hash) goes on from what is there. Another recipe's checkpoints are refused with the
+ * keys that differ, a folder that another run is using by the name of that run. A folder without an owner file is
+ * judged by its newest checkpoint. */
+#ifndef TITAN_WORKER_CHECKPOINT_FOLDER_H
+#define TITAN_WORKER_CHECKPOINT_FOLDER_H
+
+#include <limits.h>
+#include <sys/types.h>
+
+#include "base/log.h"
+#include "base/recipe.h"
+
+#define FOLDER_OWNER_NAME "titan-owner.json"
+#define FOLDER_LOCK_NAME "titan-lock"
+
+/* A run, alike in all its processes. */
+struct folder_owner {
+    char id[128];   /* no other run has it */
+    char name[128]; /* for messages: "job 5" */
+    const struct recipe *recipe;
+    const char *text; /* of the recipe, resolved */
+    uint64_t recipe_hash;
+};
+
+/* What a run holds of its folder. */
+struct folder {
+    dev_t device;
+    int lock; /* -1: none; closing it lets go */
+};
+#define FOLDER_NONE ((struct folder){.lock = -1})
+
+/* Make the folder, try whether it can be written, and take it. TITAN_ECONFLICT: another run uses it, or it holds
+ * another recipe's checkpoints. Any other failure names the folder and what is wrong with it. wait_ms: how long an
+ * earlier run may take to let go. */
+titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, const struct log *log,
+                         struct folder *ret, struct titan_error *err) TITAN_MUST_USE;
+void folder_leave(struct folder *f);
+
+#endif
