@@ -106,6 +106,8 @@ static void become_titand(const struct dev_daemon *d, const char *titand, const 
         argv[n++] = "--slots";
         argv[n++] = number;
     }
+    if (geteuid() == 0)
+        argv[n++] = "--allow-root"; /* one's own run, as one's self */
     (void)execv(titand, (char *const *)(uintptr_t)argv);
     (void)dprintf(STDERR_FILENO, "titand: cannot start %s: %s\n", titand, strerror(errno));
     _exit(127);

@@ -33,6 +33,9 @@ static const char usage[] =
     "  --listen ADDRESS       HOST:PORT or unix:PATH to serve the API on, besides the Unix socket in the state\n"
     "                         directory; may be given several times (dev, coordinator). TCP is served with TLS: the\n"
     "                         files of [tls], or tls/{ca,cert,key}.pem in the state directory\n"
+    "  --allow-root           let root run jobs (dev, agent); without it titand refuses to, as what a run file\n"
+    "                         names would be read and written as root\n"
+    "  --adopt-state          the state directory is a copy of another one that nothing will run on again\n"
     "  --insecure             TCP without TLS: everybody who reaches the address is let in (a network you trust)\n"
     "  --coordinator ADDRESS  HOST:PORT or unix:PATH of the coordinator (agent)\n"
     "  --join FILE            become a node of the cluster with a file of `titanctl node join` (agent): a key is made\n"
@@ -106,6 +109,7 @@ static const struct setting settings[] = {
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
     TEXT("agent", "join", join),
+    NUMBER("agent", "allow_root", VALUE_BOOL, allow_root, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),
     TEXT("tls", "ca", tls.ca),
     TEXT("tls", "certificate", tls.certificate),
@@ -297,7 +301,17 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
 /* --- flags ----------------------------------------------------------------------------------------------------------
  */
 
-enum flag { FLAG_CONFIG = 256, FLAG_INSECURE, FLAG_KEEP, FLAG_STOP, FLAG_HELP, FLAG_VERSION, FLAG_SETTING };
+enum flag {
+    FLAG_CONFIG = 256,
+    FLAG_INSECURE,
+    FLAG_ALLOW_ROOT,
+    FLAG_ADOPT,
+    FLAG_KEEP,
+    FLAG_STOP,
+    FLAG_HELP,
+    FLAG_VERSION,
+    FLAG_SETTING
+};
 
 /* Flags that are settings of the same name, with '-' for '_'. */
 static const char *const flag_keys[] = {"state_dir",     "log_level", "listen", "coordinator", "node",
@@ -307,6 +321,8 @@ static const char *const flag_keys[] = {"state_dir",     "log_level", "listen", 
 static const struct option options[] = {
     {"config", required_argument, NULL, FLAG_CONFIG},
     {"insecure", no_argument, NULL, FLAG_INSECURE},
+    {"allow-root", no_argument, NULL, FLAG_ALLOW_ROOT},
+    {"adopt-state", no_argument, NULL, FLAG_ADOPT},
     {"keep-workers", no_argument, NULL, FLAG_KEEP},
     {"stop-workers", no_argument, NULL, FLAG_STOP},
     {"help", no_argument, NULL, FLAG_HELP},
@@ -411,6 +427,10 @@ static titan_status flags_parse(int argc, char **argv, struct daemon_config *c, 
             continue;
         else if (flag == FLAG_INSECURE)
             c->insecure = true;
+        else if (flag == FLAG_ALLOW_ROOT)
+            c->allow_root = true;
+        else if (flag == FLAG_ADOPT)
+            c->adopt_state = true;
         else if (flag == FLAG_KEEP || flag == FLAG_STOP) {
             c->stop_workers = flag == FLAG_STOP;
             *stop_given = true;
@@ -608,6 +628,8 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
     bool stop_given = false;
     *c = (struct daemon_config){
         .log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS, .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
+    const char *allow_root = getenv("TITAN_ALLOW_ROOT");
+    c->allow_root = allow_root && !strcmp(allow_root, "1");
     TRY(auth_list_add(&c->auth.admins, "uid:0", err));
     TRY(auth_list_add(&c->auth.admins, "group:titan-admin", err));
     if (argc < 2)

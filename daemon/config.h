@@ -51,6 +51,8 @@ struct daemon_config {
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;
     struct auth_options auth;
+    bool allow_root;   /* to run jobs as */
+    bool adopt_state;  /* the state directory may be a copy of another */
     bool stop_workers; /* at SIGTERM; otherwise they are left to the next agent */
 };
 

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <uv.h>
@@ -310,6 +311,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .reachable_ms = t->reachable_ms,
                                           .away_ms = t->away_ms,
                                           .delegate_lease_ms = t->delegate_lease_ms,
+                                          .adopt_state = d->config->adopt_state,
                                           .auth = &auth,
                                           .node_life_s = d->config->node_life_s,
                                           .quarantine_crashes = d->config->quarantine_crashes
@@ -394,12 +396,30 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
     return agent_open(&d->loop, &options, &d->agent, err);
 }
 
+/* What a run file names is read and written by workers, which are of the daemon's user. */
+static titan_status check_root(const struct daemon_config *c, struct titan_error *err)
+{
+    if (c->role == ROLE_COORDINATOR || geteuid() != 0 || c->allow_root)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EPERM,
+                     "refusing to run jobs as root: what their run files name would be opened as root");
+    titan_error_hint(err,
+                     "use another user, or give --allow-root (agent.allow_root = true) where all users are trusted");
+    return TITAN_EPERM;
+}
+
 static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
 {
     char run[PATH_MAX];
+    struct stat st;
+    TRY(check_root(d->config, err));
     if (snprintf(run, sizeof(run), "%s/run", d->config->state_dir) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory is too long");
     TRY(lock_dir(d->config->state_dir, &d->lock, err));
+    /* Recipes, logs, the store: for nobody else. */
+    if (stat(d->config->state_dir, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07077) &&
+        chmod(d->config->state_dir, 0700) != 0)
+        return titan_fail_errno(err, "state directory '%s' cannot be made 0700", d->config->state_dir);
     return dir_make(run, err);
 }
 

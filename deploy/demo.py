@@ -158,7 +158,7 @@ def main():
 try next
   {BIN}/titanctl run recipes/demo.toml --set training.dataset_path={data} --set training.steps=50
   {BIN}/titan-worker generate {summary['checkpoint']} --prompt '#define '
-  {BIN}/titand dev --state-dir {state} &   # then: titanctl --server unix:{state}/titan.sock list""")
+  {BIN}/titand dev{' --allow-root' if os.geteuid() == 0 else ''} --state-dir {state} &   # then: titanctl --server unix:{state}/titan.sock list""")
     sys.exit(0 if summary["ok"] else 1)
 
 

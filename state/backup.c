@@ -16,6 +16,7 @@
 #include "state/event.h"
 #include "state/job.h"
 #include "state/member.h"
+#include "state/home.h"
 #include "state/schema.h"
 
 static void close_db(struct db **db)
@@ -188,8 +189,9 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
     g->worker += BACKUP_ID_STEP;
     g->event += BACKUP_ID_STEP;
     TRY(db_exec(db, "BEGIN IMMEDIATE", err));
-    titan_status status = mark_restored(db, g, now_ms, err);
-    return status == TITAN_OK ? db_exec(db, "COMMIT", err) : status;
+    TRY(mark_restored(db, g, now_ms, err));
+    TRY(home_forget(db, err));
+    return db_exec(db, "COMMIT", err);
 }
 
 /* The old store keeps its WAL: under its new name it opens as it was. */

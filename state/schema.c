@@ -134,7 +134,9 @@ static const char store_v4[] =
     "  created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE revocations ("
     "  uri TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, reason TEXT NOT NULL, created_by TEXT NOT NULL) STRICT, WITHOUT "
-    "ROWID;";
+    "ROWID;"
+    /* The state directory that this is the store of (home.h). */
+    "CREATE TABLE home (id INTEGER PRIMARY KEY CHECK (id = 1), path TEXT NOT NULL, inode INTEGER NOT NULL) STRICT;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};

@@ -341,6 +341,17 @@ static void try_metrics(struct store *s, const char *path, bool unclean)
         tlog_error(&store_log, "there are no metrics until the next start", "reason=\"%s\"", err.msg);
 }
 
+/* Of older versions they can be more open; what SQLite adds beside them takes their mode. */
+static void keep_from_others(const char *path)
+{
+    static const char *const parts[] = {"", "-wal", "-shm"};
+    char part[PATH_MAX + 8];
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        (void)snprintf(part, sizeof(part), "%s%s", path, parts[i]);
+        (void)chmod(part, 0600);
+    }
+}
+
 static titan_status open_files(struct store *s, const char *dir, struct titan_error *err)
 {
     char path[PATH_MAX], metrics[PATH_MAX];
@@ -357,6 +368,8 @@ static titan_status open_files(struct store *s, const char *dir, struct titan_er
     }
     TRY(open_jobs(s, path, &unclean, err));
     try_metrics(s, metrics, unclean);
+    keep_from_others(path);
+    keep_from_others(metrics);
     return TITAN_OK;
 }
 

@@ -8,8 +8,9 @@
 #define TOKEN_ID_BYTES 8
 #define TOKEN_SECRET_BYTES 32
 #define TOKEN_ID_TEXT (2 * TOKEN_ID_BYTES + 1)
-#define TOKEN_TEXT (sizeof(TOKEN_PREFIX) + 2 * TOKEN_ID_BYTES + 1 + 2 * TOKEN_SECRET_BYTES) /* all of it, terminated   \
-                                                                                             */
+#define TOKEN_TEXT                                                                                                     \
+    (sizeof(TOKEN_PREFIX) + 2 * TOKEN_ID_BYTES + 1 + 2 * TOKEN_SECRET_BYTES) /* all of it, terminated                  \
+                                                                              */
 #define TOKEN_HASH_BYTES 32
 #define TOKEN_NAME_MAX 64
 

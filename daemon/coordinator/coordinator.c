@@ -13,6 +13,7 @@
 #include "base/mac.h"
 #include "daemon/coordinator/restore.h"
 #include "state/backup.h"
+#include "state/home.h"
 #include "state/quarantine.h"
 
 #define RETRY_MS 250         /* a store that refused is tried again */
@@ -486,9 +487,10 @@ static void on_store_failure(void *data, const struct titan_error *err)
     _exit(COORDINATOR_EXIT_STORE);
 }
 
-static titan_status init_turn(struct db *db, void *arg, struct titan_error *err)
+static titan_status init_store(struct db *db, void *arg, struct titan_error *err)
 {
-    (void)arg;
+    const struct coordinator *c = arg;
+    TRY(home_claim(db, c->state_dir, c->options.adopt_state, err));
     return db_run(db, err, "INSERT INTO meta VALUES ('turn', 0) ON CONFLICT DO NOTHING", "");
 }
 
@@ -629,7 +631,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         status = store_open(loop, c->state_dir, &c->store, err);
     if (status == TITAN_OK)
         store_on_failure(c->store, on_store_failure, c);
-    if (status == TITAN_OK && (status = store_write_now(c->store, init_turn, NULL, err)) == TITAN_OK)
+    if (status == TITAN_OK && (status = store_write_now(c->store, init_store, c, err)) == TITAN_OK)
         status = open_core(c, err);
     if (status == TITAN_OK)
         status = enrol_open(c, &c->enrol, err);

@@ -27,6 +27,7 @@ struct coordinator_options {
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t delegate_lease_ms;      /* agents may go on without a coordinator for so long; 0 = they may not */
     uint32_t quarantine_crashes;     /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
+    bool adopt_state;                /* the store may be a copy of another directory's */
     const struct auth_options *auth; /* NULL: every caller may everything (tests) */
     uint32_t node_life_s;            /* of certificates that nodes get; 0 = 7 days */
     uint32_t max_pending_jobs;       /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */

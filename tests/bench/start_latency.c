@@ -44,6 +44,7 @@ static double round_ms(const char *titand, const char *dir)
                     (char *)"error", NULL};
     pid_t pid;
     int64_t begin = clock_mono_ns();
+    (void)setenv("TITAN_ALLOW_ROOT", "1", 0);
     if (posix_spawn(&pid, titand, NULL, NULL, argv, environ) != 0)
         return -1;
     const struct timespec nap = {.tv_nsec = 200000};

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Users of one daemon: what others may do, see and have read, with real uids over the Unix socket."""
+import contextlib
 import json
 import os
 import shutil
@@ -220,5 +221,96 @@ def others_socket():
         until("the daemon answers its own", lambda: w.daemon.ctl("list").code == 0)
 
 
+def start(*args, **env):
+    """titand to its end, or to its being ready; its exit code, None when it was ready."""
+    process = subprocess.Popen([BIN / "titand", *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env={**os.environ, **env})
+    said = ""
+    for line in process.stdout:
+        said += line
+        if " ready role=" in line:
+            process.terminate()
+            process.communicate(timeout=30)
+            return None, said
+    return process.wait(30), said
+
+
+def root_and_jobs():
+    """root runs no jobs without being told to: dev and agent refuse, a coordinator does not run any"""
+    if needs_root():
+        return needs_root()
+    with tempfile.TemporaryDirectory(prefix="titan-root-") as dir:
+        for role in (("dev",), ("agent", "--coordinator", f"unix:{dir}/no.sock")):
+            code, said = start(*role, "--state-dir", f"{dir}/a", TITAN_ALLOW_ROOT="")
+            assert code == 5 and "as root" in said and "--allow-root" in said, (code, said)
+        code, said = start("dev", "--state-dir", f"{dir}/b", "--listen", f"unix:{dir}/s", "--allow-root", TITAN_ALLOW_ROOT="")
+        assert code is None, said
+        Path(dir, "c.toml").write_text("[agent]\nallow_root = true\n")
+        code, said = start("dev", "--state-dir", f"{dir}/b", "--listen", f"unix:{dir}/s", "--config", f"{dir}/c.toml",
+                           TITAN_ALLOW_ROOT="")
+        assert code is None, said
+        code, said = start("coordinator", "--state-dir", f"{dir}/c", "--listen", f"unix:{dir}/s", TITAN_ALLOW_ROOT="")
+        assert code is None, said
+
+
+@contextlib.contextmanager
+def running(state, *args):
+    process = subprocess.Popen([BIN / "titand", "dev", "--state-dir", state, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)
+    while " ready role=" not in process.stdout.readline():
+        assert process.poll() is None, "titand did not come up"
+    yield f"unix:{state}/titan.sock"
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def state_folder():
+    """the state folder is for its user only, one that was open before, too; a copy of it is refused until it is adopted"""
+    with tempfile.TemporaryDirectory(prefix="titan-home-") as dir:
+        dir = Path(dir)
+        state, copy, moved = dir / "state", dir / "copy", dir / "moved"
+        args = ("--listen", f"unix:{dir}/s")
+        old = os.umask(0o022)
+        try:
+            code, said = start("dev", "--state-dir", state, *args)
+            assert code is None, said
+            assert mode(state) == 0o700 and mode(state / "titan.db") == 0o600 and mode(state / "metrics.db") == 0o600
+            os.chmod(state, 0o755)
+            os.chmod(state / "titan.db", 0o644)
+            code, said = start("dev", "--state-dir", state, *args)
+            assert code is None and mode(state) == 0o700 and mode(state / "titan.db") == 0o600, said
+        finally:
+            os.umask(old)
+        shutil.copytree(state, copy, symlinks=True)
+        before = {p: p.read_bytes() for p in copy.rglob("*.toml")}
+        code, said = start("dev", "--state-dir", copy, *args)
+        assert code == 6 and f"is a copy of {state}" in said and "--adopt-state" in said, (code, said)
+        assert before == {p: p.read_bytes() for p in copy.rglob("*.toml")}
+        state.rename(moved)  # the same folder under another name is no copy
+        code, said = start("dev", "--state-dir", moved, *args)
+        assert code is None, said
+        code, said = start("dev", "--state-dir", copy, *args)
+        assert code == 6, said  # what it was made from is gone from there, but is not this one
+        code, said = start("dev", "--state-dir", copy, *args, "--adopt-state")
+        assert code is None, said
+        code, said = start("dev", "--state-dir", copy, *args)
+        assert code is None, said
+        # A backup goes where it is put.
+        backup = dir / "backup.db"
+        with running(moved, *args) as server:
+            done = subprocess.run([BIN / "titanctl", "--server", server, "admin", "backup", backup], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        (dir / "fresh").mkdir()
+        done = subprocess.run([BIN / "titanctl", "admin", "restore", backup, "--state-dir", dir / "fresh"], capture_output=True,
+                              text=True)
+        assert done.returncode == 0, done.stderr
+        code, said = start("dev", "--state-dir", dir / "fresh", *args)
+        assert code is None, said
+
+
 if __name__ == "__main__":
-    tap(four_commands, owners_and_operators, private_jobs, storm, tokens, others_socket)
+    tap(root_and_jobs, state_folder, four_commands, owners_and_operators, private_jobs, storm, tokens, others_socket)

@@ -19,6 +19,9 @@ BIN = BUILD / "bin"
 FP_BIN = BUILD / "fp/bin"  # titand and titan-worker with failpoints (base/failpoint.h): TITAN_FAILPOINTS arms them
 
 
+os.environ.setdefault("TITAN_ALLOW_ROOT", "1")  # tests often run as root; inherited by every titand they start
+
+
 def until(what, condition, seconds=60, every=0.05):
     """Wait for condition() to be true; returns its value. The outside world has no event to wait for here."""
     deadline = time.monotonic() + seconds
