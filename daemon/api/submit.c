@@ -1,8 +1,8 @@
 /* Submit: look at the request, check the recipe, store the job, tell the core, answer.
  *
- * The recipe is parsed, checked and printed on a thread of libuv's pool. Not on the loop, on which everybody waits, nor
- * on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a file server that does
- * not answer. One thread takes all that wait, in order, so such a path holds up submits and nothing else. */
+ * The recipe is parsed, checked and printed on a thread of its own (checks.h). Not on the loop, on which everybody
+ * waits, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a file server
+ * that does not answer. Such a path costs its own submit, after CHECK_MS. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +11,7 @@
 #include "base/failpoint.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
+#include "daemon/api/checks.h"
 
 /* The most memory a connected node has for one slot, by kind of device: what the largest run may need. */
 struct slot_memory {
@@ -18,7 +19,7 @@ struct slot_memory {
 };
 
 struct submit {
-    struct submit *next; /* among those to be checked */
+    struct check check; /* first */
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
@@ -243,11 +244,20 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     return buf_failed(&s->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
 
-static void check_all(uv_work_t *work)
+static struct submit *submit_of(struct check *k)
 {
-    const struct coordinator *c = work->data;
-    for (struct submit *s = c->checks.at_work; s; s = s->next)
-        (void)!check_job(s, &s->err);
+    return (struct submit *)(void *)k;
+}
+
+static void check_one(struct check *k)
+{
+    struct submit *s = submit_of(k);
+    (void)!check_job(s, &s->err);
+}
+
+static void check_free(struct check *k)
+{
+    submit_free(submit_of(k));
 }
 
 /* --- the store's writer thread -------------------------------------------------------------------------------------
@@ -302,35 +312,46 @@ static void written(void *arg, const struct titan_error *err)
     submit_free(s);
 }
 
-static void check_waiting(struct coordinator *c);
-
-static void all_checked(uv_work_t *work, int cancelled)
+static void checked(struct check *k)
 {
-    struct coordinator *c = work->data;
-    (void)cancelled;
-    for (struct submit *s = c->checks.at_work, *next; s; s = next) {
-        next = s->next;
-        if (s->err.status == TITAN_OK && c->closing)
-            titan_fail(&s->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
-        if (s->err.status == TITAN_OK)
-            store_write(c->store, write_job, s, written);
-        else
-            written(s, &s->err);
-    }
-    c->checks.at_work = NULL;
-    check_waiting(c);
-    shell_part_closed(c);
+    struct submit *s = submit_of(k);
+    struct coordinator *c = s->owner;
+    if (s->err.status == TITAN_OK && c->closing)
+        titan_fail(&s->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    if (s->err.status == TITAN_OK)
+        store_write(c->store, write_job, s, written);
+    else
+        written(s, &s->err);
 }
 
-static void check_waiting(struct coordinator *c)
+/* A thread may have it still: nothing but its call is looked at. */
+static void given_up(struct check *k, bool started)
 {
-    if (c->checks.at_work || !c->checks.waiting)
-        return;
-    c->checks.at_work = c->checks.waiting;
-    c->checks.waiting = NULL;
-    c->checks.work.data = c;
-    c->open_handles++; /* it is there until they are through */
-    (void)uv_queue_work(c->loop, &c->checks.work, check_all, all_checked);
+    struct submit *s = submit_of(k);
+    struct coordinator *c = s->owner;
+    struct titan_error err = {0};
+    struct rpc_call *call = TAKE(s->call);
+    if (c->closing)
+        titan_fail(&err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    else
+        titan_fail(&err, TITAN_EAGAIN,
+                   "the recipe could not be checked within %u ms: a path that it names%s does not answer",
+                   c->options.check_ms, started ? "" : ", or one of a submit before it,");
+    titan_error_hint(&err, "look at the file server; the same submit can be tried again");
+    c->submitting--;
+    if (call) {
+        rpc_call_set_data(call, NULL);
+        rpc_call_fail(call, &err);
+    }
+    if (!started)
+        submit_free(s);
+}
+
+titan_status api_checks_open(struct coordinator *c, struct titan_error *err)
+{
+    static const struct checks_calls calls = {
+        .run = check_one, .done = checked, .given_up = given_up, .free = check_free};
+    return checks_open(c->loop, &calls, c->options.check_ms, &c->checks, err);
 }
 
 void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
@@ -350,18 +371,21 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     s->call = call;
     rpc_call_set_data(call, s);
     c->submitting++;
-    if (!c->checks.waiting)
-        c->checks.last = &c->checks.waiting;
-    *c->checks.last = s;
-    c->checks.last = &s->next;
-    check_waiting(c);
+    if (checks_add(c->checks, &s->check, sizeof(*s) + 2 * strlen(s->request->recipe), &err) != TITAN_OK)
+        written(s, &err);
 }
 
+/* One that has not been begun is dropped; others are stored all the same. */
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)
 {
+    struct coordinator *c = data;
     struct submit *s = rpc_call_data(call);
     (void)cancelled;
-    (void)data;
-    if (s)
-        s->call = NULL;
+    if (!s)
+        return;
+    s->call = NULL;
+    if (!c->closing && checks_drop(c->checks, &s->check)) {
+        c->submitting--;
+        submit_free(s);
+    }
 }

@@ -11,6 +11,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/mac.h"
+#include "daemon/api/checks.h"
 #include "daemon/coordinator/restore.h"
 #include "state/backup.h"
 #include "state/home.h"
@@ -614,6 +615,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     log_init(&c->log, "coordinator", "%s", "");
     c->options = *options;
     c->options.beat_ms = options->beat_ms ? options->beat_ms : 50;
+    c->options.check_ms = options->check_ms ? options->check_ms : 10000;
     c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
     c->started_wall_ms = clock_wall_ms();
     c->jobs = job_cache_new();
@@ -637,6 +639,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         status = enrol_open(c, &c->enrol, err);
     if (status == TITAN_OK)
         status = open_auth(c, options->auth, err);
+    if (status == TITAN_OK)
+        status = api_checks_open(c, err);
     if (status != TITAN_OK) {
         if (c->store)
             store_close(c->store, NULL, NULL);
@@ -647,6 +651,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     init_timer(c, &c->retry_timer);
     init_timer(c, &c->metrics_timer);
     init_timer(c, &c->audit_timer);
+    c->open_handles++; /* the checks' */
     set_timer(c);
     *ret = c;
     return TITAN_OK;
@@ -672,6 +677,11 @@ void shell_part_closed(struct coordinator *c)
 static void on_handle_closed(uv_handle_t *handle)
 {
     shell_part_closed(handle->data);
+}
+
+static void on_checks_closed(void *data)
+{
+    shell_part_closed(data);
 }
 
 static void on_store_closed(void *data)
@@ -706,6 +716,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->metrics_timer);
     uv_timer_stop(&c->audit_timer);
     beats_close(c);
+    checks_close(c->checks, on_checks_closed, c);
     store_close(c->store, on_store_closed, c);
 }
 

@@ -30,6 +30,7 @@ struct coordinator_options {
     bool adopt_state;                /* the store may be a copy of another directory's */
     const struct auth_options *auth; /* NULL: every caller may everything (tests) */
     uint32_t node_life_s;            /* of certificates that nodes get; 0 = 7 days */
+    uint32_t check_ms;               /* a submit's recipe is checked within; 0 = 10 s */
     uint32_t max_pending_jobs;       /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 

@@ -16,6 +16,7 @@
 struct agent_session;
 struct beats;
 struct enrol;
+struct checks;
 struct commit;
 struct watcher;
 struct log_request;
@@ -49,10 +50,7 @@ struct coordinator {
 
     uint64_t next_job_id; /* the store's writer thread's, once it writes submits */
     size_t submitting;    /* not durable yet */
-    struct {              /* their recipes are checked on a thread of libuv's pool, all that wait at a time */
-        uv_work_t work;
-        struct submit *waiting, **last, *at_work;
-    } checks;
+    struct checks *checks;      /* of their recipes (daemon/api/checks.h) */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;
@@ -104,6 +102,7 @@ void watch_poke(struct coordinator *c, uint64_t job_id);
 void watch_metrics_stored(struct coordinator *c);
 /* Hand the metrics that were collected to the store now. */
 void shell_flush_metrics(struct coordinator *c);
+titan_status api_checks_open(struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
 void api_session_gone(struct coordinator *c, uint64_t session);
 
