@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "ctl/tls.h"
 
 #define SYSTEM_SOCKET "/run/titan/titan.sock"
 
@@ -50,7 +51,7 @@ titan_status ctl_channel(struct ctl *ctl, struct titan_error *err)
 {
     if (ctl->channel)
         return TITAN_OK;
-    TRY(rpc_channel_open(ctl->server, NULL, &ctl->channel, err));
+    TRY(rpc_channel_open(ctl->server, ctl_tls(), &ctl->channel, err));
     return *ctl_token ? rpc_channel_token(ctl->channel, ctl_token, err) : TITAN_OK;
 }
 

@@ -57,6 +57,9 @@ void message_free(void *message_pointer); /* for _cleanup_: a pointer to any pro
 extern volatile int ctl_interrupted;
 void ctl_catch_interrupt(void);
 
+/* titanctl node revoke, pki revoke: kind "node/" or "", before the name. */
+titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, const char *reason,
+                        struct titan_error *err) TITAN_MUST_USE;
 /* A node as an answer has it, in a line or as JSON; nothing for NULL. */
 void output_node(const struct ctl *ctl, const Titan__V1__Node *node);
 

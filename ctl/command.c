@@ -16,6 +16,11 @@ const struct command *const commands[] = {
 const struct option_spec global_options[] = {
     {"server", 's', "TARGET", "server to talk to: unix:PATH or HOST:PORT (default: $TITAN_SERVER, see ENVIRONMENT)",
      WORD_FILE},
+    {"tls-ca", 0, "FILE", "for HOST:PORT: the CA of its certificate (default: $TITAN_TLS_CA, see ENVIRONMENT)",
+     WORD_FILE},
+    {"tls-cert", 0, "FILE", "one's own certificate (default: $TITAN_TLS_CERT)", WORD_FILE},
+    {"tls-key", 0, "FILE", "its key (default: $TITAN_TLS_KEY)", WORD_FILE},
+    {"insecure", 0, NULL, "HOST:PORT without TLS, whatever files there are", WORD_NONE},
     {"token-file", 0, "FILE", "a bearer token to be sent (default: $TITAN_TOKEN, else none)", WORD_FILE},
     {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
     {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},

@@ -12,6 +12,7 @@
 #include "ctl/help.h"
 #include "ctl/options.h"
 #include "ctl/output.h"
+#include "ctl/tls.h"
 
 static titan_status set_up(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
@@ -22,6 +23,7 @@ static titan_status set_up(struct ctl *ctl, const struct args *args, struct tita
     ctl->online = isatty(STDOUT_FILENO);
     ctl->color = ctl->online && !(no_color && *no_color);
     TRY(ctl_server(args_text(args, "server", NULL), ctl->server, sizeof(ctl->server), err));
+    TRY(ctl_load_tls(args, ctl->server, err));
     return ctl_load_token(args_text(args, "token-file", NULL), err);
 }
 

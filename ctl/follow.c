@@ -16,6 +16,7 @@
 #include "ctl/client.h"
 #include "ctl/output.h"
 #include "ctl/progress.h"
+#include "ctl/tls.h"
 #include "proto/rpc/client.h"
 
 enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, CHECKPOINT_EVERY_MS = 5000 };
@@ -350,7 +351,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
     int rc = uv_loop_init(&f.loop);
     if (rc != 0)
         return titan_fail(err, titan_status_from_errno(-rc), "cannot start a loop: %s", uv_strerror(rc));
-    titan_status status = rpc_client_open(&f.loop, options->server, NULL, &f.client, err);
+    titan_status status = rpc_client_open(&f.loop, options->server, ctl_tls(), &f.client, err);
     if (status != TITAN_OK) {
         (void)uv_loop_close(&f.loop);
         return status;

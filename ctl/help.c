@@ -33,6 +33,11 @@ static const struct {
     {"TITAN_SERVER", "server to talk to when --server is not given. Without either, the first socket that is there: "
                      "$XDG_STATE_HOME/titan/titan.sock or ~/.local/state/titan/titan.sock (not for root), "
                      "/run/titan/titan.sock, /var/lib/titan/titan.sock"},
+    {"TITAN_TLS_CA, TITAN_TLS_CERT, TITAN_TLS_KEY",
+     "files in PEM for servers at HOST:PORT, when --tls-ca, --tls-cert and --tls-key are not given. Without any of "
+     "them, "
+     "ca.pem, cert.pem and key.pem of $XDG_CONFIG_HOME/titan, ~/.config/titan or /etc/titan/tls, the first that has a "
+     "ca.pem; without any of these, HOST:PORT is spoken to without TLS"},
     {"TITAN_TOKEN", "bearer token to be sent when --token-file is not given (titanctl token)"},
     {"NO_COLOR", "when set and not empty, nothing is coloured. What does not go to a terminal never is"},
     {"TMPDIR", "where run puts its folder without --state-dir (default /tmp)"},
@@ -242,7 +247,7 @@ void help_bash(struct buf *out)
                   "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
                   "        case ${COMP_WORDS[i]} in\n"
                   "        -s | --server) server=${COMP_WORDS[++i]} ;;\n"
-                  "        -o | --output | --token-file) ((++i)) ;;\n"
+                  "        -o | --output | --token-file | --tls-ca | --tls-cert | --tls-key) ((++i)) ;;\n"
                   "        -*) ;;\n"
                   "        *) [ -n \"$command\" ] || command=${COMP_WORDS[i]} ;;\n"
                   "        esac\n"

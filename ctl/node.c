@@ -75,20 +75,20 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
 /* --- revoke --------------------------------------------------------------------------------------------------------
  */
 
-static titan_status run_revoke(struct ctl *ctl, const struct args *args, struct titan_error *err)
+titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, const char *reason,
+                        struct titan_error *err)
 {
     Titan__V1__RevokeCertificateRequest request = TITAN__V1__REVOKE_CERTIFICATE_REQUEST__INIT;
     _cleanup_message_ Titan__V1__RevokeCertificateResponse *reply = NULL;
-    char name[512];
-    if (snprintf(name, sizeof(name), "node/%s", args->words[1]) >= (int)sizeof(name))
-        return titan_fail(err, TITAN_EINVAL, "node revoke: the name is too long");
-    request.name = name;
-    request.reason = (char *)args_text(args, "reason", "");
+    char whole[512];
+    if (snprintf(whole, sizeof(whole), "%s%s", kind, name) >= (int)sizeof(whole))
+        return titan_fail(err, TITAN_EINVAL, "revoke: the name is too long");
+    request.name = whole;
+    request.reason = (char *)reason;
     TRY(ctl_call(ctl, TITAN_METHOD("RevokeCertificate"), &request.base,
                  &titan__v1__revoke_certificate_response__descriptor, &reply, err));
     if (!ctl->json) {
-        (void)printf("%s: revoked; %s\n", args->words[1],
-                     reply->sessions ? "its session is over" : "it had no session");
+        (void)printf("%s: revoked%s\n", reply->name, reply->sessions ? "; its session is over" : "");
         return TITAN_OK;
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -109,7 +109,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     if (strcmp(action, "join") == 0)
         return run_join(ctl, args, err);
     if (strcmp(action, "revoke") == 0)
-        return run_revoke(ctl, args, err);
+        return ctl_revoke(ctl, "node/", args->words[1], args_text(args, "reason", ""), err);
     return titan_fail(err, TITAN_EINVAL, "node: there are join, revoke and forget, not '%.32s'", action);
 }
 

@@ -245,16 +245,20 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
         return run_pair(ctl, args, PKI_USER, err);
     if (strcmp(action, "node") == 0)
         return run_pair(ctl, args, PKI_NODE, err);
+    if (strcmp(action, "revoke") == 0 && args->n == 2)
+        return ctl_revoke(ctl, "", args->words[1], args_text(args, "reason", ""), err);
     if (strcmp(action, "show") == 0)
         return run_show(ctl, args, err);
-    return titan_fail(err, TITAN_EINVAL,
-                      "pki: there are init, coordinator, user NAME, node NAME and show [FILE], not '%.64s'", action);
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "pki: there are init, coordinator, user NAME, node NAME, revoke KIND/NAME and show [FILE], not '%.64s'",
+        action);
 }
 
 const struct command command_pki = {
     .name = "pki",
     .summary = "make a cluster's certificates",
-    .arguments = "init|coordinator|user NAME|node NAME|show [FILE]",
+    .arguments = "init|coordinator|user NAME|node NAME|revoke KIND/NAME|show [FILE]",
     .text =
         "init: a CA of its own for the cluster, in PKI-DIR (STATE/pki), and the coordinator's certificate, in "
         "STATE/tls. Its key\n"
@@ -265,6 +269,8 @@ const struct command command_pki = {
         "user, node: ca.pem, cert.pem and key.pem into a folder. Nodes get theirs by `titanctl node join` where the "
         "CA's key\n"
         "is on the coordinator.\n"
+        "revoke: asks the server; no certificate of user/NAME, node/NAME or coordinator/NAME made until now counts any "
+        "more.\n"
         "show: what a certificate says.",
     .min_args = 1,
     .max_args = 2,
@@ -273,17 +279,19 @@ const struct command command_pki = {
         (const struct option_spec[]){
             {"state-dir", 0, "DIR", "of the coordinator (default: /var/lib/titan-coordinator, titand's)", WORD_FILE},
             {"pki-dir", 0, "DIR", "of the CA (default: STATE/pki)", WORD_FILE},
-            {"address", 0, "HOST",
-             "init, coordinator: where it is reached; repeatable (default: this host's name)",
+            {"address", 0, "HOST", "init, coordinator: where it is reached; repeatable (default: this host's name)",
              WORD_NONE},
             {"name", 0, "NAME", "init, coordinator: its name (default: this host's)", WORD_NONE},
             {"days", 0, "N", "until the certificate expires (default: coordinator 30, user 90, node 7)", WORD_NONE},
+            {"reason", 0, "TEXT", "revoke: why; in the event log", WORD_NONE},
             {"out", 0, "DIR", "user, node: where the files go (default: NAME)", WORD_FILE},
             {NULL}},
-    .examples = (const struct example[]){{"titanctl pki init --address head.example --address 10.0.0.1",
-                                          "a new cluster, on the coordinator's host"},
-                                         {"titanctl pki user eva --out ~eva/.config/titan", "eva may call over TLS"},
-                                         {"titanctl pki show", "until when is the coordinator's certificate good?"},
-                                         {NULL}},
+    .examples =
+        (const struct example[]){
+            {"titanctl pki init --address head.example --address 10.0.0.1", "a new cluster, on the coordinator's host"},
+            {"titanctl pki user eva --out ~eva/.config/titan", "eva may call over TLS"},
+            {"titanctl pki revoke user/eva --reason left", "what eva has does not count any more"},
+            {"titanctl pki show", "until when is the coordinator's certificate good?"},
+            {NULL}},
     .run = run,
 };

@@ -16,13 +16,25 @@ _titanctl() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
         -s | --server) server=${COMP_WORDS[++i]} ;;
-        -o | --output | --token-file) ((++i)) ;;
+        -o | --output | --token-file | --tls-ca | --tls-cert | --tls-key) ((++i)) ;;
         -*) ;;
         *) [ -n "$command" ] || command=${COMP_WORDS[i]} ;;
         esac
     done
     case $command:$prev in
     *:--server | *:-s)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    *:--tls-ca)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    *:--tls-cert)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
+    *:--tls-key)
         COMPREPLY=($(compgen -f -- "$cur"))
         return
         ;;
@@ -214,6 +226,10 @@ _titanctl() {
         COMPREPLY=()
         return
         ;;
+    pki:--reason)
+        COMPREPLY=()
+        return
+        ;;
     pki:--out)
         COMPREPLY=($(compgen -f -- "$cur"))
         return
@@ -251,7 +267,7 @@ _titanctl() {
         return
         ;;
     esac
-    local options='--server -s --token-file --output -o --help -h --version -V'
+    local options='--server -s --tls-ca --tls-cert --tls-key --insecure --token-file --output -o --help -h --version -V'
     case $command in
     '')
         COMPREPLY=($(compgen -W "$commands $options" -- "$cur"))
@@ -338,7 +354,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     pki)
-        options+=' --state-dir --pki-dir --address --name --days --out'
+        options+=' --state-dir --pki-dir --address --name --days --reason --out'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     admin)

@@ -141,6 +141,17 @@ static titan_status ask(const struct join_file *join, const struct rpc_tls *anon
     }
 }
 
+/* One signed right after a revocation begins with the next second. */
+static void wait_for_begin(const struct buf *certificate)
+{
+    struct pki_certificate c;
+    if (pki_read(certificate->data, certificate->len, &c, NULL) != TITAN_OK)
+        return;
+    int64_t left_ms = c.from_ms - clock_wall_ms();
+    if (left_ms > 0 && left_ms <= JUST_BEGINS_MS)
+        (void)usleep((useconds_t)left_ms * 1000);
+}
+
 static titan_status get_first(const struct join_file *join, const struct rpc_tls *files, const struct paths *p,
                               uint32_t wait_ms, struct titan_error *err)
 {
@@ -163,6 +174,7 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     buf_puts(&id, p->id);
     TRY(certs_write(p->joined, &id, false, err));
     (void)unlink(p->key);
+    wait_for_begin(&certificate);
     return TITAN_OK;
 }
 
