@@ -72,8 +72,8 @@ void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 
 /* A token is no more: streams that were opened with it end. */
-void watch_check_tokens(struct coordinator *c);
-void api_logs_check_tokens(struct coordinator *c);
+void watch_check_callers(struct coordinator *c);
+void api_logs_check_callers(struct coordinator *c);
 
 Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */

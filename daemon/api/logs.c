@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/api/api.h"
+#include "daemon/auth/enrol.h"
 
 #define NODES_MAX 256
 #define WAITING_BYTES_MAX ((size_t)64 << 20) /* for a client that reads slower than nodes send */
@@ -194,15 +195,16 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
     }
 }
 
-void api_logs_check_tokens(struct coordinator *c)
+void api_logs_check_callers(struct coordinator *c)
 {
     for (struct log_request *r = c->log_requests, *next; r; r = next) {
         struct titan_error err = {0};
         next = r->next;
-        if (!*r->token || auth_token_lives(c->auth, r->token, clock_wall_ms()))
-            continue;
-        titan_fail(&err, TITAN_EPERM, "the token has expired or was revoked");
-        finish(r, &err);
+        titan_status status = r->call ? enrol_admits(c->enrol, r->call, &err) : TITAN_OK;
+        if (status == TITAN_OK && *r->token && !auth_token_lives(c->auth, r->token, clock_wall_ms()))
+            status = titan_fail(&err, TITAN_EPERM, "the token has expired or was revoked");
+        if (status != TITAN_OK)
+            finish(r, &err);
     }
 }
 

@@ -60,8 +60,8 @@ static void written(void *arg, const struct titan_error *err)
     if (!c->closing)
         watch_poke(c, 0);
     if (!c->closing && w->revoke && err->status == TITAN_OK) {
-        watch_check_tokens(c);
-        api_logs_check_tokens(c);
+        watch_check_callers(c);
+        api_logs_check_callers(c);
     }
     batch_free(&w->memory);
     explicit_bzero(w->text, sizeof(w->text));

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "daemon/api/api.h"
+#include "daemon/auth/enrol.h"
 
 #define READ_AT_ONCE 64 /* rows between two looks at the loop */
 
@@ -135,10 +136,11 @@ static titan_status list_events(struct watcher *w, struct titan_error *err)
     return event_list(store_reader(w->owner->store), &filter, w->after, READ_AT_ONCE, each_event, w, err);
 }
 
-/* A token that is no more ends its streams. */
+/* A token or certificate that is no more ends its streams. */
 static titan_status still_may(const struct watcher *w, struct titan_error *err)
 {
     const struct auth *auth = w->owner->auth;
+    TRY(enrol_admits(w->owner->enrol, w->call, err));
     if (!auth || !*w->user.token || auth_token_lives(auth, w->user.token, clock_wall_ms()))
         return TITAN_OK;
     return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
@@ -179,7 +181,7 @@ void watch_poke(struct coordinator *c, uint64_t job_id)
         api_logs_job_moved(c, job_id);
 }
 
-void watch_check_tokens(struct coordinator *c)
+void watch_check_callers(struct coordinator *c)
 {
     for (struct watcher *w = c->watchers, *next; w; w = next) {
         struct titan_error err = {0};

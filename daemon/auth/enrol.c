@@ -415,6 +415,8 @@ static void revocation_written(void *arg, const struct titan_error *stored)
         const char *name = "";
         tlog_warn(&e->log, "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by, p->reason);
         reply.sessions = session_revoked(e->c, p->uri);
+        watch_check_callers(e->c);
+        api_logs_check_callers(e->c);
         if (pki_uri_parse(p->uri, &name) == PKI_NODE) {
             struct batch batch;
             batch_init(&batch);

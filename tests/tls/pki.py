@@ -1,5 +1,6 @@
 """A coordinator that serves TLS on a port of its own, made as a person makes one: titanctl pki init. openssl and grpcio
 speak to it, with certificates of every kind."""
+import contextlib
 import importlib
 import json
 import os
@@ -42,6 +43,15 @@ class Coordinator:
         ctl("pki", "init", "--state-dir", self.state, "--name", "head")
         self.start()
         return self
+
+    @contextlib.contextmanager
+    def started(self):
+        """Over the certificates that are there."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.__exit__(None)
 
     def start(self, listen="127.0.0.1:0"):
         path = self.state / "run/listen"

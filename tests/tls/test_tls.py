@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """TLS with real things: openssl's client and grpcio against a coordinator; certificates of every kind, join tokens,
 rotation under calls, revocation."""
+import json
 import os
 import shutil
 import socket
@@ -104,8 +105,13 @@ def certificates():
         ask = eva.unary_unary("/titan.v1.Titan/Version", request_serializer=World.api.VersionRequest.SerializeToString,
                               response_deserializer=World.api.VersionResponse.FromString)
         assert ask(World.api.VersionRequest(), timeout=10)
+        watch = eva.unary_stream("/titan.v1.Titan/WatchEvents", request_serializer=World.api.WatchEventsRequest.SerializeToString,
+                                 response_deserializer=World.api.Event.FromString)(World.api.WatchEventsRequest(follow=True), timeout=30)
+        c.join_file("n1", "--address", "head:1")
+        assert next(watch).type == "node.invited"
         assert "user/eva: revoked" in c.ctl("pki", "revoke", "user/eva", "--reason", "left")
-        # On the connection that stands, and on a new one; over a restart too.
+        # A stream that is open, a call on the connection that stands, on a new one; over a restart too.
+        refused(grpc.StatusCode.PERMISSION_DENIED, lambda: list(watch), "revoked")
         refused(grpc.StatusCode.PERMISSION_DENIED, lambda: ask(World.api.VersionRequest(), timeout=10), "revoked", "user/eva")
         refused(grpc.StatusCode.PERMISSION_DENIED, lambda: version(c, c.dir / "eva"), "revoked")
         assert c.counter("cert_revoked") >= 2
@@ -254,6 +260,33 @@ def rotation():
         assert len(serials) == 5, serials
 
 
+def own_certificate():
+    """a coordinator renews its own certificate when two thirds of its life are over, or all of it, also at its start"""
+    if not SHIM.exists():
+        return f"{SHIM} is not built (make tests)"
+    c = Coordinator()
+    ctl("pki", "init", "--state-dir", c.state, "--name", "head")
+    pem = c.state / "tls/cert.pem"
+    for days in (-21, -45):
+        # Its file is written before the command looks at it with its own, wrong clock.
+        command(BIN / "titanctl", "pki", "coordinator", "--state-dir", c.state, env={**os.environ, **shifted(c.dir, days * DAY)})
+        before = pem.read_bytes()
+        try:
+            c.start()
+            assert pem.read_bytes() != before and "certificate renewed" in c.log("c"), c.log("c")
+            shown = json.loads(ctl("-o", "json", "pki", "show", pem))
+            assert shown["name"] == "spiffe://titan/coordinator/head" and "localhost" in shown["hosts"], shown
+            said = s_client(c, "-CAfile", c.state / "pki/ca.pem", "-verify_return_error", "-verify_hostname", "localhost")
+            assert "Verify return code: 0 (ok)" in said, said
+        finally:
+            c.stop("c")
+    # Where the CA's key is kept elsewhere nothing is signed, and it says so.
+    (c.state / "pki/ca.key").rename(c.dir / "ca.key")
+    with c.started():
+        done = command(BIN / "titanctl", "-s", c.unix, "node", "join", "n1", timeout=20)
+        assert done.code == 3 and "signs no certificates" in done.err, done.err
+
+
 def revoked_node():
     """a revoked node is lost at once and stays out; the run goes on without it; it joins again with a new key"""
     with Coordinator() as c:
@@ -265,7 +298,6 @@ def revoked_node():
         job = c.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys)).strip()
 
         def training(world):
-            import json
             s = json.loads(c.ctl("-o", "json", "status", job))
             assert s["state"] not in ("FAILED", "COMPLETED", "CANCELLED"), s
             return s["state"] == "RUNNING" and s["world_size"] == world and s["step"] > 5 and s
@@ -291,4 +323,4 @@ class World:
 
 
 if __name__ == "__main__":
-    tap(openssl_client, certificates, names, join_tokens, rotation, revoked_node)
+    tap(openssl_client, certificates, names, join_tokens, rotation, own_certificate, revoked_node)

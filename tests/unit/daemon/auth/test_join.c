@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "daemon/auth/certs.h"
 #include "daemon/auth/join.h"
+#include "state/token.h"
 
 #define NOW INT64_C(1800000000000)
 #define DAY INT64_C(86400000)
@@ -135,6 +136,39 @@ static void test_mutations(void **state)
     }
 }
 
+/* What passes for a token is one, whatever was done to it; and it is another one than before. */
+static void test_token_mutations(void **state)
+{
+    (void)state;
+    const char *given = getenv("FUZZ_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    struct rng_key key = rng_key(seed, "token");
+    struct token token;
+    char text[TOKEN_TEXT], bad[TOKEN_TEXT + 8], id[TOKEN_ID_TEXT];
+    unsigned char hash[TOKEN_HASH_BYTES];
+    print_message("seed %llu\n", (unsigned long long)seed);
+    assert_int_equal(token_make(&token, text, NULL), TITAN_OK);
+    assert_int_equal(token_parse(text, id, hash, NULL), TITAN_OK);
+    assert_true(token_matches(&token, hash));
+    for (uint64_t i = 0; i < 20000; i++) {
+        struct titan_error err = {0};
+        uint32_t w[4];
+        rng_philox(key, i, 0, w);
+        (void)snprintf(bad, sizeof(bad), "%s", text);
+        size_t at = w[0] % (TOKEN_TEXT - 1);
+        if (w[1] % 8 == 0)
+            bad[at] = '\0';
+        else if (w[1] % 8 == 1)
+            (void)snprintf(bad + TOKEN_TEXT - 1, 8, "%x", w[2] & 0xffff);
+        else
+            bad[at] = (char)w[2];
+        if (token_parse(bad, id, hash, &err) != TITAN_OK)
+            assert_null(strstr(err.msg, text + 24)); /* the secret is in no message */
+        else
+            assert_true(strcmp(bad, text) == 0 || !token_matches(&token, hash) || strcmp(id, token.id) != 0);
+    }
+}
+
 static void test_secrets(void **state)
 {
     (void)state;
@@ -176,6 +210,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_wrong_files),
         cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_token_mutations),
         cmocka_unit_test_setup_teardown(test_secrets, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
