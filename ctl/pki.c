@@ -18,20 +18,21 @@
 #define CA_DAYS 3650
 #define DAYS_MAX 3650
 
-/* Where the coordinator keeps its state when nobody says: the unit's folder, root's, a user's own. */
-static titan_status state_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
+/* Where the coordinator keeps its state when nobody says: the unit's folder, root's, a user's own; and what is below.
+ */
+static titan_status state_dir(const struct args *args, const char *below, char out[PATH_MAX], struct titan_error *err)
 {
     static const char unit[] = "/var/lib/titan-coordinator";
     const char *given = args_text(args, "state-dir", NULL), *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     int n = -1;
     if (given)
-        n = snprintf(out, PATH_MAX, "%s", given);
+        n = snprintf(out, PATH_MAX, "%s%s", given, below);
     else if (geteuid() == 0)
-        n = snprintf(out, PATH_MAX, "%s", access(unit, F_OK) == 0 ? unit : "/var/lib/titan");
+        n = snprintf(out, PATH_MAX, "%s%s", access(unit, F_OK) == 0 ? unit : "/var/lib/titan", below);
     else if (xdg && *xdg == '/')
-        n = snprintf(out, PATH_MAX, "%s/titan", xdg);
+        n = snprintf(out, PATH_MAX, "%s/titan%s", xdg, below);
     else if (home && *home == '/')
-        n = snprintf(out, PATH_MAX, "%s/.local/state/titan", home);
+        n = snprintf(out, PATH_MAX, "%s/.local/state/titan%s", home, below);
     if (n < 0 || n >= PATH_MAX - 32)
         return titan_fail(err, TITAN_EINVAL, "pki: --state-dir DIR is missing or too long");
     return TITAN_OK;
@@ -44,9 +45,7 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
         return snprintf(out, PATH_MAX, "%s", given) < PATH_MAX - 32
                    ? TITAN_OK
                    : titan_fail(err, TITAN_EINVAL, "pki: --pki-dir is too long");
-    TRY(state_dir(args, out, err));
-    strcat(out, "/pki"); /* state_dir leaves room */
-    return TITAN_OK;
+    return state_dir(args, "/pki", out, err);
 }
 
 static titan_status no_authority(struct titan_error *err, const char *dir)
@@ -179,12 +178,12 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     char hosts[PKI_HOSTS_MAX][256];
     int64_t days = 0;
     struct pki_wish wish = {.kind = PKI_COORDINATOR, .hosts = hosts};
-    struct pki_certificate made;
+    struct pki_certificate made = {.kind = PKI_NONE};
     _cleanup_(buf_free) struct buf before = BUF_INIT;
     struct pki_certificate old = {.n_hosts = 0};
     (void)gethostname(host, sizeof(host) - 1);
     TRY(args_int(args, "days", 1, DAYS_MAX, CERTS_COORDINATOR_LIFE_MS / DAY_MS, &days, err));
-    TRY(state_dir(args, state, err));
+    TRY(state_dir(args, "", state, err));
     TRY(pki_dir(args, ca, err));
     (void)snprintf(dir, sizeof(dir), "%s/tls", state);
     (void)snprintf(path, sizeof(path), "%s/cert.pem", dir);
@@ -203,7 +202,7 @@ static titan_status run_pair(struct ctl *ctl, const struct args *args, enum pki_
 {
     char ca[PATH_MAX], path[PATH_MAX + 32];
     struct pki_wish wish = {.kind = kind, .name = args->n > 1 ? args->words[1] : ""};
-    struct pki_certificate made;
+    struct pki_certificate made = {.kind = PKI_NONE};
     int64_t days = 0, usual = kind == PKI_USER ? CERTS_USER_LIFE_MS : CERTS_NODE_LIFE_MS;
     if (args->n != 2)
         return titan_fail(err, TITAN_EINVAL, "pki %s: a name is missing", pki_kind_name(kind));
@@ -224,8 +223,7 @@ static titan_status run_show(struct ctl *ctl, const struct args *args, struct ti
     if (args->n > 1) {
         (void)snprintf(path, sizeof(path), "%s", args->words[1]);
     } else {
-        TRY(state_dir(args, path, err));
-        strcat(path, "/tls/cert.pem"); /* state_dir leaves room */
+        TRY(state_dir(args, "/tls/cert.pem", path, err));
     }
     TRY(file_read(path, PKI_PEM_MAX, &text, err));
     if (pki_read(text.data ? text.data : "", text.len, &c, err) != TITAN_OK)

@@ -113,6 +113,7 @@ struct pending {
     uint8_t key_hash[PKI_KEY_HASH];
     struct buf request;
     struct titan_error refusal;
+    uint32_t sessions; /* of a revoked name */
 };
 
 void enrol_call_closed(struct rpc_call *call, bool cancelled, void *data)
@@ -200,7 +201,7 @@ static void own_address(const struct enrol *e, char out[300])
     static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
     _cleanup_(buf_free) struct buf pem = BUF_INIT;
     struct pki_certificate c;
-    const char *host = NULL;
+    const char *host = c.hosts[0];
     out[0] = '\0';
     if (!e->port[0] || file_read(e->own.certificate, PKI_PEM_MAX, &pem, NULL) != TITAN_OK ||
         pki_read(pem.data ? pem.data : "", pem.len, &c, NULL) != TITAN_OK || c.n_hosts == 0)
@@ -209,7 +210,7 @@ static void own_address(const struct enrol *e, char out[300])
         bool itself = false;
         for (size_t k = 0; k < ARRAY_SIZE(here); k++)
             itself |= strcmp(c.hosts[i], here[k]) == 0;
-        if (!itself || !host)
+        if (!itself)
             host = c.hosts[i];
     }
     (void)snprintf(out, 300, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, e->port);
@@ -403,32 +404,46 @@ static titan_status write_revocation(struct db *db, void *arg, struct titan_erro
     return revocation_put(db, &r, err);
 }
 
+/* The node's workers were told to stop, by an agent that still obeys; nobody of that name is heard any more. */
+static void revocation_done(void *arg, const struct titan_error *stored)
+{
+    struct pending *p = arg;
+    Titan__V1__RevokeCertificateResponse reply = TITAN__V1__REVOKE_CERTIFICATE_RESPONSE__INIT;
+    watch_check_callers(p->e->c);
+    api_logs_check_callers(p->e->c);
+    struct rpc_call *call = answering(p, stored);
+    reply.name = p->uri;
+    reply.sessions = p->sessions;
+    if (call)
+        rpc_call_reply(call, &reply.base);
+    pending_free(p);
+}
+
 static void revocation_written(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;
     struct enrol *e = p->e;
     struct titan_error err = *stored;
-    Titan__V1__RevokeCertificateResponse reply = TITAN__V1__REVOKE_CERTIFICATE_RESPONSE__INIT;
+    const char *name = "";
+    struct batch batch;
     if (err.status == TITAN_OK && !deny(e, p->uri, p->now_ms))
         titan_fail(&err, TITAN_ENOMEM, "out of memory");
-    if (err.status == TITAN_OK) {
-        const char *name = "";
-        tlog_warn(&e->log, "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by, p->reason);
-        reply.sessions = session_revoked(e->c, p->uri);
-        watch_check_callers(e->c);
-        api_logs_check_callers(e->c);
-        if (pki_uri_parse(p->uri, &name) == PKI_NODE) {
-            struct batch batch;
-            batch_init(&batch);
-            core_node_revoke(e->c->core, name, shell_now(), &batch);
-            shell_commit(e->c, &batch, NULL, NULL);
-        }
+    if (err.status != TITAN_OK) {
+        (void)answering(p, &err);
+        pending_free(p);
+        return;
     }
-    struct rpc_call *call = answering(p, &err);
-    reply.name = p->uri;
-    if (call)
-        rpc_call_reply(call, &reply.base);
-    pending_free(p);
+    tlog_warn(&e->log, "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by, p->reason);
+    bool node = pki_uri_parse(p->uri, &name) == PKI_NODE && !e->c->closing;
+    uint64_t session = node ? core_node_session(e->c->core, name) : 0;
+    batch_init(&batch);
+    if (node)
+        core_node_revoke(e->c->core, name, shell_now(), &batch);
+    p->sessions = session_revoked(e->c, p->uri, batch.drops ? session : 0);
+    if (e->c->closing)
+        revocation_done(p, &err);
+    else
+        shell_commit(e->c, &batch, revocation_done, p);
 }
 
 static titan_status prepare_revocation(const Titan__V1__RevokeCertificateRequest *r, struct pending *p,

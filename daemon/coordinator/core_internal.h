@@ -571,6 +571,8 @@ void tell_pause(struct core *c, struct jobrec *j, struct noderec *n);
 void tell_checkpoint(struct core *c, const struct jobrec *j); /* write one at the next step and go on */
 void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
                const char *reason);
+/* All workers of the node, at once. */
+void tell_stop_all(struct core *c, struct noderec *n, const char *reason);
 void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id);
 void tell_welcome(struct core *c, struct noderec *n);
 void tell_epochs(struct core *c, uint64_t session); /* to tell them */

@@ -186,6 +186,7 @@ void core_node_revoke(struct core *c, const char *node, struct core_time now, st
     if (!n || core_fenced(c))
         return;
     core_begin(c, now, out);
+    tell_stop_all(c, n, "the node's certificate is revoked");
     give_up(c, n, "is lost: its certificate is revoked",
             &(struct say){.type = "node.forgotten",
                           .message = batch_printf(c->out, "node %s is given up: its certificate is revoked", n->name),

@@ -164,6 +164,14 @@ void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint6
               "the coordinator has no use for it");
 }
 
+void tell_stop_all(struct core *c, struct noderec *n, const char *reason)
+{
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t i = 0; i < j->n_workers && n->session; i++)
+            if (j->workers[i]->node == n)
+                tell_stop(c, n->session, j->id, j->workers[i]->id, 0, reason);
+}
+
 static void tell_once(struct core *c, struct jobrec *j, struct noderec *n,
                       void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {

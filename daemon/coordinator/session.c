@@ -14,6 +14,7 @@ struct agent_session {
     struct agent_session *next;
     uint64_t id;
     struct rpc_call *call; /* NULL once it is over */
+    bool revoked;          /* its certificate is: nothing more is taken; it ends when the last orders are out */
 };
 
 static struct agent_session *find(struct coordinator *c, uint64_t id)
@@ -137,7 +138,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the coordinator is stopping");
         return;
     }
-    if (!s || !s->call)
+    if (!s || !s->call || s->revoked)
         return;
     if (!request) {
         session_end(c, s, NULL);
@@ -203,24 +204,31 @@ void session_drop(struct coordinator *c, uint64_t session)
 {
     struct agent_session *s = find(c, session);
     struct titan_error err = {0};
-    titan_fail(&err, TITAN_ECONFLICT, "the node was given up or has opened another session");
+    if (s && s->revoked)
+        titan_fail(&err, TITAN_EPERM, "the node's certificate is revoked");
+    else
+        titan_fail(&err, TITAN_ECONFLICT, "the node was given up or has opened another session");
     if (s)
         session_end(c, s, &err);
 }
 
-uint32_t session_revoked(struct coordinator *c, const char *uri)
+static bool is_of(const struct agent_session *s, const char *uri)
+{
+    const struct rpc_identity *who = s->call ? rpc_call_identity(s->call) : NULL;
+    return who && who->kind == RPC_ID_CERT && strcmp(who->name, uri) == 0;
+}
+
+uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except)
 {
     uint32_t n = 0;
-    struct titan_error err = {0};
-    titan_fail(&err, TITAN_EPERM, "the certificate of %s is revoked", uri);
-    for (size_t i = 0; i < SESSION_BUCKETS; i++) {
+    for (size_t i = 0; i < SESSION_BUCKETS; i++)
         for (struct agent_session *s = c->sessions[i]; s; s = s->next) {
-            const struct rpc_identity *who = s->call ? rpc_call_identity(s->call) : NULL;
-            if (!who || who->kind != RPC_ID_CERT || strcmp(who->name, uri) != 0)
+            if (!is_of(s, uri))
                 continue;
-            session_end(c, s, &err);
+            s->revoked = true;
             n++;
+            if (s->id != except)
+                session_drop(c, s->id);
         }
-    }
     return n;
 }

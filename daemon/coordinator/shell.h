@@ -87,8 +87,9 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
-/* Ends those of a certificate's name, which is revoked; how many they were. */
-uint32_t session_revoked(struct coordinator *c, const char *uri);
+/* Of a certificate's name that is revoked: nothing more is heard from them. They are ended, but for the one of this
+ * number (0 = none), to which last orders are to go; session_drop ends it. How many they are. */
+uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
 /* --- beats.c --- */
 void beats_close(struct coordinator *c); /* each socket is one of open_handles */

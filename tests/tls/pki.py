@@ -33,6 +33,7 @@ class Coordinator:
         (self.dir / "c.toml").write_text(config)
 
     def spawn(self, name, *args, env=None):
+        args = [*args, "--allow-root"] if args[0] == "agent" else args
         with open(self.dir / f"{name}.log", "a") as log:
             self.processes[name] = subprocess.Popen([BIN / "titand", *map(str, args), "--state-dir", self.dir / name],
                                                     stdout=log, stderr=log, stdin=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pki import BIN, SHIM, Coordinator, command, ctl, messages, shifted, until  # noqa: E402
-from titan import headers_text, overrides, tap, SOURCE  # noqa: E402
+from titan import SOURCE, headers_text, overrides, tap, worker_pids  # noqa: E402
 
 DAY = 86400
 
@@ -185,7 +185,7 @@ def join_tokens():
         assert (c.dir / "n1/tls/key.pem").stat().st_mode & 0o777 == 0o600
 
         def agent(name, file, *args):
-            return command(BIN / "titand", "agent", "--join", file, "--state-dir", c.dir / name, *args, timeout=20)
+            return command(BIN / "titand", "agent", "--allow-root", "--join", file, "--state-dir", c.dir / name, *args, timeout=20)
         used = agent("thief", path)
         assert used.code == 5 and "used already" in used.err, used.err
         open_file = c.dir / "open.join"
@@ -212,7 +212,7 @@ def join_tokens():
         c.stop("n1")
         until("the certificate has expired", lambda: subprocess.run(
             ["openssl", "x509", "-checkend", "0", "-noout", "-in", c.dir / "n1/tls/cert.pem"], stdout=subprocess.DEVNULL).returncode, 10)
-        late = command(BIN / "titand", "agent", "--coordinator", f"localhost:{c.port}", "--state-dir", c.dir / "n1", timeout=20)
+        late = command(BIN / "titand", "agent", "--allow-root", "--coordinator", f"localhost:{c.port}", "--state-dir", c.dir / "n1", timeout=20)
         assert late.code == 5 and "expired at" in late.err and "titanctl node join" in late.err, late.err
         c.spawn("n1", "agent", "--join", c.join_file("n1", "--address", f"localhost:{c.port}", name="again"))
         until("n1 is back", lambda: c.nodes()["n1"] == "ready", 10)
@@ -305,6 +305,7 @@ def revoked_node():
         key = (c.dir / "n2/tls/key.pem").read_bytes()
         assert "its session is over" in c.ctl("node", "revoke", "n2", "--reason", "stolen")
         until("n2 is lost", lambda: c.nodes()["n2"] == "lost", 5)
+        until("its workers have ended", lambda: not worker_pids(c.dir / "n2"), 5)
         before = until("one trains", lambda: training(1), 30)["step"]
         until("it is refused", lambda: c.counter("cert_revoked") >= 2, 10)
         assert c.nodes()["n2"] == "lost" and "revoked" in c.log("n2")

@@ -265,6 +265,8 @@ static void test_certificate_revoked(void **state)
         dropped |= d->session == W.session[4];
     assert_true(dropped);
     commit();
+    assert_int_equal(W.seen.stops,
+                     1); /* an agent that obeys ends its workers, and no other branch of the run goes on */
     assert_true(told_of("node.lost") && told_of("epoch.revoked"));
     for (int i = 1; i <= N; i++)
         if (i != 4) {
