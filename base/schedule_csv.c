@@ -28,34 +28,28 @@ static const char *read_number(const char *at, const char *end, int *ret)
     return at > start ? at : NULL;
 }
 
-/* A cell without the blanks around it, not empty. */
+/* A cell without the blanks around it, not empty. What it holds is in no message: the file may be any that the daemon
+ * can read, and who named it may not. */
 static titan_status read_cell(struct reader *in, const char *at, const char *end)
 {
     static const char letters[] = "FIWB";
     struct schedule *s = in->s;
     int stage = 0, mb = 0;
-    char shown[24];
-    snprintf(shown, sizeof shown, "%.*s", (int)MIN(end - at, 23), at);
-    for (char *c = shown; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
     const char *letter = read_number(at, end, &stage);
     const char *kind = letter && letter < end && *letter ? strchr(letters, *letter) : NULL;
     if (!kind || read_number(letter + 1, end, &mb) != end) {
-        titan_status status =
-            titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d, '%s', is not stage, action and microbatch", in->path,
-                       in->line, in->cell, shown);
+        titan_status status = titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d is not stage, action and microbatch",
+                                         in->path, in->line, in->cell);
         titan_error_hint(in->err,
                          "like 0F3: actions are F forward, I input gradient, W weight gradient, B both; idle is empty");
         return status;
     }
     if (stage >= s->stages)
-        return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d, '%s': there is no stage %d, the last of %d is %d",
-                          in->path, in->line, in->cell, shown, stage, s->stages, s->stages - 1);
+        return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such stage, the last of %d is %d",
+                          in->path, in->line, in->cell, s->stages, s->stages - 1);
     if (mb >= s->microbatches)
-        return titan_fail(in->err, TITAN_EINVAL,
-                          "%s:%d: cell %d, '%s': there is no microbatch %d, the last of %d is %d", in->path, in->line,
-                          in->cell, shown, mb, s->microbatches, s->microbatches - 1);
+        return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such microbatch, the last of %d is %d",
+                          in->path, in->line, in->cell, s->microbatches, s->microbatches - 1);
     /* More cells than can be different: the check names the one that is double. */
     int rank = in->line - 1;
     if (s->n_cells[rank] <= 3 * schedule_local(s) * s->microbatches)

@@ -72,7 +72,16 @@ const char *daemon_role_name(enum daemon_role role)
 /* --- one value ------------------------------------------------------------------------------------------------------
  */
 
-enum value_type { VALUE_TEXT, VALUE_U32, VALUE_U64, VALUE_BOOL, VALUE_LEVEL, VALUE_LISTEN, VALUE_IDENTITIES };
+enum value_type {
+    VALUE_TEXT,
+    VALUE_U32,
+    VALUE_U64,
+    VALUE_BOOL,
+    VALUE_LEVEL,
+    VALUE_LISTEN,
+    VALUE_IDENTITIES,
+    VALUE_ROOTS
+};
 
 /* Every setting that file or flags can give, once. */
 struct setting {
@@ -118,6 +127,8 @@ static const struct setting settings[] = {
     NUMBER("authorization", "admins", VALUE_IDENTITIES, auth.admins, 0, 0),
     NUMBER("authorization", "operators", VALUE_IDENTITIES, auth.operators, 0, 0),
     NUMBER("authorization", "private_jobs", VALUE_BOOL, auth.private_jobs, 0, 0),
+    NUMBER("storage", "data_roots", VALUE_ROOTS, paths.data, 0, 0),
+    NUMBER("storage", "checkpoint_roots", VALUE_ROOTS, paths.checkpoints, 0, 0),
     TEXT("detection", "profile", profile),
     NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
@@ -217,6 +228,21 @@ static titan_status load_identities(struct auth_list *list, const struct toml_va
     return TITAN_OK;
 }
 
+static titan_status load_roots(struct paths_roots *roots, const struct toml_value *v, const char *what,
+                               struct titan_error *err)
+{
+    if (v->type != TOML_ARRAY)
+        return wrong_type(v, what, "an array of strings", err);
+    roots->n = 0;
+    for (const struct toml_value *item = v->first; item; item = item->next) {
+        if (item->type != TOML_STRING)
+            return wrong_type(item, what, "an array of strings", err);
+        if (paths_add_root(roots, item->string, err) != TITAN_OK)
+            return titan_error_wrap(err, "%s", what);
+    }
+    return TITAN_OK;
+}
+
 static titan_status load_value(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
                                const char *what, struct titan_error *err)
 {
@@ -225,6 +251,8 @@ static titan_status load_value(struct daemon_config *c, const struct setting *s,
         return load_listen(c, v, what, err);
     case VALUE_IDENTITIES:
         return load_identities((struct auth_list *)((char *)c + s->offset), v, what, err);
+    case VALUE_ROOTS:
+        return load_roots((struct paths_roots *)((char *)c + s->offset), v, what, err);
     case VALUE_BOOL:
         if (v->type != TOML_BOOL)
             return wrong_type(v, what, "true or false", err);

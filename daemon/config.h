@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "daemon/auth/identity.h"
+#include "daemon/auth/paths.h"
 #include "proto/rpc/tls.h"
 
 #define CONFIG_LISTEN_MAX 16
@@ -51,6 +51,7 @@ struct daemon_config {
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;
     struct auth_options auth;
+    struct paths_options paths;
     bool allow_root;   /* to run jobs as */
     bool adopt_state;  /* the state directory may be a copy of another */
     bool stop_workers; /* at SIGTERM; otherwise they are left to the next agent */

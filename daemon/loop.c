@@ -312,6 +312,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .away_ms = t->away_ms,
                                           .delegate_lease_ms = t->delegate_lease_ms,
                                           .adopt_state = d->config->adopt_state,
+                                          .paths = &d->config->paths,
                                           .auth = &auth,
                                           .node_life_s = d->config->node_life_s,
                                           .quarantine_crashes = d->config->quarantine_crashes

@@ -26,6 +26,7 @@ struct submit {
     struct slot_memory slots;
     struct job job;
     struct auth_user user; /* that submits it */
+    const struct paths_options *paths;
     struct batch memory;
     struct event on_record;
     struct recipe recipe;   /* resolved */
@@ -129,13 +130,17 @@ static uint32_t own_budget(const struct recipe *r, int64_t budget)
     return (uint32_t)(budget < 0 ? r->fault_tolerance.max_restarts : budget);
 }
 
-static titan_status check_recipe(const Titan__V1__SubmitRequest *request, const struct slot_memory *memory,
-                                 struct recipe *r, struct job_spec *spec, struct titan_error *err)
+static titan_status check_recipe(struct submit *s, struct titan_error *err)
 {
+    static const struct paths_options no_roots;
+    const Titan__V1__SubmitRequest *request = s->request;
+    struct recipe *r = &s->recipe;
+    struct job_spec *spec = &s->job.spec;
     const char *path = request->recipe_path[0] ? request->recipe_path : "<recipe>";
     recipe_init(r);
     TRY(recipe_parse(r, request->recipe, path, err));
     TRY(make_paths_absolute(r, request->recipe_path, err));
+    TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, r, err)); /* before one of them is opened */
     TRY(recipe_resolve(r, err));
     TRY(recipe_check_run(r, err));
     TRY(collect_worlds(r, spec, err));
@@ -143,7 +148,7 @@ static titan_status check_recipe(const Titan__V1__SubmitRequest *request, const 
         err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
         return TITAN_EINVAL;
     }
-    TRY(recipe_check_memory(r, r->elastic.max_workers, memory_for(memory, r->device.name), err));
+    TRY(recipe_check_memory(r, r->elastic.max_workers, memory_for(&s->slots, r->device.name), err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = (uint64_t)r->training.steps;
     spec->priority = (int32_t)r->job.priority;
@@ -213,6 +218,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     TRY(copy_request(request, s, err));
     core_nodes(c->core, each_node_memory, &s->slots);
     s->owner = c;
+    s->paths = c->options.paths;
     s->job.submitted_at_ms = clock_wall_ms();
     s->on_record = api_audit_event(&s->memory, &s->user, POLICY_SUBMIT, 0);
     return TITAN_OK;
@@ -225,7 +231,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
 {
     const Titan__V1__SubmitRequest *request = s->request;
     TRY(failpoint("submit.check", err));
-    TRY(check_recipe(request, &s->slots, &s->recipe, &s->job.spec, err));
+    TRY(check_recipe(s, err));
     if (s->job.spec.priority > 0 && !auth_operates(&s->user))
         return titan_fail(err, TITAN_EPERM,
                           "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",

@@ -10,7 +10,7 @@
 #include <uv.h>
 
 #include "base/error.h"
-#include "daemon/auth/identity.h"
+#include "daemon/auth/paths.h"
 #include "proto/rpc/server.h"
 
 struct coordinator;
@@ -25,13 +25,14 @@ struct coordinator_options {
     const char *state_dir; /* titan.db and jobs/ live here; the caller holds its lock */
     /* As in core_options; 0 = what core.h says. */
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
-    uint32_t delegate_lease_ms;      /* agents may go on without a coordinator for so long; 0 = they may not */
-    uint32_t quarantine_crashes;     /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
-    bool adopt_state;                /* the store may be a copy of another directory's */
-    const struct auth_options *auth; /* NULL: every caller may everything (tests) */
-    uint32_t node_life_s;            /* of certificates that nodes get; 0 = 7 days */
-    uint32_t check_ms;               /* a submit's recipe is checked within; 0 = 10 s */
-    uint32_t max_pending_jobs;       /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
+    uint32_t delegate_lease_ms;        /* agents may go on without a coordinator for so long; 0 = they may not */
+    uint32_t quarantine_crashes;       /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
+    bool adopt_state;                  /* the store may be a copy of another directory's */
+    const struct paths_options *paths; /* that users' run files may name; NULL = what they may open; outlives all */
+    const struct auth_options *auth;   /* NULL: every caller may everything (tests) */
+    uint32_t node_life_s;              /* of certificates that nodes get; 0 = 7 days */
+    uint32_t check_ms;                 /* a submit's recipe is checked within; 0 = 10 s */
+    uint32_t max_pending_jobs;         /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 
 /* Opens (creates, migrates) the store and continues where it says. TITAN_EVERSION for a store from a newer Titan,

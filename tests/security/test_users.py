@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -19,6 +20,8 @@ CONFIG = """
 admins = ["uid:0"]
 operators = ["uid:%d"]
 private_jobs = %s
+[storage]
+data_roots = [%s]
 """
 
 
@@ -29,13 +32,14 @@ def needs_root():
 class World:
     """A daemon that every user can reach, with a job of root that trains."""
 
-    def __init__(self, private=False):
+    def __init__(self, private=False, rooted=False):
         self.dir = Path(tempfile.mkdtemp(prefix="titan-users-"))
         os.chmod(self.dir, 0o755)
-        (self.dir / "titand.toml").write_text(CONFIG % (OLGA, "true" if private else "false"))
         self.socket = f"unix:{self.dir}/api.sock"
         self.daemon = Daemon(self.dir / "state", "--listen", self.socket, "--config", self.dir / "titand.toml")
         self.text = headers_text(self.dir / "text")
+        roots = json.dumps(str(self.text)) if rooted else ""
+        (self.dir / "titand.toml").write_text(CONFIG % (OLGA, "true" if private else "false", roots))
         for path in (self.dir / "titanctl", self.dir / "tiny.toml"):
             shutil.copy(BIN / path.name if path.name == "titanctl" else SOURCE / "recipes" / path.name, path)
             os.chmod(path, 0o755)
@@ -67,6 +71,39 @@ class World:
         done = self.try_submit(uid, *args, **keys)
         assert done.code == 0, done.err
         return int(done.out)
+
+    def rpc_submit(self, uid, **keys):
+        """Submit as that user without titanctl; the answer, or the error, as text."""
+        keys = {"training.dataset_path": self.text, "training.steps": 1000000, "training.local_batch_size": 2,
+                **{k.replace("__", "."): v for k, v in keys.items()}}
+        text = self.recipe(keys)
+        code = ("import sys, grpc; sys.path.insert(0, sys.argv[1]); from titan.v1 import titan_pb2 as api\n"
+                "call = grpc.insecure_channel(sys.argv[2]).unary_unary('/titan.v1.Titan/Submit',"
+                " request_serializer=api.SubmitRequest.SerializeToString, response_deserializer=api.SubmitResponse.FromString)\n"
+                "try: print(call(api.SubmitRequest(recipe=sys.stdin.read()), timeout=20))\n"
+                "except grpc.RpcError as e: print(e.code(), e.details())")
+        done = subprocess.run(["/usr/bin/python3", "-c", code, self.stubs(), self.socket], input=text, text=True, cwd="/", user=uid,
+                              group=uid, extra_groups=[], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={"HOME": "/"})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def recipe(self, keys):
+        """tiny.toml with these keys."""
+        sections = tomllib.loads((self.dir / "tiny.toml").read_text())
+        for key, value in keys.items():
+            section, name = key.rsplit(".", 1)
+            sections.setdefault(section, {})[name] = value if isinstance(value, int) else str(value)
+        return "".join(f"[{s}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in of.items()) for s, of in sections.items())
+
+    def stubs(self):
+        """Python messages of the API, made once."""
+        out = self.dir / "stubs"
+        if not out.exists():
+            out.mkdir()
+            subprocess.run(["protoc", f"--proto_path={SOURCE}/proto", f"--python_out={out}",
+                            SOURCE / "proto/titan/v1/titan.proto"], check=True)
+            subprocess.run(["chmod", "-R", "a+rX", out], check=True)
+        return out
 
     def audit(self, *args):
         return [json.loads(line) for line in self.daemon.ok("-o", "json", "audit", *args).splitlines()]
@@ -172,7 +209,7 @@ def tokens():
     """a token speaks for its user, wherever it comes from, until it is revoked; then its streams end, too"""
     if needs_root():
         return needs_root()
-    with World() as w:
+    with World(rooted=True) as w:  # a token has no uid: it may name what lies below the roots
         token = w.daemon.ok("token", "create", "ci", "--role", "operator", "--ttl", "1h").strip()
         assert token.startswith("titan_") and len(token) == 6 + 16 + 1 + 64, token
         (listed,) = json.loads(w.daemon.ok("-o", "json", "token", "list"))["tokens"]
@@ -202,6 +239,35 @@ def tokens():
         for path in w.daemon.state.rglob("*"):
             if path.is_file():
                 assert secret not in path.read_bytes(), f"the secret stands in {path}"
+
+
+def paths_of_others():
+    """what a run file names is read and written as the one that submits it could: not root's files, not through a link"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        shadow, private = w.dir / "shadow", w.dir / "private"
+        shadow.write_text("root:$y$secret:20228:0:99999:7:::\n")
+        shadow.chmod(0o600)
+        private.mkdir(0o700)
+        (private / "text").write_text("hidden")
+        drop = w.dir / "drop"
+        drop.mkdir()
+        os.chown(drop, MALLORY, MALLORY)
+        (drop / "link").symlink_to(shadow)
+        for keys in ({"training__dataset_path": w.daemon.state / "titan.db"}, {"training__dataset_path": shadow},
+                     {"training__dataset_path": drop / "link"}, {"training__dataset_path": private / "text"},
+                     {"parallelism__pipeline_parallel_schedule_csv": shadow}, {"checkpoint__folder": "/etc/titan-test"},
+                     {"checkpoint__folder": "a/../../.."}, {"job__dump_folder": private}):
+            # Straight to the server: titanctl looks at some of it itself, as mallory.
+            answer = w.rpc_submit(MALLORY, **keys)
+            assert "PERMISSION_DENIED" in answer and "not permitted" in answer, (keys, answer)
+            assert "secret" not in answer and "20228" not in answer, answer
+        assert not Path("/etc/titan-test").exists()
+        assert "job_id" in w.rpc_submit(MALLORY, checkpoint__folder=drop / "ck", training__steps=2)
+        assert "job_id" in w.rpc_submit(0, training__dataset_path=shadow, training__steps=2)
+        w.daemon.ok("cancel", w.job)
+        until("mallory's checkpoint is there", lambda: list((drop / "ck").glob("step-*/manifest.json")))
 
 
 def others_socket():
@@ -313,4 +379,4 @@ def state_folder():
 
 
 if __name__ == "__main__":
-    tap(root_and_jobs, state_folder, four_commands, owners_and_operators, private_jobs, storm, tokens, others_socket)
+    tap(root_and_jobs, state_folder, four_commands, owners_and_operators, private_jobs, storm, tokens, paths_of_others, others_socket)

@@ -1,0 +1,302 @@
+#include "daemon/auth/paths.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <grp.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define GROUPS_MAX 256
+#define LINKS_MAX 40
+#define TREE_MAX 200000 /* files of a folder that are looked at one by one */
+
+enum use { USE_READ, USE_WRITE };
+
+/* Modes as others see them: bits of "rwx". */
+enum { MAY_X = 1, MAY_W = 2, MAY_R = 4 };
+
+struct reader {
+    int64_t uid;
+    gid_t groups[GROUPS_MAX];
+    int n_groups;
+};
+
+static bool may(const struct reader *r, const struct stat *st, mode_t bits)
+{
+    if (r->uid < 0)
+        return false;
+    if (r->uid == 0)
+        return true;
+    if (st->st_uid == (uid_t)r->uid)
+        return ((st->st_mode >> 6) & bits) == bits;
+    for (int i = 0; i < r->n_groups; i++)
+        if (r->groups[i] == st->st_gid)
+            return ((st->st_mode >> 3) & bits) == bits;
+    return (st->st_mode & bits) == bits;
+}
+
+static void reader_of(const struct auth_user *u, struct reader *r)
+{
+    struct passwd entry, *who = NULL;
+    char memory[4096];
+    r->uid = u->uid;
+    r->n_groups = 0;
+    if (u->uid < 0)
+        return;
+    if (getpwuid_r((uid_t)u->uid, &entry, memory, sizeof(memory), &who) == 0 && who) {
+        r->n_groups = GROUPS_MAX;
+        if (getgrouplist(who->pw_name, who->pw_gid, r->groups, &r->n_groups) < 0)
+            r->n_groups = GROUPS_MAX;
+    } else if (u->gid >= 0) {
+        r->groups[r->n_groups++] = (gid_t)u->gid;
+    }
+}
+
+/* --- below a root ------------------------------------------------------------------------------------------------ */
+
+titan_status paths_add_root(struct paths_roots *roots, const char *path, struct titan_error *err)
+{
+    char real[PATH_MAX];
+    if (path[0] != '/')
+        return titan_fail(err, TITAN_EINVAL, "'%s' is not an absolute path", path);
+    if (!realpath(path, real)) {
+        titan_fail_errno(err, "'%s'", path);
+        return err ? (err->status = TITAN_EINVAL) : TITAN_EINVAL;
+    }
+    if (roots->n == PATHS_ROOTS_MAX || strlen(real) >= sizeof(roots->path[0]))
+        return titan_fail(err, TITAN_EINVAL, "more than %d paths, or one of more than %zu bytes", PATHS_ROOTS_MAX,
+                          sizeof(roots->path[0]) - 1);
+    memcpy(roots->path[roots->n++], real, strlen(real) + 1);
+    return TITAN_OK;
+}
+
+static bool below(const struct paths_roots *roots, const char *path)
+{
+    for (size_t i = 0; i < roots->n; i++) {
+        size_t n = strlen(roots->path[i]);
+        if (strncmp(roots->path[i], path, n) == 0 && (path[n] == '/' || !path[n] || n == 1))
+            return true;
+    }
+    return false;
+}
+
+/* --- the way there ----------------------------------------------------------------------------------------------- */
+
+/* As far as it has been walked: "" is "/". What is not there yet may come last, for USE_WRITE. */
+struct walk {
+    const struct reader *reader;
+    char at[PATH_MAX], rest[2 * PATH_MAX];
+    int links;
+    bool searchable; /* every folder so far, for the reader */
+    bool missing;    /* the rest of the path is not there; at holds its name all the same */
+    bool writable;   /* ... and may be made */
+    struct stat last;
+};
+
+static bool append(struct walk *w, const char *name, size_t len)
+{
+    size_t n = strlen(w->at);
+    if (n + 1 + len >= sizeof(w->at))
+        return false;
+    w->at[n] = '/';
+    memcpy(w->at + n + 1, name, len);
+    w->at[n + 1 + len] = '\0';
+    return true;
+}
+
+/* A link in the place of the last component: go on with its target. */
+static bool follow(struct walk *w, const char *rest)
+{
+    char target[PATH_MAX], joined[2 * PATH_MAX];
+    ssize_t n = readlink(w->at, target, sizeof(target) - 1);
+    if (n <= 0 || ++w->links > LINKS_MAX)
+        return false;
+    target[n] = '\0';
+    int all = snprintf(joined, sizeof(joined), "%s%s", target, rest);
+    if (all >= (int)sizeof(joined))
+        return false;
+    memcpy(w->rest, joined, (size_t)all + 1);
+    if (target[0] == '/')
+        w->at[0] = '\0';
+    else
+        *strrchr(w->at, '/') = '\0';
+    return true;
+}
+
+/* False: it cannot be walked at all. */
+static bool step(struct walk *w)
+{
+    char *from = w->rest + strspn(w->rest, "/");
+    size_t len = strcspn(from, "/");
+    char rest[2 * PATH_MAX];
+    (void)snprintf(rest, sizeof(rest), "%s", from + len);
+    if (len == 0) {
+        w->rest[0] = '\0';
+        return true;
+    }
+    if (!w->missing && !may(w->reader, &w->last, MAY_X))
+        w->searchable = false;
+    if (len == 2 && from[0] == '.' && from[1] == '.') {
+        char *slash = strrchr(w->at, '/');
+        if (w->missing)
+            return false;
+        if (slash)
+            *slash = '\0';
+    } else if (len != 1 || from[0] != '.') {
+        struct stat folder = w->last;
+        if (!append(w, from, len))
+            return false;
+        if (w->missing || (lstat(w->at, &w->last) != 0 && errno == ENOENT)) {
+            if (!w->missing)
+                w->writable = may(w->reader, &folder, MAY_W | MAY_X);
+            w->missing = true;
+        } else if (lstat(w->at, &w->last) != 0) {
+            return false;
+        } else if (S_ISLNK(w->last.st_mode)) {
+            if (!follow(w, rest))
+                return false;
+            return stat(*w->at ? w->at : "/", &w->last) == 0;
+        }
+        memcpy(w->rest, rest, sizeof(rest));
+        return true;
+    }
+    memcpy(w->rest, rest, sizeof(rest));
+    return w->missing || stat(*w->at ? w->at : "/", &w->last) == 0;
+}
+
+static bool walk(struct walk *w, const struct reader *reader, const char *path)
+{
+    *w = (struct walk){.reader = reader, .searchable = true};
+    if (snprintf(w->rest, sizeof(w->rest), "%s", path) >= PATH_MAX || stat("/", &w->last) != 0)
+        return false;
+    while (w->rest[0])
+        if (!step(w))
+            return false;
+    if (!*w->at)
+        memcpy(w->at, "/", 2);
+    return true;
+}
+
+/* --- what is there ----------------------------------------------------------------------------------------------- */
+
+static void close_fts(FTS **fts)
+{
+    if (*fts)
+        (void)fts_close(*fts);
+}
+
+/* Of a folder, everything that a worker would read. */
+static bool tree_readable(const struct reader *r, const char *path)
+{
+    char *roots[2] = {(char *)(uintptr_t)path, NULL};
+    _cleanup_(close_fts) FTS *fts = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    size_t n = 0;
+    if (!fts)
+        return false;
+    for (FTSENT *e; (e = fts_read(fts));) {
+        if (++n > TREE_MAX)
+            return false;
+        if (e->fts_info == FTS_D && !may(r, e->fts_statp, MAY_R | MAY_X))
+            return false;
+        if (e->fts_info == FTS_F && !may(r, e->fts_statp, MAY_R))
+            return false;
+    }
+    return true;
+}
+
+static bool usable(const struct walk *w, enum use use)
+{
+    const struct reader *r = w->reader;
+    bool folder = S_ISDIR(w->last.st_mode);
+    if (!w->searchable)
+        return false;
+    if (use == USE_WRITE)
+        return w->missing ? w->writable : folder && may(r, &w->last, MAY_W | MAY_X);
+    if (w->missing)
+        return false;
+    return folder ? tree_readable(r, w->at) : may(r, &w->last, MAY_R);
+}
+
+/* --- the recipe's ------------------------------------------------------------------------------------------------ */
+
+struct asking {
+    const struct paths_options *options;
+    const struct auth_user *user;
+    struct reader reader;
+    struct titan_error *err;
+};
+
+static titan_status refuse(const struct asking *a, const char *key, const char *path, enum use use)
+{
+    const bool writes = use == USE_WRITE;
+    titan_fail(a->err, TITAN_EPERM, "not permitted: %s = \"%s\" cannot be %s by you, %s", key, path,
+               writes ? "written" : "read", a->user->actor);
+    titan_error_hint(a->err, "name what you can %s yourself, or what lies below storage.%s (docs/security.md)",
+                     writes ? "write" : "read", writes ? "checkpoint_roots" : "data_roots");
+    return TITAN_EPERM;
+}
+
+static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use)
+{
+    struct walk w;
+    if (!*path)
+        return TITAN_OK;
+    if (path[0] != '/' || !walk(&w, &a->reader, path))
+        return refuse(a, key, path, use);
+    bool rooted = below(&a->options->checkpoints, w.at) || (use == USE_READ && below(&a->options->data, w.at));
+    if (!rooted && !usable(&w, use))
+        return refuse(a, key, path, use);
+    if (strlen(w.at) >= size)
+        return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
+    memcpy(path, w.at, strlen(w.at) + 1);
+    return TITAN_OK;
+}
+
+static bool climbs(const char *path)
+{
+    for (const char *at = path; *at; at += strcspn(at, "/"), at += strspn(at, "/"))
+        if (strcspn(at, "/") == 2 && at[0] == '.' && at[1] == '.')
+            return true;
+    return false;
+}
+
+/* A relative one lies below the job's own folder, or job.dump_folder. */
+static titan_status check_checkpoint_folder(const struct asking *a, struct recipe *r)
+{
+    char full[PATH_MAX];
+    char *folder = r->checkpoint.folder;
+    if (folder[0] == '/')
+        return check(a, "checkpoint.folder", folder, sizeof(r->checkpoint.folder), USE_WRITE);
+    if (climbs(folder))
+        return refuse(a, "checkpoint.folder", folder, USE_WRITE);
+    if (!*r->job.dump_folder || !*folder)
+        return TITAN_OK;
+    (void)snprintf(full, sizeof(full), "%s/%s", r->job.dump_folder, folder);
+    TRY(check(a, "checkpoint.folder", full, sizeof(full), USE_WRITE));
+    if (strlen(full) >= sizeof(r->checkpoint.folder))
+        return titan_fail(a->err, TITAN_EINVAL, "checkpoint.folder: the path is too long with its links resolved");
+    memcpy(folder, full, strlen(full) + 1);
+    return TITAN_OK;
+}
+
+titan_status paths_check(const struct paths_options *options, const struct auth_user *u, struct recipe *r,
+                         struct titan_error *err)
+{
+    struct titan_error unused;
+    struct asking a = {.options = options, .user = u, .err = err ? err : &unused};
+    if (auth_trusted(u))
+        return TITAN_OK;
+    reader_of(u, &a.reader);
+    TRY(check(&a, "training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path), USE_READ));
+    TRY(check(&a, "parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,
+              sizeof(r->parallelism.pipeline_parallel_schedule_csv), USE_READ));
+    TRY(check(&a, "job.dump_folder", r->job.dump_folder, sizeof(r->job.dump_folder), USE_WRITE));
+    return check_checkpoint_folder(&a, r);
+}

@@ -1,0 +1,31 @@
+/* paths.h - what a run file names is opened by workers, with the daemon's rights; so it is asked first whether the one
+ * that submits it could open it, too.
+ *
+ * Admins, the daemon's own user and anonymous callers may name any path. Others: what lies, links resolved, below one
+ * of the configured roots; and what their uid may read or write itself by the modes of the files and of every folder on
+ * the way (access lists are not looked at). Without a uid on this machine: the roots only. */
+#ifndef TITAN_DAEMON_AUTH_PATHS_H
+#define TITAN_DAEMON_AUTH_PATHS_H
+
+#include "base/recipe.h"
+#include "daemon/auth/identity.h"
+
+#define PATHS_ROOTS_MAX 16
+
+struct paths_roots {
+    char path[PATHS_ROOTS_MAX][1024]; /* absolute, links resolved */
+    size_t n;
+};
+struct paths_options {
+    struct paths_roots data, checkpoints; /* to read; to write */
+};
+
+/* TITAN_EINVAL for one that is not absolute or not there. */
+titan_status paths_add_root(struct paths_roots *roots, const char *path, struct titan_error *err) TITAN_MUST_USE;
+
+/* Every path of the recipe, before any of them is opened. Those of others than admins are replaced by what they are
+ * with links resolved. May block. TITAN_EPERM says which key, never what is there. */
+titan_status paths_check(const struct paths_options *options, const struct auth_user *u, struct recipe *r,
+                         struct titan_error *err) TITAN_MUST_USE;
+
+#endif

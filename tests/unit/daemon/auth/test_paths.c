@@ -1,0 +1,187 @@
+/* What a run file may name: by the modes along the way, links resolved, or below a root. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "daemon/auth/paths.h"
+
+static char dir[64]; /* 0755, below /tmp */
+
+static const char *in(const char *name)
+{
+    static char path[4][256];
+    static unsigned n;
+    char *at = path[n++ % 4];
+    (void)snprintf(at, sizeof(path[0]), "%s/%s", dir, name);
+    return at;
+}
+
+static void make_dir(const char *name, mode_t mode)
+{
+    assert_int_equal(mkdir(in(name), 0700), 0);
+    assert_int_equal(chmod(in(name), mode), 0);
+}
+
+static void make_file(const char *name, mode_t mode)
+{
+    FILE *f = fopen(in(name), "we");
+    assert_non_null(f);
+    (void)fputs("0123456789", f);
+    (void)fclose(f);
+    assert_int_equal(chmod(in(name), mode), 0);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(dir, sizeof(dir), "/tmp/titan-paths-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(chmod(dir, 0755), 0);
+    make_dir("open", 0755);
+    make_file("open/file", 0644);
+    make_dir("closed", 0700);
+    make_file("closed/file", 0644);
+    make_file("secret", 0600);
+    make_dir("mixed", 0755);
+    make_file("mixed/file", 0644);
+    make_file("mixed/secret", 0600);
+    make_dir("drop", 0777);
+    assert_int_equal(symlink(in("secret"), in("drop/link")), 0);
+    assert_int_equal(symlink("../closed/file", in("drop/relative")), 0);
+    assert_int_equal(symlink("../open", in("drop/good")), 0);
+    assert_int_equal(symlink("loop", in("drop/loop")), 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dir_remove(dir, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static const struct auth_user stranger = {.uid = 54321, .gid = 54321, .actor = "uid:54321", .name = "uid:54321"};
+static const struct auth_user nobody_here = {
+    .uid = JOB_NO_ID, .gid = JOB_NO_ID, .actor = "user/alice", .name = "alice"};
+
+static titan_status reads(const struct paths_options *o, const struct auth_user *u, const char *path, char *ret)
+{
+    static struct recipe r;
+    struct titan_error err = {0};
+    recipe_init(&r);
+    (void)snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "%s", path);
+    titan_status status = paths_check(o, u, &r, &err);
+    if (status == TITAN_EPERM) /* nothing of what is there */
+        assert_true(strstr(err.msg, "cannot be read by you") && !strstr(err.msg, "No such"));
+    if (ret)
+        (void)strcpy(ret, r.training.dataset_path);
+    return status;
+}
+
+static titan_status writes(const struct paths_options *o, const struct auth_user *u, const char *dump, const char *path)
+{
+    static struct recipe r;
+    recipe_init(&r);
+    (void)snprintf(r.job.dump_folder, sizeof(r.job.dump_folder), "%s", dump);
+    (void)snprintf(r.checkpoint.folder, sizeof(r.checkpoint.folder), "%s", path);
+    return paths_check(o, u, &r, NULL);
+}
+
+static void test_reading(void **state)
+{
+    (void)state;
+    static const struct paths_options none;
+    static const char *const may[] = {"open",           "open/file",           "drop/good",
+                                      "drop/good/file", "drop/../open/./file", "open//file"};
+    static const char *const may_not[] = {"secret",       "closed",        "closed/file",   "mixed",
+                                          "drop/link",    "drop/relative", "drop/loop",     "missing",
+                                          "missing/file", "open/file/x",   "closed/../open"};
+    char path[1100], expected[128];
+    for (size_t i = 0; i < sizeof(may) / sizeof(*may); i++)
+        if (reads(&none, &stranger, in(may[i]), path) != TITAN_OK)
+            fail_msg("%s was refused", may[i]);
+    for (size_t i = 0; i < sizeof(may_not) / sizeof(*may_not); i++)
+        if (reads(&none, &stranger, in(may_not[i]), NULL) != TITAN_EPERM)
+            fail_msg("%s was let through", may_not[i]);
+    assert_int_equal(reads(&none, &stranger, "open", NULL), TITAN_EPERM); /* from where? */
+    assert_int_equal(reads(&none, &nobody_here, in("open/file"), NULL), TITAN_EPERM);
+    /* A link is replaced by what it leads to. */
+    assert_int_equal(reads(&none, &stranger, in("drop/good/file"), path), TITAN_OK);
+    (void)snprintf(expected, sizeof(expected), "%s/open/file", dir);
+    assert_string_equal(path, expected);
+    /* The owner of a file may what the owner may, not what others may. */
+    struct auth_user owner = stranger;
+    owner.uid = geteuid() ? (int64_t)geteuid() : 54321;
+    if (geteuid() == 0)
+        assert_int_equal(chown(in("secret"), 54321, 0), 0);
+    assert_int_equal(reads(&none, &owner, in("secret"), NULL), TITAN_OK);
+    assert_int_equal(chmod(in("secret"), 0044), 0);
+    assert_int_equal(reads(&none, &owner, in("secret"), NULL), TITAN_EPERM);
+    assert_int_equal(chmod(in("secret"), 0600), 0);
+    if (geteuid() == 0)
+        assert_int_equal(chown(in("secret"), 0, 0), 0);
+}
+
+static void test_writing(void **state)
+{
+    (void)state;
+    static const struct paths_options none;
+    assert_int_equal(writes(&none, &stranger, "", in("drop/new/deeper")), TITAN_OK);
+    assert_int_equal(writes(&none, &stranger, "", in("drop")), TITAN_OK);
+    assert_int_equal(writes(&none, &stranger, "", in("open")), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, "", in("open/new")), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, "", in("drop/good/new")), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, "", in("drop/new/../../open")), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, "", "/etc/titan"), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, in("open"), "checkpoint"), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, in("drop"), "checkpoint"), TITAN_OK);
+    assert_int_equal(writes(&none, &stranger, in("drop"), "good/new"), TITAN_EPERM);
+    /* Of the job's own folder: inside it. */
+    assert_int_equal(writes(&none, &stranger, "", "checkpoint"), TITAN_OK);
+    assert_int_equal(writes(&none, &nobody_here, "", "checkpoint/a..b"), TITAN_OK);
+    assert_int_equal(writes(&none, &stranger, "", "a/../../.."), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, "", ".."), TITAN_EPERM);
+}
+
+static void test_roots(void **state)
+{
+    (void)state;
+    static struct paths_options o;
+    static const struct paths_options none;
+    assert_int_equal(paths_add_root(&o.data, in("closed"), NULL), TITAN_OK);
+    assert_int_equal(paths_add_root(&o.checkpoints, in("open"), NULL), TITAN_OK);
+    assert_int_equal(paths_add_root(&o.data, "relative", NULL), TITAN_EINVAL);
+    assert_int_equal(paths_add_root(&o.data, in("missing"), NULL), TITAN_EINVAL);
+    assert_int_equal(reads(&o, &nobody_here, in("closed/file"), NULL), TITAN_OK);
+    assert_int_equal(reads(&o, &stranger, in("closed"), NULL), TITAN_OK);
+    assert_int_equal(reads(&o, &nobody_here, in("open/file"), NULL), TITAN_OK); /* what is written may be read */
+    assert_int_equal(writes(&o, &nobody_here, "", in("open/new")), TITAN_OK);
+    assert_int_equal(writes(&o, &nobody_here, "", in("closed/new")), TITAN_EPERM);
+    assert_int_equal(reads(&o, &nobody_here, in("closedx"), NULL), TITAN_EPERM);
+    assert_int_equal(reads(&o, &nobody_here, in("closed/../secret"), NULL), TITAN_EPERM);
+    assert_int_equal(symlink("../secret", in("closed/out")), 0); /* it leaves the root */
+    assert_int_equal(reads(&o, &nobody_here, in("closed/out"), NULL), TITAN_EPERM);
+    /* Admins and the daemon's own user may name anything, and it stays as it is. */
+    struct auth_user admin = {.uid = 1, .roles = POLICY_BIT(POLICY_ADMIN)};
+    char path[1100];
+    assert_int_equal(reads(&none, &admin, in("drop/link"), path), TITAN_OK);
+    assert_string_equal(path, in("drop/link"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_roots),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
