@@ -3,11 +3,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -42,6 +44,33 @@ titan_status open_regular(int at, const char *name, int flags, int *ret_fd, stru
         return titan_fail(err, TITAN_EINVAL, "'%s' is %s, not a regular file", name, kind_name(st.st_mode));
     *ret_fd = TAKE_FD(fd);
     return TITAN_OK;
+}
+
+static bool refuse_links;
+
+void file_refuse_links(void)
+{
+    refuse_links = true;
+}
+
+bool file_refuses_links(void)
+{
+    return refuse_links;
+}
+
+int file_open_named(const char *path, int flags)
+{
+    struct open_how how = {.flags = (unsigned)(flags | O_CLOEXEC), .resolve = RESOLVE_NO_SYMLINKS};
+    char real[PATH_MAX];
+    if (!refuse_links)
+        return open(path, flags | O_CLOEXEC);
+    int fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
+    if (fd >= 0 || errno != ENOSYS)
+        return fd;
+    if (realpath(path, real) && strcmp(real, path) == 0) /* Linux before 5.6 */
+        return open(path, flags | O_CLOEXEC | O_NOFOLLOW);
+    errno = ELOOP;
+    return -1;
 }
 
 titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err)

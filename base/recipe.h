@@ -44,6 +44,7 @@ struct recipe {
     struct {
         char description[128], dump_folder[512];
         int64_t priority;
+        bool follow_links;
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];

@@ -43,6 +43,10 @@ const struct recipe_key recipe_keys[] = {
     {.section = "job", .name = "priority", .type = KEY_INT, AT(job.priority), .min = -1000, .max = 1000,
      .initial = "0", .flags = KEY_TITAN,
      .doc = "Jobs of a higher priority come first; those of a lower one that run give way to them."},
+    {.section = "job", .name = "follow_links", .type = KEY_BOOL, AT(job.follow_links), .initial = "true",
+     .flags = KEY_TITAN,
+     .doc = "Whether workers follow symbolic links on the way to the data and to the folder of checkpoints. titand "
+            "sets it to false for users that are no admins, and resolves the links when it checks the paths."},
 
     {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
      .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,

@@ -22,6 +22,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -182,6 +183,8 @@ static titan_status open_planning(struct trainer *t, struct titan_error *err)
 static titan_status open_trainer(struct trainer *t, const struct train_options *o, struct titan_error *err)
 {
     const struct recipe *r = o->recipe;
+    if (!r->job.follow_links)
+        file_refuse_links();
     const struct device_options device = {.index = o->device_index,
                                           .threads = r->device.threads > 0 ? (int)r->device.threads : o->threads};
 

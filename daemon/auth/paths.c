@@ -293,6 +293,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     struct asking a = {.options = options, .user = u, .err = err ? err : &unused};
     if (auth_trusted(u))
         return TITAN_OK;
+    r->job.follow_links = false; /* those that are put there from now on */
     reader_of(u, &a.reader);
     TRY(check(&a, "training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path), USE_READ));
     TRY(check(&a, "parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,

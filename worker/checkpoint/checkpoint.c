@@ -53,10 +53,10 @@ titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, str
     return join(ret_path, err, dir, name);
 }
 
-/* The folder of checkpoints itself may be reached by a link: whoever named it decides. */
+/* The folder of checkpoints itself may be reached by a link, unless file_refuse_links() says otherwise. */
 static titan_status open_dir(const char *dir, int *ret_fd, struct titan_error *err)
 {
-    *ret_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *ret_fd = file_open_named(dir, O_RDONLY | O_DIRECTORY);
     return *ret_fd < 0 ? titan_fail_errno(err, "cannot open folder '%s'", dir) : TITAN_OK;
 }
 

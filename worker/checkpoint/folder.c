@@ -219,7 +219,7 @@ titan_status folder_take(const char *path, const struct folder_owner *owner, int
 
     *ret = FOLDER_NONE;
     titan_status status = dir_make(path, err);
-    if (status == TITAN_OK && ((at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fstat(at, &st) < 0))
+    if (status == TITAN_OK && ((at = file_open_named(path, O_RDONLY | O_DIRECTORY)) < 0 || fstat(at, &st) < 0))
         status = titan_fail_errno(err, "cannot be opened");
     if (status == TITAN_OK)
         status = probe(at, err);

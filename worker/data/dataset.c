@@ -88,7 +88,8 @@ static void close_fts(FTS **fts)
 static titan_status collect_paths(const char *root, struct path_list *list, struct titan_error *err)
 {
     char *roots[2] = {(char *)root, NULL};
-    _cleanup_(close_fts) FTS *fts = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, NULL);
+    _cleanup_(close_fts) FTS *fts =
+        fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
     if (!fts)
         return titan_fail_errno(err, "cannot list '%s'", root);
     FTSENT *e;
@@ -176,9 +177,9 @@ static titan_status add_mapped_file(struct dataset *ds, int fd, uint64_t bytes, 
 /* Take path into the corpus unless it is unreadable or binary; at most `room` bytes of it. */
 static titan_status add_file(struct dataset *ds, const char *path, uint64_t room, struct titan_error *err)
 {
-    _cleanup_fd_ int fd = -1;
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     struct stat st;
-    if (open_regular(AT_FDCWD, path, 0, &fd, NULL) != TITAN_OK || fstat(fd, &st) < 0 || st.st_size <= 0)
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size <= 0)
         return TITAN_OK;
     uint64_t bytes = MIN((uint64_t)st.st_size, room);
     titan_status status =

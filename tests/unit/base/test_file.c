@@ -204,6 +204,33 @@ static void test_lock_killed(void **state)
     close(ready[1]);
 }
 
+/* Of what a run file names: no link anywhere on the way, in a process that was told so. For good, so in one of its own.
+ */
+static void test_no_links(void **state)
+{
+    (void)state;
+    char folder[64], file[96], link_path[64], through[96];
+    (void)snprintf(folder, sizeof(folder), "%s/named", dir);
+    (void)snprintf(file, sizeof(file), "%s/file", folder);
+    (void)snprintf(link_path, sizeof(link_path), "%s/named-link", dir);
+    (void)snprintf(through, sizeof(through), "%s/file", link_path);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_int_equal(file_replace(file, "x", 1, NULL), TITAN_OK);
+    assert_int_equal(symlink("named", link_path), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int failed = file_open_named(through, O_RDONLY) < 0 ? 1 : 0;
+        file_refuse_links();
+        failed |= file_open_named(through, O_RDONLY) >= 0 || errno != ELOOP ? 2 : 0;
+        failed |= file_open_named(link_path, O_RDONLY | O_DIRECTORY) >= 0 ? 4 : 0;
+        failed |= file_open_named(file, O_RDONLY) < 0 || file_open_named(folder, O_RDONLY | O_DIRECTORY) < 0 ? 8 : 0;
+        _exit(failed);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -220,8 +247,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replace_read), cmocka_unit_test(test_replace_full), cmocka_unit_test(test_dirs),
-        cmocka_unit_test(test_self),         cmocka_unit_test(test_regular_only), cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_lock_killed),
+        cmocka_unit_test(test_self),         cmocka_unit_test(test_no_links),     cmocka_unit_test(test_regular_only),
+        cmocka_unit_test(test_lock),         cmocka_unit_test(test_lock_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
