@@ -79,7 +79,7 @@ static void *thread_main(void *arg)
         c->calls.run(k);
         pthread_mutex_lock(&c->lock);
         t->at = NULL;
-        if (k->given_up) {
+        if (k->given_up || c->closing) { /* nobody asks for it any more */
             c->calls.free(k);
             continue;
         }
@@ -281,11 +281,11 @@ void checks_close(struct checks *c, void (*closed)(void *data), void *data)
 {
     c->closed = closed;
     c->data = data;
-    deliver(c);
     pthread_mutex_lock(&c->lock);
     c->closing = true;
     pthread_cond_broadcast(&c->more);
     pthread_mutex_unlock(&c->lock);
+    deliver(c);
     give_up(c, INT64_MAX);
     c->handles = 2;
     uv_close((uv_handle_t *)&c->wake, on_closed);
