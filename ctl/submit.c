@@ -44,8 +44,8 @@ static void print_id(const struct ctl *ctl, uint64_t id, bool existed)
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
-    bool local = strncmp(ctl->server, "unix:", 5) == 0;
-    TRY(run_file_load(&file, args->words[0], args, 0, local, err));
+    /* The data is where the workers are, which may be no machine of ours. */
+    TRY(run_file_load(&file, args->words[0], args, 0, false, err));
     uint64_t id;
     bool existed;
     TRY(submit_run(ctl, &file, args, &id, &existed, err));

@@ -106,6 +106,7 @@ static const struct setting settings[] = {
     NUMBER("coordinator", "listen", VALUE_LISTEN, listen, 0, 0),
     NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
     NUMBER("coordinator", "quarantine_crashes", VALUE_U32, quarantine_crashes, 0, 16),
+    TEXT("storage", "jobs_dir", jobs_dir),
     TEXT("agent", "coordinator", coordinator),
     TEXT("agent", "node", node),
     TEXT("agent", "address", address),
@@ -639,6 +640,8 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     }
     if (c->role == ROLE_DEV && !stop_given)
         c->stop_workers = true;
+    if (c->jobs_dir[0] && c->jobs_dir[0] != '/')
+        return titan_fail(err, TITAN_EINVAL, "storage.jobs_dir: '%s' is not an absolute path", c->jobs_dir);
     TRY(resolve_detection(c, err));
     if (!c->state_dir[0])
         TRY(default_state_dir(c->state_dir, err));

@@ -304,6 +304,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     struct auth_options auth = d->config->auth;
     auth.nodes_by_address = d->config->role == ROLE_COORDINATOR;
     struct coordinator_options options = {.state_dir = d->config->state_dir,
+                                          .jobs_dir = d->config->jobs_dir[0] ? d->config->jobs_dir : NULL,
+                                          .one_machine = d->config->role == ROLE_DEV,
                                           .beat_ms = t->beat_ms,
                                           .suspect_ms = t->suspect_ms,
                                           .confirm_ms = t->confirm_ms,

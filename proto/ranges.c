@@ -129,12 +129,18 @@ static const struct range agent_message[] = {
     PART(straggles),
     PART(checkpoint_failed),
     TERM(term),
+    PART(checked),
 };
 static const struct range coordinator_message[] = {
     PART(welcome),     PART(start), PART(form),        PART(revoke),
     PART(pause),       PART(stop),  PART(log),         PART(checkpoint_committed),
     PART(beat_answer), PART(probe), PART(tell_epochs), TERM(term),
+    PART(check),
 };
+static const struct range check_node[] = {COUNT(request_id), PATH(jobs_dir), TEXT(token, 0, 64, ALPHANUM),
+                                          SIGNED(wall_ms, 0, INT64_C(1) << 52), TEXT(version, 0, 128, NULL)};
+static const struct range node_checked[] = {COUNT(request_id), WORDS(problem), PARTS(findings, 0, 64)};
+static const struct range node_finding[] = {TEXT(what, 1, 31, DEVICE_SET), FLAG(wrong), WORDS(text)};
 static const struct range agent_hello[] = {
     NODE(node),
     NUMBER(slots, 1, SLOTS_MAX),
@@ -149,6 +155,7 @@ static const struct range agent_hello[] = {
     PARTS(delegated, 0, LIST_MAX),
     FLAG(told),
     PARTS(known, 0, LIST_MAX),
+    FLAG(checks),
 };
 static const struct range tell_epochs[] = {TERM(restored_term)};
 static const struct range epochs_known[] = {JOB(job_id), PARTS(epochs, 0, LIST_MAX), PATH(checkpoint_path)};
@@ -381,6 +388,9 @@ static const struct table {
     TABLE(agent_hello, agent_hello),
     TABLE(live_worker, live_worker),
     TABLE(tell_epochs, tell_epochs),
+    TABLE(check_node, check_node),
+    TABLE(node_checked, node_checked),
+    TABLE(node_finding, node_finding),
     TABLE(epochs_known, epochs_known),
     TABLE(welcome, welcome),
     TABLE(probe_node, probe_node),

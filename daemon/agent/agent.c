@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/version.h"
+#include "daemon/agent/check.h"
 #include "daemon/agent/core.h"
 #include "daemon/agent/logs.h"
 #include "daemon/peers.h"
@@ -70,6 +71,7 @@ struct agent {
     struct renewal *renewal; /* of the certificate; NULL = none */
     struct peers *peers;     /* NULL: none */
     struct logs *logs;
+    struct checks *checks;
     struct segment *segments;
     uv_timer_t log_timer, close_timer, adoption_timer, tick_timer, sample_timer, record_timer;
     int works;     /* in the thread pool */
@@ -228,6 +230,7 @@ static void on_session_lost(void *data)
 {
     struct agent *a = data;
     CORE(a, agent_core_session_down);
+    checks_forget(a->checks);
     logs_forget(a->logs);
 }
 
@@ -246,6 +249,16 @@ static bool on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data
     message.log = (Titan__Internal__AgentLogChunk *)chunk;
     return agent_core_welcome(a->core) && session_queued(a->session) < LOGS_AHEAD &&
            session_send(a->session, &message) == TITAN_OK;
+}
+
+static bool on_checked(const Titan__Internal__NodeChecked *answer, void *data)
+{
+    struct agent *a = data;
+    Titan__Internal__AgentMessage message = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    message.term = agent_core_term(a->core);
+    message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED;
+    message.checked = (Titan__Internal__NodeChecked *)answer;
+    return agent_core_welcome(a->core) && session_send(a->session, &message) == TITAN_OK;
 }
 
 static uint64_t memory_bytes(void)
@@ -450,6 +463,8 @@ static void do_order(struct agent *a, const Titan__Internal__CoordinatorMessage 
 {
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         on_log(a, m->log);
+    else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
+        checks_ask(a->checks, m->check);
     else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED)
         expire(a, m->checkpoint_committed);
 }
@@ -760,6 +775,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .version = TITAN_VERSION,
         .slots = a->slots,
         .memory_bytes = memory_bytes(),
+        .checks = true,
         .incarnation = random[0],
         .seed = random[1],
         .peer_port = a->peers ? peers_port(a->peers) : 0,
@@ -810,6 +826,9 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, c
     if (o->tls && o->renew)
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
     TRY(logs_open(a->loop, a->node, on_log_chunk, a, &a->logs, err));
+    const struct checks_options checks = {
+        .node = a->node, .address = a->address, .program = program, .peers = a->peers != NULL};
+    TRY(checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }
 
@@ -849,6 +868,8 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
         if (a->logs)
             logs_close(a->logs, NULL, NULL);
         renewal_close(a->renewal, NULL, NULL);
+        if (a->checks)
+            checks_close(a->checks, on_nothing, NULL);
         if (a->session)
             session_close(a->session, on_nothing, NULL);
         peers_close(a->peers, NULL, NULL);
@@ -905,6 +926,7 @@ static void on_session_closed(void *data)
     peers_close(a->peers, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
+    checks_close(a->checks, on_part_closed, a);
 }
 
 /* Workers have ended, or will be let go: first the session, so that nothing more is asked of them. */

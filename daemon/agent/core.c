@@ -355,6 +355,7 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.address = c->address;
     hello.version = c->version;
     hello.memory_bytes = c->options.memory_bytes;
+    hello.checks = c->options.checks;
     hello.workers = list;
     hello.delegated = delegated;
     hello.told = known_term != 0;
@@ -800,6 +801,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
             agent_action_add(out, AGENT_ORDER)->order = agent_action_copy(out, &m->base);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK:
         agent_action_add(out, AGENT_ORDER)->order = agent_action_copy(out, &m->base);
         break;
     default: /* of a newer coordinator */

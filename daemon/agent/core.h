@@ -75,6 +75,7 @@ struct agent_core_options { /* texts are copied */
     const char *node, *device, *address, *version;
     uint32_t slots;
     uint64_t memory_bytes;
+    bool checks;              /* it answers CheckNode */
     uint64_t incarnation;     /* of this start */
     uint64_t seed;            /* ids of datagrams and of delegated epochs' communicators are drawn from it: not twice */
     uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no delegation */

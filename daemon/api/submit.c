@@ -24,6 +24,7 @@ struct submit {
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
     struct slot_memory slots;
+    bool one_machine; /* as the coordinator has it, which may be gone when this is looked at */
     struct job job;
     struct auth_user user; /* that submits it */
     const struct paths_options *paths;
@@ -144,7 +145,8 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     TRY(recipe_resolve(r, err));
     TRY(recipe_check_run(r, err));
     TRY(collect_worlds(r, spec, err));
-    if (recipe_check_data(r, NULL, err) != TITAN_OK) {
+    /* On several machines it is looked at where it will be read: by the workers. */
+    if (s->one_machine && recipe_check_data(r, NULL, err) != TITAN_OK) {
         err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
         return TITAN_EINVAL;
     }
@@ -217,6 +219,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     TRY(check_request(c, s, request, err));
     TRY(copy_request(request, s, err));
     core_nodes(c->core, each_node_memory, &s->slots);
+    s->one_machine = c->options.one_machine;
     s->owner = c;
     s->paths = c->options.paths;
     s->job.submitted_at_ms = clock_wall_ms();

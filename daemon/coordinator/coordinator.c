@@ -554,6 +554,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .secret = secret,
         .next_worker_id = last_worker + 1,
         .jobs_dir = c->jobs_dir,
+        .jobs_token = c->jobs_token,
         .beat_ms = c->options.beat_ms,
         .suspect_ms = c->options.suspect_ms,
         .confirm_ms = c->options.confirm_ms,
@@ -625,10 +626,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     titan_status status = TITAN_OK;
     if (!realpath(options->state_dir, c->state_dir))
         status = titan_fail_errno(err, "state directory '%s'", options->state_dir);
-    else if (snprintf(c->jobs_dir, sizeof(c->jobs_dir), "%s/jobs", c->state_dir) >= (int)sizeof(c->jobs_dir))
-        status = titan_fail(err, TITAN_EINVAL, "state directory name is too long");
     if (status == TITAN_OK)
-        status = dir_make(c->jobs_dir, err);
+        status = jobs_open(c->state_dir, options->jobs_dir, c->jobs_dir, c->jobs_token, err);
     if (status == TITAN_OK)
         status = store_open(loop, c->state_dir, &c->store, err);
     if (status == TITAN_OK)

@@ -22,7 +22,9 @@ struct coordinator;
 #define COORDINATOR_NO_QUARANTINE UINT32_MAX
 
 struct coordinator_options {
-    const char *state_dir; /* titan.db and jobs/ live here; the caller holds its lock */
+    const char *state_dir; /* titan.db lives here; the caller holds its lock */
+    const char *jobs_dir;  /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
+    bool one_machine;      /* workers run where the coordinator does: what a recipe names is looked at on submit */
     /* As in core_options; 0 = what core.h says. */
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t delegate_lease_ms;        /* agents may go on without a coordinator for so long; 0 = they may not */

@@ -52,12 +52,13 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(at_once, 64);
 #undef DEFAULT
     c->asked = c->options;
-    c->options.jobs_dir = NULL;
+    c->options.jobs_dir = c->options.jobs_token = NULL;
     c->options.secret = NULL;
     c->secret_set = options->secret != NULL;
     if (c->secret_set)
         memcpy(c->secret, options->secret, sizeof(c->secret));
     c->jobs_dir = core_strdup(options->jobs_dir);
+    c->jobs_token = core_strdup(options->jobs_token ? options->jobs_token : "");
     c->next_worker_id = c->options.next_worker_id;
     c->behind = c->options.restored_term && !c->options.settled;
     *ret = c;
@@ -103,6 +104,7 @@ void core_free(struct core *c)
         free(n->device);
         free(n->address);
         free(n->version);
+        free(n->unfit);
         free(n->identity);
         free((char *)(uintptr_t)n->policy.reason);
         free((char *)(uintptr_t)n->policy.quarantine_reason);
@@ -112,6 +114,7 @@ void core_free(struct core *c)
         free(fence_take_identity(c, c->greetings->session));
     queue_free(c);
     free(c->jobs_dir);
+    free(c->jobs_token);
     free(c->fenced_by);
     free(c->taken);
     free(c);
@@ -413,6 +416,8 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         delegate_report(c, n, m->delegated);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED)
         delegate_refused(c, n, m->refused);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED)
+        node_checked(c, n, m->checked);
     return false;
 }
 

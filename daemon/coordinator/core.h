@@ -36,6 +36,7 @@ struct core_options {
     const uint8_t *secret;      /* MAC_BYTES at random: keys are derived from it; NULL = there are none; copied */
     uint64_t next_worker_id;    /* above every id in the store */
     const char *jobs_dir;       /* jobs live in JOBS_DIR/ID; copied */
+    const char *jobs_token;     /* nodes must find it there (daemon/jobs_dir.h); copied */
     uint32_t beat_ms;           /* 0 = 50 */
     uint32_t suspect_ms;        /* silence after which others are asked for a node; 0 = 5 beats */
     uint32_t confirm_ms;        /* how long they try; 0 = 3 beats */

@@ -33,6 +33,8 @@ struct noderec {
     uint32_t slots, used;
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP; 0 = none */
+    bool unchecked;     /* it has not said yet whether jobs can have their folders there */
+    char *unfit;        /* ... why they cannot; "" or NULL = they can */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its welcome may be late. */
     bool keyed, key_had;
@@ -212,7 +214,7 @@ struct jobrec {
 struct core {
     struct core_options options; /* times of detection at the pace of now, see detect_pace */
     struct core_options asked;   /* as given */
-    char *jobs_dir;
+    char *jobs_dir, *jobs_token;
     bool secret_set;
     uint8_t secret[MAC_BYTES];
     uint64_t last_key; /* of a session that was drawn */
@@ -274,6 +276,7 @@ void core_begin(struct core *c, struct core_time now, struct batch *out);
 void core_finish(struct core *c);
 
 /* --- core_node.c --- */
+void node_checked(struct core *c, struct noderec *n, const Titan__Internal__NodeChecked *m);
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Jobs with workers there may have something to do. */
@@ -293,6 +296,7 @@ uint64_t behind_first_epoch(const struct core *c); /* no number below it is give
 
 /* --- core_policy.c --- */
 bool node_empties(const struct noderec *n);           /* workers on it have to go */
+bool node_unfit(const struct noderec *n);             /* jobs cannot have their folders there */
 bool node_accepts(const struct noderec *n);           /* new workers may start there */
 const char *node_state_text(const struct noderec *n); /* as in titan.v1.Node.state */
 const char *node_reason_text(const struct noderec *n);
@@ -561,6 +565,7 @@ void say_worker_pid(struct core *c, struct workrec *w, int64_t pid);
 void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
 void say_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m);
 void say_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
+void say_node_fit(struct core *c, struct noderec *n, const char *problem); /* "": it is */
 void say_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
 
 /* --- core_tell.c --- */
@@ -575,6 +580,7 @@ void tell_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
 void tell_stop_all(struct core *c, struct noderec *n, const char *reason);
 void tell_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id);
 void tell_welcome(struct core *c, struct noderec *n);
+void tell_check(struct core *c, struct noderec *n); /* are the jobs' folders seen there? */
 void tell_epochs(struct core *c, uint64_t session); /* to tell them */
 /* Call tell for every node with a seat or a leaver of the current epoch, once each. */
 void tell_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));

@@ -111,6 +111,27 @@ static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__
     tell_stop_stranger(c, n->session, live->job_id, live->worker_id);
 }
 
+/* An agent that is new to us sees the jobs' folders, or it does not: its workers would have others of the same name. */
+static void ask_for_folders(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m, bool known)
+{
+    if (!known)
+        core_set_string(&n->unfit, "");
+    n->unchecked = m->checks && !known;
+    if (m->checks)
+        tell_check(c, n);
+}
+
+void node_checked(struct core *c, struct noderec *n, const Titan__Internal__NodeChecked *m)
+{
+    if (m->request_id != 0)
+        return;
+    n->unchecked = false;
+    if (strcmp(n->unfit ? n->unfit : "", m->problem) != 0)
+        say_node_fit(c, n, m->problem);
+    core_set_string(&n->unfit, m->problem);
+    c->slots_changed = true;
+}
+
 titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
                         struct titan_error *err)
 {
@@ -147,6 +168,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     core_set_string(&n->address, m->address);
     core_set_string(&n->version, m->version);
     n->memory_bytes = m->memory_bytes;
+    const bool known = n->incarnation == m->incarnation && !n->unchecked;
     if (n->incarnation != m->incarnation)
         n->refusals = (struct node_refusals){0};
     n->incarnation = m->incarnation;
@@ -158,6 +180,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     draw_key(c, n);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
+    ask_for_folders(c, n, m, known);
     detect_pace(c);
     behind_hello(c, n, m);
     delegate_hello(c, n, m);

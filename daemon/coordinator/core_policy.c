@@ -19,9 +19,15 @@ bool node_empties(const struct noderec *n)
     return n->policy.draining || n->in_window;
 }
 
+bool node_unfit(const struct noderec *n)
+{
+    return n->unfit && n->unfit[0];
+}
+
 bool node_accepts(const struct noderec *n)
 {
-    return n->state == NODE_READY && n->session && !node_empties(n) && !n->quarantine_end && !n->steady_at;
+    return n->state == NODE_READY && n->session && !node_empties(n) && !n->quarantine_end && !n->steady_at &&
+           !node_unfit(n) && !n->unchecked;
 }
 
 const char *node_state_text(const struct noderec *n)
@@ -34,13 +40,17 @@ const char *node_state_text(const struct noderec *n)
         return "lost";
     if (node_empties(n))
         return n->used > 0 ? "draining" : "drained";
-    return n->quarantine_end ? "quarantined" : "ready";
+    if (n->quarantine_end)
+        return "quarantined";
+    return node_unfit(n) ? "unfit" : "ready";
 }
 
 const char *node_reason_text(const struct noderec *n)
 {
     if (n->quarantine_end && !node_empties(n))
         return n->policy.quarantine_reason;
+    if (node_unfit(n) && !node_empties(n))
+        return n->unfit;
     return n->given_up && !node_empties(n) ? "given up by an operator" : n->policy.reason;
 }
 

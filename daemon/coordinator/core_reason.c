@@ -61,6 +61,12 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
             out += n->slots;
     if (out)
         put(t, "; %u on nodes out of service", out);
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (n->session && node_unfit(n)) {
+            put(t, "; node %s is unfit: %s", n->name, n->unfit);
+            break;
+        }
+    }
 }
 
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size)

@@ -165,6 +165,12 @@ void say_policy(struct core *c, struct noderec *n, const char *type, const char 
                            .detail = detail});
 }
 
+void say_node_fit(struct core *c, struct noderec *n, const char *problem)
+{
+    say_policy(c, n, *problem ? "node.unfit" : "node.fit",
+               *problem ? batch_printf(c->out, "gets no workers: %s", problem) : "sees the jobs' folders", NULL);
+}
+
 void say_job_wish(struct core *c, struct jobrec *j, const char *message)
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_WISH);

@@ -19,6 +19,15 @@ void tell_welcome(struct core *c, struct noderec *n)
     batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
 }
 
+void tell_check(struct core *c, struct noderec *n)
+{
+    Titan__Internal__CheckNode *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__check_node__init(m);
+    m->jobs_dir = batch_strdup(c->out, c->jobs_dir);
+    m->token = batch_strdup(c->out, c->jobs_token);
+    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK, m);
+}
+
 void tell_epochs(struct core *c, uint64_t session)
 {
     Titan__Internal__TellEpochs *m = batch_alloc(c->out, sizeof(*m));

@@ -76,7 +76,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
         quorum_told(j, node, w->id);
     worker_forget(c, w);
     if (permanent)
-        job_fail(c, j, words);
+        job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));
     if (!counted)
         return;
     if (seat)

@@ -11,6 +11,7 @@
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/job_cache.h"
+#include "daemon/jobs_dir.h"
 #include "state/store.h"
 
 struct agent_session;
@@ -28,7 +29,7 @@ struct coordinator {
     uv_loop_t *loop;
     struct log log;
     struct coordinator_options options;
-    char state_dir[PATH_MAX], jobs_dir[PATH_MAX];
+    char state_dir[PATH_MAX], jobs_dir[PATH_MAX], jobs_token[JOBS_TOKEN_MAX];
     int64_t started_wall_ms;
     struct store *store;
     struct core *core;

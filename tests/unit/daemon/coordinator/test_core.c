@@ -453,7 +453,7 @@ static void test_permanent_error(void **state)
     exited(&b, 1, 1, 2, 2, "training.dataset_path: no such file");
     const struct change *c = moved(&b, JOB_FAILED);
     assert_non_null(c);
-    assert_string_equal(c->job.reason, "training.dataset_path: no such file");
+    assert_string_equal(c->job.reason, "training.dataset_path: no such file (on node a)");
     assert_int_equal(c->job.status.restarts, 0);
     assert_non_null(told(&b, STOP, 1));
     close_bench(&b);

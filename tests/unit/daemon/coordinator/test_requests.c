@@ -224,6 +224,64 @@ static void test_number_after_a_restart(void **state)
     }
 }
 
+static titan_status checked(struct bench *b, uint64_t session, uint64_t request, const char *problem)
+{
+    Titan__Internal__NodeChecked body = TITAN__INTERNAL__NODE_CHECKED__INIT;
+    body.request_id = request;
+    body.problem = (char *)problem;
+    MESSAGE(m, CHECKED, checked, body);
+    return say(b, session, &m);
+}
+
+static void node_one(const struct core_node *n, void *data)
+{
+    *(struct core_node *)data = *n;
+}
+
+/* A node that checks gets no workers before it has seen the jobs' folders, and none while it does not. */
+static void test_unfit_node(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct core_node n;
+    char reason[300];
+    open_bench(&b);
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = (char *)"n1";
+    body.slots = 4;
+    body.device = (char *)"cpu";
+    body.incarnation = 7;
+    body.checks = true;
+    MESSAGE(m, HELLO, hello, body);
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    const Titan__Internal__CoordinatorMessage *asked = NULL;
+    for (const struct batch_message *at = b.out.answers; at; at = at->next)
+        if (at->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
+            asked = at->message;
+    assert_non_null(asked);
+    assert_string_equal(asked->check->jobs_dir, "/jobs");
+    submit(&b, 1, 2, 4);
+    assert_null(told(&b, START, 1));
+    assert_int_equal(checked(&b, 1, 0, "'/jobs/.titan-jobs' is not there"), TITAN_OK);
+    assert_null(told(&b, START, 1));
+    assert_non_null(event(&b, "node.unfit"));
+    core_nodes(b.core, node_one, &n);
+    assert_string_equal(n.state_text, "unfit");
+    assert_string_equal(n.reason, "'/jobs/.titan-jobs' is not there");
+    assert_true(core_job_reason(b.core, 1, reason, sizeof(reason)));
+    assert_non_null(strstr(reason, "node n1 is unfit: '/jobs/.titan-jobs' is not there"));
+    assert_int_equal(checked(&b, 1, 9, ""), TITAN_OK); /* an operator's, not ours */
+    assert_null(told(&b, START, 1));
+    assert_int_equal(checked(&b, 1, 0, ""), TITAN_OK);
+    assert_non_null(told(&b, START, 1));
+    assert_non_null(event(&b, "node.fit"));
+    /* The same agent again: what was seen holds while it looks once more. */
+    assert_int_equal(say(&b, 2, &m), TITAN_OK);
+    core_nodes(b.core, node_one, &n);
+    assert_string_equal(n.state_text, "ready");
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_surplus_goes),
         cmocka_unit_test(test_wish_is_kept),
         cmocka_unit_test(test_number_after_a_restart),
+        cmocka_unit_test(test_unfit_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

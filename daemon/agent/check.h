@@ -1,0 +1,28 @@
+/* check.h - what would not work on this node, told to the coordinator: whether jobs can have their folders here, behind
+ * every welcome and again when that changes; and all else that an operator asks for. Looked at on a thread of the pool:
+ * a file server that does not answer holds up none but the answer. */
+#ifndef TITAN_DAEMON_AGENT_CHECK_H
+#define TITAN_DAEMON_AGENT_CHECK_H
+
+#include <uv.h>
+
+#include "base/error.h"
+#include "titan/internal/agent.pb-c.h"
+
+struct checks;
+
+struct checks_options {
+    const char *node, *address, *program; /* of this agent; the worker's program */
+    bool peers;                           /* there is a socket for other agents */
+};
+
+/* Each answer goes to said; false: there is nobody to hear it, ask again. */
+titan_status checks_open(uv_loop_t *loop, const struct checks_options *options,
+                         bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
+                         struct checks **ret, struct titan_error *err) TITAN_MUST_USE;
+void checks_ask(struct checks *c, const Titan__Internal__CheckNode *request);
+/* The session is over: nothing is said any more of what was asked in it. */
+void checks_forget(struct checks *c);
+void checks_close(struct checks *c, void (*done)(void *), void *data);
+
+#endif

@@ -1,0 +1,96 @@
+/* jobs_dir.c - see jobs_dir.h. */
+#include "daemon/jobs_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+
+static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    TRY(file_read(path, JOBS_TOKEN_MAX - 1, &text, err));
+    size_t len = text.data ? strspn(text.data, "0123456789abcdef") : 0;
+    if (len < 16 || len >= JOBS_TOKEN_MAX || strcmp(text.data + len, "\n") != 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is no token of a folder of jobs", path);
+    (void)snprintf(ret, JOBS_TOKEN_MAX, "%.*s", (int)len, text.data);
+    return TITAN_OK;
+}
+
+static titan_status token_make(const char *path, struct titan_error *err)
+{
+    uint64_t random[2];
+    char text[JOBS_TOKEN_MAX];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return titan_fail_errno(err, "no random numbers");
+    int len = snprintf(text, sizeof(text), "%016" PRIx64 "%016" PRIx64 "\n", random[0], random[1]);
+    return file_replace(path, text, (size_t)len, err);
+}
+
+static titan_status open_folder(const char *path, char ret_token[JOBS_TOKEN_MAX], struct titan_error *err)
+{
+    char file[PATH_MAX + 16];
+    (void)snprintf(file, sizeof(file), "%s/" JOBS_TOKEN_FILE, path);
+    if (access(path, W_OK | X_OK) < 0)
+        return titan_fail_errno(err, "folder of jobs '%s'", path);
+    if (access(file, F_OK) < 0 && errno == ENOENT)
+        TRY(token_make(file, err));
+    return token_read(file, ret_token, err);
+}
+
+titan_status jobs_open(const char *state_dir, const char *given, char ret_path[PATH_MAX],
+                       char ret_token[JOBS_TOKEN_MAX], struct titan_error *err)
+{
+    if (!given) {
+        if (snprintf(ret_path, PATH_MAX, "%s/jobs", state_dir) >= PATH_MAX)
+            return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+        TRY(dir_make(ret_path, err));
+        return open_folder(ret_path, ret_token, err);
+    }
+    /* Not made: the mount that belongs there may be missing. */
+    titan_status status = TITAN_OK;
+    if (!realpath(given, ret_path))
+        status = titan_fail_errno(err, "storage.jobs_dir '%s'", given);
+    else
+        status = open_folder(ret_path, ret_token, err);
+    if (status != TITAN_OK)
+        titan_error_hint(err, "it must be there, be writable for the user of titand and, under systemd, for its unit: "
+                              "titanctl admin check --fix, as root");
+    return status;
+}
+
+titan_status jobs_check(const char *path, const char *token, const char *node, struct titan_error *err)
+{
+    char file[PATH_MAX], have[JOBS_TOKEN_MAX];
+    struct titan_error why = {0};
+    if (path[0] != '/' || snprintf(file, sizeof(file), "%s/" JOBS_TOKEN_FILE, path) >= (int)sizeof(file))
+        return titan_fail(err, TITAN_EINVAL, "'%.100s' is no folder for jobs", path);
+    if (token_read(file, have, &why) != TITAN_OK) {
+        (void)titan_fail(err, why.status, "the jobs' folders are not seen here: %s", why.msg);
+        titan_error_hint(err, "storage.jobs_dir of the coordinator must be a path that all nodes share");
+        return why.status;
+    }
+    if (strcmp(have, token) != 0) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "'%s' is another folder than the coordinator's", path);
+        titan_error_hint(err, "storage.jobs_dir of the coordinator must be a path that all nodes share");
+        return TITAN_ECONFLICT;
+    }
+    if (snprintf(file, sizeof(file), "%s/.titan-write-%s", path, node) >= (int)sizeof(file))
+        return titan_fail(err, TITAN_EINVAL, "'%.100s' is too long", path);
+    (void)unlink(file);
+    _cleanup_fd_ int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    titan_status status = TITAN_OK;
+    if (fd < 0 || write(fd, "x", 1) != 1) {
+        status = titan_fail_errno(err, "cannot write in the jobs' folder '%s'", path);
+        titan_error_hint(err, "the same user number on all nodes; under systemd titanctl admin check --fix, as root");
+    }
+    (void)unlink(file);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* jobs_dir.h - the folder that holds a folder for each job. Nodes are told its path, and that alone says little:
+ * another machine has another folder of that name. So a file in it holds a token, and a node that cannot read the same
+ * one there, or cannot write beside it, gets no workers. */
+#ifndef TITAN_DAEMON_JOBS_DIR_H
+#define TITAN_DAEMON_JOBS_DIR_H
+
+#include <limits.h>
+
+#include "base/error.h"
+
+#define JOBS_TOKEN_FILE ".titan-jobs"
+#define JOBS_TOKEN_MAX 40
+
+/* The coordinator's: given as configured, NULL for state_dir's own. Makes the token when there is none yet. */
+titan_status jobs_open(const char *state_dir, const char *given, char ret_path[PATH_MAX],
+                       char ret_token[JOBS_TOKEN_MAX], struct titan_error *err) TITAN_MUST_USE;
+/* A node's look at it: the same folder, and it may write there. */
+titan_status jobs_check(const char *path, const char *token, const char *node, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Folders of jobs on several machines: a node that does not see the coordinator's gets no workers, and says why; what a
+recipe names is looked at where it is read. The other machine is a mount namespace with a folder of its own."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from nodes import Cluster  # noqa: E402
+from titan import BIN, command, headers_text, tap, until  # noqa: E402
+
+KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 2, "checkpoint.enable": "false", "training.global_batch_size": 2,
+        "training.local_batch_size": 1, "device.threads": 1, "training.steps": 5}
+
+
+def unshare_works():
+    return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+def node_of_another_machine():
+    """a node with another folder of that name gets nothing, one that sees it does, also when the mount comes later"""
+    cluster = Cluster()
+    cluster.slots = {}
+    with cluster as c:
+        other = c.dir / "other"
+        other.mkdir()
+        jobs = c.dir / "c/jobs"
+        c.hosts["n1"] = (["unshare", "-m", "sh", "-c", f'mount --bind {other} {jobs}; exec "$@"', "sh"], "127.0.0.1")
+        c.slots["n1"] = 2
+        c.agent("n1")
+
+        def node():
+            nodes = json.loads(c.ctl("-o", "json", "nodes"))["nodes"]
+            return nodes[0] if nodes else {"state": "", "reason": ""}
+
+        until("the node is unfit", lambda: node()["state"] == "unfit", 20)
+        assert str(jobs / ".titan-jobs") in node()["reason"], node()
+        job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text")})
+        assert "node n1 is unfit" in c.status(job)["reason"] and c.status(job)["state"] == "PENDING", c.status(job)
+        # Another cluster's token is no proof either.
+        (other / ".titan-jobs").write_text("0123456789abcdef\n")
+        until("it says so", lambda: "another folder" in node()["reason"], 20)
+        shutil.copy(jobs / ".titan-jobs", other)
+        until("the job completes", lambda: c.status(job)["state"] == "COMPLETED", 60)
+        assert (other / job / "logs").is_dir(), "the worker was in the folder of its machine"
+        assert {"node.unfit", "node.fit"} <= {json.loads(e)["type"] for e in c.ctl("-o", "json", "events").splitlines()}
+
+
+def data_is_looked_at_on_the_node():
+    """a data set that the coordinator does not see is no reason to refuse; one that a node does not see fails the job, by name"""
+    with Cluster() as c:
+        job = c.submit({**KEYS, "training.dataset_path": "/nowhere/at/all"})
+        until("the job has failed", lambda: c.status(job)["state"] == "FAILED", 30)
+        reason = c.status(job)["reason"]
+        assert "/nowhere/at/all" in reason and "on node n" in reason, reason
+
+
+def configured_folder_must_be_there():
+    """storage.jobs_dir is not made: the mount may be missing; a relative one is refused"""
+    with tempfile.TemporaryDirectory(prefix="titan-jobs-") as home:
+        for path, code, words in ((f"{home}/share/jobs", 3, "share/jobs"), ("jobs", 2, "not an absolute path")):
+            (Path(home) / "c.toml").write_text(f'[storage]\njobs_dir = "{path}"\n')
+            done = command(BIN / "titand", "coordinator", "--config", f"{home}/c.toml", "--state-dir", f"{home}/state", timeout=20)
+            assert done.code == code and words in done.err, (done.code, done.err)
+            assert not (Path(home) / "share").exists()
+
+
+tap(data_is_looked_at_on_the_node, configured_folder_must_be_there, *([node_of_another_machine] if unshare_works() else []))
