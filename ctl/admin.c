@@ -1,8 +1,9 @@
-/* admin.c - titanctl admin: the job store's backup, its return, and whether it is sound. */
+/* admin.c - titanctl admin: the job store's backup, its return, and whether it is sound; what nodes lack. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/lock.h"
+#include "base/toml.h"
 #include "ctl/client.h"
 #include "ctl/options.h"
 #include "ctl/output.h"
@@ -206,10 +208,135 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
     return TITAN_OK;
 }
 
+/* --- check ------------------------------------------------------------------------------------------------------- */
+
+/* Exit code 7 when something is wrong: as for a job, there is a place where it could not run. */
+static titan_status run_check(struct ctl *ctl, struct titan_error *err)
+{
+    Titan__V1__CheckNodesRequest request = TITAN__V1__CHECK_NODES_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__CheckNodesResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("CheckNodes"), &request.base, &titan__v1__check_nodes_response__descriptor, &reply,
+                 err));
+    struct table_out table;
+    size_t wrong = 0;
+    table_begin(&table, (const char *const[]){"NODE", "WHAT", "", "FOUND", NULL});
+    for (size_t i = 0; i < reply->n_nodes; i++) {
+        for (size_t k = 0; k < reply->nodes[i]->n_findings; k++) {
+            const Titan__V1__Finding *f = reply->nodes[i]->findings[k];
+            table_cell(&table, "%s", reply->nodes[i]->node);
+            table_cell(&table, "%s", f->what);
+            table_cell(&table, "%s", f->wrong ? "WRONG" : "ok");
+            table_cell(&table, "%s", f->text);
+            wrong += f->wrong;
+        }
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    table_end(&table, &text, -1, false);
+    if (ctl->json)
+        (void)output_json(&reply->base, true);
+    else
+        (void)output_line(&text);
+    if (reply->n_nodes == 0) {
+        (void)titan_fail(err, TITAN_EUNPLACEABLE, "there are no nodes");
+        titan_error_hint(err, "systemctl enable --now titand, on each of them");
+        return TITAN_EUNPLACEABLE;
+    }
+    return wrong ? titan_fail(err, TITAN_EUNPLACEABLE, "%zu thing%s would not work", wrong, wrong == 1 ? "" : "s")
+                 : TITAN_OK;
+}
+
+/* What a configuration file has its daemon write to, besides its state. */
+static titan_status config_paths(const char *file, struct buf *out, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct toml_value *root = NULL;
+    TRY(file_read(file, 256 << 10, &text, err));
+    titan_status status = toml_parse(text.data ? text.data : "", text.len, file, &root, err);
+    const struct toml_value *storage = status == TITAN_OK ? toml_get(root, "storage") : NULL;
+    static const char *const keys[] = {"jobs_dir", "checkpoint_roots"};
+    for (size_t i = 0; storage && storage->type == TOML_TABLE && i < ARRAY_SIZE(keys); i++) {
+        const struct toml_value *v = toml_get(storage, keys[i]);
+        for (const struct toml_value *at = v && v->type == TOML_ARRAY ? v->first : v; at && status == TITAN_OK;
+             at = v->type == TOML_ARRAY ? at->next : NULL) {
+            if (at->type != TOML_STRING || at->string[0] != '/' || strpbrk(at->string, " \t\n\"\\%"))
+                status = titan_fail(err, TITAN_EINVAL, "%s:%d: storage.%s: not an absolute path without blanks", file,
+                                    at->line, keys[i]);
+            else
+                buf_printf(out, "%s\n", at->string);
+        }
+    }
+    toml_free(root);
+    return status;
+}
+
+/* A folder that is missing is made when the one it is to be in is there; what is there already is left as it is. */
+static titan_status make_folder(const char *path, struct titan_error *err)
+{
+    struct passwd *user = getpwnam("titan");
+    struct stat st;
+    if (stat(path, &st) == 0)
+        return TITAN_OK;
+    if (mkdir(path, 0750) != 0)
+        return titan_fail_errno(err, "cannot make '%s'", path);
+    if (user && chown(path, user->pw_uid, user->pw_gid) != 0)
+        return titan_fail_errno(err, "cannot give '%s' to the user titan", path);
+    (void)printf("made %s\n", path);
+    return TITAN_OK;
+}
+
+/* The unit may write what its configuration names, once that is mounted. */
+static titan_status fix_unit(const char *unit, const char *config, bool *ret_changed, struct titan_error *err)
+{
+    char dir[128], path[160];
+    _cleanup_(buf_free) struct buf paths = BUF_INIT, text = BUF_INIT, have = BUF_INIT;
+    if (access(config, F_OK) != 0)
+        return TITAN_OK; /* another machine's */
+    TRY(config_paths(config, &paths, err));
+    buf_printf(&text, "# Written by titanctl admin check --fix from %s.\n", config);
+    for (char *line = paths.data ? strtok(paths.data, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        TRY(make_folder(line, err));
+        buf_printf(&text, "[Unit]\nRequiresMountsFor=%s\n[Service]\nReadWritePaths=-%s\n", line, line);
+    }
+    (void)snprintf(dir, sizeof(dir), "/etc/systemd/system/%s.d", unit);
+    (void)snprintf(path, sizeof(path), "%s/titan-paths.conf", dir);
+    if (paths.len == 0) {
+        *ret_changed |= unlink(path) == 0;
+        return TITAN_OK;
+    }
+    if (file_read(path, 64 << 10, &have, NULL) == TITAN_OK && have.len == text.len &&
+        !memcmp(have.data, text.data, text.len))
+        return TITAN_OK;
+    TRY(dir_make(dir, err));
+    TRY(file_replace(path, text.data, text.len, err));
+    (void)printf("wrote %s\n", path);
+    *ret_changed = true;
+    return TITAN_OK;
+}
+
+static titan_status run_fix(struct titan_error *err)
+{
+    bool changed = false;
+    if (geteuid() != 0)
+        return titan_fail(err, TITAN_EPERM, "admin check --fix writes below /etc/systemd: as root only");
+    TRY(fix_unit("titan-coordinator.service", "/etc/titan/coordinator.toml", &changed, err));
+    TRY(fix_unit("titand.service", "/etc/titan/titand.toml", &changed, err));
+    if (!changed)
+        (void)printf("nothing to do: the units may write where the configuration says\n");
+    else if (access("/run/systemd/system", F_OK) == 0 && system("systemctl daemon-reload") != 0)
+        return titan_fail(err, TITAN_EIO, "systemctl daemon-reload failed");
+    else
+        (void)printf("units that run already take it up when they are restarted\n");
+    return TITAN_OK;
+}
+
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
-    const char *action = args->words[0], *path = args->words[1];
+    const char *action = args->words[0], *path = args->n > 1 ? args->words[1] : NULL;
     int64_t keep = 0;
+    if (strcmp(action, "check") == 0 && !path)
+        return args_has(args, "fix") ? run_fix(err) : run_check(ctl, err);
+    if (!path || strcmp(action, "check") == 0)
+        return titan_fail(err, TITAN_EINVAL, "admin: backup, restore and verify take a FILE, check takes none");
     TRY(args_int(args, "keep", 1, 100000, 0, &keep, err));
     if (strcmp(action, "backup") == 0)
         return keep ? run_backup_kept(ctl, path, keep, err) : run_backup(ctl, path, err);
@@ -217,13 +344,13 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
         return run_restore(ctl, args, path, err);
     if (strcmp(action, "verify") == 0)
         return run_verify(ctl, path, args_has(args, "rederive"), err);
-    return titan_fail(err, TITAN_EINVAL, "admin: there are backup, restore and verify, not '%.64s'", action);
+    return titan_fail(err, TITAN_EINVAL, "admin: there are backup, restore, verify and check, not '%.64s'", action);
 }
 
 const struct command command_admin = {
     .name = "admin",
     .summary = "back up the job store, put a backup back, check one",
-    .arguments = "backup|restore|verify FILE",
+    .arguments = "backup|restore|verify FILE | check",
     .text =
         "backup: a copy of the running server's store as it is at one moment, over its Unix socket; it is checked and\n"
         "durable when the command ends. A file that is there already is not overwritten (exit code 6). With --keep, "
@@ -236,8 +363,12 @@ const struct command command_admin = {
         "the directory (exit code 6), and for a damaged FILE (exit code 1; nothing is touched).\n"
         "verify: pages, tables and the chain of the event log of FILE, a backup or a state directory, also of a "
         "running\n"
-        "titand; what is damaged is named.",
-    .min_args = 2,
+        "titand; what is damaged is named.\n"
+        "check: what would not work, node by node: folders of jobs, clock, version, cgroups, limits, certificates. "
+        "Exit\n"
+        "code 7 when there is something. With --fix, on each machine as root: lets its units write where /etc/titan "
+        "says.",
+    .min_args = 1,
     .max_args = 2,
     .word = WORD_FILE,
     .options =
@@ -245,6 +376,7 @@ const struct command command_admin = {
             {"keep", 0, "N", "backup: FILE is a folder, of which the newest N copies are kept", WORD_NONE},
             {"state-dir", 0, "DIR", "restore: directory of the titand that is to run on it", WORD_FILE},
             {"above", 0, "N", "restore: agents have seen term N; the store's is to be above it", WORD_NONE},
+            {"fix", 0, NULL, "check: write the units' drop-ins for storage.jobs_dir and the like", WORD_NONE},
             {"rederive", 0, NULL, "verify: also derive every state from the event log and compare", WORD_NONE},
             {NULL}},
     .examples =
@@ -254,6 +386,7 @@ const struct command command_admin = {
             {"titanctl admin verify --rederive /backup/titan-2026-11-20.db", "is that backup good?"},
             {"titanctl admin restore /backup/titan-2026-11-20.db --state-dir /var/lib/titan-coordinator",
              "put it back, between systemctl stop and start titan-coordinator"},
+            {"titanctl admin check", "would a job run on every node?"},
             {NULL}},
     .run = run,
 };

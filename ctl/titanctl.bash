@@ -358,7 +358,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     admin)
-        options+=' --keep --state-dir --above --rederive'
+        options+=' --keep --state-dir --above --fix --rederive'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- "$cur"))
         ;;
     audit)

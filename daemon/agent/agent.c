@@ -71,7 +71,7 @@ struct agent {
     struct renewal *renewal; /* of the certificate; NULL = none */
     struct peers *peers;     /* NULL: none */
     struct logs *logs;
-    struct checks *checks;
+    struct node_checks *checks;
     struct segment *segments;
     uv_timer_t log_timer, close_timer, adoption_timer, tick_timer, sample_timer, record_timer;
     int works;     /* in the thread pool */
@@ -230,7 +230,7 @@ static void on_session_lost(void *data)
 {
     struct agent *a = data;
     CORE(a, agent_core_session_down);
-    checks_forget(a->checks);
+    node_checks_forget(a->checks);
     logs_forget(a->logs);
 }
 
@@ -464,7 +464,7 @@ static void do_order(struct agent *a, const Titan__Internal__CoordinatorMessage 
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         on_log(a, m->log);
     else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
-        checks_ask(a->checks, m->check);
+        node_checks_ask(a->checks, m->check);
     else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED)
         expire(a, m->checkpoint_committed);
 }
@@ -826,9 +826,9 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, c
     if (o->tls && o->renew)
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
     TRY(logs_open(a->loop, a->node, on_log_chunk, a, &a->logs, err));
-    const struct checks_options checks = {
-        .node = a->node, .address = a->address, .program = program, .peers = a->peers != NULL};
-    TRY(checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
+    const struct node_checks_options checks = {
+        .node = a->node, .address = a->address, .program = program, .tls = o->tls, .peers = a->peers != NULL};
+    TRY(node_checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }
 
@@ -869,7 +869,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
             logs_close(a->logs, NULL, NULL);
         renewal_close(a->renewal, NULL, NULL);
         if (a->checks)
-            checks_close(a->checks, on_nothing, NULL);
+            node_checks_close(a->checks, on_nothing, NULL);
         if (a->session)
             session_close(a->session, on_nothing, NULL);
         peers_close(a->peers, NULL, NULL);
@@ -919,14 +919,14 @@ static void on_handle_closed(uv_handle_t *handle)
 static void on_session_closed(void *data)
 {
     struct agent *a = data;
-    a->open_parts = N_TIMERS + 4;
+    a->open_parts = N_TIMERS + 5;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
     renewal_close(a->renewal, on_part_closed, a); /* its call has come back with the session's end */
     peers_close(a->peers, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
-    checks_close(a->checks, on_part_closed, a);
+    node_checks_close(a->checks, on_part_closed, a);
 }
 
 /* Workers have ended, or will be let go: first the session, so that nothing more is asked of them. */

@@ -16,12 +16,14 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "daemon/agent/worker_process.h"
+#include "daemon/auth/certs.h"
 #include "daemon/jobs_dir.h"
 
 #define AGAIN_MS 5000 /* while jobs cannot have their folders here */
 #define AT_ONCE 8     /* of operators */
 #define SKEW_MS 1000
 #define FILES_LEAST 4096
+#define SOON_MS INT64_C(86400000) /* renewed at two thirds of its life: a day before the end something is wrong */
 #define FINDINGS_MAX 10
 #define TEXT_MAX 400
 
@@ -33,7 +35,7 @@ struct finding {
 
 struct check {
     uv_work_t work;
-    struct checks *owner;
+    struct node_checks *owner;
     uint64_t session; /* of owner's, when it was asked */
     uint64_t request_id;
     char jobs_dir[PATH_MAX], token[JOBS_TOKEN_MAX], version[64];
@@ -43,10 +45,11 @@ struct check {
     size_t n_findings;
 };
 
-struct checks {
+struct node_checks {
     uv_loop_t *loop;
     char node[256], address[256], program[PATH_MAX];
-    bool peers;
+    bool peers, sealed;
+    struct rpc_tls tls;
     bool (*said)(const Titan__Internal__NodeChecked *answer, void *data);
     void *data;
     uv_timer_t again;
@@ -116,10 +119,25 @@ static void look_at_limits(struct check *k)
               (unsigned long long)memory.rlim_cur / 1024);
 }
 
+static void look_at_certificate(struct check *k)
+{
+    struct titan_error err = {0};
+    struct pki_certificate certificate;
+    const int64_t now = clock_wall_ms();
+    char until[32];
+    if (!k->owner->sealed)
+        return;
+    if (certs_check(&k->owner->tls, now, &certificate, &err) != TITAN_OK)
+        found(k, "certificate", true, "%.300s", err.msg);
+    else
+        found(k, "certificate", certificate.until_ms - now < SOON_MS, "%s, good until %s", certificate.name,
+              clock_format(certificate.until_ms, until));
+}
+
 static void look(uv_work_t *work)
 {
     struct check *k = work->data;
-    const struct checks *c = k->owner;
+    const struct node_checks *c = k->owner;
     k->n_findings = 0;
     k->problem[0] = '\0';
     look_at_folders(k);
@@ -134,6 +152,7 @@ static void look(uv_work_t *work)
     found(k, "worker", !runs, "%s%s%s", c->program, runs ? "" : ": ", runs ? "" : strerror(errno));
     look_at_cgroups(k);
     look_at_limits(k);
+    look_at_certificate(k);
     found(k, "peers", !c->peers, c->peers ? "other agents reach this one at %s" : "no socket for other agents at %s",
           c->address);
 }
@@ -141,7 +160,7 @@ static void look(uv_work_t *work)
 /* --- on the loop ----------------------------------------------------------------------------------------------------
  */
 
-static bool say(struct checks *c, const struct check *k)
+static bool say(struct node_checks *c, const struct check *k)
 {
     Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
     Titan__Internal__NodeFinding bodies[FINDINGS_MAX], *list[FINDINGS_MAX];
@@ -159,7 +178,7 @@ static bool say(struct checks *c, const struct check *k)
     return c->said(&answer, c->data);
 }
 
-static void finish(struct checks *c)
+static void finish(struct node_checks *c)
 {
     if (c->closing && c->works == 0 && c->done) {
         void (*done)(void *) = TAKE(c->done);
@@ -174,7 +193,7 @@ static void start(struct check *k);
 
 static void on_again(uv_timer_t *timer)
 {
-    struct checks *c = timer->data;
+    struct node_checks *c = timer->data;
     if (c->placement && !c->looking)
         start(c->placement);
 }
@@ -182,7 +201,7 @@ static void on_again(uv_timer_t *timer)
 static void looked(uv_work_t *work, int status)
 {
     struct check *k = work->data;
-    struct checks *c = k->owner;
+    struct node_checks *c = k->owner;
     (void)status;
     c->works--;
     if (k->request_id != 0) {
@@ -209,7 +228,7 @@ static void looked(uv_work_t *work, int status)
 
 static void start(struct check *k)
 {
-    struct checks *c = k->owner;
+    struct node_checks *c = k->owner;
     k->work.data = k;
     if (uv_queue_work(c->loop, &k->work, look, looked) != 0)
         titan_bug("cannot queue work");
@@ -217,7 +236,7 @@ static void start(struct check *k)
     c->looking |= k->request_id == 0;
 }
 
-void checks_ask(struct checks *c, const Titan__Internal__CheckNode *m)
+void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
 {
     struct check *k = c->closing || c->works >= AT_ONCE ? NULL : calloc(1, sizeof(*k));
     if (!k)
@@ -233,7 +252,7 @@ void checks_ask(struct checks *c, const Titan__Internal__CheckNode *m)
         start(k);
         return;
     }
-    checks_forget(c);
+    node_checks_forget(c);
     k->session = c->session;
     c->placement = k;
     (void)snprintf(c->last, sizeof(c->last), "?"); /* whatever it is, it is news */
@@ -241,7 +260,7 @@ void checks_ask(struct checks *c, const Titan__Internal__CheckNode *m)
         start(k);
 }
 
-void checks_forget(struct checks *c)
+void node_checks_forget(struct node_checks *c)
 {
     c->session++;
     (void)uv_timer_stop(&c->again);
@@ -250,17 +269,20 @@ void checks_forget(struct checks *c)
     c->placement = NULL; /* one that is on its way is freed when it comes back */
 }
 
-titan_status checks_open(uv_loop_t *loop, const struct checks_options *o,
-                         bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
-                         struct checks **ret, struct titan_error *err)
+titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *o,
+                              bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
+                              struct node_checks **ret, struct titan_error *err)
 {
-    struct checks *c = calloc(1, sizeof(*c));
+    struct node_checks *c = calloc(1, sizeof(*c));
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
     c->loop = loop;
     c->said = said;
     c->data = data;
     c->peers = o->peers;
+    c->sealed = o->tls != NULL;
+    if (o->tls)
+        c->tls = *o->tls;
     (void)snprintf(c->node, sizeof(c->node), "%s", o->node);
     (void)snprintf(c->address, sizeof(c->address), "%s", o->address);
     (void)snprintf(c->program, sizeof(c->program), "%s", o->program);
@@ -272,12 +294,12 @@ titan_status checks_open(uv_loop_t *loop, const struct checks_options *o,
 
 static void on_timer_closed(uv_handle_t *handle)
 {
-    struct checks *c = handle->data;
+    struct node_checks *c = handle->data;
     c->works--;
     finish(c);
 }
 
-void checks_close(struct checks *c, void (*done)(void *), void *data)
+void node_checks_close(struct node_checks *c, void (*done)(void *), void *data)
 {
     c->closing = true;
     c->done = done;

@@ -7,22 +7,24 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "proto/rpc/tls.h"
 #include "titan/internal/agent.pb-c.h"
 
-struct checks;
+struct node_checks;
 
-struct checks_options {
+struct node_checks_options {
     const char *node, *address, *program; /* of this agent; the worker's program */
+    const struct rpc_tls *tls;            /* NULL = none */
     bool peers;                           /* there is a socket for other agents */
 };
 
 /* Each answer goes to said; false: there is nobody to hear it, ask again. */
-titan_status checks_open(uv_loop_t *loop, const struct checks_options *options,
-                         bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
-                         struct checks **ret, struct titan_error *err) TITAN_MUST_USE;
-void checks_ask(struct checks *c, const Titan__Internal__CheckNode *request);
+titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *options,
+                              bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
+                              struct node_checks **ret, struct titan_error *err) TITAN_MUST_USE;
+void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *request);
 /* The session is over: nothing is said any more of what was asked in it. */
-void checks_forget(struct checks *c);
-void checks_close(struct checks *c, void (*done)(void *), void *data);
+void node_checks_forget(struct node_checks *c);
+void node_checks_close(struct node_checks *c, void (*done)(void *), void *data);
 
 #endif

@@ -54,6 +54,8 @@ void api_create_token(struct rpc_call *call, const ProtobufCMessage *request, vo
 void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_token_closed(struct rpc_call *call, bool cancelled, void *data);
+void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_check_nodes_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_backup(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_backup_drain(struct rpc_call *call, void *data);
 void api_backup_closed(struct rpc_call *call, bool cancelled, void *data);

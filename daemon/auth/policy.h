@@ -44,6 +44,7 @@ enum policy_cell {
     X(LIST_NODES, "/titan.v1.Titan/ListNodes", "-yyyy-", READS)                                                        \
     X(COUNTERS, "/titan.v1.Titan/Counters", "-yyyy-", READS)                                                           \
     X(VERSION, "/titan.v1.Titan/Version", "-yyyyy", READS)                                                             \
+    X(CHECK_NODES, "/titan.v1.Titan/CheckNodes", "-y-yy-", READS)                                                      \
     X(DRAIN_NODE, "/titan.v1.Titan/DrainNode", "-y-yy-", AUDIT)                                                        \
     X(UNDRAIN_NODE, "/titan.v1.Titan/UndrainNode", "-y-yy-", AUDIT)                                                    \
     X(FORGET_NODE, "/titan.v1.Titan/ForgetNode", "-y-yy-", AUDIT)                                                      \

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "proto/ranges.h"
 #include <string.h>
 
 #include "daemon/auth/enrol.h"
@@ -154,6 +156,9 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
         session_end(c, s, &err);
         return;
     }
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED && range_check(&m->base, NULL) == TITAN_OK &&
+        api_node_checked(c, s->id, m->checked))
+        return;
     struct batch batch;
     batch_init(&batch);
     know_folders(c, m);

@@ -21,6 +21,7 @@ struct checks;
 struct commit;
 struct watcher;
 struct log_request;
+struct check_request;
 
 #define METRICS_BUFFER 1024
 #define SESSION_BUCKETS 1024
@@ -65,6 +66,8 @@ struct coordinator {
     bool backing_up;
     struct watcher *watchers;
     size_t n_watchers;
+    struct check_request *check_requests;
+    uint64_t next_check_request;
     struct log_request *log_requests;
     uint64_t next_log_request;
 
@@ -106,6 +109,8 @@ void watch_metrics_stored(struct coordinator *c);
 void shell_flush_metrics(struct coordinator *c);
 titan_status api_checks_open(struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
+/* An answer to an operator's check; false: it is for the core. */
+bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
 void api_session_gone(struct coordinator *c, uint64_t session);
 
 #endif

@@ -157,9 +157,24 @@ def restore_without_a_store():
     admin("verify", "--rederive", fresh)
 
 
+def check():
+    """Every node's findings; exit code 7 when one is wrong, as a node that does not answer is."""
+    World.daemon.start()
+    done = command(CTL, "-s", World.daemon.server, "-o", "json", "admin", "check")
+    assert done.code in (0, 7), done.err
+    (node,) = json.loads(done.out)["nodes"]
+    found = {f["what"]: f["wrong"] for f in node["findings"]}
+    assert {"folders", "clock", "version", "worker", "cgroup", "files", "memlock", "peers", "address"} <= set(found), found
+    assert not any(found[what] for what in ("folders", "clock", "version", "worker")), node
+    assert done.code == (7 if any(found.values()) else 0), (done.code, found)
+    (World.daemon.state / "jobs/.titan-jobs").write_text("0123456789abcdef\n")
+    done = command(CTL, "-s", World.daemon.server, "admin", "check")
+    assert done.code == 7 and "another folder" in done.out, done.out
+
+
 def usage():
     assert "state-dir" in admin("restore", World.home / "one.db", code=2)
-    assert "backup, restore and verify" in admin("destroy", World.home / "one.db", code=2)
+    assert "backup, restore, verify and check" in admin("destroy", World.home / "one.db", code=2)
 
 
 World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))
@@ -167,7 +182,8 @@ World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
     tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_over_tcp_is_refused,
-        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, usage)
+        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, check,
+        usage)
 finally:
     World.daemon.stop()
     shutil.rmtree(World.home, ignore_errors=True)

@@ -130,13 +130,184 @@ END
     nodes_ready
 }
 
-boot_ok() { systemctl --failed --no-legend; systemctl is-system-running --wait; on n2 'systemctl is-system-running --wait; uname -a'; ping -c 1 10.9.0.2; }
+boot_ok() { systemctl --failed --no-legend; systemctl is-system-running --wait; on n2 'systemctl is-system-running --wait; uname -a'; }
 
+submit_run() {
+    job=$(titanctl submit /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/shared/text --set training.steps=1000000 \
+        --set elastic.min_workers=1 --set elastic.max_workers=4 --set training.global_batch_size=4 --set training.local_batch_size=1 \
+        --set checkpoint.interval=50 --set checkpoint.keep_latest_k=2 --set device.threads=1 --set fault_tolerance.max_restarts=1000 \
+        --set fault_tolerance.max_node_losses=1000 --set fault_tolerance.backoff_ms=100) || return 1
+    echo "$job" >/test/job
+    goes_on || { titanctl status "$job"; titanctl events "$job" | tail -n 20; titanctl logs "$job" | tail -n 20; return 1; }
+    [ "$(pgrep -cf 'titan-worker serve')" = 2 ] && [ "$(on n2 "pgrep -cf 'titan-worker serve'")" = 2 ] || return 1
+    [ -d "/shared/titan/$job/logs" ] || return 1
+    note "4 workers on 2 nodes, step $(step)"
+}
+own_cgroups() {
+    local pid
+    for pid in $(pids); do
+        cat /proc/$pid/cgroup
+        grep -q 'titand.service/titan-worker-' /proc/$pid/cgroup || return 1
+    done
+    on n2 'for pid in $(pgrep -f "titan-worker serve"); do cat /proc/$pid/cgroup; grep -q titand.service/titan-worker- /proc/$pid/cgroup || exit 1; done'
+}
+check_nodes() {
+    titanctl admin check
+    local code=$?
+    cp /tmp/said /test/check.txt
+    [ $code = 0 ]
+}
+kill_worker() {
+    local at
+    at=$(step)
+    on n2 'kill -9 $(pgrep -f "titan-worker serve" | head -n 1)' || return 1
+    wait_for 60 events_have worker.exited || return 1
+    goes_on && [ "$(step)" -ge "$at" ] && steps_whole && note "$(titanctl events "$job" | grep -c recovery.finished) recovery, every step once, up to $(wc -l </tmp/steps)"
+}
+events_have() { titanctl events "$job" | grep -q "$1"; }
+# COMMAND...: the run keeps its epoch and its processes, and goes on
+untouched() {
+    local before after epoch
+    goes_on || return 1
+    before=$(all_pids) epoch=$(field epoch)
+    "$@" || return 1
+    wait_for 120 nodes_ready || return 1
+    goes_on || return 1
+    after=$(all_pids)
+    echo "epoch $epoch, then $(field epoch); $before; $after"
+    [ "$epoch" = "$(field epoch)" ] && [ "$before" = "$after" ]
+}
+restart_coordinator() { systemctl restart titan-coordinator; }
+restart_socket() { systemctl restart titan-coordinator.socket titan-coordinator.service; }
+restart_agents() { systemctl restart titand && on n2 'systemctl restart titand'; }
+restart_all() { untouched restart_coordinator && untouched restart_agents && untouched restart_socket; }
+upgrade() { # the same with a higher version, as a package built later has
+    rm -rf /tmp/next
+    dpkg-deb -R /test/titan.deb /tmp/next && sed -i 's/^Version: .*/&+1/' /tmp/next/DEBIAN/control &&
+        dpkg-deb --root-owner-group -Znone -b /tmp/next /test/next.deb || return 1
+    untouched both 'dpkg -i /test/next.deb && dpkg-query -W titan | grep -q "+1"'
+}
+started_again() { [ "$(systemctl show -p NRestarts --value titan-coordinator)" -gt "$1" ]; }
+watchdog_coordinator() {
+    local n
+    n=$(systemctl show -p NRestarts --value titan-coordinator)
+    kill -STOP "$(systemctl show -p MainPID --value titan-coordinator)"
+    wait_for 120 started_again "$n" || return 1
+    note "systemd started it again: $(journalctl -u titan-coordinator | grep -c 'Watchdog timeout') watchdog timeout"
+}
+watchdog_agent() {
+    on n2 'n=$(systemctl show -p NRestarts --value titand); kill -STOP $(systemctl show -p MainPID --value titand); for i in $(seq 240); do
+        [ $(systemctl show -p NRestarts --value titand) -gt $n ] && exit 0; sleep 0.5; done; exit 1' || return 1
+    wait_for 120 nodes_ready && goes_on && steps_whole
+}
+memory_ends() { # the unit's limit; the reason names it
+    local peak
+    goes_on || return 1
+    on n2 'systemctl set-property --runtime titand.service MemoryMax=$(( $(cat /sys/fs/cgroup/system.slice/titand.service/memory.current) - 1048576 ))' || return 1
+    wait_for 120 events_have 'out of memory' || return 1
+    on n2 'systemctl set-property --runtime titand.service MemoryMax=infinity'
+    titanctl events "$job" | grep 'out of memory' | tail -n 1 >/tmp/oom
+    note "$(sed 's/^[^ ]* *//' /tmp/oom)"
+    grep -q 'of titand.service' /tmp/oom && goes_on
+}
+power_cut_node() {
+    local boot at
+    goes_on || return 1
+    at=$(step) boot=$(cat /test/n2.boot)
+    (on n2 'sync; echo b >/proc/sysrq-trigger' >/dev/null 2>&1 &)
+    rebooted() { [ "$(cat /test/n2.boot)" != "$boot" ]; }
+    shrunk() { [ "$(workers)" = 2 ] && state_is RUNNING; }
+    wait_for 120 shrunk || return 1
+    note "2 workers on the other node went on at step $(step), of $at"
+    wait_for 300 rebooted && wait_for 180 nodes_ready && goes_on && steps_whole
+}
+power_cut_coordinator() { # this machine; the rest is the stage after_cut
+    goes_on || return 1
+    step >/test/step_before
+    titanctl list -o json >/test/jobs_before
+    cat /proc/sys/kernel/random/boot_id >/test/boot_before
+}
+after_cut() {
+    [ "$(cat /test/boot_before)" != "$(cat /proc/sys/kernel/random/boot_id)" ] || return 1
+    wait_for 180 nodes_ready && goes_on || return 1
+    journalctl -b -u titan-coordinator | grep 'the store was not closed'
+    titanctl admin verify --rederive /var/lib/titan-coordinator || return 1
+    [ "$(step)" -ge "$(cat /test/step_before)" ] && steps_whole || return 1
+    note "step $(cat /test/step_before) before, $(step) now"
+}
+backup_by_timer() {
+    mkdir -p /etc/systemd/system/titan-backup.timer.d
+    printf '[Timer]\nOnCalendar=\nOnCalendar=*:*:0/15\nRandomizedDelaySec=0\nAccuracySec=1s\n' >/etc/systemd/system/titan-backup.timer.d/often.conf
+    systemctl daemon-reload && systemctl start titan-backup.timer || return 1
+    three() { [ "$(ls /var/lib/titan-backup/titan-*.db | wc -l)" -ge 2 ]; }
+    wait_for 120 three
+    systemctl stop titan-backup.timer
+    while systemctl is-active -q titan-backup.service; do sleep 0.3; done
+    journalctl -u titan-backup.service | tail -n 5
+    three && titanctl admin verify --rederive "$(ls /var/lib/titan-backup/titan-*.db | tail -n 1)"
+}
+restore_backup() { # what came after it is learned from the nodes
+    local at
+    goes_on || return 1
+    at=$(step)
+    systemctl stop titan-coordinator.socket titan-coordinator.service || return 1
+    runuser -u titan -- titanctl admin restore "$(ls /var/lib/titan-backup/titan-*.db | tail -n 1)" --state-dir /var/lib/titan-coordinator || return 1
+    systemctl start titan-coordinator.socket titan-coordinator.service || return 1
+    wait_for 180 nodes_ready && goes_on || return 1
+    titanctl events | grep -E 'epoch.restored|store.settled' | tail -n 3
+    [ "$(step)" -ge "$at" ] && note "step $at before, $(step) now, epoch $(field epoch)"
+}
+run_to_its_end() {
+    local next
+    titanctl cancel "$job" || return 1
+    next=$(titanctl submit /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/shared/text --set training.steps=20 \
+        --set elastic.max_workers=4 --set training.global_batch_size=4 --set training.local_batch_size=1 --set checkpoint.interval=10 --set device.threads=1) || return 1
+    timeout 300 titanctl wait "$next" || { titanctl status "$next"; return 1; }
+    ls "/shared/titan/$next/checkpoint"
+    [ -d "/shared/titan/$next/checkpoint/step-00000020" ] && titanctl list
+}
+unshared_node() { # without the mount the node has another folder of that name
+    on n2 'systemctl stop titand; umount /shared && mkdir -p /shared/titan && chown titan:titan /shared/titan && sed -i "/^shared/d" /etc/fstab && systemctl daemon-reload &&
+        rm -f /etc/systemd/system/titand.service.d/titan-paths.conf && titanctl admin check --fix && systemctl start titand' || return 1
+    unfit() { titanctl nodes | grep -w unfit; }
+    wait_for 120 unfit || return 1
+    titanctl nodes | grep -w unfit
+    titanctl admin check
+    [ $? = 7 ]
+}
+remove_package() {
+    on n2 'dpkg -P titan >/tmp/purged; cat /tmp/purged; grep "left for you" /tmp/purged && [ ! -e /usr/bin/titand ] && [ ! -e /etc/systemd/system/titand.service.d ]'
+}
+
+[ ! -e /test/job ] || job=$(cat /test/job)
 case $(cat /test/stage 2>/dev/null) in
 "")
     echo "# $(uname -r), systemd $(systemctl --version | awk 'NR == 1 {print $2}'), up after $(cut -d. -f1 /proc/uptime) s"
     scene "both machines are up" boot_ok
     scene "the package installs and says what is next" install_package
+    scene "two configuration files, the units may write where they say, two nodes are ready" configure
+    scene "titanctl admin check finds nothing wrong" check_nodes
+    scene "a run over both nodes" submit_run
+    scene "every worker has a cgroup of its own below the unit's" own_cgroups
+    scene "a worker of the other node is killed: no step is lost, none trained twice" kill_worker
+    scene "every unit is restarted under the run: same epoch, same processes" restart_all
+    scene "the package is upgraded under the run: same epoch, same processes" upgrade
+    scene "the coordinator hangs: the watchdog has it started again, the run goes on" untouched watchdog_coordinator
+    scene "an agent hangs: the watchdog has it started again, the run is whole again" watchdog_agent
+    scene "memory of the unit ends: a worker goes, the reason names the unit's limit" memory_ends
+    scene "the power of a node is cut: the others go on, it comes back" power_cut_node
+    scene "backups by timer, sound" backup_by_timer
+    power_cut_coordinator
+    stage after_cut
+    echo b >/proc/sysrq-trigger
+    sleep 1000
+    ;;
+after_cut)
+    scene "the power of the coordinator is cut: its store is sound, the run goes on" after_cut
+    scene "a backup is put back: the run goes on where it is" restore_backup
+    scene "a run to its end, with its checkpoint on the shared folder" run_to_its_end
+    scene "a node without the mount is unfit and says why" unshared_node
+    scene "the package is purged and says what stays" remove_package
     ;;
 esac
 echo "1..$number"

@@ -27,17 +27,17 @@ static const struct expected {
     {POLICY_STRANGER, "Enroll", "", ""},
     {POLICY_ANONYMOUS,
      "Submit GetJob ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
-     "Counters Version DrainNode UndrainNode ForgetNode Enroll",
+     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Enroll",
      "", ""},
     {POLICY_USER, "Submit ListNodes Counters Version Enroll", "GetJob ListJobs WatchEvents Metrics ListCheckpoints",
      "CancelJob ResizeJob CheckpointJob Logs"},
     {POLICY_OPERATOR,
      "Submit GetJob ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
-     "Counters Version DrainNode UndrainNode ForgetNode Audit Enroll",
+     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Enroll",
      "", ""},
     {POLICY_ADMIN,
      "Submit GetJob ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
-     "Counters Version DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
+     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
      "JoinNode RevokeCertificate Enroll",
      "", ""},
     {POLICY_NODE, "Version Session Enroll Renew", "", ""},
