@@ -79,8 +79,8 @@ workers() { titanctl -o json status "$job" | sed -n 's/^ *"world_size": *\([0-9]
 state_is() { [ "$(field state)" = "$1" ]; }
 workers_are() { [ "$(workers)" = "$1" ] && state_is RUNNING; }
 step_above() { [ "$(step)" -gt "$1" ]; }
-goes_on() { # it runs with 4 workers and trains 3 more steps
-    wait_for 240 workers_are 4 || return 1
+goes_on() { # it runs with both workers and trains 3 more steps
+    wait_for 240 workers_are 2 || return 1
     local at
     at=$(step)
     wait_for 120 step_above $((at + 2))
@@ -110,15 +110,23 @@ listen = ["10.9.0.1:7070"]
 insecure = true
 [storage]
 jobs_dir = "/shared/titan"
-[detection]
+[detection] # emulated machines on a busy host stand still for seconds
 profile = "wan"
+suspect_ms = 20000
+confirm_ms = 10000
+node_timeout_ms = 60000
+reachable_ms = 90000
+away_ms = 40000
+hang_floor_ms = 20000
 END
     for node in 1 2; do
         cat >/test/titand-n$node.toml <<END
 [agent]
 coordinator = "$([ $node = 1 ] && echo unix:/run/titan/titan.sock || echo 10.9.0.1:7070)"
 address = "10.9.0.$node"
-slots = 2
+slots = 1
+insecure = true
+lease_ms = 60000
 [storage]
 jobs_dir = "/shared/titan"
 END
@@ -134,14 +142,14 @@ boot_ok() { systemctl --failed --no-legend; systemctl is-system-running --wait; 
 
 submit_run() {
     job=$(titanctl submit /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/shared/text --set training.steps=1000000 \
-        --set elastic.min_workers=1 --set elastic.max_workers=4 --set training.global_batch_size=4 --set training.local_batch_size=1 \
+        --set elastic.min_workers=1 --set elastic.max_workers=2 --set training.global_batch_size=4 --set training.local_batch_size=1 \
         --set checkpoint.interval=50 --set checkpoint.keep_latest_k=2 --set device.threads=1 --set fault_tolerance.max_restarts=1000 \
         --set fault_tolerance.max_node_losses=1000 --set fault_tolerance.backoff_ms=100) || return 1
     echo "$job" >/test/job
     goes_on || { titanctl status "$job"; titanctl events "$job" | tail -n 20; titanctl logs "$job" | tail -n 20; return 1; }
-    [ "$(pgrep -cf 'titan-worker serve')" = 2 ] && [ "$(on n2 "pgrep -cf 'titan-worker serve'")" = 2 ] || return 1
+    [ "$(pgrep -cf 'titan-worker serve')" = 1 ] && [ "$(on n2 "pgrep -cf '[t]itan-worker serve'")" = 1 ] || return 1
     [ -d "/shared/titan/$job/logs" ] || return 1
-    note "4 workers on 2 nodes, step $(step)"
+    note "a worker on each node, step $(step)"
 }
 own_cgroups() {
     local pid
@@ -178,7 +186,8 @@ untouched() {
     [ "$epoch" = "$(field epoch)" ] && [ "$before" = "$after" ]
 }
 restart_coordinator() { systemctl restart titan-coordinator; }
-restart_socket() { systemctl restart titan-coordinator.socket titan-coordinator.service; }
+# A socket unit is not restarted below its running service.
+restart_socket() { systemctl stop titan-coordinator.socket titan-coordinator.service && systemctl start titan-coordinator.socket titan-coordinator.service; }
 restart_agents() { systemctl restart titand && on n2 'systemctl restart titand'; }
 restart_all() { untouched restart_coordinator && untouched restart_agents && untouched restart_socket; }
 upgrade() { # the same with a higher version, as a package built later has
@@ -216,9 +225,9 @@ power_cut_node() {
     at=$(step) boot=$(cat /test/n2.boot)
     (on n2 'sync; echo b >/proc/sysrq-trigger' >/dev/null 2>&1 &)
     rebooted() { [ "$(cat /test/n2.boot)" != "$boot" ]; }
-    shrunk() { [ "$(workers)" = 2 ] && state_is RUNNING; }
+    shrunk() { [ "$(workers)" = 1 ] && state_is RUNNING; }
     wait_for 120 shrunk || return 1
-    note "2 workers on the other node went on at step $(step), of $at"
+    note "the worker of the other node went on at step $(step), of $at"
     wait_for 300 rebooted && wait_for 180 nodes_ready && goes_on && steps_whole
 }
 power_cut_coordinator() { # this machine; the rest is the stage after_cut
@@ -261,7 +270,7 @@ run_to_its_end() {
     local next
     titanctl cancel "$job" || return 1
     next=$(titanctl submit /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/shared/text --set training.steps=20 \
-        --set elastic.max_workers=4 --set training.global_batch_size=4 --set training.local_batch_size=1 --set checkpoint.interval=10 --set device.threads=1) || return 1
+        --set elastic.max_workers=2 --set training.global_batch_size=4 --set training.local_batch_size=1 --set checkpoint.interval=10 --set device.threads=1) || return 1
     timeout 300 titanctl wait "$next" || { titanctl status "$next"; return 1; }
     ls "/shared/titan/$next/checkpoint"
     [ -d "/shared/titan/$next/checkpoint/step-00000020" ] && titanctl list
