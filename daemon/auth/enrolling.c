@@ -38,7 +38,8 @@ static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, c
     TRY(pki_read(certificate->data, certificate->len, &c, err));
     if (c.kind != PKI_NODE || strcmp(c.name, node) != 0)
         return titan_fail(err, TITAN_EINVAL, "the coordinator signed for '%s', not for node %s", c.uri, node);
-    return pki_check(ca, certificate, key, clock_wall_ms() + JUST_BEGINS_MS, err);
+    int64_t now = clock_wall_ms();
+    return pki_check(ca, certificate, key, c.from_ms - now <= JUST_BEGINS_MS ? MAX(now, c.from_ms) : now, err);
 }
 
 /* The CA first: a certificate that is new is of it. */
