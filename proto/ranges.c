@@ -155,6 +155,7 @@ static const struct range agent_hello[] = {
     PARTS(delegated, 0, LIST_MAX),
     FLAG(told),
     PARTS(known, 0, LIST_MAX),
+    FLAG(proves),
     FLAG(checks),
 };
 static const struct range tell_epochs[] = {TERM(restored_term)};

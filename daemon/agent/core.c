@@ -359,6 +359,7 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.workers = list;
     hello.delegated = delegated;
     hello.told = known_term != 0;
+    hello.proves = true;
     hello.known = known_list;
     if (known_term)
         tell_known(c, known_term, known, known_list, &hello.n_known);

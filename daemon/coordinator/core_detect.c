@@ -75,7 +75,7 @@ static void ask(struct core *c, struct noderec *n)
 {
     bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
     n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
-    if (!n->peer_port || (c->secret_set && !n->keyed)) /* there is nothing that it could be asked with */
+    if (!n->peer_port || (c->secret_set && !n->keyed && !n->unkeyed)) /* there is nothing that it could be asked with */
         return;
     for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < ASKED_MAX;
          o = o->next ? o->next : c->nodes) {
@@ -160,7 +160,7 @@ static bool beat_proved(struct core *c, struct noderec *n, const Titan__Internal
 {
     size_t at;
     keys->n = 0;
-    if (!c->secret_set)
+    if (!c->secret_set || n->unkeyed)
         return true;
     if (n->keyed)
         proof_add_key(keys, n->key);

@@ -37,7 +37,7 @@ struct noderec {
     char *unfit;        /* ... why they cannot; "" or NULL = they can */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its welcome may be late. */
-    bool keyed, key_had;
+    bool keyed, key_had, unkeyed; /* unkeyed: its agent is of an older version, and proves nothing */
     uint8_t key[MAC_BYTES], had[MAC_BYTES];
     int64_t stream_mono, datagram_mono; /* a message of its stream, a beat as a datagram, last */
     struct node_policy policy;          /* name is ours; the texts are owned */

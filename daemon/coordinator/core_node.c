@@ -84,10 +84,12 @@ static titan_status check_hello(const Titan__Internal__AgentHello *m, struct tit
     return TITAN_OK;
 }
 
-static void draw_key(struct core *c, struct noderec *n)
+static void draw_key(struct core *c, struct noderec *n, bool proves)
 {
     const uint64_t about[] = {n->session, ++c->last_key};
-    n->keyed = c->secret_set;
+    n->keyed = c->secret_set && proves;
+    n->unkeyed = !n->keyed;
+    n->key_had &= n->keyed;
     if (n->keyed)
         mac_derive(c->secret, "titan session", about, sizeof(about), n->key);
 }
@@ -177,7 +179,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->unconfirmed = true;
     n->stream_mono = c->now.mono_ms;
     detect_heard(c, n);
-    draw_key(c, n);
+    draw_key(c, n, m->proves);
     say_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
     ask_for_folders(c, n, m, known);

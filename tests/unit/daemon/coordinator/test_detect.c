@@ -21,6 +21,8 @@ struct cluster {
     char seen[4096]; /* types of the events that were told, each behind a space */
 };
 
+static bool proving; /* agents of this version, and a coordinator that has keys */
+
 static titan_status join(struct cluster *c, uint64_t session, char name, uint64_t incarnation, uint32_t slots)
 {
     char node[2] = {name, '\0'}, address[16];
@@ -32,6 +34,7 @@ static titan_status join(struct cluster *c, uint64_t session, char name, uint64_
     body.device = (char *)"cpu";
     body.incarnation = incarnation;
     body.peer_port = 7000;
+    body.proves = proving;
     MESSAGE(m, HELLO, hello, body);
     return say(&c->b, session, &m);
 }
@@ -39,7 +42,9 @@ static titan_status join(struct cluster *c, uint64_t session, char name, uint64_
 static void open_cluster_with(struct cluster *c, int nodes, uint32_t slots, uint32_t lease_ms)
 {
     memset(c, 0, sizeof(*c));
-    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs", .delegate_lease_ms = lease_ms};
+    static const uint8_t secret[MAC_BYTES] = {9};
+    struct core_options options = {
+        .term = 1, .seed = 1, .jobs_dir = "/jobs", .secret = proving ? secret : NULL, .delegate_lease_ms = lease_ms};
     c->b.now = 1000;
     batch_init(&c->b.out);
     assert_int_equal(core_new(&options, &c->b.core, NULL), TITAN_OK);
@@ -519,9 +524,73 @@ static void test_straggler(void **state)
     close_bench(&b);
 }
 
+/* The key of that session's welcome; false: it has none. */
+static bool welcome_key(struct cluster *c, uint64_t session, struct proof_keys *ret)
+{
+    ret->n = 0;
+    for (const struct batch_message *m = c->b.out.answers; m; m = m->next)
+        if (m->session == session && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME &&
+            m->message->welcome->key.len == MAC_BYTES)
+            proof_add_key(ret, m->message->welcome->key.data);
+    return ret->n > 0;
+}
+
+/* Is it answered, under the same key? */
+static bool beat_under(struct cluster *c, const char *node, const char *to, const struct proof_keys *keys)
+{
+    Titan__Internal__PeerBeat body = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    struct proof_keys answer;
+    body.incarnation = 1;
+    body.hears = true;
+    m.from = (char *)node;
+    m.to = (char *)to;
+    m.term = 1;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
+    m.beat = &body;
+    proof_make(&m, keys, proofs);
+    if (!core_beat(c->b.core, &m, at(&c->b), &answer))
+        return false;
+    assert_int_equal(answer.n, keys->n);
+    if (keys->n)
+        assert_true(mac_equal(answer.key[0], keys->key[0]));
+    return true;
+}
+
+static void test_beats_are_proved(void **state)
+{
+    (void)state;
+    struct cluster c;
+    struct proof_keys first, second, other, none = {0};
+    proving = true;
+    open_cluster_with(&c, 0, 1, 20000);
+    assert_int_equal(join(&c, 1, 'a', 1, 1), TITAN_OK);
+    assert_true(welcome_key(&c, 1, &first));
+    assert_int_equal(join(&c, 2, 'b', 1, 1), TITAN_OK);
+    assert_true(welcome_key(&c, 2, &other));
+    assert_false(beat_under(&c, "a", "", &none));
+    assert_false(beat_under(&c, "a", "", &other)); /* another node's */
+    assert_false(beat_under(&c, "a", "a", &first));
+    assert_true(beat_under(&c, "a", "", &first));
+    assert_int_equal(core_counters(c.b.core)->unproved, 3);
+    assert_int_equal(join(&c, 3, 'a', 1, 1), TITAN_OK); /* the same agent: its welcome may lie in the link */
+    assert_true(welcome_key(&c, 3, &second));
+    assert_false(mac_equal(first.key[0], second.key[0]));
+    assert_true(beat_under(&c, "a", "", &first));
+    assert_true(beat_under(&c, "a", "", &second));
+    assert_false(beat_under(&c, "a", "", &first)); /* it has the newer one */
+    proving = false;
+    assert_int_equal(join(&c, 4, 'a', 1, 1), TITAN_OK); /* of an older version */
+    assert_false(welcome_key(&c, 4, &none));
+    assert_true(beat_under(&c, "a", "", &none));
+    close_bench(&c.b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beats_are_proved),
         cmocka_unit_test(test_beats_are_answered),
         cmocka_unit_test(test_pace),
         cmocka_unit_test(test_nobody_reaches_it),

@@ -228,6 +228,7 @@ static void connect_agent(struct fixture *f, const char *node)
     hello.node = (char *)node;
     hello.slots = 1;
     hello.device = (char *)"cpu";
+    hello.proves = true;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
     m.hello = &hello;
     assert_int_equal(rpc_client_stream(f->client, "/titan.internal.Coordinator/Session", NULL, false,
