@@ -178,7 +178,7 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
     double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
-    double copy = recipe_keeps_copies(r, (int)world, (int)m.dp_replicate) && !gpu ? 16 * shard : 0;
+    double copy = recipe_keeps_copies(r, (int)(ranks * unit), (int)m.dp_replicate) && !gpu ? 16 * shard : 0;
     double state = (r->training.enable_cpu_offload && gpu ? 0 : 12) + s;
     double bytes = state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + copy +
                    (gpu ? 0x1p30 : 0x1p26);

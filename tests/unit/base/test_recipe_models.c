@@ -90,6 +90,18 @@ static void test_flops(void **state)
     }
 }
 
+/* A world smaller than the mesh is none: what is told of it is what the mesh needs, its copies too. */
+static void test_memory_below_the_mesh(void **state)
+{
+    (void)state;
+    struct recipe r = model("llama3", "debugmodel");
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    r.parallelism.tensor_parallel_degree = 21;
+    assert_true(recipe_memory_bytes(&r, 1) == recipe_memory_bytes(&r, 21));
+    assert_true(recipe_memory_bytes(&r, 7) == recipe_memory_bytes(&r, 21));
+    assert_true(recipe_memory_bytes(&r, 7) > recipe_memory_bytes(&r, 42));
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -232,13 +244,10 @@ static void test_plan_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_params),
-        cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_memory_of_axes),
-        cmocka_unit_test(test_memory_of_experts),
-        cmocka_unit_test(test_torchtitan_files),
-        cmocka_unit_test(test_plan_only),
+        cmocka_unit_test(test_params),           cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_below_the_mesh),
+        cmocka_unit_test(test_memory_of_axes),   cmocka_unit_test(test_memory_of_experts),
+        cmocka_unit_test(test_torchtitan_files), cmocka_unit_test(test_plan_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
