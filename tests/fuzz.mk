@@ -1,0 +1,26 @@
+# Coverage-guided fuzzing, tests/fuzz/targets: each file is one LLVMFuzzerTestOneInput. `make test` replays the corpora with a
+# plain runner (tests/fuzz/test_corpora.sh), so nothing of clang is needed there.
+
+fuzz_targets := $(patsubst tests/fuzz/targets/%.c,%,$(wildcard tests/fuzz/targets/*.c))
+fuzz_replay := $(fuzz_targets:%=$(BUILD)/tests/fuzz/replay/%)
+fuzz_bins := $(fuzz_targets:%=$(BUILD)/tests/fuzz/targets/%)
+fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/message.c)
+fuzz_libs := $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
+fuzz_link = -Wl,--start-group $(fuzz_libs) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
+$(fuzz_replay): $(BUILD)/tests/fuzz/replay/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_libs)
+	$(link) -rdynamic $< $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_link)
+$(fuzz_bins): $(BUILD)/tests/fuzz/targets/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(fuzz_obj) $(fuzz_libs)
+	$(link) -fsanitize=fuzzer -rdynamic $< $(fuzz_obj) $(fuzz_link)
+tests: $(fuzz_replay)
+
+# clang's build is one of its own; its objects count what they cover.
+fuzz_make = $(MAKE) --no-print-directory BUILD=build/fuzz CC=clang-14 SAN=address,undefined CFLAGS='-O1 -g -fsanitize=fuzzer-no-link'
+.PHONY: fuzz fuzz-build fuzz-merge fuzz-programs
+fuzz-programs: $(fuzz_bins)
+fuzz-build:
+	@command -v clang-14 >/dev/null || { echo "make fuzz needs clang-14 and libclang-rt-14-dev (packages-dev.txt)"; exit 1; }
+	@$(fuzz_make) fuzz-programs
+fuzz: fuzz-build ## coverage-guided fuzzing of every parser and handler, clang's sanitizers (MINUTES=30 each, TARGET=x); finds in build/fuzz/found
+	@tests/fuzz/fuzz.sh run '$(or $(TARGET),$(fuzz_targets))' $(or $(MINUTES),30)
+fuzz-merge: fuzz-build ## keep of what `make fuzz` has learned the little that covers it all, in tests/fuzz/corpus (TARGET=x)
+	@tests/fuzz/fuzz.sh merge '$(or $(TARGET),$(fuzz_targets))'

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The corpora of tests/fuzz/corpus through their targets (tests/fuzz/targets), without a fuzzer.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+programs=("${BUILD:-build}"/tests/fuzz/replay/*)
+[ -x "${programs[0]}" ] || { echo "1..1"; echo "not ok 1 - no programs in ${BUILD:-build}/tests/fuzz/replay (make tests)"; exit 1; }
+echo "1..${#programs[@]}"
+failed=0 number=0
+for program in "${programs[@]}"; do
+    number=$((number + 1))
+    target=${program##*/}
+    out=$(timeout 120 "$program" "tests/fuzz/corpus/$target" 2>&1)
+    rc=$?
+    if [ $rc -eq 0 ]; then
+        echo "ok $number - $target: $(tail -1 <<<"$out") inputs"
+    else
+        echo "not ok $number - $target (exit $rc)"
+        sed 's/^/# /' <<<"$out" | tail -20
+        failed=1
+    fi
+done
+exit $failed
