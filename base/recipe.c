@@ -366,6 +366,23 @@ static int resolve_alias(const char *section, const char *name)
     return recipe_key_find(section, name);
 }
 
+static void (*on_note)(const char *key, const char *note);
+
+void recipe_on_note(void (*say)(const char *key, const char *note))
+{
+    on_note = say;
+}
+
+static void say_note(const struct recipe_key *k)
+{
+    char key[96];
+    (void)snprintf(key, sizeof(key), "%s.%s", k->section, k->name);
+    if (on_note)
+        on_note(key, k->doc);
+    else
+        tlog_info(&(struct log){.subsystem = "recipe"}, "a key has no effect", "key=%s note=\"%s\"", key, k->doc);
+}
+
 /* seen: keys this document has given already, to refuse a key and its alias side by side; NULL for an override. */
 static titan_status set_value(struct recipe *r, const char *section, const char *name, const struct toml_value *v,
                               const struct place *at, uint64_t *seen, struct titan_error *err)
@@ -376,8 +393,7 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
     const struct recipe_key *k = &recipe_keys[index];
     TRY(check_type(k, v, at, err));
     if (k->support == KEY_NOTE && v->boolean)
-        tlog_info(&(struct log){.subsystem = "recipe"}, "a key has no effect", "key=%s.%s note=\"%s\"", k->section,
-                  k->name, k->doc);
+        say_note(k);
     if (k->support == KEY_IDLE || k->support == KEY_NOTE)
         return TITAN_OK;
     if (k->support == KEY_OFF)
@@ -800,6 +816,7 @@ void recipe_print_reference(struct buf *out)
     buf_puts(out, "\n## TorchTitan keys without effect\n\nAccepted with any value of their type: they only refine a "
                   "feature that is off, or say something that does not arise here.\n\n| Key | Why |\n|---|---|\n");
     print_known(out, KEY_IDLE);
-    buf_puts(out, "\nAccepted, and said in the log when true:\n\n| Key | Why |\n|---|---|\n");
+    buf_puts(out, "\nAccepted; with true `titanctl submit` and `run` say on stderr that nothing comes of it:\n\n| Key "
+                  "| Why |\n|---|---|\n");
     print_known(out, KEY_NOTE);
 }

@@ -361,8 +361,8 @@ const struct recipe_key recipe_keys[] = {
 
     OFF("checkpoint", "initial_load_path", KEY_STRING, "\"\"", "Start from another run's checkpoint."),
     IDLE("checkpoint", "initial_load_model_only", KEY_BOOL, "of checkpoint.initial_load_path"),
-    IDLE("checkpoint", "initial_load_in_hf", KEY_BOOL, "of checkpoint.initial_load_path"),
-    IDLE("checkpoint", "initial_load_in_hf_quantized", KEY_BOOL, "of checkpoint.initial_load_path"),
+    NOTE("checkpoint", "initial_load_in_hf", "No Hugging Face weights are loaded: the run begins from initial ones"),
+    NOTE("checkpoint", "initial_load_in_hf_quantized", "No Hugging Face weights are loaded: the run begins from initial ones"),
     OFF("checkpoint", "last_save_model_only", KEY_BOOL, "false", "Last checkpoint without optimizer state."),
     OFF("checkpoint", "last_save_in_hf", KEY_BOOL, "false", "Last checkpoint as Hugging Face files; see convert."),
     IDLE("checkpoint", "export_dtype", KEY_STRING, "of checkpoint.last_save_model_only"),

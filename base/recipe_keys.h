@@ -13,7 +13,7 @@ enum key_support {
     KEY_SUPPORTED,
     KEY_OFF,  /* TorchTitan's, feature not there: only the value that turns it off is accepted */
     KEY_IDLE, /* TorchTitan's, setting of a feature that is off: any value of the type is accepted and not used */
-    KEY_NOTE  /* the same, but a value of true asks for something: it is said in the log that nothing comes of it */
+    KEY_NOTE  /* the same, but a value of true asks for something: it is said that nothing comes of it */
 };
 enum {
     KEY_TITAN = 1,   /* Titan's own, not in TorchTitan */

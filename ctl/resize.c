@@ -94,9 +94,9 @@ static titan_status look(struct ctl *ctl, uint64_t job, struct waiting *w, struc
     return status;
 }
 
-/* What was asked for is stored: a server that comes back knows of it, and is not asked again. */
-static titan_status wait_for(struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r,
-                             struct titan_error *err)
+/* What was asked for is stored: a server that comes back knows of it, and is not asked again. r->world_size becomes
+ * what the job has then. */
+static titan_status wait_for(struct ctl *ctl, uint64_t job, Titan__V1__ResizeJobResponse *r, struct titan_error *err)
 {
     struct waiting w = {.request = r->request, .least = r->min_workers, .most = r->max_workers};
     Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
@@ -117,6 +117,7 @@ static titan_status wait_for(struct ctl *ctl, uint64_t job, const Titan__V1__Res
     if (w.outcome != WAIT_THERE)
         return titan_fail(err, TITAN_EJOB, "job %llu ended before it had %u workers", (unsigned long long)job,
                           r->max_workers);
+    r->world_size = w.world;
     return TITAN_OK;
 }
 
@@ -138,20 +139,42 @@ static void print(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJo
     (void)output_line(&text);
 }
 
+/* After --wait. */
+static void print_end(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r, double seconds)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (ctl->json) {
+        struct json_writer w = {.out = &text};
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", job);
+        json_put_uint(&w, "world_size", r->world_size);
+        json_put_uint(&w, "request", r->request);
+        json_put_real(&w, "seconds", seconds);
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "job %llu: now %u workers, after %.1f s", (unsigned long long)job, r->world_size, seconds);
+    }
+    (void)output_line(&text);
+}
+
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
+    const int64_t begin_ns = clock_mono_ns();
     Titan__V1__ResizeJobRequest request = TITAN__V1__RESIZE_JOB_REQUEST__INIT;
     TRY(args_job(args, 0, &request.job_id, err));
     TRY(parse_range(args->words[1], &request, err));
     _cleanup_message_ Titan__V1__ResizeJobResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("ResizeJob"), &request.base, &titan__v1__resize_job_response__descriptor, &reply,
                  err));
-    print(ctl, request.job_id, reply);
-    if (!args_has(args, "wait"))
+    if (!args_has(args, "wait")) {
+        print(ctl, request.job_id, reply);
         return TITAN_OK;
+    }
     if (request.workers)
         reply->min_workers = request.workers;
-    return wait_for(ctl, request.job_id, reply, err);
+    TRY(wait_for(ctl, request.job_id, reply, err));
+    print_end(ctl, request.job_id, reply, (double)(clock_mono_ns() - begin_ns) / 1e9);
+    return TITAN_OK;
 }
 
 const struct command command_resize = {
@@ -167,7 +190,9 @@ const struct command command_resize = {
     .max_args = 2,
     .word = WORD_JOB,
     .options =
-        (const struct option_spec[]){{"wait", 'w', NULL, "until the job trains with so many", WORD_NONE}, {NULL}},
+        (const struct option_spec[]){
+            {"wait", 'w', NULL, "until the job trains with so many; then say how many, and after how long", WORD_NONE},
+            {NULL}},
     .examples = (const struct example[]){{"titanctl resize 12 3 --wait", "shrink to three, or grow"},
                                          {"titanctl resize 12 2:8", "between two and eight"},
                                          {"titanctl resize 12 recipe", "as it was submitted"},

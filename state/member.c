@@ -84,6 +84,13 @@ titan_status worker_list(struct db *db, uint64_t job_id, bool live, bool (*each)
     return status;
 }
 
+titan_status worker_extent(struct db *db, uint64_t job_id, int64_t *ret_workers, int64_t *ret_ranks,
+                           struct titan_error *err)
+{
+    TRY(db_int(db, 0, ret_workers, err, "SELECT count(*) FROM workers WHERE job_id = ?1", "u", job_id));
+    return db_int(db, 0, ret_ranks, err, "SELECT max(world_size) FROM epochs WHERE job_id = ?1", "u", job_id);
+}
+
 titan_status worker_last_id(struct db *db, uint64_t *ret, struct titan_error *err)
 {
     int64_t id = 0;

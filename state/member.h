@@ -36,6 +36,9 @@ titan_status worker_set_pid(struct db *db, uint64_t id, int64_t pid, const struc
 /* Workers of a job in id order; live: only those that have neither exited nor been lost. */
 titan_status worker_list(struct db *db, uint64_t job_id, bool live, bool (*each)(const struct worker *w, void *data),
                          void *data, struct titan_error *err) TITAN_MUST_USE;
+/* Workers the job has had, and ranks of its largest epoch. */
+titan_status worker_extent(struct db *db, uint64_t job_id, int64_t *ret_workers, int64_t *ret_ranks,
+                           struct titan_error *err) TITAN_MUST_USE;
 titan_status worker_last_id(struct db *db, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -135,11 +135,14 @@ void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Interna
         r = r->next;
     if (!r || !r->call)
         return;
+    size_t i = 0;
+    while (i < r->n_nodes && r->nodes[i].session != session)
+        i++;
+    if (i == r->n_nodes || !r->nodes[i].open) /* it was not asked, or has said that this was all */
+        return;
     if (chunk->data.len)
         take_piece(r, chunk);
-    for (size_t i = 0; chunk->end && i < r->n_nodes; i++)
-        if (r->nodes[i].session == session)
-            r->nodes[i].open = false;
+    r->nodes[i].open = !chunk->end;
     drain(r);
 }
 
@@ -208,6 +211,28 @@ void api_logs_check_callers(struct coordinator *c)
     }
 }
 
+/* Who follows waits for what is not there yet; others are told that there is nothing. */
+static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequest *request, bool ended,
+                                struct titan_error *err)
+{
+    const unsigned long long id = (unsigned long long)request->job_id;
+    int64_t workers = 0, ranks = 0;
+    if (request->follow && !ended)
+        return TITAN_OK;
+    TRY(worker_extent(store_reader(c->store), request->job_id, &workers, &ranks, err));
+    if (workers == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no logs: it %s", id,
+                          ended ? "has ended without having run" : "has not run yet");
+    if (request->rank >= ranks && request->rank >= 0) {
+        if (ranks == 0)
+            return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no rank %d: its workers have had no epoch yet", id,
+                              request->rank);
+        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no rank %d: its ranks are 0 to %lld", id, request->rank,
+                          (long long)ranks - 1);
+    }
+    return TITAN_OK;
+}
+
 static titan_status begin(struct coordinator *c, const Titan__V1__LogsRequest *request, bool *ret_ended,
                           struct titan_error *err)
 {
@@ -220,7 +245,8 @@ static titan_status begin(struct coordinator *c, const Titan__V1__LogsRequest *r
         return titan_fail(err, TITAN_ELIMIT, "%d log streams are open already", API_LOG_REQUESTS_MAX);
     if (request->rank < -1)
         return titan_fail(err, TITAN_EINVAL, "there is no rank %d; -1 means all", request->rank);
-    return api_job_ended(c, request->job_id, ret_ended, err);
+    TRY(api_job_ended(c, request->job_id, ret_ended, err));
+    return check_there(c, request, *ret_ended, err);
 }
 
 void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)

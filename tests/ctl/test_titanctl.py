@@ -219,8 +219,25 @@ def resize_over_a_restart():
         d.ok("cancel", one)  # its slot is what was waited for
         waiting.join(60)
         assert results[0].code == 0, results[0].err
+        assert re.fullmatch(rf"job {both}: now 2 workers, after \d+\.\d s", results[0].out.strip()), results[0].out
         assert d.status(both)["world_size"] == 2 and len(asked()) == 1, (d.status(both), asked())
         d.ok("cancel", both)
+
+
+def nothing_there():
+    """logs of a rank or a job that never was: said, exit 3; keys without effect are said at submit"""
+    d, job = World.daemon, World.done
+    one_line(d.ctl("logs", job, "--rank", 9), 3, f"job {job} has no rank 9: its ranks are 0 to")
+    pending = d.submit("tiny", keys(elastic__min_workers=4, elastic__max_workers=4))
+    one_line(d.ctl("logs", pending), 3, f"job {pending} has no logs: it has not run yet")
+    d.ok("cancel", pending)
+    one_line(d.ctl("logs", pending, "--follow"), 3, f"job {pending} has no logs: it has ended without having run")
+    done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(elastic__min_workers=4, elastic__max_workers=4)), "--set", "metrics.enable_tensorboard=true",
+                 "--set", "checkpoint.initial_load_in_hf=true", "--set", "profiling.enable_profiling=false")
+    assert done.code == 0 and done.out.strip().isdigit(), done.err
+    notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2 and "metrics.enable_tensorboard" in notes[0] and "initial_load_in_hf" in notes[1], done.err
+    d.ok("cancel", done.out.strip())
 
 
 def json_shapes():
@@ -365,7 +382,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart,
-                    resize_over_a_restart, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
+                    resize_over_a_restart, nothing_there, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown
