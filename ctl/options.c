@@ -101,6 +101,8 @@ static titan_status parse_options(const struct table *table, int argc, char **ar
             char letter[3] = {'-', (char)optopt, '\0'};
             return unknown_option(table, args, optopt ? letter : argv[MAX(before, optind - 1)], err);
         }
+        if (!strncmp(argv[before], "--", 2) && strcspn(argv[before] + 2, "=") != strlen(spec->name))
+            return unknown_option(table, args, argv[before], err); /* getopt takes what begins a name for it */
         if (args->n_given == OPTIONS_GIVEN_MAX)
             return titan_fail(err, TITAN_EINVAL, "more than %d options", OPTIONS_GIVEN_MAX);
         args->given[args->n_given++] = (struct given){spec, spec->value ? optarg : NULL};

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -401,18 +403,19 @@ static titan_status flag_set(struct daemon_config *c, int flag, const char *text
     return set_number(c, s, value, what, err);
 }
 
-static titan_status flag_unknown(char **argv, struct titan_error *err)
+static titan_status flag_unknown(const char *given, struct titan_error *err)
 {
     const char *names[ARRAY_SIZE(options)];
     size_t n = 0;
-    const char *given = argv[optind - 1];
     for (const struct option *o = options; o->name; o++)
         names[n++] = o->name;
     if (optopt) {
         return titan_fail(err, TITAN_EINVAL, "option '%s' needs a value, or takes none", given);
     }
-    (void)titan_fail(err, TITAN_EINVAL, "unknown option '%s'", given);
-    const char *near = text_nearest(given + strspn(given, "-"), names, n);
+    char name[64];
+    (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(given, "="), given);
+    (void)titan_fail(err, TITAN_EINVAL, "unknown option '%s'", name);
+    const char *near = text_nearest(name + strspn(name, "-"), names, n);
     if (near)
         titan_error_hint(err, "did you mean '--%s'?", near);
     else
@@ -443,9 +446,12 @@ static titan_status flags_parse(int argc, char **argv, struct daemon_config *c, 
     bool listen_given = false;
     optind = 0;
     opterr = 0;
-    for (int flag; (flag = getopt_long(argc, argv, "+", options, NULL)) != -1;) {
+    int index = 0, at = 1;
+    for (int flag; (flag = getopt_long(argc, argv, "+", options, &index)) != -1; at = optind) {
         if (flag == '?' || flag == ':')
-            return flag_unknown(argv, err);
+            return flag_unknown(argv[optind - 1], err);
+        if (strcspn(argv[at] + 2, "=") != strlen(options[index].name)) /* getopt takes what begins a name for it */
+            return flag_unknown(argv[at], err);
         if (flag == FLAG_HELP)
             c->help = true;
         else if (flag == FLAG_VERSION)
@@ -630,6 +636,34 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
     return TITAN_OK;
 }
 
+/* A start that is refused for a taken port is to leave no state directory behind. */
+static titan_status check_listen_free(const struct daemon_config *c, struct titan_error *err)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    for (int i = 0; i < c->n_listen; i++) {
+        char host[CONFIG_TEXT_MAX];
+        const char *port = strrchr(c->listen[i], ':');
+        struct addrinfo *found = NULL;
+        if (!strncmp(c->listen[i], "unix:", 5) || !port)
+            continue;
+        bool brackets = c->listen[i][0] == '[';
+        (void)snprintf(host, sizeof(host), "%.*s", (int)(port - c->listen[i]) - 2 * brackets, c->listen[i] + brackets);
+        if (getaddrinfo(host, port + 1, &hints, &found) != 0)
+            continue; /* the server will say it */
+        _cleanup_fd_ int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        const int on = 1;
+        bool taken = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                     bind(fd, found->ai_addr, found->ai_addrlen) < 0 && errno == EADDRINUSE;
+        freeaddrinfo(found);
+        if (!taken)
+            continue;
+        (void)titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", c->listen[i]);
+        titan_error_hint(err, "choose another with --listen HOST:PORT, or stop it");
+        return TITAN_EEXIST;
+    }
+    return TITAN_OK;
+}
+
 static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)
 {
     char path[PATH_MAX];
@@ -645,11 +679,16 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     TRY(resolve_detection(c, err));
     if (!c->state_dir[0])
         TRY(default_state_dir(c->state_dir, err));
+    const bool fresh = c->role != ROLE_AGENT && !getenv("LISTEN_FDS") && access(c->state_dir, F_OK) < 0;
     TRY(dir_make(c->state_dir, err));
     if (!realpath(c->state_dir, path))
         return titan_fail_errno(err, "cannot use state directory '%s'", c->state_dir);
     memcpy(c->state_dir, path, sizeof(path));
     TRY(resolve_transport(c, err));
+    if (fresh && check_listen_free(c, err) != TITAN_OK) {
+        (void)rmdir(c->state_dir);
+        return TITAN_EEXIST;
+    }
     return default_listen(c, err);
 }
 

@@ -94,6 +94,7 @@ static void test_refused(void **state)
     refused("frobnicate", "unknown command 'frobnicate'", "titanctl help lists them");
     refused("submit --folow x", "submit: unknown option --folow", "did you mean --follow?");
     refused("submit --folow=1 x", "submit: unknown option --folow", "did you mean --follow?");
+    refused("submit --follo x", "submit: unknown option --follo", "did you mean --follow?");
     refused("--sevrer x list", "unknown option --sevrer", "did you mean --server?");
     refused("list -x", "list: unknown option -x", "titanctl list --help lists them");
     refused("list -ux -y", "list: unknown option -y", NULL);

@@ -1,4 +1,5 @@
 /* titand's settings: file, flags, defaults, and what a person gets wrong. */
+#include <arpa/inet.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -162,6 +164,8 @@ static void test_bad_flags(void **state)
     (void)state;
     EXPECT("unknown role 'agnet'", "agent", "agnet");
     EXPECT("unknown option '--slosts'", "--slots", "dev", "--slosts", "3");
+    EXPECT("unknown option '--slot'", "--slots", "dev", "--slot", "3");
+    EXPECT("unknown option '--slot'", "--slots", "dev", "--slots", "3", "--slot=4");
     EXPECT("--slots: 'many' is not a number", "", "dev", "--slots", "many");
     EXPECT("--slots: 5000 is not between", "", "dev", "--slots", "5000");
     EXPECT("--slots: '3x' is not a number", "", "dev", "--slots", "3x");
@@ -287,6 +291,29 @@ static void test_bad_state_dir(void **state)
     assert_non_null(strstr(err.msg, "too long for a socket"));
 }
 
+/* The port is taken: that is said before a state directory is made. */
+static void test_taken_port(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err = {0};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    char address[64], fresh[128];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&at, len) == 0 && listen(fd, 1) == 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%d", ntohs(at.sin_port));
+    (void)snprintf(fresh, sizeof(fresh), "%s/state", folder);
+    assert_int_equal(PARSE(&c, &err, "dev", "--insecure", "--listen", address), TITAN_EEXIST);
+    assert_non_null(strstr(err.msg, address));
+    assert_non_null(strstr(err.hint, "--listen"));
+    assert_int_equal(access(fresh, F_OK), -1);
+    (void)close(fd);
+    assert_int_equal(PARSE(&c, &err, "dev", "--insecure", "--listen", address), TITAN_OK);
+    assert_int_equal(access(fresh, F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +325,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_detection, setup, teardown),
         cmocka_unit_test_setup_teardown(test_transport, setup, teardown),
         cmocka_unit_test_setup_teardown(test_join, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_taken_port, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_state_dir, setup, teardown),
     };
