@@ -10,6 +10,7 @@
 #define assert_true(a) fuzz_assert(a)
 #include "tests/support/core_bench.h"
 
+#include "daemon/proof.h"
 #include "state/db.h"
 #include "state/schema.h"
 
@@ -68,6 +69,7 @@ static void job_runs(struct bench *b)
         fuzz_assert(job_submit(db, &job, "", &there, &err) == TITAN_OK);
         submit_job(b, &job);
         store(b);
+        core_set_folder(b->core, id, "/jobs/1/checkpoint");
     }
     for (uint64_t w = 1; w <= 4; w++) {
         Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
@@ -132,7 +134,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             protobuf_c_message_free_unpacked(m, NULL);
         } else if (what < 210) {
             ProtobufCMessage *m = fuzz_message(&in, &titan__internal__peer_message__descriptor, texts, -1);
-            (void)core_beat(b.core, (Titan__Internal__PeerMessage *)m, at(&b));
+            struct proof_keys keys = {0};
+            (void)core_beat(b.core, (Titan__Internal__PeerMessage *)m, at(&b), &keys);
             protobuf_c_message_free_unpacked(m, NULL);
         } else if (what < 220) {
             core_session_closed(b.core, session, at(&b), &b.out);

@@ -1,0 +1,330 @@
+"""Attacks by name, each with what must not come of it. SCENES has them all; those with a word in `needs` are not part of the
+slice yet."""
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from arena import Arena, rss_kib
+from http2 import Connection
+from protocol import Client, Datagrams, Session, agent, api, hello
+from titan import BIN, SOURCE, Daemon, command, headers_text, until
+
+HUGE = (1 << 64) - 1
+SCENES = []
+
+
+def scene(needs=""):
+    def add(run):
+        SCENES.append((run.__name__.replace("_", "-"), run, needs))
+        return run
+    return add
+
+
+def members(a, job):
+    """FormEpoch members of a job as an outsider can know them: of the events, and the agents' ports."""
+    out = []
+    for e in a.events(job):
+        if e["type"] == "worker.started":
+            out.append(agent.Member(worker_id=e["detail"]["worker"], node=e["node"], address="127.0.0.1:1",
+                                    peer_address=f"127.0.0.1:{a.peer_port(e['node'])}"))
+    return out
+
+
+def recovers(a, job):
+    """A worker of the job is killed: it trains again, in an epoch whose number is near the last one's."""
+    a.training(job, 2, 1)
+    before = a.status(job)
+    pids = {}
+    for e in a.events(job):
+        if e["type"] == "worker.started":
+            pids[e["detail"]["worker"]] = e["detail"]["pid"]
+        elif e["type"] == "worker.exited":
+            pids.pop(e["detail"]["worker"], None)
+    os.kill(max(pids.values()), signal.SIGKILL)
+    until("it trains in another epoch", lambda: (lambda s: s["state"] == "RUNNING" and s["epoch"] > before["epoch"])(a.status(job)), 30)
+    now = a.status(job)
+    assert now["epoch"] < before["epoch"] + 5000, (before["epoch"], now["epoch"])
+
+
+@scene()
+def epoch_by_datagram(a):
+    """one datagram commits epoch 2^64-1 of a job: neither it nor the coordinator is moved, and losses are recovered from as ever"""
+    out = Datagrams()
+    for job in (a.mine, a.beside):
+        for node in ("n1", "n2"):
+            for sender in ("zz", "n1", "n2"):
+                for source in (0, 1, 2):
+                    out.send(a.peer_port(node), agent.PeerMessage(id=7, **{"from": sender}, term=a.term(), job_id=job, commit=agent.FormEpoch(
+                        job_id=job, epoch=HUGE, comm_id=bytes(16), source=source, members=members(a, job))))
+    out.close()
+    a.check()
+    recovers(a, a.mine)
+
+
+@scene()
+def commit_by_datagram(a):
+    """a forged commit of the next epoch, from initial weights or the attacker's checkpoint: the run goes on where it is"""
+    out = Datagrams()
+    s = a.status(a.beside)
+    for node in ("n1", "n2"):
+        for source in (0, 1, 2):
+            for ahead in (1, 2, 1000):
+                for kind in ("propose", "commit"):
+                    f = agent.FormEpoch(job_id=a.beside, epoch=s["epoch"] + ahead, comm_id=b"x" * 16, source=source,
+                                        checkpoint_path=str(a.canary.folder / "step-00000002"), members=members(a, a.beside), memory_only=True)
+                    out.send(a.peer_port(node), agent.PeerMessage(id=9, **{"from": "n2" if node == "n1" else "n1"}, term=a.term(),
+                                                                  job_id=a.beside, **{kind: f}))
+        out.send(a.peer_port(node), agent.PeerMessage(id=9, **{"from": "zz"}, term=a.term(), job_id=a.beside,
+                                                      revoke=agent.RevokeEpoch(job_id=a.beside, epoch=s["epoch"])))
+    out.close()
+    a.trains_on()
+    assert a.check()["epoch"] == s["epoch"]
+
+
+@scene()
+def epoch_by_session(a):
+    """a node without a worker of the job refuses its epoch for number 2^64-1: nothing is made of it"""
+    s = Session(a.tcp)
+    s.send(hello("evil"))
+    assert s.hear().WhichOneof("kind") == "welcome"
+    for job in (a.mine, a.beside):
+        for seen in (HUGE, HUGE - 1, 1 << 63, 1 << 33, 1000):
+            s.send(agent.AgentMessage(term=a.term(), refused=agent.EpochRefused(job_id=job, epoch=a.status(job)["epoch"], seen_epoch=seen)))
+    until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+    s.close()
+    a.check()
+    recovers(a, a.mine)
+
+
+@scene()
+def fenced_by_a_stranger(a):
+    """a term of 2^62 without a hello: the coordinator goes on to accept requests"""
+    for message in (agent.AgentMessage(term=1 << 62, beat=agent.AgentBeat(number=1)),
+                    agent.AgentMessage(hello=agent.AgentHello(node="evil", slots=1, device="cpu", incarnation=3, seen_term=1 << 62))):
+        s = Session(a.tcp)
+        s.send(message)
+        until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+        s.close()
+    a.ctl("cancel", a.submit({**a.keys, "elastic.min_workers": 64, "elastic.max_workers": 64, "training.global_batch_size": 64}))
+    a.check()
+
+
+@scene("certificates of nodes")
+def pose_as_a_node(a):
+    """whoever is no node of the cluster gets no session, and no name of a node that is there"""
+    for name in ("n9", "n1"):
+        s = Session(a.tcp)
+        s.send(hello(name))
+        until("it is refused", lambda: s.ended, 5)
+        assert s.ended[0] in ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE"), s.ended
+        s.close()
+    assert "n9" not in a.nodes()
+    a.check()
+
+
+@scene()
+def fifo_as_schedule(a):
+    """a FIFO as schedule file: the submit is refused, others are answered"""
+    fifo = a.dir / "fifo"
+    os.mkfifo(fifo)
+    recipe = (a.dir / "mine.toml").read_text() + f'\n[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule_csv = "{fifo}"\n'
+    c = Client(a.unix)
+    status, text = c.call("Submit", api.SubmitRequest(recipe=recipe).SerializeToString(), timeout=10)
+    assert status in ("INVALID_ARGUMENT", "FAILED_PRECONDITION") and "fifo" in text, (status, text)
+    status, text = c.call("Submit", api.SubmitRequest(recipe="[training]\nstepz = 1\n").SerializeToString(), timeout=10)
+    assert status == "INVALID_ARGUMENT", (status, text)
+    c.close()
+    a.check()
+
+
+@scene("agents' sessions apart from clients")
+def header_block(a):
+    """three calls with 10 MB of metadata: no node is taken for lost"""
+    connections = [Connection(a.tcp) for _ in range(3)]
+    for c in connections:
+        c.call("/titan.v1.Titan/Version", ("x", b"a" * (10 << 20)))
+    time.sleep(1)  # what they cost is spent now
+    for c in connections:
+        c.close()
+    a.trains_on()
+    a.check()
+
+
+@scene("bounds of the transport")
+def messages_that_never_end(a):
+    """40 connections with 8 calls of 4 MiB each, one byte short: memory is bounded, and goes back"""
+    a.measure()
+    connections, most = [Connection(a.tcp) for _ in range(40)], 0
+    body = b"\0" + (4 << 20).to_bytes(4, "big") + b"a" * ((4 << 20) - 1)
+    for c in connections:
+        for stream in [c.call("/titan.v1.Titan/Submit") for _ in range(8)]:
+            c.data(stream, body, 0.3)
+        most = max(most, rss_kib(a.pids["c"]))
+    for c in connections:
+        c.close()
+    assert most < a.measured["c"][0] + (400 << 10), f"{most >> 10} MiB"
+    a.bounded()
+    a.check()
+
+
+@scene("bounds of the transport")
+def all_watchers(a):
+    """eight connections that watch without reading, as often as they are let: others can still watch"""
+    connections = [Connection(a.tcp) for _ in range(8)]
+    watch = api.WatchEventsRequest(follow=True).SerializeToString()
+    for c in connections:
+        for _ in range(128):
+            stream = c.call("/titan.v1.Titan/WatchEvents")
+            c.data(stream, b"\0" + len(watch).to_bytes(4, "big") + watch, 0.2)
+            c.read() if stream % 32 == 1 else None
+    c = Client(a.unix)
+    status, got = c.call("WatchEvents", api.WatchEventsRequest(job_id=a.beside).SerializeToString())
+    assert status == "OK" and got, (status, got)
+    c.close()
+    for c in connections:
+        c.close()
+    a.check()
+
+
+@scene("bounds of the transport")
+def idle_connections(_):
+    """400 idle connections with 256 descriptors: the Unix socket answers, the run makes steps, no worker's crash is counted"""
+    class Few(Arena):
+        def spawn(self, name, *args):
+            super().spawn(name, *args)
+            if name == "c":
+                resource.prlimit(self.processes["c"].pid, resource.RLIMIT_NOFILE, (256, 256))
+
+    with Few() as a:
+        idle = []
+        for _ in range(400):
+            with contextlib.suppress(OSError):
+                idle.append(Connection(a.tcp))
+        a.trains_on()
+        a.check()
+        for c in idle:
+            c.close()
+
+
+@scene("checkpoints that are told of")
+def manifests_unreadable(_):
+    """titan-worker over checkpoints none of which loads: it fails, and they stay"""
+    with tempfile.TemporaryDirectory(prefix="titan-attack-") as where:
+        where = Path(where)
+        text = headers_text(where / "text", 1 << 18)
+        run = [BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "--dir", where / "run", "--set", f"training.dataset_path={text}",
+               "--set", "training.steps=6", "--set", "checkpoint.interval=2", "--set", "checkpoint.keep_latest_k=10"]
+        assert command(*run).code == 0
+        folders = sorted((where / "run").rglob("step-*"))
+        assert len(folders) == 3, folders
+        for f in folders:
+            data = bytearray((f / "manifest.json").read_bytes())
+            data[len(data) // 2] ^= 1
+            (f / "manifest.json").write_bytes(data)
+        before = {p: p.read_bytes() for f in folders for p in f.iterdir()}
+        done = command(*run, "--set", "training.steps=8")
+        assert done.code != 0, "it began again"
+        assert {p: p.read_bytes() for f in folders for p in f.iterdir()} == before, "checkpoints were replaced"
+
+
+@scene("owners of checkpoint folders")
+def one_folder_two_jobs(_):
+    """a second job on the checkpoint folder of another: refused by name, the first one's checkpoints stay"""
+    with Daemon(None, "--slots", 2) as d:
+        text = headers_text(d.state / "text", 1 << 18)
+        keys = {"training.dataset_path": text, "training.steps": 20, "elastic.max_workers": 1, "checkpoint.folder": d.state / "shared",
+                "checkpoint.keep_latest_k": 10}
+        first = d.submit("tiny", keys)
+        d.wait_state(first, "COMPLETED")
+        before = {p: p.stat().st_mtime_ns for p in (d.state / "shared").rglob("manifest.json")}
+        assert before
+        done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *[x for k, v in {**keys, "debug.seed": 7, "checkpoint.keep_latest_k": 1}.items()
+                                                                for x in ("--set", f"{k}={v}")])
+        if done.code == 0:
+            d.wait_state(done.out.strip(), "FAILED", "COMPLETED", "CANCELLED")
+            assert d.status(done.out.strip())["state"] == "FAILED"
+        else:
+            assert first in done.err, done.err
+        assert {p: p.stat().st_mtime_ns for p in (d.state / "shared").rglob("manifest.json")} == before
+
+
+@scene("checkpoints below one descriptor")
+def links_in_the_folder(_):
+    """links where checkpoints will be written: files of others behind them stay as they are"""
+    with Daemon(None, "--slots", 1) as d:
+        text = headers_text(d.state / "text", 1 << 18)
+        target, folder = d.state / "others", d.state / "shared"
+        target.mkdir()
+        folder.mkdir()
+        for name in ("rank-00000.safetensors", "manifest.json"):
+            (target / name).write_text("others'\n")
+        for step in range(1, 21):
+            for epoch in (1, 2):
+                (folder / f".step-{step:08d}.{epoch}").symlink_to(target)
+        job = d.submit("tiny", {"training.dataset_path": text, "training.steps": 20, "elastic.max_workers": 1, "checkpoint.interval": 1,
+                                "checkpoint.folder": folder, "fault_tolerance.max_restarts": 1})
+        d.wait_state(job, "COMPLETED", "FAILED")
+        assert sorted(p.name for p in target.iterdir()) == ["manifest.json", "rank-00000.safetensors"]
+        assert all(p.read_text() == "others'\n" for p in target.iterdir()), "files of others were written"
+
+
+@scene("regular files only")
+def fifo_as_shard(_):
+    """the newest checkpoint's shard is a FIFO: the one before is taken, nothing hangs"""
+    with Daemon(None, "--slots", 1) as d:
+        text = headers_text(d.state / "text", 1 << 18)
+        keys = {"training.dataset_path": text, "training.steps": 1000000, "elastic.max_workers": 1, "checkpoint.interval": 20,
+                "checkpoint.keep_latest_k": 10}
+        job = d.submit("tiny", keys)
+        until("it has checkpoints", lambda: len(list(d.state.glob(f"jobs/{job}/checkpoint/step-*"))) >= 2)
+        pid = max(d.workers(job).values())
+        os.kill(pid, signal.SIGSTOP)
+        newest = max(d.state.glob(f"jobs/{job}/checkpoint/step-*"))
+        (newest / "rank-00000.safetensors").unlink()
+        os.mkfifo(newest / "rank-00000.safetensors")
+        before = d.status(job)
+        os.kill(pid, signal.SIGKILL)
+        until("it trains again", lambda: (lambda s: s["state"] == "RUNNING" and s["epoch"] > before["epoch"])(d.status(job)), 30)
+        assert d.status(job)["restarts"] <= 2, d.status(job)
+        d.ok("cancel", job)
+
+
+@scene("checkpoints that are told of")
+def full_disk(_):
+    """no room for checkpoints: told in status and events, nothing unfinished stays"""
+    if os.geteuid() != 0:
+        return "needs root for a small file system"
+    with Daemon(None, "--slots", 1) as d:
+        small = d.state / "small"
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", small], stderr=subprocess.DEVNULL).returncode:
+            return "tmpfs cannot be mounted here"
+        try:
+            text = headers_text(d.state / "text", 1 << 18)
+            job = d.submit("tiny", {"training.dataset_path": text, "training.steps": 1000000, "elastic.max_workers": 1,
+                                    "checkpoint.interval": 5, "checkpoint.folder": small / "ck"})
+            until("a failed checkpoint is told", lambda: any(e["type"] == "checkpoint.failed" for e in d.lines("events", job)), 30)
+            d.ok("cancel", job)
+            d.wait_state(job, "CANCELLED", "FAILED")
+            assert not list((small / "ck").glob(".step-*")), list((small / "ck").iterdir())
+        finally:
+            subprocess.run(["umount", small], check=False)
+
+
+@scene("reasons of checkpoints that cannot be read")
+def folder_without_permission(_):
+    """all checkpoints unreadable for a while: their name is in status, and no crash budget is eaten"""
+    if os.geteuid() == 0:
+        return "root reads everything"
+    return "needs workers of another user"
+
+
+@scene("identities of users")
+def files_of_others(_):
+    """a client of another user names files it may not read, as data, schedule and folder: none is opened"""
+    return "needs listeners that know who asks"
