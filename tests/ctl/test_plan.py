@@ -100,11 +100,12 @@ def timeline():
     for e in complete:
         assert e["name"] and e["cat"] and e["ts"] >= 0 and e["dur"] > 0, e
         assert (e["pid"], e["tid"]) in named, e
-        lanes.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+        begin, length = round(e["ts"] * 1000), round(e["dur"] * 1000)  # whole nanoseconds
+        lanes.setdefault((e["pid"], e["tid"]), []).append((begin, begin + length))
     for lane in lanes.values():
         lane.sort()
-        assert all(a[1] <= b[0] + 0.002 for a, b in zip(lane, lane[1:])), "events of one stream overlap"
-    assert abs(max(end for lane in lanes.values() for _, end in lane) * 1e-6 - d["step_seconds"]) < 1e-5
+        assert all(a[1] <= b[0] for a, b in zip(lane, lane[1:])), "events of one stream overlap"
+    assert abs(max(end for lane in lanes.values() for _, end in lane) * 1e-9 - d["step_seconds"]) < 1e-5
 
 
 def picture():

@@ -321,13 +321,15 @@ void simulation_timeline(const struct simulation *s, struct buf *out)
         const struct simulated_rank *k = &s->ranks[r];
         for (int i = 0; i < k->program->n_actions; i++) {
             const struct action *a = &k->program->actions[i];
-            if (k->end[i] <= k->start[i])
+            /* Ends are rounded, not lengths: what begins where another ends still does so in whole nanoseconds. */
+            const long long from = llround(k->start[i] * 1e9), to = llround(k->end[i] * 1e9);
+            if (to <= from)
                 continue;
             buf_printf(out,
                        ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
                        "\"args\":{\"action\":%d,\"unit\":%d,\"stage\":%d,\"microbatch\":%d}}",
-                       op_name((enum op)a->op), phase_name((enum phase)a->phase), r, a->stream, k->start[i] * 1e6,
-                       (k->end[i] - k->start[i]) * 1e6, i, a->unit, a->stage, a->microbatch);
+                       op_name((enum op)a->op), phase_name((enum phase)a->phase), r, a->stream, (double)from / 1e3,
+                       (double)(to - from) / 1e3, i, a->unit, a->stage, a->microbatch);
         }
     }
     buf_puts(out, "\n]}\n");
