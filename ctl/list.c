@@ -29,8 +29,8 @@ static void listing_begin(struct listing *l)
         json_begin_object(&l->json, NULL);
         json_begin_array(&l->json, "jobs");
     } else {
-        table_begin(&l->table, (const char *const[]){"JOB>", "NAME", "USER", "STATE", "STEP>", "LOSS>", "TOKENS/S>",
-                                                     "WORKERS>", "RESTARTS>", "SUBMITTED", "REASON", NULL});
+        table_begin(&l->table, (const char *const[]){"JOB>", "NAME~", "USER", "STATE", "STEP>", "LOSS>", "TOKENS/S>",
+                                                     "WORKERS>", "RESTARTS>", "SUBMITTED", "REASON~", NULL});
     }
 }
 
@@ -133,6 +133,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     request.user = (char *)(uintptr_t)args_text(args, "user", "");
     struct listing listing = {.ctl = ctl, .now_ms = clock_wall_ms()};
     listing_begin(&listing);
+    listing.table.room = args_has(args, "wide") ? 0 : terminal_columns();
     titan_status status = add_pages(&listing, &request, limit, err);
     if (status == TITAN_OK)
         listing_end(&listing);
@@ -150,6 +151,7 @@ const struct command command_list = {
             {"state", 0, "STATE", "only jobs in this state; several with commas", WORD_STATE},
             {"user", 'u', "USER", "only jobs of this user", WORD_NONE},
             {"limit", 'n', "N", "at most so many (default 100); it says when there are more", WORD_NONE},
+            {"wide", 'w', NULL, "names and reasons in full; else a terminal's width cuts them", WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl list --state PENDING,RUNNING", "what waits and what runs"},
                                          {"titanctl list --user alice --limit 10", "the last ten of one user"},

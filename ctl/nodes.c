@@ -23,7 +23,6 @@ void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
 
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
-    (void)args;
     Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
     _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor, &reply,
@@ -34,7 +33,8 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     }
     struct table_out table;
     table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "DEVICE", "ADDRESS", "VERSION",
-                                              "LAST SEEN", "REASON", NULL});
+                                              "LAST SEEN", "REASON~", NULL});
+    table.room = args_has(args, "wide") ? 0 : terminal_columns();
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Titan__V1__Node *node = reply->nodes[i];
@@ -59,6 +59,9 @@ const struct command command_nodes = {
     .name = "nodes",
     .summary = "list the nodes and their slots",
     .arguments = "",
+    .options =
+        (const struct option_spec[]){
+            {"wide", 'w', NULL, "reasons in full; else a terminal's width cuts them", WORD_NONE}, {NULL}},
     .examples = (const struct example[]){{"titanctl nodes", "which nodes are there and what is free"}, {NULL}},
     .run = run,
 };

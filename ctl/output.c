@@ -4,8 +4,11 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -176,6 +179,70 @@ bool output_json(const ProtobufCMessage *message, bool pretty)
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
+int terminal_columns(void)
+{
+    struct winsize size;
+    const char *columns = getenv("COLUMNS");
+    if (!isatty(STDOUT_FILENO))
+        return 0;
+    if (columns && atoi(columns) > 0)
+        return atoi(columns);
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+/* Of Unicode's East Asian Width W and F, and of what combines, the ranges that names are made of. */
+static int code_columns(uint32_t code)
+{
+    static const struct {
+        uint32_t from, to;
+        int columns;
+    } ranges[] = {{0x300, 0x36f, 0},     {0x200b, 0x200f, 0},   {0x202a, 0x202e, 0},  {0x2060, 0x2064, 0},
+                  {0x20d0, 0x20ff, 0},   {0xfe00, 0xfe0f, 0},   {0xfe20, 0xfe2f, 0},  {0xfeff, 0xfeff, 0},
+                  {0x1f3fb, 0x1f3ff, 0}, {0xe0100, 0xe01ef, 0}, {0x1100, 0x115f, 2},  {0x231a, 0x231b, 2},
+                  {0x2e80, 0x303e, 2},   {0x3041, 0xa4cf, 2},   {0xac00, 0xd7a3, 2},  {0xf900, 0xfaff, 2},
+                  {0xfe30, 0xfe6f, 2},   {0xff00, 0xff60, 2},   {0xffe0, 0xffe6, 2},  {0x1f300, 0x1f64f, 2},
+                  {0x1f680, 0x1f6ff, 2}, {0x1f900, 0x1faff, 2}, {0x20000, 0x3fffd, 2}};
+    for (size_t i = 0; i < ARRAY_SIZE(ranges); i++)
+        if (code >= ranges[i].from && code <= ranges[i].to)
+            return ranges[i].columns;
+    return 1;
+}
+
+/* The character at text, which is UTF-8, and its bytes. */
+static uint32_t next_code(const char *text, int *ret_bytes)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    int n = c[0] < 0xc0 ? 1 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : 4;
+    uint32_t code = n == 1 ? c[0] : c[0] & (0x7fu >> n);
+    int i = 1;
+    for (; i < n && (c[i] & 0xc0) == 0x80; i++)
+        code = code << 6 | (c[i] & 0x3f);
+    *ret_bytes = i;
+    return code;
+}
+
+/* Bytes of text that fit into so many columns; *ret_left: how many stay free. */
+static size_t text_fits(const char *text, int columns, int *ret_left)
+{
+    const char *at = text;
+    for (int bytes; *at; at += bytes) {
+        int more = code_columns(next_code(at, &bytes));
+        if (more > columns)
+            break;
+        columns -= more;
+    }
+    *ret_left = columns;
+    return (size_t)(at - text);
+}
+
+int text_columns(const char *text)
+{
+    int columns = 0;
+    for (int bytes; *text; text += bytes)
+        columns += code_columns(next_code(text, &bytes));
+    return columns;
+}
+
 void table_begin(struct table_out *t, const char *const *headings)
 {
     memset(t, 0, sizeof(*t));
@@ -185,7 +252,8 @@ void table_begin(struct table_out *t, const char *const *headings)
     for (int i = 0; i < t->columns; i++) {
         size_t len = strlen(headings[i]);
         t->right[i] = headings[i][len - 1] == '>';
-        table_cell(t, "%.*s", (int)(len - t->right[i]), headings[i]);
+        t->give[i] = headings[i][len - 1] == '~';
+        table_cell(t, "%.*s", (int)len - (t->right[i] || t->give[i]), headings[i]);
     }
 }
 
@@ -197,22 +265,42 @@ void table_cell(struct table_out *t, const char *fmt, ...)
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     int column = t->rows % t->columns; /* counts cells until the end */
-    t->width[column] = MAX(t->width[column], (int)strlen(text));
+    t->width[column] = MAX(t->width[column], text_columns(text));
     (void)!buf_append(&t->cells, text, strlen(text) + 1);
     t->rows++;
+}
+
+/* The widest of those that give way is cut, again and again, until the lines fit or nothing is left to give. */
+static void table_fit(struct table_out *t)
+{
+    enum { LEAST = 8 };
+    int total = 2 * (t->columns - 1);
+    for (int i = 0; i < t->columns; i++)
+        total += t->width[i];
+    for (; t->room > 0 && total > t->room; total--) {
+        int widest = -1;
+        for (int i = 0; i < t->columns; i++)
+            if (t->give[i] && t->width[i] > LEAST && (widest < 0 || t->width[i] > t->width[widest]))
+                widest = i;
+        if (widest < 0)
+            return;
+        t->width[widest]--;
+    }
 }
 
 void table_end(struct table_out *t, struct buf *out, int state_column, bool color)
 {
     const char *cell = t->cells.data;
+    table_fit(t);
     for (int i = 0; i < t->rows; i++, cell += strlen(cell) + 1) {
-        int column = i % t->columns;
-        bool last = column == t->columns - 1;
+        int column = i % t->columns, columns = text_columns(cell);
+        bool last = column == t->columns - 1, cut = t->give[column] && columns > t->width[column];
         const char *paint = color && column == state_column && i >= t->columns ? state_color(cell) : "";
-        int pad = t->width[column] - (int)strlen(cell);
+        int pad = t->width[column] - columns;
+        size_t bytes = cut ? text_fits(cell, t->width[column] - 1, &pad) : strlen(cell);
         if (t->right[column])
             buf_printf(out, "%*s", pad, "");
-        buf_printf(out, "%s%s%s", paint, cell, *paint ? COLOR_OFF : "");
+        buf_printf(out, "%s%.*s%s%s", paint, (int)bytes, cell, cut ? "\u2026" : "", *paint ? COLOR_OFF : "");
         if (!t->right[column] && !last)
             buf_printf(out, "%*s", pad, "");
         buf_puts(out, last ? "\n" : "  ");

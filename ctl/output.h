@@ -29,8 +29,14 @@ struct table_out {
     int columns, rows;
     int width[TABLE_COLUMNS];
     bool right[TABLE_COLUMNS]; /* numbers */
+    bool give[TABLE_COLUMNS];  /* cut when there is no room */
+    int room;                  /* columns of the terminal; 0 = any number */
 };
-/* headings: "ID>" is right-aligned; NULL ends it. */
+/* Columns of the terminal on stdout ($COLUMNS wins); 0 when it is none. */
+int terminal_columns(void);
+/* Columns a terminal needs for UTF-8 text: wide characters take two, combining ones none. */
+int text_columns(const char *text);
+/* headings: "ID>" is right-aligned, "NAME~" gives way where room is set; NULL ends it. */
 void table_begin(struct table_out *t, const char *const *headings);
 void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Write the whole table into out; the last column is not padded. Frees t. state_column >= 0: that column is coloured by

@@ -286,7 +286,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
         ;;
     list)
-        options+=' --state --user -u --limit -n'
+        options+=' --state --user -u --limit -n --wide -w'
         [[ $cur == -* ]] || COMPREPLY=()
         ;;
     cancel)
@@ -318,7 +318,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
         ;;
     nodes)
-        options+=''
+        options+=' --wide -w'
         [[ $cur == -* ]] || COMPREPLY=()
         ;;
     counters)

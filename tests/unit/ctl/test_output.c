@@ -117,6 +117,41 @@ static void test_table(void **state)
     assert_string_equal(text.data, "STATE\n\033[32mRUNNING\033[0m\n");
 }
 
+static void cells(struct table_out *t, struct buf *text, int room)
+{
+    buf_clear(text);
+    table_begin(t, (const char *const[]){"NAME~", "STATE", "REASON~", NULL});
+    t->room = room;
+    table_cell(t, "\u65e5\u672c\u8a9e e\u0301 \U0001f680");
+    table_cell(t, "RUNNING");
+    table_cell(t, "a reason that is long");
+    table_cell(t, "x");
+    table_cell(t, "FAILED");
+    table_cell(t, "short");
+    table_end(t, text, -1, false);
+}
+
+/* Columns are those of a terminal, not bytes or code points; where there is no room, what may give way does. */
+static void test_table_columns(void **state)
+{
+    (void)state;
+    struct table_out t;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    assert_int_equal(text_columns("\u65e5\u672c\u8a9e e\u0301 \U0001f680"), 11);
+    cells(&t, &text, 0);
+    assert_string_equal(text.data, "NAME         STATE    REASON\n"
+                                   "\u65e5\u672c\u8a9e e\u0301 \U0001f680  RUNNING  a reason that is long\n"
+                                   "x            FAILED   short\n");
+    cells(&t, &text, 33);
+    assert_string_equal(text.data, "NAME         STATE    REASON\n"
+                                   "\u65e5\u672c\u8a9e e\u0301 \U0001f680  RUNNING  a reason t\u2026\n"
+                                   "x            FAILED   short\n");
+    cells(&t, &text, 10); /* no more to give */
+    assert_string_equal(text.data, "NAME      STATE    REASON\n"
+                                   "\u65e5\u672c\u8a9e \u2026  RUNNING  a reaso\u2026\n"
+                                   "x         FAILED   short\n");
+}
+
 static void test_states(void **state)
 {
     (void)state;
@@ -142,9 +177,9 @@ static void test_times(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_job),   cmocka_unit_test(test_event), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_lists), cmocka_unit_test(test_table), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_job),    cmocka_unit_test(test_event), cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_lists),  cmocka_unit_test(test_table), cmocka_unit_test(test_table_columns),
+        cmocka_unit_test(test_states), cmocka_unit_test(test_times),
     };
     return cmocka_run_group_tests_name("output", tests, NULL, NULL);
 }
