@@ -14,7 +14,7 @@ soak: all $(fp_programs) $(fault_tools) ## a failure every 15 s, as root (MINUTE
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 alarms: all $(fault_tools) $(BUILD)/tests/scale/agents ## where nothing fails: who is taken for lost or hung, as root (MINUTES=5 of each condition); results in build/alarms
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/alarms.py $(if $(MINUTES),--minutes $(MINUTES))
-record-%: ## run `make sim`, `sim-mutants`, `sim-scale` or `model` and keep its result for `make reliability` (record-sim ROUNDS=1000000 PROCESSES=2)
+record-%: ## run `make sim`, `sim-mutants`, `sim-scale`, `model`, `attack` or `fuzz` and keep its result for `make reliability` (record-sim ROUNDS=1000000 PROCESSES=2)
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/record.py $* $(MAKE) --no-print-directory $* $(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(if $(PROCESSES),PROCESSES=$(PROCESSES)) $(if $(SEED),SEED=$(SEED)) $(if $(AGENTS),AGENTS=$(AGENTS))
 reliability: ## write docs/reliability.md from what `make fault soak alarms sim scale bench` have measured
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/reliability.py

@@ -229,7 +229,7 @@ class Storm:
                     self.arena.own_job()
                     self.arena.tell()
                     s = self.arena.check()
-                    self.say(f"# {sum(self.done.values())} messages in {time.monotonic() - begin:.0f} s "
+                    self.say(f"  {sum(self.done.values())} messages in {time.monotonic() - begin:.0f} s "
                              f"({' '.join(f'{w} {n}' for w, n in self.done.items())}), run beside at step {s['step']}")
         finally:
             for p in self.processes.values():

@@ -28,7 +28,7 @@ def scenes(only, ready=True):
         for name, run, needs in SCENES:
             if (only and name not in only) or (not only and ready and needs):
                 continue
-            begin, skip = time.monotonic(), None
+            begin = time.monotonic()
             try:
                 if "a" in inspect.signature(run).parameters:
                     arena = arena or Arena().__enter__()
@@ -36,7 +36,7 @@ def scenes(only, ready=True):
                 else:
                     skip = run(None)
                 passed += not skip
-                say(f"ok {name} {'# SKIP ' + skip if skip else ''}({1000 * (time.monotonic() - begin):.0f} ms): {run.__doc__}")
+                say(f"ok {name}: {run.__doc__}" + (f" # SKIP {skip}" if skip else f" ({1000 * (time.monotonic() - begin):.0f} ms)"))
             except Exception:
                 failed += 1
                 say(f"not ok {name}: {run.__doc__}\n# " + traceback.format_exc().replace("\n", "\n# "))
@@ -50,7 +50,7 @@ def scenes(only, ready=True):
 
 
 def storm(seed, rounds, ways, seconds=None):
-    """Raises when something does not hold."""
+    """What it came to, in words; raises when something does not hold."""
     from arena import Arena, Storm
     with Arena() as a:
         a.measure()
@@ -65,8 +65,7 @@ def storm(seed, rounds, ways, seconds=None):
         a.trains_on()
         steps = a.undisturbed()
         a.canary.check()
-        say(f"# {n} messages; run beside: {steps} steps, all losses as undisturbed; " + "; ".join(f"{d} {h}" for d, h in held.items()))
-    return n
+        return f"{n} messages; run beside: {steps} steps, all losses as undisturbed; " + "; ".join(f"{d} {h}" for d, h in held.items())
 
 
 def main():
@@ -82,7 +81,7 @@ def main():
     passed, failed = scenes([n for n in o.only.split(",") if n])
     if not o.only:
         try:
-            storm(o.seed, o.rounds, [w for w in o.ways.split(",") if w])
+            say("ok storm: " + storm(o.seed, o.rounds, [w for w in o.ways.split(",") if w]))
             passed += 1
         except Exception:
             failed += 1

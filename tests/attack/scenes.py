@@ -114,6 +114,17 @@ def fenced_by_a_stranger(a):
     a.check()
 
 
+@scene("a second witness for a later coordinator")
+def fenced_by_a_node(a):
+    """one node says that it has obeyed a coordinator of the next term: the jobs of other nodes go on to be served"""
+    s = Session(a.tcp)
+    s.send(hello("evil", seen_term=a.term() + 1))
+    until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+    s.close()
+    a.ctl("cancel", a.submit({**a.keys, "elastic.min_workers": 64, "elastic.max_workers": 64, "training.global_batch_size": 64}))
+    a.check()
+
+
 @scene("certificates of nodes")
 def pose_as_a_node(a):
     """whoever is no node of the cluster gets no session, and no name of a node that is there"""

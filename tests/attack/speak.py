@@ -205,6 +205,10 @@ class AsAgent(Speaker):
             return r.choice([0, 0, 1])
         return super().known(r, field, path)
 
+    def fences(self, read):
+        own = self.context.look()["term"]
+        return any(own < t <= own + (1 << 32) for t in (read.term, read.hello.seen_term, read.refused.seen_term))
+
     def open(self):
         if self.session:
             self.session.close()
@@ -226,7 +230,8 @@ class AsAgent(Speaker):
         payload = self.mutator.bytes_of(message)
         try:
             read = agent.AgentMessage.FromString(payload)
-            if what == "hello" and read.hello.node in ("n1", "n2"):  # takes a name: a scene of its own (scenes.py)
+            # What takes a name, or says that there is a later coordinator, is a scene of its own (scenes.py).
+            if what == "hello" and read.hello.node in ("n1", "n2") or self.fences(read):
                 return "skipped"
         except Exception:
             pass

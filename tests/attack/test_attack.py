@@ -17,7 +17,7 @@ if protocol.absent:
 from run_attack import scenes, storm  # noqa: E402
 
 # Those that must hold by now.
-WAYS = ["client", "peer"]
+WAYS = ["client", "agent", "peer"]
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 
 
@@ -30,7 +30,7 @@ def by_name():
 def at_random():
     """mutated messages of clients, agents, workers and datagrams: no daemon ends, the run beside them has every loss it would have had"""
     print(f"# SEED={SEED}")
-    storm(SEED, int(os.environ.get("ROUNDS") or 4000), WAYS, 15)
+    print("# " + storm(SEED, int(os.environ.get("ROUNDS") or 4000), WAYS, 15))
 
 
 tap(by_name, at_random)

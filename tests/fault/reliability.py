@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/reliability.md from what was measured: build/{fault,soak,alarms,sim,sim-mutants,sim-scale,model,scale,system,bench}/results.json, as far as they are there.
+"""Writes docs/reliability.md from what was measured: build/{fault,soak,alarms,attack,fuzz,sim,sim-mutants,sim-scale,model,scale,system,bench}/results.json, as far as
+they are there.
 A part that has not run keeps its block of the page as it is.
 
 results.json of a part: {"at", "commit", "machine", "command", ...}; that of `make fault` has "scenarios", every other one "rows": a list
@@ -20,6 +21,7 @@ each case, what an operator sees and does: [operations.md](operations.md#the-25-
 """
 PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak MINUTES=60"),
          "alarms": ("False alarms", "make alarms"),
+         "attack": ("Attacks", "make record-attack ROUNDS=100000"), "fuzz": ("Fuzzing", "make record-fuzz MINUTES=30"),
          "sim": ("Simulation", "make record-sim ROUNDS=1000000"),
          "sim-mutants": ("Deliberate bugs", "make record-sim-mutants"), "model": ("Model", "make record-model"),
          "scale": ("Scale", "make scale AGENTS=1000"), "sim-scale": ("Scale, simulated", "make record-sim-scale AGENTS=10000"),

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1:${ASAN_OPTIONS:-} UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
-failed=0
+failed=0 passed=0
 for t in $2; do
     program=build/fuzz/tests/fuzz/targets/$t learned=build/fuzz/learned/$t
     [ -x "$program" ] || { echo "there is no target '$t'; there are: $(cd tests/fuzz/targets && ls -- *.c | sed 's/\.c$//' | xargs)"; exit 2; }
@@ -17,10 +17,11 @@ for t in $2; do
         log=build/fuzz/$t.log
         if nice -n 10 "$program" "$learned" "tests/fuzz/corpus/$t" "${dict[@]}" -max_total_time=$(($3 * 60)) -rss_limit_mb=4096 \
             -timeout=20 -max_len=65536 -print_final_stats=1 "-artifact_prefix=build/fuzz/found/$t-" >"$log" 2>&1; then
+            passed=$((passed + 1))
             echo "ok $t: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $3 minutes, $(grep -oE 'cov: [0-9]+' "$log" | tail -1), no finding"
         else
-            echo "FOUND $t (log $log): $(grep -m1 -E 'ERROR:|runtime error|not so|SUMMARY' "$log" || tail -1 "$log")"
-            failed=1
+            echo "not ok $t (log $log): $(grep -m1 -E 'ERROR:|runtime error|not so|SUMMARY' "$log" || tail -1 "$log")"
+            failed=$((failed + 1))
         fi
         ;;
     merge)
@@ -39,4 +40,5 @@ for t in $2; do
         ;;
     esac
 done
-exit $failed
+[ "$1" = run ] && echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
