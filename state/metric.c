@@ -1,11 +1,71 @@
 #include "state/metric.h"
 
+#include <math.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#define BACKFILL_BYTES_MAX ((size_t)256 << 20)
+
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
 {
     return db_run(db, err, "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                   "uuirrrrrruuiui", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm, m->learning_rate,
                   m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch, (int64_t)m->world_size,
                   m->memory_bytes, (int64_t)m->skipped_steps);
+}
+
+static bool parse_line(const char *line, size_t len, struct metric *m)
+{
+    struct json *j = NULL;
+    if (json_parse(line, len, &j, NULL) != TITAN_OK || !j)
+        return false;
+    const int64_t step = json_int(j, "step", 0), epoch = json_int(j, "epoch", 0), tokens = json_int(j, "tokens", 0),
+                  memory = json_int(j, "memory_bytes", 0);
+    *m = (struct metric){.job_id = m->job_id,
+                         .step = (uint64_t)step,
+                         .at_ms = json_int(j, "time_ms", 0),
+                         .loss = json_real(j, "loss", NAN),
+                         .grad_norm = json_real(j, "grad_norm", NAN),
+                         .learning_rate = json_real(j, "learning_rate", NAN),
+                         .tokens_per_second = json_real(j, "tokens_per_second", NAN),
+                         .mfu = json_real(j, "mfu", NAN),
+                         .step_ms = json_real(j, "step_ms", NAN),
+                         .tokens = (uint64_t)tokens,
+                         .epoch = (uint64_t)epoch,
+                         .world_size = (uint32_t)json_int(j, "world_size", 0),
+                         .memory_bytes = (uint64_t)memory,
+                         .skipped_steps = (uint32_t)json_int(j, "skipped_steps", 0)};
+    json_free(j);
+    return step > 0 && epoch > 0 && tokens >= 0 && memory >= 0;
+}
+
+titan_status metric_backfill(struct db *db, uint64_t job_id, const char *path, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct metric m = {.job_id = job_id};
+    TRY(file_read(path, BACKFILL_BYTES_MAX, &text, err));
+    for (const char *at = text.data, *end = at + text.len, *newline; at && at < end; at = newline + 1) {
+        newline = memchr(at, '\n', (size_t)(end - at));
+        if (!newline) /* it is being written */
+            break;
+        if (!parse_line(at, (size_t)(newline - at), &m))
+            continue;
+        TRY(db_run(db, err,
+                   "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job_id, step)"
+                   " DO UPDATE SET at_ms = excluded.at_ms, loss = excluded.loss, grad_norm = excluded.grad_norm,"
+                   " learning_rate = excluded.learning_rate, tokens_per_second = excluded.tokens_per_second,"
+                   " mfu = excluded.mfu, step_ms = excluded.step_ms, tokens = excluded.tokens, epoch = excluded.epoch,"
+                   " world_size = excluded.world_size, memory_bytes = excluded.memory_bytes,"
+                   " skipped_steps = excluded.skipped_steps WHERE excluded.epoch > metrics.epoch",
+                   "uuirrrrrruuiui", m.job_id, m.step, m.at_ms, m.loss, m.grad_norm, m.learning_rate,
+                   m.tokens_per_second, m.mfu, m.step_ms, m.tokens, m.epoch, (int64_t)m.world_size, m.memory_bytes,
+                   (int64_t)m.skipped_steps));
+    }
+    return TITAN_OK;
 }
 
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,

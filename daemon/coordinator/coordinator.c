@@ -96,6 +96,54 @@ void shell_flush_metrics(struct coordinator *c)
     c->n_metrics = 0;
 }
 
+/* --- what was not heard of: agents and coordinators that were away pass nothing on, but the workers write it down */
+
+struct backfill {
+    struct coordinator *owner;
+    uint64_t job_id;
+    char path[PATH_MAX];
+};
+
+static titan_status fill_metrics(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct backfill *b = arg;
+    return metric_backfill(db, b->job_id, b->path, err);
+}
+
+static void metrics_filled(void *arg, const struct titan_error *err)
+{
+    struct backfill *b = arg;
+    struct coordinator *c = b->owner;
+    c->metrics_stored++;
+    if (err->status != TITAN_OK &&
+        err->status != TITAN_ENOTFOUND) /* not there: the job's node has it, or it never ran */
+        tlog_warn(&c->log, "metrics of an ended job may lack steps", "job=%llu reason=\"%s\"",
+                  (unsigned long long)b->job_id, err->msg);
+    if (!c->closing) {
+        watch_poke(c, b->job_id);
+        watch_metrics_stored(c);
+    }
+    free(b);
+}
+
+/* A watcher of the job's metrics ends when this is done: it counts as one that is to be stored. */
+static void backfill_metrics(struct coordinator *c, uint64_t job_id)
+{
+    struct backfill *b = c->closing ? NULL : calloc(1, sizeof(*b));
+    if (!b)
+        return;
+    b->owner = c;
+    b->job_id = job_id;
+    if (snprintf(b->path, sizeof(b->path), "%s/%llu/metrics.jsonl", c->jobs_dir, (unsigned long long)job_id) >=
+        (int)sizeof(b->path)) {
+        free(b);
+        return;
+    }
+    shell_flush_metrics(c); /* what was heard comes first */
+    c->metrics_taken++;
+    store_write_metrics(c->store, fill_metrics, b, metrics_filled);
+}
+
 static void on_metrics_timer(uv_timer_t *timer)
 {
     shell_flush_metrics(timer->data);
@@ -222,6 +270,9 @@ static void log_changes(struct coordinator *c, const struct batch *batch)
 static void poke_watchers(struct coordinator *c, const struct batch *batch)
 {
     uint64_t last = UINT64_MAX;
+    for (const struct change *k = batch->changes; k; k = k->next)
+        if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
+            backfill_metrics(c, k->job.id);
     for (const struct change *k = batch->changes; k; k = k->next) {
         if (!k->has_event || k->event.job_id == last)
             continue;

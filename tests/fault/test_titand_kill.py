@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """titand is killed with SIGKILL during a run and started again, ten times: the run goes on, nothing submitted is lost, no
 process is left over."""
+import json
 import os
 import random
 import signal
@@ -56,6 +57,9 @@ def ten_rounds():
         assert same >= ROUNDS - 2, f"the workers survived {same} of {ROUNDS} rounds only"
         d.ok("cancel", job)
         d.wait_state(job, "CANCELLED", seconds=30)
+        written = {json.loads(line)["step"] for line in (d.state / f"jobs/{job}/metrics.jsonl").read_text().splitlines()}
+        points = [m["step"] for m in d.lines("metrics", job)]
+        assert points == sorted(written), f"{len(written)} steps were written, {len(points)} are told of"
         for other in submitted - {job}:
             d.wait_state(other, "COMPLETED", seconds=60)
         until("no worker is left", lambda: not worker_pids(d.state), 10)
