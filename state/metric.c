@@ -72,6 +72,8 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
                          bool (*each)(const struct metric *m, void *data), void *data, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
+    if (after > INT64_MAX)
+        after = INT64_MAX; /* SQLite would take it for a negative one, and give them all */
     TRY(db_query(db, &stmt, err,
                  "SELECT step, at_ms, loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, tokens, epoch,"
                  " world_size, memory_bytes, skipped_steps FROM metrics WHERE job_id = ? AND step > ?"

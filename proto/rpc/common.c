@@ -219,37 +219,59 @@ static void budget_free(void *data, void *pointer)
     free(pointer);
 }
 
-/* protobuf-c takes any bytes as a string; proto3 does not, and other languages' clients could not read them back.
- * Returns the first field at fault, or NULL. */
-static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessage *message)
+struct wire {
+    const uint8_t *at, *end;
+};
+
+static bool wire_varint(struct wire *w, uint64_t *ret)
 {
-    const ProtobufCMessageDescriptor *type = message->descriptor;
-    for (unsigned i = 0; i < type->n_fields; i++) {
-        const ProtobufCFieldDescriptor *field = &type->fields[i];
-        if (field->type != PROTOBUF_C_TYPE_STRING && field->type != PROTOBUF_C_TYPE_MESSAGE)
-            continue;
-        const char *base = (const char *)message;
-        void *const *values = (void *const *)(base + field->offset);
-        size_t n = 1;
-        if (field->label == PROTOBUF_C_LABEL_REPEATED) {
-            n = *(const size_t *)(base + field->quantifier_offset);
-            values = *(void *const *const *)values;
-        } else if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) &&
-                   *(const uint32_t *)(base + field->quantifier_offset) != field->id) {
+    *ret = 0;
+    for (unsigned shift = 0; shift < 64 && w->at < w->end; shift += 7) {
+        uint8_t byte = *w->at++;
+        *ret |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80))
+            return true;
+    }
+    return false;
+}
+
+/* Skip what is not of variable length; false at the end of what can be read. */
+static bool wire_skip(struct wire *w, unsigned wire_type)
+{
+    uint64_t ignored;
+    size_t n = wire_type == PROTOBUF_C_WIRE_TYPE_64BIT ? 8 : wire_type == PROTOBUF_C_WIRE_TYPE_32BIT ? 4 : 0;
+    if (wire_type == PROTOBUF_C_WIRE_TYPE_VARINT)
+        return wire_varint(w, &ignored);
+    if (n == 0 || (size_t)(w->end - w->at) < n)
+        return false;
+    w->at += n;
+    return true;
+}
+
+/* protobuf-c takes any bytes as a string and forgets how many they were; proto3 does not, other languages' clients
+ * could not read them back, and what is checked must be what was sent. Returns the first field with a NUL or no UTF-8.
+ */
+static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescriptor *type, struct wire w)
+{
+    uint64_t tag, len;
+    while (w.at < w.end && wire_varint(&w, &tag)) {
+        if ((tag & 7) != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
+            if (!wire_skip(&w, tag & 7))
+                return NULL; /* it was not decoded either */
             continue;
         }
-        for (size_t k = 0; k < n; k++) {
-            if (!values[k])
-                continue;
-            if (field->type == PROTOBUF_C_TYPE_STRING) {
-                size_t len = strlen(values[k]);
-                if (utf8_check(values[k], len) != len)
-                    return field;
-            } else {
-                const ProtobufCFieldDescriptor *bad = bad_string(values[k]);
-                if (bad)
-                    return bad;
-            }
+        if (!wire_varint(&w, &len) || len > (uint64_t)(w.end - w.at))
+            return NULL;
+        const struct wire inside = {w.at, w.at + len};
+        w.at = inside.end;
+        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3));
+        if (field && field->type == PROTOBUF_C_TYPE_STRING &&
+            (memchr(inside.at, 0, len) || utf8_check((const char *)inside.at, len) != len))
+            return field;
+        if (field && field->type == PROTOBUF_C_TYPE_MESSAGE) {
+            const ProtobufCFieldDescriptor *bad = bad_string(field->descriptor, inside);
+            if (bad)
+                return bad;
         }
     }
     return NULL;
@@ -279,14 +301,14 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
     struct budget left = {budget};
     ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &left};
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, size, bytes);
+    const ProtobufCFieldDescriptor *bad = message ? bad_string(type, (struct wire){bytes, bytes + size}) : NULL;
     grpc_slice_unref(all);
     grpc_byte_buffer_reader_destroy(&reader);
     if (!message)
         return titan_fail(err, TITAN_EINVAL, "%zu bytes are not a %s", size, type->name);
-    const ProtobufCFieldDescriptor *bad = bad_string(message);
     if (bad) {
         protobuf_c_message_free_unpacked(message, NULL);
-        return titan_fail(err, TITAN_EINVAL, "%s: field %s is not UTF-8", type->name, bad->name);
+        return titan_fail(err, TITAN_EINVAL, "%s: field %s has a NUL or is not UTF-8", type->name, bad->name);
     }
     *ret = message;
     return TITAN_OK;

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "proto/rpc/client.h"
+#include "proto/rpc/common.h"
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/reflection.h"
 #include "proto/rpc/server.h"
@@ -638,6 +639,41 @@ static void test_not_utf8(void **state)
     assert_int_equal(f->opened, 0);
 }
 
+/* protobuf-c ends a string at a NUL and drops the rest: it is refused, in a nested message too. */
+static void test_nul(void **state)
+{
+    (void)state;
+    static const struct {
+        const ProtobufCMessageDescriptor *type;
+        const char *bytes;
+        size_t n;
+        titan_status status;
+    } cases[] = {
+        {&titan__v1__submit_request__descriptor, "\x12\x02na", 4, TITAN_OK},
+        {&titan__v1__submit_request__descriptor, "\x12\x05na\0me", 7, TITAN_EINVAL},
+        {&titan__v1__submit_request__descriptor, "\x12\x03na\0", 5, TITAN_EINVAL},
+        {&titan__v1__submit_request__descriptor, "\x12\x02\xc0\x80", 4, TITAN_EINVAL},
+        {&titan__v1__list_jobs_response__descriptor, "\x0a\x04\x12\x02na", 6, TITAN_OK},
+        {&titan__v1__list_jobs_response__descriptor, "\x0a\x04\x12\x02\0a", 6, TITAN_EINVAL},
+        /* A field that is not ours may have any bytes. */
+        {&titan__v1__submit_request__descriptor, "\xfa\x7f\x02\0\0", 5, TITAN_OK},
+    };
+    grpc_init();
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        grpc_slice slice = grpc_slice_from_static_buffer(cases[i].bytes, cases[i].n);
+        grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
+        ProtobufCMessage *message = NULL;
+        struct titan_error err;
+        titan_status status = rpc_unpack(buffer, cases[i].type, SIZE_MAX, &message, &err);
+        if (status != cases[i].status)
+            fail_msg("case %zu: %s", i, status == TITAN_OK ? "taken" : err.msg);
+        if (message)
+            protobuf_c_message_free_unpacked(message, NULL);
+        grpc_byte_buffer_destroy(buffer);
+    }
+    grpc_shutdown_blocking();
+}
+
 static void test_unknown_method(void **state)
 {
     struct fixture *f = *state;
@@ -965,31 +1001,19 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        WITH_SERVER(test_unary),
-        WITH_SERVER(test_error),
-        WITH_SERVER(test_concurrent),
-        WITH_SERVER(test_costly),
-        WITH_SERVER(test_stream),
-        WITH_SERVER(test_back_pressure),
-        WITH_SERVER(test_bidi),
-        WITH_SERVER(test_send_limit),
-        WITH_SERVER(test_authorize),
-        WITH_SERVER(test_deadline),
-        WITH_SERVER(test_cancel),
-        WITH_SERVER(test_client_close),
-        WITH_SERVER(test_shutdown_hung),
-        WITH_SERVER(test_shutdown_drains),
-        WITH_SERVER(test_oversize),
-        WITH_SERVER(test_garbage_message),
-        WITH_SERVER(test_not_utf8),
-        WITH_SERVER(test_unknown_method),
-        WITH_SERVER(test_garbage_bytes),
-        WITH_SERVER(test_taken),
-        WITH_SERVER(test_stale_socket),
-        WITH_SERVER(test_unreachable),
-        WITH_SERVER(test_health),
-        WITH_SERVER(test_reflection),
-        cmocka_unit_test(test_reflection_lookup),
+        WITH_SERVER(test_unary),          WITH_SERVER(test_error),
+        WITH_SERVER(test_concurrent),     WITH_SERVER(test_costly),
+        WITH_SERVER(test_stream),         WITH_SERVER(test_back_pressure),
+        WITH_SERVER(test_bidi),           WITH_SERVER(test_send_limit),
+        WITH_SERVER(test_authorize),      WITH_SERVER(test_deadline),
+        WITH_SERVER(test_cancel),         WITH_SERVER(test_client_close),
+        WITH_SERVER(test_shutdown_hung),  WITH_SERVER(test_shutdown_drains),
+        WITH_SERVER(test_oversize),       WITH_SERVER(test_garbage_message),
+        WITH_SERVER(test_not_utf8),       cmocka_unit_test(test_nul),
+        WITH_SERVER(test_unknown_method), WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_taken),          WITH_SERVER(test_stale_socket),
+        WITH_SERVER(test_unreachable),    WITH_SERVER(test_health),
+        WITH_SERVER(test_reflection),     cmocka_unit_test(test_reflection_lookup),
         WITH_SERVER(test_channel),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);

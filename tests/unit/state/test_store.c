@@ -601,6 +601,10 @@ static void test_metrics(void **state)
     assert_int_equal(s.n, 2);
     assert_true(s.last.loss == 3.5 && s.last.epoch == 2 && s.last.tokens == UINT64_C(1) << 40);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
+    int listed = s.n; /* after steps that there cannot be: none, not all */
+    assert_int_equal(metric_list(db, 1, UINT64_MAX, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, 1, UINT64_C(1) << 63, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, listed);
     assert_true(isnan(s.last.loss));
     /* What the workers wrote: rows that are missing or newer, and nothing that is no row. */
     char path[] = "/tmp/titan-metrics-XXXXXX";
