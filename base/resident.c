@@ -1,11 +1,16 @@
 #include "base/resident.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <malloc.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/cleanup.h"
 
 /* With this one the limit does not count. */
 static bool has_ipc_lock(void)
@@ -14,6 +19,37 @@ static bool has_ipc_lock(void)
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
     return syscall(SYS_capget, &header, sets) == 0 &&
            (sets[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK));
+}
+
+#define TRIM_GROWN (32 << 20)
+
+static size_t resident_bytes(void)
+{
+    char text[64] = "";
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    (void)close(fd);
+    char *second = NULL;
+    (void)strtoul(n > 0 ? text : "", &second, 10); /* the first is the size of the address space */
+    return second ? strtoul(second, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+void resident_trim(bool resident)
+{
+    static size_t begun, left_free; /* resident at the first call; free within the allocator after the last trim */
+    size_t now = resident_bytes(), free_bytes = mallinfo2().fordblks;
+    begun = begun ? begun : now;
+    left_free = MIN(left_free, free_bytes);
+    if (now < begun + TRIM_GROWN || free_bytes < left_free + TRIM_GROWN / 2)
+        return;
+    if (resident)
+        (void)munlockall();
+    (void)malloc_trim(0);
+    if (resident)
+        (void)resident_set();
+    left_free = mallinfo2().fordblks; /* pages that were given back count as free, too */
 }
 
 bool resident_set(void)

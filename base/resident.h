@@ -13,5 +13,9 @@
  * may not be: with a finite RLIMIT_MEMLOCK, unless the process may raise it or has CAP_IPC_LOCK. Under a finite limit
  * an allocation would fail later instead. */
 bool resident_set(void);
+/* Give back what a burst of work has left free: pages that are locked cannot be, so they are not for a moment. Called
+ * every few seconds by one thread; does something when 16 MiB more are free than after the last time, in a process that
+ * has grown by 32 MiB. */
+void resident_trim(bool resident);
 
 #endif

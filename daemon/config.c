@@ -132,6 +132,10 @@ static const struct setting settings[] = {
     NUMBER("authorization", "private_jobs", VALUE_BOOL, auth.private_jobs, 0, 0),
     NUMBER("storage", "data_roots", VALUE_ROOTS, paths.data, 0, 0),
     NUMBER("storage", "checkpoint_roots", VALUE_ROOTS, paths.checkpoints, 0, 0),
+    NUMBER("limits", "connections", VALUE_U32, limits.connections, 16, 1000000),
+    NUMBER("limits", "user_connections", VALUE_U32, limits.user_connections, 1, 1000000),
+    NUMBER("limits", "user_calls", VALUE_U32, limits.user_calls, 1, 1000000),
+    NUMBER("limits", "memory_mb", VALUE_U32, limits.memory_mb, 16, 65536),
     TEXT("detection", "profile", profile),
     NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
@@ -618,13 +622,12 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
     if (c->role == ROLE_AGENT)
         return TITAN_OK;
     const char *runtime = getenv("RUNTIME_DIRECTORY"); /* from systemd */
+    const char *folder = runtime && *runtime ? runtime : c->state_dir;
+    int len = (int)strcspn(folder, runtime && *runtime ? ":" : "");
     char path[CONFIG_TEXT_MAX];
-    int n;
-    if (runtime && *runtime)
-        n = snprintf(path, sizeof(path), "unix:%.*s/titan.sock", (int)strcspn(runtime, ":"), runtime);
-    else
-        n = snprintf(path, sizeof(path), "unix:%s/titan.sock", c->state_dir);
-    if (n >= (int)sizeof(path) || n - 5 >= 108) {
+    int n = snprintf(path, sizeof(path), "unix:%.*s/titan.sock", len, folder);
+    int agents = snprintf(c->agents, sizeof(c->agents), "unix:%.*s/agents.sock", len, folder);
+    if (n >= (int)sizeof(path) || agents - 5 >= 108) {
         (void)titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long for a socket in it", c->state_dir);
         titan_error_hint(err, "a socket's path has at most 107 bytes");
         return TITAN_EINVAL;

@@ -43,11 +43,15 @@ struct daemon_config {
     char join[PATH_MAX];  /* agent: the file to get a certificate with; "" = none */
     char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
     int n_listen;
+    char agents[CONFIG_TEXT_MAX]; /* the Unix socket of agents on this host, beside listen[0] */
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX];             /* "" = beside titand */
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
     char profile[8];                   /* "lan", "wan" */
-    struct detection detection;        /* 0 = the profile's, until config_parse is done */
+    struct {
+        uint32_t connections, user_connections, user_calls, memory_mb;
+    } limits;                   /* of clients; 0 = what rpc_server_options say */
+    struct detection detection; /* 0 = the profile's, until config_parse is done */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;

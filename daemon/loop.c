@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -38,9 +39,11 @@
 #include "proto/rpc/server.h"
 
 #define SERVER_GRACE_MS 200
+#define USER_MESSAGE_MAX (512 << 10)
 #define READY_POLL_MS 1    /* dev: until its agent and its coordinator have met */
 #define READY_WAIT_MS 5000 /* ... but not for longer */
 #define JOIN_WAIT_MS 60000 /* for a coordinator that does not answer */
+#define TRIM_MS 5000       /* how often it is looked whether memory can be given back */
 #define STATUS_MS 1000     /* how often the status line for the service manager is looked at */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -51,11 +54,12 @@ struct titand {
     uv_loop_t loop;
     struct log log;
     int lock;
-    struct coordinator *coordinator; /* NULL in role agent */
-    struct rpc_server *server;
-    struct agent *agent; /* NULL in role coordinator */
+    struct coordinator *coordinator;    /* NULL in role agent */
+    char beats[32];                     /* dev: where its agent's beats come in as datagrams, "" = nowhere */
+    struct rpc_server *server, *agents; /* agents: on a socket, queue and thread of their own */
+    struct agent *agent;                /* NULL in role coordinator */
     uv_signal_t signals[N_SIGNALS];
-    uv_timer_t ready_timer, status_timer, watchdog_timer;
+    uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer;
     uint64_t started_at;
     bool serving;
     bool resident;        /* stays in memory when that runs out */
@@ -74,14 +78,16 @@ static void close_handles(struct titand *d)
     uv_close((uv_handle_t *)&d->ready_timer, NULL);
     uv_close((uv_handle_t *)&d->status_timer, NULL);
     uv_close((uv_handle_t *)&d->watchdog_timer, NULL);
+    uv_close((uv_handle_t *)&d->trim_timer, NULL);
 }
 
 static void on_coordinator_closed(void *data)
 {
     struct titand *d = data;
     d->coordinator = NULL;
+    rpc_server_free(d->agents);
     rpc_server_free(d->server);
-    d->server = NULL;
+    d->server = d->agents = NULL;
     close_handles(d); /* nothing is left: the loop ends */
 }
 
@@ -91,12 +97,18 @@ static void on_server_down(void *data)
     coordinator_close(d->coordinator, on_coordinator_closed, d);
 }
 
+static void on_agents_down(void *data)
+{
+    struct titand *d = data;
+    rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
+}
+
 static void on_agent_closed(void *data)
 {
     struct titand *d = data;
     d->agent = NULL;
     if (d->server)
-        rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
+        rpc_server_shutdown(d->agents, 0, on_agents_down, d);
     else
         close_handles(d);
 }
@@ -154,6 +166,12 @@ static void on_watchdog(uv_timer_t *timer)
         (void)notify("WATCHDOG=1");
     else
         tlog_error(&d->log, "the store's writer does not answer, no sign of life for the watchdog", "%s", "");
+}
+
+static void on_trim(uv_timer_t *timer)
+{
+    struct titand *d = timer->data;
+    resident_trim(d->resident);
 }
 
 static void on_status(uv_timer_t *timer)
@@ -329,13 +347,24 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
         TRY(coordinator_identity(d->coordinator, tls, err));
     const struct rpc_method *methods = api_methods(&n);
     /* systemd's folder is for the group too. */
-    struct rpc_server_options server_options = {.socket_mode = getenv("RUNTIME_DIRECTORY") ? 0660 : 0600,
-                                                .authorize = api_authorize};
+    mode_t mode = getenv("RUNTIME_DIRECTORY") ? 0660 : 0600;
+    struct rpc_server_options server_options = {.socket_mode = mode,
+                                                .authorize = api_authorize,
+                                                .max_connections = d->config->limits.connections,
+                                                .max_user_connections = d->config->limits.user_connections,
+                                                .max_user_calls = d->config->limits.user_calls,
+                                                .memory_bytes = (uint64_t)d->config->limits.memory_mb << 20,
+                                                .max_user_message_bytes = USER_MESSAGE_MAX};
+    struct rpc_server_options agents_options = {.socket_mode = mode, .authorize = api_authorize};
     TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes,
                         &server_options, &d->server, err));
+    const struct rpc_method *agent_methods = api_agent_methods(&n);
+    TRY(rpc_server_open(&d->loop, agent_methods, n, d->coordinator, NULL, 0, &agents_options, &d->agents, err));
     TRY(listen_all(d, err));
+    TRY(rpc_server_listen(d->agents, d->config->agents, NULL, NULL, err));
+    d->serving = true; /* from here on they are shut down, not just freed */
     TRY(rpc_server_start(d->server, err));
-    d->serving = true;
+    TRY(rpc_server_start(d->agents, err));
     rpc_server_set_serving(d->server, true);
     return TITAN_OK;
 }
@@ -371,7 +400,7 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
     _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT};
     if (!dev)
         TRY(identify_agent(d, &join, node, err));
-    const char *coordinator = dev ? c->listen[0] : c->coordinator[0] ? c->coordinator : join.coordinator;
+    const char *coordinator = dev ? c->agents : c->coordinator[0] ? c->coordinator : join.coordinator;
     TRY(config_transport(c, coordinator, &tls, err));
     if (!dev && !c->address[0] && config_address_off_host(coordinator))
         tlog_warn(&d->log, "workers of other nodes cannot reach this node's at 127.0.0.1: give --address", "%s", "");
@@ -428,7 +457,7 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
 
 static void init_handles(struct titand *d)
 {
-    uv_timer_t *const timers[] = {&d->ready_timer, &d->status_timer, &d->watchdog_timer};
+    uv_timer_t *const timers[] = {&d->ready_timer, &d->status_timer, &d->watchdog_timer, &d->trim_timer};
     for (size_t i = 0; i < ARRAY_SIZE(timers); i++) {
         (void)uv_timer_init(&d->loop, timers[i]);
         timers[i]->data = d;
@@ -444,17 +473,37 @@ static void start_timers(struct titand *d)
 {
     uint64_t watchdog_ms = notify_watchdog_us() / 2000;
     (void)uv_timer_start(&d->ready_timer, on_ready_poll, 0, READY_POLL_MS);
+    (void)uv_timer_start(&d->trim_timer, on_trim, 0, TRIM_MS);
     if (watchdog_ms)
         (void)uv_timer_start(&d->watchdog_timer, on_watchdog, 0, watchdog_ms);
     if (getenv("NOTIFY_SOCKET"))
         (void)uv_timer_start(&d->status_timer, on_status, STATUS_MS, STATUS_MS);
 }
 
+/* As many descriptors as the system lets us have: a shell's soft limit is for programs that use select(). */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* gRPC's default polls all connections on whichever thread is free: a client whose headers take seconds to parse holds
+ * up everybody. With poll() each queue has its own connections, so agents' are not; it costs more with each of them,
+ * of which dev has few. */
+static void part_queues(enum daemon_role role)
+{
+    if (role == ROLE_DEV)
+        (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
+}
+
 /* A start that failed half way: close what is open, in the order of a drain. */
 static void abandon(struct titand *d)
 {
     if (d->serving)
-        rpc_server_shutdown(d->server, 0, on_server_down, d);
+        rpc_server_shutdown(d->agents, 0, on_agents_down, d);
     else if (d->coordinator)
         coordinator_close(d->coordinator, on_coordinator_closed, d);
     else
@@ -466,6 +515,8 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     struct titand d = {.config = config, .lock = -1, .started_at = uv_hrtime()};
     log_init(&d.log, "titand", "%s", "");
     d.resident = resident_set();
+    raise_descriptors();
+    part_queues(config->role);
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
     titan_status status = claim_state_dir(&d, err);
     if (status != TITAN_OK)

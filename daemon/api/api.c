@@ -141,6 +141,15 @@ static const struct rpc_method methods[] = {
      .on_request = api_renew},
 };
 
+const struct rpc_method *api_agent_methods(size_t *ret_n)
+{
+    const struct rpc_method *session = methods;
+    while (session->needs != POLICY_SESSION)
+        session++;
+    *ret_n = 1;
+    return session;
+}
+
 const struct rpc_method *api_methods(size_t *ret_n)
 {
     *ret_n = sizeof(methods) / sizeof(methods[0]);

@@ -14,7 +14,9 @@
 #define API_PAGE_MAX 1000
 #define API_PAGE_DEFAULT 100
 #define API_WATCHERS_MAX 1024
+#define API_WATCHERS_OF_ONE_MAX 256 /* by identity */
 #define API_LOG_REQUESTS_MAX 64
+#define API_LOG_REQUESTS_OF_ONE_MAX 16
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h --- */
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);

@@ -233,16 +233,19 @@ static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequ
     return TITAN_OK;
 }
 
-static titan_status begin(struct coordinator *c, const Titan__V1__LogsRequest *request, bool *ret_ended,
-                          struct titan_error *err)
+static titan_status begin(struct coordinator *c, const struct rpc_call *call, const Titan__V1__LogsRequest *request,
+                          bool *ret_ended, struct titan_error *err)
 {
-    size_t n = 0;
-    for (const struct log_request *r = c->log_requests; r; r = r->next)
-        n++;
+    size_t n = 0, of_one = 0; /* one user's leave room for those of others */
+    for (const struct log_request *r = c->log_requests; r; r = r->next, n++)
+        of_one += r->call && strcmp(rpc_call_identity(r->call)->name, rpc_call_identity(call)->name) == 0;
     if (c->closing)
         return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator is stopping");
     if (n >= API_LOG_REQUESTS_MAX)
         return titan_fail(err, TITAN_ELIMIT, "%d log streams are open already", API_LOG_REQUESTS_MAX);
+    if (of_one >= API_LOG_REQUESTS_OF_ONE_MAX)
+        return titan_fail(err, TITAN_ELIMIT, "%d log streams of %s are open already", API_LOG_REQUESTS_OF_ONE_MAX,
+                          rpc_call_identity(call)->name);
     if (request->rank < -1)
         return titan_fail(err, TITAN_EINVAL, "there is no rank %d; -1 means all", request->rank);
     TRY(api_job_ended(c, request->job_id, ret_ended, err));
@@ -259,7 +262,7 @@ void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     api_user(c, call, &u);
     titan_status status = api_may(c, &u, POLICY_LOGS, request->job_id, &err);
     if (status == TITAN_OK)
-        status = begin(c, request, &ended, &err);
+        status = begin(c, call, request, &ended, &err);
     struct log_request *r = status == TITAN_OK ? calloc(1, sizeof(*r)) : NULL;
     if (status == TITAN_OK && !r)
         status = titan_fail(&err, TITAN_ENOMEM, "out of memory");

@@ -202,6 +202,15 @@ void watch_metrics_stored(struct coordinator *c)
     }
 }
 
+/* One user's streams leave room for those of others. */
+static size_t watchers_of(const struct coordinator *c, const struct rpc_call *call)
+{
+    size_t n = 0;
+    for (const struct watcher *w = c->watchers; w; w = w->next)
+        n += strcmp(rpc_call_identity(w->call)->name, rpc_call_identity(call)->name) == 0;
+    return n;
+}
+
 static void begin(struct coordinator *c, struct rpc_call *call, unsigned method, const struct watcher *wanted)
 {
     struct titan_error err = {0};
@@ -213,6 +222,9 @@ static void begin(struct coordinator *c, struct rpc_call *call, unsigned method,
         status = titan_fail(&err, TITAN_EUNREACHABLE, "the coordinator is stopping");
     else if (c->n_watchers >= API_WATCHERS_MAX)
         status = titan_fail(&err, TITAN_ELIMIT, "%d streams are open already", API_WATCHERS_MAX);
+    else if (watchers_of(c, call) >= API_WATCHERS_OF_ONE_MAX)
+        status = titan_fail(&err, TITAN_ELIMIT, "%d streams of %s are open already", API_WATCHERS_OF_ONE_MAX,
+                            rpc_call_identity(call)->name);
     else if ((wanted->job_id || wanted->metrics) && (status = api_may(c, &u, method, wanted->job_id, &err)) == TITAN_OK)
         status = api_job_ended(c, wanted->job_id, &ended, &err);
     struct watcher *w = status == TITAN_OK ? malloc(sizeof(*w)) : NULL;

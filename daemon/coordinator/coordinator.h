@@ -54,6 +54,8 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 
 /* titan.v1.Titan and titan.internal.Coordinator; hand the table to rpc_server_open with the coordinator as data. */
 const struct rpc_method *api_methods(size_t *ret_n);
+/* Those of agents only, for a server of their own. */
+const struct rpc_method *api_agent_methods(size_t *ret_n);
 /* rpc_server_options.authorize for that table. */
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;

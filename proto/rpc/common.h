@@ -51,8 +51,8 @@ void rpc_library_leave(void);
 
 /* Owned by the caller. Never NULL: memory for a message of ours not being there is not survivable. */
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message);
-/* Decode at most budget bytes' worth of objects; strings must be UTF-8 without NUL. buffer is borrowed. *ret is owned by the
- * caller: protobuf_c_message_free_unpacked(m, NULL). TITAN_EINVAL for bytes that are not such a message. */
+/* Decode at most budget bytes' worth of objects; strings must be UTF-8 without NUL. buffer is borrowed. *ret is owned
+ * by the caller: protobuf_c_message_free_unpacked(m, NULL). TITAN_EINVAL for bytes that are not such a message. */
 titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, size_t budget,
                         ProtobufCMessage **ret, struct titan_error *err) TITAN_MUST_USE;
 

@@ -6,22 +6,30 @@
 #include <fcntl.h>
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "proto/rpc/pair.h"
 
 enum {
     FRONTS_MAX = 512, /* by uid, and those of TCP */
     SLOTS_FIRST = 2,  /* of a method; a front that is used gets more */
     LISTEN_BACKLOG = 4096,
-    ACCEPTS = 64, /* in one turn of the loop */
+    ACCEPTS = 64,       /* in one turn of the loop */
+    FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
+    METADATA_MAX = 16384,
+    CONNECTION_IDLE_MS = 600000,
+    REFUSAL_SAID_MS = 60000,
 };
 
 /* --- fronts ------------------------------------------------------------------------------------------------------- */
@@ -37,10 +45,21 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
     struct front *front = calloc(1, sizeof(*front) + server->n_endpoints * sizeof(front->methods[0]));
     if (!front)
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
+    const struct rpc_server_options *options = &server->options;
+    front->trusted = identity->kind == RPC_ID_UID && (identity->uid == 0 || identity->uid == geteuid());
+    uint32_t message_max =
+        identity->kind == RPC_ID_UID && !front->trusted ? options->max_user_message_bytes : options->max_message_bytes;
+    grpc_resource_quota *quota = grpc_resource_quota_create(identity->name);
+    grpc_resource_quota_resize(quota, (size_t)options->memory_bytes);
     grpc_arg args[] = {
         arg_int(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)server->options.max_message_bytes),
+        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)message_max),
         arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)server->options.max_concurrent_streams),
+        {.type = GRPC_ARG_POINTER,
+         .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
+        arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
+        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS, CONNECTION_IDLE_MS),
         arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
         arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         /* Clients of ours ping every 10 s, also when idle. */
@@ -54,6 +73,7 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
     front->owner = server;
     front->identity = *identity;
     front->server = grpc_server_create(&list, NULL);
+    grpc_resource_quota_unref(quota);
     grpc_server_register_completion_queue(front->server, server->queue.cq, NULL);
     front->next = server->fronts; /* from here on the server's, also when it fails below */
     server->fronts = front;
@@ -310,27 +330,159 @@ titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_er
     return listener_add(server, fd, domain == AF_UNIX, "", err);
 }
 
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+static void refused(struct rpc_server *server, const char *why)
+{
+    static const struct log log = {.subsystem = "rpc"};
+    int64_t now_ms = clock_mono_ns() / 1000000;
+    server->refusals.connections++;
+    if (server->refusal_said_ms && now_ms - server->refusal_said_ms < REFUSAL_SAID_MS)
+        return;
+    server->refusal_said_ms = now_ms;
+    tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
+}
+
+static void connection_closed(uv_handle_t *handle)
+{
+    struct connection *connection = handle->data;
+    struct rpc_server *server = connection->front->owner;
+    bool counted = connection->fd < 0; /* at the server's end it is one of its handles */
+    free(connection);
+    if (counted)
+        rpc_handle_closed(server);
+}
+
+static void connection_end(struct connection *connection)
+{
+    struct front *front = connection->front;
+    struct rpc_server *server = front->owner;
+    front->n_connections--;
+    server->n_connections -= !front->trusted;
+    *(connection->prev ? &connection->prev->next : &server->connections) = connection->next;
+    if (connection->next)
+        connection->next->prev = connection->prev;
+    (void)uv_poll_stop(&connection->poll);
+    (void)close(connection->fd);
+    uv_close((uv_handle_t *)&connection->poll, connection_closed);
+}
+
+static void on_hangup(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    connection_end(poll->data);
+}
+
+int rpc_connections_close(struct rpc_server *server)
+{
+    int n = 0;
+    while (server->connections) {
+        struct connection *connection = server->connections;
+        connection_end(connection);
+        connection->fd = -1;
+        n++;
+    }
+    return n;
+}
+
+/* Watch for its end with a descriptor of our own: gRPC shuts a socket down before it closes it. */
+static bool connection_watch(struct front *front, int fd)
+{
+    struct rpc_server *server = front->owner;
+    struct connection *connection = calloc(1, sizeof(*connection));
+    int own = connection ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own < 0 || (own > server->fd_max && !front->trusted) ||
+        uv_poll_init(server->loop, &connection->poll, own) != 0) {
+        if (own >= 0)
+            (void)close(own);
+        free(connection);
+        return false;
+    }
+    connection->front = front;
+    connection->fd = own;
+    connection->next = server->connections;
+    if (connection->next)
+        connection->next->prev = connection;
+    server->connections = connection;
+    front->n_connections++;
+    server->n_connections += !front->trusted;
+    connection->poll.data = connection;
+    (void)uv_poll_start(&connection->poll, UV_DISCONNECT, on_hangup);
+    return true;
+}
+
+/* Why this connection is not taken; NULL: it is. */
+static const char *connection_take(struct listener *l, int fd)
+{
+    struct rpc_server *server = l->server;
+    const struct rpc_server_options *options = &server->options;
+    struct front *front = l->local ? front_of(server, fd) : server->plain;
+    if (!front)
+        return "too many users are connected";
+    if (!front->trusted && fd > server->fd_max)
+        return "descriptors are short";
+    if (!front->trusted && front->n_connections >= options->max_user_connections)
+        return "too many connections of one user";
+    if (!front->trusted && server->n_connections >= options->max_connections)
+        return "too many connections";
+    if (!connection_watch(front, fd))
+        return "descriptors are short";
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    grpc_server_add_channel_from_fd(front->server, fd, credentials); /* takes it */
+    grpc_server_credentials_release(credentials);
+    return NULL;
+}
+
+static int spare_open(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* There is no descriptor left: without this, those that wait would wake the loop for ever. */
+static bool turn_away(struct listener *l)
+{
+    struct rpc_server *server = l->server;
+    if (server->spare_fd < 0)
+        return false;
+    (void)close(server->spare_fd);
+    int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+        (void)close(fd);
+    server->spare_fd = spare_open();
+    refused(server, "descriptors are short");
+    return fd >= 0;
+}
+
 static void on_connection(uv_poll_t *poll, int status, int events)
 {
     struct listener *l = poll->data;
     (void)events;
     for (int i = 0; status == 0 && i < ACCEPTS; i++) {
         int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && turn_away(l))
+            continue;
         if (fd < 0)
             return;
-        struct front *front = l->local ? front_of(l->server, fd) : l->server->plain;
-        if (!front) {
+        const char *why = connection_take(l, fd);
+        if (why) {
             (void)close(fd);
-            continue;
+            refused(l->server, why);
         }
-        grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-        grpc_server_add_channel_from_fd(front->server, fd, credentials); /* takes it */
-        grpc_server_credentials_release(credentials);
     }
+}
+
+struct rpc_refusals rpc_server_refusals(const struct rpc_server *server)
+{
+    return server->refusals;
 }
 
 titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err)
 {
+    struct rlimit limit = {.rlim_cur = 1024};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    server->fd_max = (int)(MIN(limit.rlim_cur, (rlim_t)INT32_MAX) - MIN(limit.rlim_cur / 4, (rlim_t)FDS_RESERVED));
+    server->spare_fd = spare_open();
     /* Those of uids come later, one by one. */
     for (struct front *front = server->fronts; front; front = front->next)
         front_start(front);
@@ -389,4 +541,6 @@ void rpc_listeners_free(struct rpc_server *server)
         listener_release(l);
         free(l);
     }
+    if (server->spare_fd >= 0)
+        (void)close(server->spare_fd);
 }

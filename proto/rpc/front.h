@@ -26,10 +26,20 @@ struct front {
     struct rpc_identity identity; /* of its connections; with TLS each may have another */
     struct rpc_pair *pair;        /* with TLS */
     struct rpc_tag shutdown_tag;
+    uint32_t n_connections, n_calls; /* that are open */
+    bool trusted;                    /* root's or our own */
     struct front_method {
         void *registered;
         int slots; /* calls that can be taken in one turn of the loop; further ones wait inside gRPC */
     } methods[];   /* as the server's endpoints */
+};
+
+/* A connection over a Unix socket. gRPC has the descriptor; fd is another of the same socket, which tells its end. */
+struct connection {
+    struct connection *next, *prev;
+    struct front *front;
+    int fd;
+    uv_poll_t poll;
 };
 
 /* A listening socket that is not gRPC's: connections are accepted here and handed over. */
@@ -49,6 +59,11 @@ struct rpc_server {
     struct front *fronts, *plain, *tls; /* plain, tls: of TCP without and with TLS, or NULL */
     size_t n_fronts;
     struct listener *listeners;
+    struct connection *connections;
+    uint32_t n_connections; /* of uids that are not trusted */
+    int spare_fd, fd_max;   /* spare_fd: to take a connection and close it when there is no other descriptor left */
+    struct rpc_refusals refusals;
+    int64_t refusal_said_ms;
     struct endpoint *endpoints;
     size_t n_endpoints;
     struct rpc_server_options options;
@@ -78,6 +93,8 @@ titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err
 void rpc_listeners_stop(struct rpc_server *server);
 /* Close the handles of listeners; each calls rpc_handle_closed. Returns how many. */
 int rpc_listeners_close(struct rpc_server *server);
+/* The same for connections, of which each is freed. */
+int rpc_connections_close(struct rpc_server *server);
 void rpc_fronts_destroy(struct rpc_server *server); /* after they are shut down */
 void rpc_listeners_free(struct rpc_server *server);
 

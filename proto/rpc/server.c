@@ -209,6 +209,7 @@ static void close_tag(struct rpc_tag *tag, bool ok)
     (void)ok;
     struct rpc_call *call = tag->owner;
     call->over = true;
+    call->front->n_calls--;
     out_clear(call);
     if (call->opened && call->endpoint->method.on_close)
         call->endpoint->method.on_close(call, call->cancelled != 0, call->endpoint->data);
@@ -238,11 +239,15 @@ static void call_begin(struct rpc_call *call)
     grpc_op op = rpc_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
     op.data.recv_close_on_server.cancelled = &call->cancelled;
     batch(call, &op, 1, &call->close_tag);
+    call->front->n_calls++;
 
     if (!endpoint->method.path) {
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
     } else if (server->stopping) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
+    } else if (!call->front->trusted && call->front->n_calls > server->options.max_user_calls) {
+        server->refusals.calls++;
+        rpc_call_finish(call, TITAN_ELIMIT, "too many calls of this user are open");
     } else if (authorize(call, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
     } else if (endpoint->method.on_message) {
@@ -559,6 +564,13 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->max_concurrent_streams = o->max_concurrent_streams ? MIN(o->max_concurrent_streams, (uint32_t)INT32_MAX) : 1024;
     o->max_queue = o->max_queue ? o->max_queue : 256;
     o->socket_mode = o->socket_mode ? o->socket_mode : 0600;
+    o->max_connections = o->max_connections ? o->max_connections : 4096;
+    o->max_user_connections = o->max_user_connections ? o->max_user_connections : 256;
+    o->max_user_calls = o->max_user_calls ? o->max_user_calls : 4096;
+    o->max_user_message_bytes =
+        o->max_user_message_bytes ? MIN(o->max_user_message_bytes, o->max_message_bytes) : o->max_message_bytes;
+    o->memory_bytes = o->memory_bytes ? o->memory_bytes : 64 << 20;
+    server->spare_fd = -1;
     server->health = (struct rpc_health){.methods = methods, .n = n};
     server->reflection = (struct rpc_reflection){descriptors, descriptors_bytes, methods, n};
     endpoints_add(server, methods, n, data, false);
@@ -611,7 +623,7 @@ static void shutdown_advance(struct rpc_server *server)
     if (!server->stopping || server->stopped || server->fronts_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
-    server->handles = 2 + rpc_listeners_close(server);
+    server->handles = 2 + rpc_listeners_close(server) + rpc_connections_close(server);
     uv_close((uv_handle_t *)&server->grace, grace_closed);
     rpc_queue_stop(&server->queue, queue_stopped, server);
 }

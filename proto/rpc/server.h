@@ -56,6 +56,12 @@ struct rpc_server_options {
     uint32_t max_message_bytes;      /* 0 = 4 MiB */
     uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
+    uint32_t max_connections;        /* over Unix sockets, in all; 0 = 4096 */
+    uint32_t max_user_connections;   /* of one uid; 0 = 256. Root and the uid of this process are bound by neither */
+    uint32_t max_user_calls;         /* calls that a handler has at a time, of one uid; 0 = 4096. As above */
+    uint32_t max_user_message_bytes; /* a message of another uid; 0 = max_message_bytes */
+    uint64_t memory_bytes;           /* that gRPC may hold for one uid, or for TCP: messages that are not complete, what
+                                      * was not sent. Beyond it streams are broken off. 0 = 64 MiB */
     mode_t socket_mode;              /* of Unix sockets' files; 0 = 0600 */
     /* Asked for every call of the methods table before its message is decoded; data is the server's. What it does not
      * answer with TITAN_OK ends the call with err. NULL: everybody may everything. */
@@ -83,6 +89,12 @@ void rpc_server_set_serving(struct rpc_server *server, bool serving);
 /* Refuse new calls, let running ones end for grace_ms, cancel the rest, then call done (on the loop) exactly once.
  * The server may be freed from done. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
+/* What was refused since the start. */
+struct rpc_refusals {
+    uint64_t connections; /* beyond a limit, or descriptors were short */
+    uint64_t calls;       /* beyond max_user_calls */
+};
+struct rpc_refusals rpc_server_refusals(const struct rpc_server *server);
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */
 
 /* Answer a unary call: message and OK. The call is finished. */
