@@ -2,6 +2,7 @@
 #include "base/recipe.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -652,6 +653,34 @@ uint64_t recipe_hash(const struct recipe *r)
     for (size_t i = 0; i < text.len; i++)
         h = (h ^ (unsigned char)text.data[i]) * UINT64_C(0x100000001b3);
     return h;
+}
+
+/* In place: "/a//b/./c/" -> "/a/b/c". */
+static void tidy_path(char *path)
+{
+    char *to = path;
+    for (const char *p = path; *p;) {
+        if (p[0] == '/' && (p[1] == '/' || !p[1]) && (p[1] || to > path))
+            p++;
+        else if (p[0] == '/' && p[1] == '.' && (p[2] == '/' || !p[2]))
+            p += 2;
+        else
+            *to++ = *p++;
+    }
+    if (to == path)
+        *to++ = '/';
+    *to = '\0';
+}
+
+titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out, struct titan_error *err)
+{
+    const char *base = r->job.dump_folder[0] ? r->job.dump_folder : job_dir;
+    int n = r->checkpoint.folder[0] == '/' ? snprintf(out, PATH_MAX, "%s", r->checkpoint.folder)
+                                           : snprintf(out, PATH_MAX, "%s/%s", base, r->checkpoint.folder);
+    if (n >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "checkpoint.folder: the path is too long");
+    tidy_path(out);
+    return TITAN_OK;
 }
 
 #define DIFFERENCES_NAMED 3

@@ -173,7 +173,11 @@ void recipe_print(const struct recipe *r, struct buf *out);
 /* Hash over what decides the numbers of the run (model, data, optimizer, batch, seed, precision): a checkpoint of one
  * hash continues a run of the same hash only. */
 uint64_t recipe_hash(const struct recipe *r);
-/* The keys of that hash that differ, at most three: "optimizer.lr = 1e-3, there 8e-4; ...". */
+/* Where a run keeps its checkpoints: an absolute path without "//" and "/./", alike in all programs. job_dir: for a run
+ * that names no other place; out: char[PATH_MAX]. */
+titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out,
+                                      struct titan_error *err) TITAN_MUST_USE;
+/* The keys of that hash that differ, at most three: "optimizer.lr = 0.001, there 0.0008; ...". */
 void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Parameters of the model, all and without the input embedding. */
 int64_t recipe_params(const struct recipe *r);

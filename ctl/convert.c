@@ -5,7 +5,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
 {
     char path[PATH_MAX];
     TRY(checkpoint_resolve(ctl, args, path, err));
-    char *argv[] = {"titan-worker", "convert", path, args->words[1], NULL};
+    char *argv[] = {"titan-worker", "convert", path, args->words[1], args_has(args, "force") ? "--force" : NULL, NULL};
     return worker_become(argv, err);
 }
 
@@ -13,13 +13,17 @@ const struct command command_convert = {
     .name = "convert",
     .summary = "write a checkpoint as a Hugging Face directory",
     .arguments = "JOB|PATH OUT_DIR",
-    .text = "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them.",
+    .text =
+        "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,
     .options =
         (const struct option_spec[]){
-            {"step", 0, "STEP", "the job's checkpoint of this step, not the newest", WORD_NONE}, {NULL}},
+            {"step", 0, "STEP", "the job's checkpoint of this step, not the newest", WORD_NONE},
+            {"force", 'f', NULL, "also into a folder that is not empty; files of the same names are replaced",
+             WORD_NONE},
+            {NULL}},
     .examples = (const struct example[]){{"titanctl convert 12 ./hf", "a job's newest checkpoint"}, {NULL}},
     .run = run,
 };

@@ -28,6 +28,15 @@ static titan_status checkpoint_of_step(struct ctl *ctl, uint64_t job, uint64_t s
     return status;
 }
 
+static titan_status no_checkpoint(const Titan__V1__Job *job, struct titan_error *err)
+{
+    const char *how = job->state == TITAN__V1__JOB_STATE__CANCELLED   ? "was cancelled before its first checkpoint"
+                      : job->state == TITAN__V1__JOB_STATE__FAILED    ? "failed before its first checkpoint"
+                      : job->state == TITAN__V1__JOB_STATE__COMPLETED ? "wrote no checkpoint"
+                                                                      : "has no checkpoint yet";
+    return titan_fail(err, TITAN_ENOTFOUND, "job %llu %s", (unsigned long long)job->id, how);
+}
+
 titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
     const char *word = args->words[0];
@@ -48,7 +57,7 @@ titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char o
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
     TRY(ctl_job(ctl, job, &reply, err));
     if (!*reply->job->checkpoint)
-        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no checkpoint yet", (unsigned long long)job);
+        return no_checkpoint(reply->job, err);
     (void)snprintf(out, PATH_MAX, "%s", reply->job->checkpoint);
     return TITAN_OK;
 }

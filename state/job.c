@@ -58,6 +58,22 @@ static titan_status find_key(struct db *db, const struct job *job, uint64_t *ret
     return status;
 }
 
+/* Is a job that has not ended keeping its checkpoints there? */
+static titan_status check_folder(struct db *db, const char *folder, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err, "SELECT id, name FROM jobs WHERE state < 7 AND folder = ? LIMIT 1", "t", folder));
+    bool row = false;
+    titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && row) {
+        status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by job %llu (%s)", folder,
+                            (unsigned long long)col_uint(stmt, 0), col_text(stmt, 1));
+        titan_error_hint(err, "use another checkpoint.folder or job.dump_folder, or wait until that job has ended");
+    }
+    db_done(stmt);
+    return status;
+}
+
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err)
 {
@@ -67,19 +83,21 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
         if (*ret_existing)
             return TITAN_OK;
     }
+    if (job->folder)
+        TRY(check_folder(db, job->folder, err));
     const struct job_spec *s = &job->spec;
     TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
     TRY(db_run(db, err,
                "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
                " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash, mesh,"
-               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiitutiiiiiii", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid, folder)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiitutiiiiiiit", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
                (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
                (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->idempotency_key,
                job->request_hash, s->mesh, (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs,
-               (int64_t)s->max_ooms, (int64_t)s->restart_window_s, job->uid, job->gid));
+               (int64_t)s->max_ooms, (int64_t)s->restart_window_s, job->uid, job->gid, job->folder ? job->folder : ""));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     return add_change(db,
                       &(struct event){.job_id = job->id,

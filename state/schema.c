@@ -120,6 +120,7 @@ static const char store_v4[] =
     "ALTER TABLE jobs ADD COLUMN gid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE jobs ADD COLUMN checkpoint_failures INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN folder TEXT NOT NULL DEFAULT '';" /* of checkpoints, where it is not the job's own */
     /* Events without a job are few beside the others: the audit trail and the nodes' are found by them. */
     "CREATE INDEX events_actor ON events(id) WHERE actor <> '';"
     /* Bearer tokens (token.h); the secret itself is nowhere. */

@@ -128,21 +128,6 @@ static titan_status open_data(struct trainer *t, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status checkpoint_folder(struct trainer *t, struct titan_error *err)
-{
-    const struct recipe *r = t->recipe;
-    const char *base = r->job.dump_folder[0] ? r->job.dump_folder : t->members->job_dir;
-    int n;
-
-    if (r->checkpoint.folder[0] == '/')
-        n = snprintf(t->checkpoint_dir, sizeof t->checkpoint_dir, "%s", r->checkpoint.folder);
-    else
-        n = snprintf(t->checkpoint_dir, sizeof t->checkpoint_dir, "%s/%s", base, r->checkpoint.folder);
-    if (n >= (int)sizeof t->checkpoint_dir)
-        return titan_fail(err, TITAN_EINVAL, "checkpoint.folder: the path is too long");
-    return TITAN_OK;
-}
-
 #define FOLDER_WAIT_MS 2000 /* for processes of the run before that are about to end */
 
 /* Where that fails, the first epoch of a run ends it; a later one goes on, and says so. */
@@ -193,7 +178,7 @@ static titan_status open_trainer(struct trainer *t, const struct train_options *
     if (buf_failed(&t->recipe_text))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
-    TRY(checkpoint_folder(t, err));
+    TRY(recipe_checkpoint_folder(r, t->members->job_dir, t->checkpoint_dir, err));
     if (r->checkpoint.enable)
         take_folder(t);
     TRY(open_data(t, err)); /* before the device: bad input shows at once */

@@ -377,72 +377,6 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
     logs_request(a->logs, m, known ? job_dir : NULL);
 }
 
-/* Deleting gigabytes takes time: in the thread pool. */
-struct expiry {
-    uv_work_t work;
-    struct agent *agent;
-    size_t n;
-    char *paths[];
-};
-
-static void expiry_run(uv_work_t *work)
-{
-    struct expiry *e = work->data;
-    for (size_t i = 0; i < e->n; i++) {
-        struct titan_error err = {0};
-        char hidden[PATH_MAX];
-        const char *name = strrchr(e->paths[i], '/');
-        /* Renamed first: a crash half way leaves no half checkpoint that looks whole. */
-        if (snprintf(hidden, sizeof(hidden), "%.*s/.expired-%s", (int)(name - e->paths[i]), e->paths[i], name + 1) >=
-                PATH_MAX ||
-            rename(e->paths[i], hidden) < 0)
-            continue;
-        if (dir_remove(hidden, &err) != TITAN_OK)
-            tlog_warn(&e->agent->log, "old checkpoint not removed", "path=\"%s\" reason=\"%s\"", hidden, err.msg);
-    }
-}
-
-static void expiry_done(uv_work_t *work, int status)
-{
-    struct expiry *e = work->data;
-    (void)status;
-    e->agent->works--;
-    for (size_t i = 0; i < e->n; i++)
-        free(e->paths[i]);
-    free(e);
-}
-
-/* Only what is a checkpoint: an absolute path to a folder step-NUMBER with a manifest. It may lie outside the job's
- * folder, where checkpoint.folder says so. */
-static bool expirable(const char *path)
-{
-    char manifest[PATH_MAX];
-    const char *name = strrchr(path, '/');
-    if (path[0] != '/' || strstr(path, "/../") || strncmp(name, "/step-", 6) != 0 || !name[6] ||
-        name[6 + strspn(name + 6, "0123456789")])
-        return false;
-    return snprintf(manifest, sizeof(manifest), "%s/manifest.json", path) < PATH_MAX && access(manifest, F_OK) == 0;
-}
-
-static void expire(struct agent *a, const Titan__Internal__CheckpointCommitted *m)
-{
-    struct expiry *e = calloc(1, sizeof(*e) + m->n_expired_paths * sizeof(char *));
-    if (!e)
-        return;
-    e->agent = a;
-    e->work.data = e;
-    for (size_t i = 0; i < m->n_expired_paths; i++) {
-        if (expirable(m->expired_paths[i]) && (e->paths[e->n] = strdup(m->expired_paths[i])))
-            e->n++;
-        else
-            tlog_warn(&a->log, "not a checkpoint, left alone", "path=\"%s\"", m->expired_paths[i]);
-    }
-    if (uv_queue_work(a->loop, &e->work, expiry_run, expiry_done) == 0)
-        a->works++;
-    else
-        free(e);
-}
-
 /* What a stream that is over does not take is sent again in the next session. */
 static void send_out(struct agent *a, const Titan__Internal__AgentMessage *m)
 {
@@ -465,8 +399,7 @@ static void do_order(struct agent *a, const Titan__Internal__CoordinatorMessage 
         on_log(a, m->log);
     else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
         node_checks_ask(a->checks, m->check);
-    else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED)
-        expire(a, m->checkpoint_committed);
+    /* Checkpoints that are not listed any more are removed by the worker that writes the next: it knows its own. */
 }
 
 static void stop_worker(struct agent *a, const struct agent_action *x)

@@ -245,6 +245,11 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
     s->job.idempotency_key = request->idempotency_key[0] ? request->idempotency_key : NULL;
+    if (s->recipe.checkpoint.enable && (s->recipe.checkpoint.folder[0] == '/' || s->recipe.job.dump_folder[0] == '/')) {
+        char folder[PATH_MAX];
+        TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));
+        s->job.folder = batch_strdup(&s->memory, folder);
+    }
     uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
     hash = hash_text(hash, request->name);
     hash = hash_text(hash, s->job.user);

@@ -48,22 +48,15 @@ static void know_folder(struct coordinator *c, uint64_t job_id)
 {
     _cleanup_free_ char *text = NULL;
     _cleanup_free_ struct recipe *r = NULL;
-    char folder[PATH_MAX];
-    int n;
+    char folder[PATH_MAX], directory[PATH_MAX + 32];
     if (!core_wants_folder(c->core, job_id) || !(r = calloc(1, sizeof(*r))))
         return;
     recipe_init(r);
     if (job_recipe(store_reader(c->store), job_id, &text, NULL) != TITAN_OK ||
         recipe_parse(r, text, "<recipe>", NULL) != TITAN_OK)
         return;
-    if (r->checkpoint.folder[0] == '/')
-        n = snprintf(folder, sizeof(folder), "%s", r->checkpoint.folder);
-    else if (r->job.dump_folder[0])
-        n = snprintf(folder, sizeof(folder), "%s/%s", r->job.dump_folder, r->checkpoint.folder);
-    else
-        n = snprintf(folder, sizeof(folder), "%s/%llu/%s", c->jobs_dir, (unsigned long long)job_id,
-                     r->checkpoint.folder);
-    if (n > 0 && n < (int)sizeof(folder))
+    (void)snprintf(directory, sizeof(directory), "%s/%llu", c->jobs_dir, (unsigned long long)job_id);
+    if (recipe_checkpoint_folder(r, directory, folder, NULL) == TITAN_OK)
         core_set_folder(c->core, job_id, folder);
 }
 

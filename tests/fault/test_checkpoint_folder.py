@@ -176,14 +176,13 @@ def last_checkpoint_is_waited_for():
         s = d.wait_state(job, "COMPLETED", seconds=30)
         assert s["epoch"] == 1 and s["restarts"] == 0 and s["checkpoint"].endswith("step-00000600"), s
 
-        job = d.submit("tiny", keys(d, checkpoint__folder=d.state / "ck2", training__steps=100, checkpoint__interval=500,
+        job = d.submit("tiny", keys(d, checkpoint__folder=d.state / "ck2", training__steps=600, checkpoint__interval=1000,
                                     fault_tolerance__checkpoint_retry_s=2))
-        until("it trains", lambda: d.status(job)["step"] > 5 or d.status(job)["state"] != "RUNNING")
+        until("it trains", lambda: d.status(job)["step"] > 5)
         in_the_way(d.state / "ck2")
-        s = d.wait_state(job, "FAILED", "COMPLETED", seconds=30)
-        if s["state"] == "FAILED":  # a very fast machine may be through before the folder is gone
-            assert "last checkpoint" in s["reason"] and "step 100" in s["reason"], s
-            assert s["epoch"] == 1 and s["restarts"] == 0, s
+        s = d.wait_state(job, "FAILED", "COMPLETED", seconds=60)
+        assert s["state"] == "FAILED" and "last checkpoint" in s["reason"] and "step 600" in s["reason"], s
+        assert s["epoch"] == 1 and s["restarts"] == 0, s
 
 
 def same_recipe_resumes():
@@ -194,6 +193,11 @@ def same_recipe_resumes():
         until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
         d.ok("cancel", job)
         d.wait_state(job, "CANCELLED")
+        out = d.state / "hf"
+        assert d.ctl("convert", job, out).code == 0 and (out / "config.json").exists()
+        again = d.ctl("convert", job, out)
+        assert again.code == 6 and "not empty" in again.err, (again.code, again.err)
+        assert d.ctl("convert", job, out, "--force").code == 0
         before = steps_in(folder)
         assert len(before) == 2, before
 
@@ -201,6 +205,8 @@ def same_recipe_resumes():
         s = d.wait_state(job, "FAILED", "COMPLETED", seconds=30)
         assert s["state"] == "FAILED" and "optimizer.lr" in s["reason"] and str(folder) in s["reason"], s
         assert steps_in(folder) == before
+        none = d.ctl("generate", job, "--prompt", "x")
+        assert none.code == 3 and f"job {job} failed before its first checkpoint" in none.err, none.err
 
         end = before[-1] + 15
         job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=end))
@@ -220,6 +226,14 @@ def one_run_at_a_time():
         run = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d.state / "solo",
                       *overrides(keys(d, checkpoint__folder=folder)))
         assert run.code == 6 and f"in use by job {first}" in run.err, (run.code, run.err)
+        for same in (folder, f"{d.state}//./ck/"):
+            second = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(d, checkpoint__folder=same)))
+            assert second.code == 6 and f"in use by job {first}" in second.err, (second.code, second.err)
+        # By another way to the same folder it is found by its lock.
+        (d.state / "link").symlink_to(folder)
+        third = d.submit("tiny", keys(d, checkpoint__folder=d.state / "link"))
+        s = d.wait_state(third, "FAILED", "COMPLETED", seconds=30)
+        assert s["state"] == "FAILED" and f"in use by job {first}" in s["reason"], s
         # A worker that takes another's place shares the folder.
         os.kill(max(d.workers(first).values()), signal.SIGKILL)
         until("it has recovered", lambda: any(e["type"] == "recovery.finished" for e in d.lines("events", first)))

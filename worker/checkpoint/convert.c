@@ -1,5 +1,7 @@
 #include "worker/checkpoint/convert.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <getopt.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -436,14 +438,37 @@ titan_status convert_checkpoint(const char *checkpoint, const char *out_dir, con
 }
 
 static const char usage[] =
-    "usage: titan-worker convert CHECKPOINT OUT_DIR [--dtype bf16|f32]\n"
-    "Write a checkpoint (or the newest in a folder of them) as a directory that Hugging Face transformers opens.\n";
+    "usage: titan-worker convert CHECKPOINT OUT_DIR [--dtype bf16|f32] [--force]\n"
+    "Write a checkpoint (or the newest in a folder of them) as a directory that Hugging Face transformers opens.\n"
+    "OUT_DIR must be empty, or missing; with --force files of the same names are replaced.\n";
+
+/* What lies there may be somebody's work. */
+static titan_status check_empty(const char *dir, struct titan_error *err)
+{
+    DIR *d = opendir(dir);
+    if (!d && errno == ENOENT)
+        return TITAN_OK;
+    if (!d)
+        return titan_fail_errno(err, "folder '%s'", dir);
+    const struct dirent *e;
+    while ((e = readdir(d)) && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0))
+        ;
+    (void)closedir(d);
+    if (!e)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EEXIST, "folder '%s' is not empty", dir);
+    titan_error_hint(err, "name another one; --force replaces files of the same names in it");
+    return TITAN_EEXIST;
+}
 
 int convert_main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"dtype", required_argument, NULL, 'd'}, {"help", no_argument, NULL, 'h'}, {0}};
+    static const struct option options[] = {{"dtype", required_argument, NULL, 'd'},
+                                            {"force", no_argument, NULL, 'f'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     const char *dtype = "bf16";
+    bool force = false;
     struct titan_error err = {0};
     (void)signal(SIGPIPE, SIG_IGN);
     optind = 1;
@@ -451,6 +476,10 @@ int convert_main(int argc, char **argv)
         if (c == 'h') {
             fputs(usage, stdout);
             return 0;
+        }
+        if (c == 'f') {
+            force = true;
+            continue;
         }
         if (c != 'd') {
             fputs(usage, stderr);
@@ -462,7 +491,9 @@ int convert_main(int argc, char **argv)
         fputs(usage, stderr);
         return titan_status_exit(TITAN_EINVAL);
     }
-    titan_status status = convert_checkpoint(argv[optind], argv[optind + 1], dtype, &err);
+    titan_status status = force ? TITAN_OK : check_empty(argv[optind + 1], &err);
+    if (status == TITAN_OK)
+        status = convert_checkpoint(argv[optind], argv[optind + 1], dtype, &err);
     if (status != TITAN_OK) {
         fprintf(stderr, "titan-worker convert: %s\n", err.msg);
         if (err.hint[0])

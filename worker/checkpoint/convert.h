@@ -20,7 +20,7 @@ void convert_halves_to_pairs(float *out, const float *in, int64_t heads, int64_t
 titan_status convert_checkpoint(const char *checkpoint, const char *out_dir, const char *dtype,
                                 struct titan_error *err) TITAN_MUST_USE;
 
-/* `titan-worker convert CHECKPOINT OUT_DIR [--dtype bf16|f32]`; argv[0] is "convert". Exit code. */
+/* `titan-worker convert CHECKPOINT OUT_DIR [--dtype bf16|f32] [--force]`; argv[0] is "convert". Exit code. */
 int convert_main(int argc, char **argv);
 
 #endif

@@ -13,6 +13,7 @@
 
 #define FORMAT "titan-checkpoint"
 #define VERSION 2
+#define COUNT_MAX (INT64_C(1) << 40)
 #define SUM_KEY ",\"manifest_crc32c\":\""
 #define SUM_BYTES (sizeof(SUM_KEY) - 1 + 8 + 3) /* key, digits, "}\n */
 
@@ -186,6 +187,12 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     }
     if (v[3] < 1 || v[3] > INT_MAX)
         return titan_fail(err, TITAN_ECORRUPT, "world of %" PRId64, v[3]);
+    /* Nobody trains that long: 2^40 tokens a step, 2^40 steps. */
+    if (v[0] > COUNT_MAX || v[1] > COUNT_MAX || v[4] > v[0] || (v[0] == 0 ? v[2] > 0 : v[2] / v[0] > COUNT_MAX))
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "step %" PRId64 ", epoch %" PRId64 ", %" PRId64 " tokens, %" PRId64
+                          " skipped steps cannot be",
+                          v[0], v[1], v[2], v[4]);
     info->step = (uint64_t)v[0];
     info->epoch = (uint64_t)v[1];
     info->tokens = (uint64_t)v[2];

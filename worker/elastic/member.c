@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "base/utf8.h"
 #include "worker/comm/comm.h"
 
 #define NEVER INT64_MAX
@@ -845,7 +846,13 @@ void member_checkpoint_written(struct member *m, uint64_t step, const char *path
 void member_checkpoint_failed(struct member *m, uint64_t step, const char *path, const char *reason, bool reading)
 {
     Titan__Internal__CheckpointFailed failed = PART(m, CHECKPOINT_FAILED, CheckpointFailed);
+    char words[512];
 
+    (void)snprintf(words, sizeof words, "%s", reason);
+    words[utf8_check(words, strlen(words))] = '\0'; /* of a name that is not text, or that was cut */
+    if (utf8_check(path, strlen(path)) < strlen(path))
+        path = "";
+    reason = words;
     failed.epoch = m->state.epoch;
     failed.step = step;
     failed.path = (char *)path;

@@ -209,6 +209,19 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
     return pause_for(r, wait, err);
 }
 
+/* So many tokens are in so many steps at most. */
+static titan_status check_numbers(const struct restore *r, const char *path, const struct train_state *to,
+                                  struct titan_error *err)
+{
+    const double most =
+        (double)to->step * (double)r->recipe->training.global_batch_size * (double)r->recipe->training.seq_len;
+
+    if ((double)to->tokens <= most && to->skipped <= to->step)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
+                      (unsigned long long)to->tokens, (unsigned long long)to->step);
+}
+
 /* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
  * there. */
 static titan_status try_once(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
@@ -217,7 +230,9 @@ static titan_status try_once(struct restore *r, const char *path, struct train_s
     struct vote seen;
     int by;
 
-    const titan_status status = to ? state_load(to, path, r->recipe_hash, r->stop, r->s, &fault) : TITAN_OK;
+    titan_status status = to ? state_load(to, path, r->recipe_hash, r->stop, r->s, &fault) : TITAN_OK;
+    if (status == TITAN_OK && to)
+        status = check_numbers(r, path, to, &fault);
     if (status != TITAN_OK && !is_damage(status) && !is_unreadable(status)) {
         if (err)
             *err = fault;

@@ -1,6 +1,7 @@
 /* recipe.h: what is read, what is refused and how it is said, what follows from a recipe. */
 #include <dirent.h>
 #include <math.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -484,12 +485,70 @@ static void test_reference(void **state)
         fail_msg("docs/recipes.md is not current: run make docs");
 }
 
+static void test_checkpoint_folder(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dump, *folder, *is;
+    } cases[] = {
+        {"", "checkpoint", "/jobs/7/checkpoint"},
+        {"/d/", "checkpoint", "/d/checkpoint"},
+        {"/d", "/x//y/./z/", "/x/y/z"},
+        {"", "/", "/"},
+        {"", "/.", "/"},
+        {"", "a/../.b/.", "/jobs/7/a/../.b"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r;
+        char out[PATH_MAX];
+        recipe_init(&r);
+        (void)snprintf(r.job.dump_folder, sizeof(r.job.dump_folder), "%s", cases[i].dump);
+        (void)snprintf(r.checkpoint.folder, sizeof(r.checkpoint.folder), "%s", cases[i].folder);
+        assert_int_equal(recipe_checkpoint_folder(&r, "/jobs/7", out, NULL), TITAN_OK);
+        assert_string_equal(out, cases[i].is);
+    }
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    struct recipe a, b;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    recipe_init(&a);
+    recipe_init(&b);
+    recipe_differences(&a, &b, &text);
+    assert_int_equal(text.len, 0);
+    a.training.steps = 7; /* does not change what a step computes */
+    assert_int_equal(recipe_set(&a, "checkpoint.interval=3", NULL), TITAN_OK);
+    recipe_differences(&a, &b, &text);
+    assert_int_equal(text.len, 0);
+    assert_true(recipe_hash(&a) == recipe_hash(&b));
+    assert_int_equal(recipe_set(&a, "optimizer.lr=0.25", NULL), TITAN_OK);
+    recipe_differences(&a, &b, &text);
+    assert_string_equal(text.data, "optimizer.lr = 0.25, there 0.0008");
+    assert_int_equal(recipe_set(&a, "training.seed=1", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&a, "optimizer.beta1=0.5", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&a, "training.seq_len=64", NULL), TITAN_OK);
+    buf_clear(&text);
+    recipe_differences(&a, &b, &text);
+    assert_non_null(strstr(text.data, "; and 1 more"));
+    assert_false(recipe_hash(&a) == recipe_hash(&b));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_too_long), cmocka_unit_test(test_set),
-        cmocka_unit_test(test_resolve),   cmocka_unit_test(test_data),     cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_print),     cmocka_unit_test(test_shipped),  cmocka_unit_test(test_table),
+        cmocka_unit_test(test_checkpoint_folder),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_set),
+        cmocka_unit_test(test_resolve),
+        cmocka_unit_test(test_data),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_print),
+        cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_table),
         cmocka_unit_test(test_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,7 +146,7 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
                                    .tokens = step * 4096,
                                    .world = c->world,
                                    .recipe_hash = 0xfedcba9876543210,
-                                   .skipped_steps = 2,
+                                   .skipped_steps = MIN(step, UINT64_C(2)),
                                    .recipe = (char *)recipe};
     struct buf entries[WORLD_MAX] = {0};
     titan_status status = TITAN_OK;
@@ -534,6 +534,40 @@ static void write_version_1(char path[PATH_MAX])
     assert_int_equal(file_replace(file, text.data, text.len, NULL), TITAN_OK);
 }
 
+/* Numbers that no run comes to; the text is right otherwise. */
+static void test_numbers_in_range(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t step, epoch, tokens, skipped;
+        bool right;
+    } cases[] = {
+        {10, 1, 40960, 0, true},
+        {0, 1, 0, 0, true},
+        {10, 1, UINT64_C(1) << 62, 0, false},
+        {10, 1, 40960, 11, false},
+        {0, 1, 5, 0, false},
+        {UINT64_C(1) << 62, 1, 0, 0, false},
+        {10, UINT64_C(1) << 62, 40960, 0, false},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct manifest m = {.info = {.step = cases[i].step,
+                                      .epoch = cases[i].epoch,
+                                      .tokens = cases[i].tokens,
+                                      .skipped_steps = cases[i].skipped,
+                                      .world = 1,
+                                      .recipe = (char *)recipe}};
+        struct manifest back;
+        struct titan_error err = {0};
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        assert_int_equal(manifest_print(&m, &text, &err), TITAN_OK);
+        const titan_status status = manifest_parse(text.data, text.len, &back, &err);
+        manifest_clear(&back);
+        if ((status == TITAN_OK) != cases[i].right)
+            fail_msg("case %zu: %s, %s", i, titan_status_name(status), err.msg);
+    }
+}
+
 static void test_version_1(void **state)
 {
     (void)state;
@@ -682,6 +716,7 @@ int main(void)
         cmocka_unit_test(test_boxes_of_ranges),
         cmocka_unit_test(test_cover),
         cmocka_unit_test(test_random_covers),
+        cmocka_unit_test(test_numbers_in_range),
         cmocka_unit_test_setup_teardown(test_version_1, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_columns_of_large_pieces, make_dir, remove_dir),
