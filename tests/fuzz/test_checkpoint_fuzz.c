@@ -10,12 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
@@ -244,8 +247,108 @@ static void test_manifest(void **state)
     buf_free(&originals[1]);
 }
 
+/* --- a whole checkpoint ------------------------------------------------------------------------------------------- */
+
+static const struct tensor_spec specs[2] = {{.name = "a", .shape = {4, 3}, .ndim = 2, .numel = 12},
+                                            {.name = "b", .shape = {5}, .ndim = 1, .numel = 5}};
+static const char *const files[] = {"manifest.json", "rank-00000.safetensors", "rank-00001.safetensors"};
+
+static void write_whole(const char *dir, char path[PATH_MAX])
+{
+    float values[12] = {0};
+    struct checkpoint_info info = {
+        .step = 3, .epoch = 2, .tokens = 9, .world = 2, .recipe_hash = 7, .recipe = (char *)"steps = 1\n"};
+    const struct piece cuts[2][2] = {
+        {{.tensor = 0, .rows = 4, .cols = 2, .data = values}, {.tensor = 1, .rows = 1, .cols = 5, .data = values}},
+        {{.tensor = 0, .rows = 4, .col = 2, .cols = 1, .data = values}}};
+    struct buf entries[2] = {BUF_INIT, BUF_INIT};
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(checkpoint_write_shard(dir, &info, r, specs, 2, cuts[r], 2 - r, &entries[r], NULL), TITAN_OK);
+    assert_int_equal(checkpoint_commit(dir, &info, specs, 2, entries, 2, path, NULL), TITAN_OK);
+    for (int r = 0; r < 2; r++)
+        buf_free(&entries[r]);
+}
+
+/* What somebody else may have made of a file. */
+static void spoil(const char *path, const char *name)
+{
+    char file[PATH_MAX + 64];
+    struct buf text = BUF_INIT;
+    (void)snprintf(file, sizeof(file), "%s/%s", path, name);
+    switch (draw(8)) {
+    case 0:
+        assert_int_equal(unlink(file), 0);
+        break;
+    case 1:
+        assert_int_equal(unlink(file), 0);
+        assert_int_equal(mkfifo(file, 0600), 0);
+        break;
+    case 2:
+        assert_int_equal(unlink(file), 0);
+        assert_int_equal(mkdir(file, 0700), 0);
+        break;
+    case 3:
+        assert_int_equal(unlink(file), 0);
+        assert_int_equal(symlink(draw(2) ? "/dev/zero" : file, file), 0);
+        break;
+    default:
+        assert_int_equal(file_read(file, 1 << 20, &text, NULL), TITAN_OK);
+        mutate(&text);
+        if (strcmp(name, files[0]) == 0 && draw(8))
+            sign(&text);
+        assert_int_equal(file_replace(file, text.data ? text.data : "", text.len, NULL), TITAN_OK);
+        buf_free(&text);
+    }
+}
+
+#define CANARY 0x5eed5eedu
+
+/* Whatever stands in the files, loading ends, writes nowhere else, and says what is wrong. */
+static void test_load(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/titan-fuzz-load-XXXXXX";
+    long accepted = 0, n = rounds / 50 + 1;
+    assert_non_null(mkdtemp(dir));
+    (void)alarm(300); /* for a reader that waits */
+    for (long i = 0; i < n; i++) {
+        char path[PATH_MAX];
+        struct {
+            uint32_t before;
+            float a[12];
+            uint32_t between;
+            float b[5];
+            uint32_t behind;
+        } to = {CANARY, {0}, CANARY, {0}, CANARY};
+        const struct piece wanted[2] = {{.tensor = 0, .rows = 4, .cols = 3, .data = to.a},
+                                        {.tensor = 1, .rows = 1, .cols = 5, .data = to.b}};
+        struct checkpoint_info info = {0};
+        struct titan_error err = {0};
+        uint64_t *steps = NULL;
+        size_t n_steps = 0;
+        write_whole(dir, path);
+        spoil(path, files[draw(3)]);
+        if (checkpoint_load(path, specs, 2, wanted, 2, NULL, &err) == TITAN_OK)
+            accepted++;
+        else
+            assert_true(err.msg[0] && !strchr(err.msg, '\n'));
+        assert_true(to.before == CANARY && to.between == CANARY && to.behind == CANARY);
+        if (checkpoint_read_info(path, &info, NULL) == TITAN_OK)
+            checkpoint_info_clear(&info);
+        assert_int_equal(checkpoint_prune(dir, 1, 7, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_steps(dir, &steps, &n_steps, NULL), TITAN_OK);
+        assert_int_equal(n_steps, 1);
+        free(steps);
+        assert_int_equal(dir_remove(path, NULL), TITAN_OK);
+    }
+    (void)alarm(0);
+    printf("# %ld of %ld accepted\n", accepted, n);
+    assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_safetensors), cmocka_unit_test(test_manifest)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_safetensors), cmocka_unit_test(test_manifest),
+                                       cmocka_unit_test(test_load)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
