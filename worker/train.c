@@ -1169,23 +1169,25 @@ static titan_status settled(const struct trainer *t, titan_status status, struct
 }
 
 /* Was the folder of checkpoints taken? If not, a run that has nothing to lose ends at once; one that trains already
- * goes on, as the next checkpoint may work. Who another run is in the way of ends in any case. */
+ * goes on, as the next checkpoint may work. Where the state came from other members' memory, the folder is theirs. */
 static titan_status judge_folder(struct epoch *e, bool filled, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const struct titan_error *const fault = &t->folder_fault;
-    const bool begins = e->view.epoch == 1 || (filled && e->restore.rung == STATE_RUNG_INIT);
+    const enum state_rung rung = e->restore.rung;
+    const bool conflict = fault->status == TITAN_ECONFLICT, from_memory = e->restore.covered;
 
     if (fault->status == TITAN_OK)
         return TITAN_OK;
-    if (fault->status == TITAN_ECONFLICT || begins) {
+    if (e->view.epoch == 1 || (filled && (rung == STATE_RUNG_INIT || (conflict && !from_memory)))) {
         if (err)
             *err = *fault;
         return settled(t, fault->status, err);
     }
     if (filled) {
-        tlog_error(&t->log, "checkpoints cannot be written", "reason=\"%s\"", fault->msg);
-        t->members->ops->checkpoint_failed(t->members, e->parts.own->step, t->checkpoint_dir, fault->msg, false);
+        tlog_error(&t->log, "checkpoint folder not taken", "reason=\"%s\"", fault->msg);
+        if (!conflict)
+            t->members->ops->checkpoint_failed(t->members, e->parts.own->step, t->checkpoint_dir, fault->msg, false);
         t->folder_fault = (struct titan_error){0}; /* said */
     }
     return TITAN_OK;
