@@ -674,9 +674,14 @@ static void tidy_path(char *path)
 
 titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out, struct titan_error *err)
 {
-    const char *base = r->job.dump_folder[0] ? r->job.dump_folder : job_dir;
-    int n = r->checkpoint.folder[0] == '/' ? snprintf(out, PATH_MAX, "%s", r->checkpoint.folder)
-                                           : snprintf(out, PATH_MAX, "%s/%s", base, r->checkpoint.folder);
+    const char *dump = r->job.dump_folder, *folder = r->checkpoint.folder;
+    int n;
+    if (folder[0] == '/')
+        n = snprintf(out, PATH_MAX, "%s", folder);
+    else if (dump[0] == '/')
+        n = snprintf(out, PATH_MAX, "%s/%s", dump, folder);
+    else
+        n = snprintf(out, PATH_MAX, "%s/%s/%s", job_dir, dump, folder);
     if (n >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "checkpoint.folder: the path is too long");
     tidy_path(out);

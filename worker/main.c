@@ -260,6 +260,15 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     TRY(dir_make(name, err));
     if (!realpath(name, dir))
         return titan_fail_errno(err, "folder '%s'", name);
+    if (r->job.dump_folder[0] && r->job.dump_folder[0] != '/') { /* meant from here, not from the run's folder */
+        char here[PATH_MAX], dump[PATH_MAX];
+        (void)snprintf(dump, sizeof dump, "%s", r->job.dump_folder);
+        if (!getcwd(here, sizeof here))
+            return titan_fail_errno(err, "current folder");
+        if ((size_t)snprintf(r->job.dump_folder, sizeof r->job.dump_folder, "%s/%s", here, dump) >=
+            sizeof r->job.dump_folder)
+            return titan_fail(err, TITAN_EINVAL, "job.dump_folder: the path is too long");
+    }
     return TITAN_OK;
 }
 

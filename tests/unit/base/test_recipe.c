@@ -497,6 +497,7 @@ static void test_checkpoint_folder(void **state)
         {"", "/", "/"},
         {"", "/.", "/"},
         {"", "a/../.b/.", "/jobs/7/a/../.b"},
+        {"./out", "ck", "/jobs/7/out/ck"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct recipe r;
