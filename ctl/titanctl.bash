@@ -346,7 +346,7 @@ _titanctl() {
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
         ;;
     convert)
-        options+=' --step'
+        options+=' --step --force -f'
         [[ $cur == -* ]] || COMPREPLY=($(compgen -W "$(_titanctl_jobs)" -- "$cur"))
         ;;
     plan)
