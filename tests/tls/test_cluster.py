@@ -85,8 +85,9 @@ class Hosts:
                 self.ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
                 self.ip("-n", space, "link", "set", "eth0", "up")
                 self.ip("-n", space, "link", "set", "lo", "up")
-                (self.dir / host).mkdir()
+                (self.dir / host / "titan/jobs").mkdir(parents=True)
             (self.dir / "work").mkdir()
+            (self.dir / "jobs").mkdir()  # what all of them share
             (self.dir / "hosts").write_text("127.0.0.1 localhost\n10.0.0.1 head.example\n")
         except BaseException:
             self.__exit__(True)
@@ -94,8 +95,9 @@ class Hosts:
         return self
 
     def enter(self, host, line):
-        """Arguments that run the line there, with a /var/lib of its own, as a login shell of root would."""
-        mounts = f"mount --bind {self.dir}/{host} /var/lib && mount --bind {self.dir}/hosts /etc/hosts && cd {self.dir}/work && {line}"
+        """Arguments that run the line there, with a /var/lib of its own but for the jobs, as a login shell of root would."""
+        mounts = (f"mount --bind {self.dir}/{host} /var/lib && mount --bind {self.dir}/jobs /var/lib/titan/jobs && "
+                  f"mount --bind {self.dir}/hosts /etc/hosts && cd {self.dir}/work && {line}")
         return ["nsenter", f"--net=/run/netns/{self.tag}{host}", "unshare", "--mount", "sh", "-c", mounts]
 
     def run(self, host, line):
@@ -189,7 +191,7 @@ def three_hosts():
         token = re.search(r'token = "(.*?)"', secret).group(1)
         for word in (MARK, token, str(h.dir), "titan.internal", "titan.v1", "Coordinator", "spiffe", "dataset_path", "checkpoint"):
             assert word.encode() not in tcp, f"'{word}' passed in the clear"
-        assert len(tcp) > 20000 and b"\x17\x03\x03" in tcp and MARK in (h.dir / f"head/titan/jobs/{job}/recipe.toml").read_text()
+        assert len(tcp) > 20000 and b"\x17\x03\x03" in tcp and MARK in (h.dir / f"jobs/{job}/recipe.toml").read_text()
         # The capture would have seen it: beats name their node, with a proof beside it.
         assert b"n1" in udp and MARK.encode() not in udp, len(udp)
         print(f"# {len(tcp)} bytes over TCP, {len(udp)} over UDP")
