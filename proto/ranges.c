@@ -194,7 +194,8 @@ static const struct range start_workers[] = {
     TEXT(run, 0, 127, NAME_SET),
 };
 static const struct range worker_started[] = {SUBJECT, SIGNED(pid, 0, INT32_MAX)};
-static const struct range member[] = {WORKER(worker_id), NODE(node), ADDRESS(address), ADDRESS(peer_address)};
+static const struct range member[] = {WORKER(worker_id), TEXT(node, 0, NAME_MAX_BYTES, NAME_SET), ADDRESS(address),
+                                      ADDRESS(peer_address)};
 static const struct range form_epoch[] = {
     JOB(job_id),
     EPOCH(epoch),

@@ -9,7 +9,9 @@
 
 #include "base/cleanup.h"
 #include "daemon/agent/core_internal.h"
+#include "proto/ranges.h"
 
+#define SIGNALS_MAX 64
 #define KEEP_MS 5000  /* how long a report that has arrived may have to be sent again: to the next coordinator */
 #define KEEP_MAX 4096 /* reports; fewer than a stream's queue takes (proto/rpc/client.h) */
 #define BEAT_MS 200   /* of a coordinator that does not say */
@@ -60,6 +62,7 @@ static void worker_free(struct aworker *w)
 {
     if (w->quiesced)
         titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
+    free(w->fault);
     free(w);
 }
 
@@ -181,11 +184,20 @@ void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJo
     j->record = agent_message_copy(&record->base);
 }
 
+/* A worker's page is the worker's own to write. */
+static bool sample_can_be(const struct agent_sample *s)
+{
+    return s->epoch <= RANGE_EPOCH_MAX && s->step <= RANGE_STEP_MAX &&
+           s->phase <= TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE;
+}
+
 void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
                         int64_t now)
 {
     (void)now;
     struct aworker *w = worker_add(c, job_id, worker_id);
+    if (!sample_can_be(sample))
+        return; /* the next look at it ends it */
     w->sample = *sample;
     w->told_epoch = sample->epoch;
 }
@@ -376,7 +388,7 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     c->up = true;
-    c->welcomed = c->answered = c->ending = c->fenced_said = c->imposter_said = false;
+    c->welcomed = c->answered = c->ending = c->fenced_said = c->imposter_said = c->range_said = false;
     c->hello_at = now;
     c->sessions++;
     hello_send(c, 0, out);
@@ -441,6 +453,7 @@ static void beat_stream(struct agent_core *c, int64_t now, struct agent_actions 
     b.old_epochs = c->counters.fenced_epochs;
     b.other_epochs = c->counters.refused;
     b.imposters = c->counters.imposters;
+    b.out_of_range = c->counters.out_of_range;
     b.unproved = c->counters.unproved;
     MESSAGE(m, BEAT, beat, &b);
     agent_send(c, &m, out);
@@ -758,8 +771,16 @@ static void on_committed(struct agent_core *c, const Titan__Internal__Checkpoint
 
 void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)
 {
+    struct titan_error why;
     if (!c->up || c->ending)
         return;
+    if (!agent_fence_range(c, &m->base, &why)) {
+        char *text = agent_action_text(out, "the coordinator says what cannot be: %s", why.msg);
+        agent_say(out, AGENT_WARN, "fenced", "reason=\"%s\"", text);
+        agent_action_add(out, AGENT_END_SESSION)->text = text;
+        c->ending = true;
+        return;
+    }
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
         on_welcome(c, m->welcome, now, out);
         return;
@@ -826,14 +847,29 @@ void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, i
     agent_report(c, &m, now, out);
 }
 
+/* What it says cannot be: it is out of its mind, and its job goes on without it. */
+static void end_faulty(struct aworker *w, const char *what, struct agent_actions *out)
+{
+    if (w->fault)
+        return;
+    w->fault = copy_text(what);
+    agent_say(out, AGENT_WARN, "a worker says what cannot be, killing it",
+              "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id, what);
+    stop_worker(w, 0, false, "it says what cannot be", END_BY_ITSELF, out);
+}
+
 void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
                           struct agent_actions *out)
 {
     (void)now;
-    (void)out;
     struct aworker *w = agent_worker_of(c, hello->worker_id);
+    struct titan_error why;
     if (!w)
         return;
+    if (!agent_fence_range(c, &hello->base, &why)) {
+        end_faulty(w, why.msg, out);
+        return;
+    }
     w->rank = hello->rank;
     w->told_epoch = MAX(w->told_epoch, hello->epoch);
     (void)snprintf(w->address, sizeof(w->address), "%s", hello->address);
@@ -915,9 +951,14 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
                        struct agent_actions *out)
 {
     struct aworker *w = agent_worker_of(c, worker_id);
+    struct titan_error why;
     agent_message m;
-    if (!w)
+    if (!w || w->fault)
         return;
+    if (!agent_fence_range(c, &in->base, &why)) {
+        end_faulty(w, why.msg, out);
+        return;
+    }
     if (!pass_on(w, in, &m)) {
         c->counters.imposters++;
         if (!w->imposter) /* once */
@@ -1029,11 +1070,13 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     bool hung = w->end == END_HUNG && !*reason;
     exited.job_id = w->job_id;
     exited.worker_id = worker_id;
-    exited.exit_code = how->signal ? -1 : how->code;
-    exited.signal = how->signal;
-    exited.reason =
-        hung ? agent_action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch) : (char *)reason;
-    exited.last_step = how->last_step;
+    exited.exit_code = how->signal ? -1 : MIN(MAX(how->code, -1), 255);
+    exited.signal = MIN(MAX(how->signal, 0), SIGNALS_MAX);
+    exited.reason = w->fault ? agent_action_text(out, "it said what cannot be: %s", w->fault)
+                    : hung   ? agent_action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch)
+                             : agent_action_text(out, "%s", reason);
+    range_fit_text(exited.reason, strlen(exited.reason) + 1);
+    exited.last_step = MIN(how->last_step, RANGE_STEP_MAX);
     exited.cause = exit_cause(w, how, !how->not_started);
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
     ended_add(c, w, &m);
@@ -1129,6 +1172,14 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
         return;
     const struct watch_limits limits = {c->options.hang_floor_ms, c->options.hang_unknown_ms};
     uint32_t ms = 0;
+    if (!sample_can_be(sample)) {
+        c->counters.out_of_range += !w->fault;
+        end_faulty(w,
+                   agent_action_text(out, "its page has epoch %" PRIu64 ", step %" PRIu64 ", phase %u", sample->epoch,
+                                     sample->step, sample->phase),
+                   out);
+        return;
+    }
     w->sample = *sample;
     bool out_of_it = sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE ||
                      sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED;

@@ -11,6 +11,8 @@
  *  - No coordinator of a lower term is obeyed than the highest this node has seen, no epoch of a job lower than the
  *    highest it has accepted, and of one number only one communicator id: accepted or promised, from whomever.
  *  - A worker speaks for itself only, a node too.
+ *  - What cannot be (proto/ranges.h) is not obeyed: it ends the session with the coordinator, the worker that says it,
+ *    or is a datagram that is dropped.
  *  - Reports that must arrive are kept while there is no session and sent again when one breaks soon after; receivers
  *    take a repeated report as one.
  *  - A revoked worker that is not quiet in time is killed here, whoever revoked it.
@@ -161,6 +163,7 @@ struct agent_counters {
     uint64_t fenced_epochs; /* ... about an older epoch */
     uint64_t refused;       /* another communicator id for an epoch accepted or promised */
     uint64_t imposters;     /* workers that spoke for others, nodes that claimed to be this one */
+    uint64_t out_of_range;  /* messages and pages of workers with a value that can never be (proto/ranges.h) */
     uint64_t unproved;      /* datagrams without the right proof */
     uint64_t stalls, kills; /* workers found hanging; killed because they did not leave an epoch */
     uint64_t promises, delegated;

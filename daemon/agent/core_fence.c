@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/agent/core_internal.h"
+#include "proto/ranges.h"
 
 static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
 {
@@ -28,6 +29,15 @@ enum fence agent_fence_form(const struct ajob *j, const form_epoch *form)
         (form->epoch == r->promised_epoch && !same_bytes(&form->comm_id, &r->promised_id)))
         return FENCE_OTHER;
     return FENCE_NEW;
+}
+
+bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why)
+{
+    *ret_why = (struct titan_error){0};
+    if (range_check(m, ret_why) == TITAN_OK)
+        return true;
+    c->counters.out_of_range++;
+    return false;
 }
 
 bool agent_fence_term(struct agent_core *c, uint64_t term, struct agent_actions *out)

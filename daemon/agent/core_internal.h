@@ -41,6 +41,7 @@ struct aworker {
     enum end_cause end;
     bool killed;
     bool imposter; /* it has spoken for another one */
+    char *fault;   /* what it has said that cannot be: it is killed for it; NULL = nothing */
     struct agent_sample sample;
     struct watch watch;
     uint64_t told_epoch;                       /* newest it was told to form */
@@ -89,6 +90,7 @@ struct agent_core {
     uint64_t term, session_term;
     bool up, welcomed, answered, ending; /* answered: a beat of this session was */
     bool fenced_said, imposter_said;     /* of this session */
+    bool range_said;                     /* of a datagram; of this session */
     bool unproved_said;
     bool delegated_since; /* an epoch of a delegate has been accepted since the hello */
     bool draining, quiet;
@@ -146,6 +148,8 @@ bool agent_in_epoch(const struct aworker *w, uint64_t epoch);
 /* --- core_fence.c --- */
 enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct ajob *j, const form_epoch *form);
+/* Is every field what it can be? Else it is counted, and ret_why says which is not. */
+bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
 bool agent_fence_term(struct agent_core *c, uint64_t term,
                       struct agent_actions *out); /* false: of an older coordinator */
 void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,

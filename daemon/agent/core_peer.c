@@ -173,6 +173,13 @@ void agent_unproved(struct agent_core *c, const char *from, struct agent_actions
 void agent_core_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
                      struct agent_actions *out)
 {
+    struct titan_error why;
+    if (!agent_fence_range(c, &m->base, &why)) {
+        if (!c->range_said)
+            agent_say(out, AGENT_WARN, "a datagram that cannot be, dropped", "from=%s reason=\"%s\"", from, why.msg);
+        c->range_said = true;
+        return;
+    }
     if (!strcmp(m->from, c->node)) {
         c->counters.imposters++;
         if (!c->imposter_said)

@@ -29,6 +29,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/slice.h"
+#include "proto/ranges.h"
 #include "proto/worker_page.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/comm/comm.h"
@@ -176,16 +177,21 @@ static void replace_fd(int *fd, int with)
 /* --- control thread -------------------------------------------------------------------------------------------------
  */
 
-static void dispatch(struct link *l, const uint8_t *data, size_t len, int fd)
+/* err is filled when the agent says what cannot be: nothing more is heard on this connection. */
+static void dispatch(struct link *l, const uint8_t *data, size_t len, int fd, struct titan_error *err)
 {
     Titan__Internal__AgentToWorker *m = titan__internal__agent_to_worker__unpack(NULL, len, data);
     _cleanup_fd_ int owned = fd;
 
     if (!m)
         return;
-    if (member_hear(enter(l), m, now_ms()))
-        replace_fd(&l->offered_memfd, TAKE_FD(owned));
-    leave(l);
+    if (range_check(&m->base, err) == TITAN_OK) {
+        if (member_hear(enter(l), m, now_ms()))
+            replace_fd(&l->offered_memfd, TAKE_FD(owned));
+        leave(l);
+    } else {
+        tlog_warn(&l->log, "the agent says what cannot be, not obeyed", "reason=\"%s\"", err->msg);
+    }
     titan__internal__agent_to_worker__free_unpacked(m, NULL);
 }
 
@@ -238,8 +244,9 @@ static void receive(struct link *l)
         const uint8_t *data;
         size_t len;
         int fd;
-        while (status == TITAN_OK && frame_next(&l->in, FRAME_MAX, &data, &len, &fd, &err) == TITAN_OK)
-            dispatch(l, data, len, fd);
+        while (status == TITAN_OK && err.status == TITAN_OK &&
+               frame_next(&l->in, FRAME_MAX, &data, &len, &fd, &err) == TITAN_OK)
+            dispatch(l, data, len, fd, &err);
     } while (status == TITAN_OK && err.status == TITAN_OK);
     if (status != TITAN_EAGAIN || err.status != TITAN_OK)
         disconnect(l);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "base/cleanup.h"
 #include "daemon/agent/core.h"
 #include "daemon/proof.h"
+#include "proto/ranges.h"
 
 typedef Titan__Internal__CoordinatorMessage coordinator_message;
 typedef Titan__Internal__PeerMessage peer_message;
@@ -476,6 +478,75 @@ static void test_worker_speaks_for_itself(void **state)
     assert_int_equal(SENT(BEAT)->beat->old_terms, 0);
 }
 
+/* What can never be costs the worker that says it, and its words go into its end. */
+static void test_worker_says_what_cannot_be(void **state)
+{
+    (void)state;
+    in_training();
+    Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    Titan__Internal__WorkerProgress p = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
+    m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS;
+    m.progress = &p;
+    p.job_id = 7;
+    p.worker_id = 11;
+    p.epoch = 1;
+    p.step_ms = (double)NAN;
+    INPUT(agent_core_worker, 11, &m);
+    assert_null(SENT(PROGRESS));
+    assert_int_equal(action(AGENT_STOP_WORKER)->grace_ms, 0);
+    INPUT(agent_core_worker, 11, &m);
+    assert_null(out.first);
+    assert_int_equal(agent_core_counters(c)->out_of_range, 1);
+    INPUT(agent_core_exited, 11, &((const struct agent_exit){.code = -1, .signal = 9, .reason = "x"}));
+    assert_string_equal(SENT(WORKER_EXITED)->worker_exited->reason,
+                        "it said what cannot be: WorkerToAgent.progress.step_ms = nan: 0 to 1e+12");
+}
+
+/* Its page is its own to write; the hello tells of no more than can be. */
+static void test_page_says_what_cannot_be(void **state)
+{
+    (void)state;
+    const struct agent_sample sample = {.epoch = UINT64_MAX, .step = 3};
+    in_training();
+    INPUT(agent_core_sample, 11, &sample);
+    assert_int_equal(count(AGENT_STOP_WORKER), 1);
+    assert_int_equal(agent_core_counters(c)->out_of_range, 1);
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->workers[0]->epoch, 1);
+}
+
+static void test_last_words_are_fit_to_be_read(void **state)
+{
+    (void)state;
+    in_training();
+    INPUT(agent_core_exited, 11,
+          &((const struct agent_exit){.code = 70000, .reason = "no \x1b[2Jfile\xff", .last_step = UINT64_MAX}));
+    const Titan__Internal__WorkerExited *x = SENT(WORKER_EXITED)->worker_exited;
+    assert_int_equal(x->exit_code, 255);
+    assert_true(range_check(&x->base, NULL) == TITAN_OK);
+}
+
+static void test_coordinator_says_what_cannot_be(void **state)
+{
+    (void)state;
+    in_training();
+    Titan__Internal__RevokeEpoch r = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    r.job_id = 7;
+    r.epoch = UINT64_MAX;
+    MESSAGE(m, REVOKE, revoke, &r);
+    INPUT(agent_core_coordinator, &m);
+    assert_int_equal(count(AGENT_END_SESSION), 1);
+    assert_int_equal(count(AGENT_TELL), 0);
+    Titan__Internal__PeerMessage ping = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    ping.from = (char *)"a b";
+    ping.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
+    INPUT(agent_core_peer, &ping, "10.0.0.2:9");
+    assert_null(action(AGENT_PEER));
+    assert_int_equal(count(AGENT_SAY), 1);
+    assert_int_equal(agent_core_counters(c)->out_of_range, 2);
+}
+
 static void test_hello_tells_what_was_quiesced(void **state)
 {
     (void)state;
@@ -502,9 +573,11 @@ static void test_hello_tells_what_was_quiesced(void **state)
 static void test_records_are_bounded(void **state)
 {
     (void)state;
-    static char place[64 << 10]; /* where the newest checkpoint is: long, as lists of members are */
+    static char place[4000], *places[16]; /* where checkpoints are: long, as lists of members are */
     size_t forgotten = 0;
     memset(place, 'x', sizeof(place) - 1);
+    for (size_t i = 0; i < 16; i++)
+        places[i] = place;
     session();
     for (uint64_t job = 1; job <= 300; job++) {
         unsigned char bytes[16] = {1};
@@ -518,7 +591,14 @@ static void test_records_are_bounded(void **state)
         MESSAGE(m, START, start, &s);
         hear(&m);
         f.epoch = 1;
+        Titan__Internal__Member member = TITAN__INTERNAL__MEMBER__INIT, *members = &member;
+        member.worker_id = id;
+        member.node = (char *)"here";
+        f.members = &members;
+        f.n_members = 1;
         f.checkpoint_path = place;
+        f.older_checkpoints = places;
+        f.n_older_checkpoints = 16;
         f.comm_id = (ProtobufCBinaryData){16, bytes};
         MESSAGE(form, FORM, form, &f);
         hear(&form);
@@ -1013,6 +1093,10 @@ int main(void)
         TEST(test_epochs_are_told_on_request),
         TEST(test_epoch_is_recorded_before_it_is_formed),
         TEST(test_older_epochs_are_dropped),
+        TEST(test_worker_says_what_cannot_be),
+        TEST(test_page_says_what_cannot_be),
+        TEST(test_last_words_are_fit_to_be_read),
+        TEST(test_coordinator_says_what_cannot_be),
         TEST(test_another_epoch_of_the_number_is_refused),
         TEST(test_reports_are_said_again),
         TEST(test_reports_do_not_grow),
