@@ -250,8 +250,9 @@ bool fence_path(const struct jobrec *j, uint64_t step, const char *path)
         return true;
     while (len > 1 && j->folder[len - 1] == '/')
         len--;
-    return strncmp(path, j->folder, len) == 0 && sscanf(path + len, "/step-%20" SCNu64 "%n", &named, &end) == 1 &&
-           end > 0 && !path[len + (size_t)end] && (step == UINT64_MAX || named == step);
+    const char *name = strncmp(path, j->folder, len) == 0 && path[len] == '/' ? strrchr(path, '/') : NULL;
+    return name && !strstr(path + len, "/../") && sscanf(name, "/step-%20" SCNu64 "%n", &named, &end) == 1 && end > 0 &&
+           !name[end] && (step == UINT64_MAX || named == step);
 }
 
 const struct core_counters *core_counters(const struct core *c)

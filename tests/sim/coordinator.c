@@ -375,7 +375,22 @@ void coord_stop(usec lasts)
 /* --- inputs ---------------------------------------------------------------------------------------------------------
  */
 
-void coord_hears(uint64_t session, const void *bytes, uint32_t len)
+/* As the shell: who has opened the session, and where jobs keep their checkpoints. */
+static void know(uint64_t session, const agent_message *m)
+{
+    const struct stream *s = &S->streams[session % SIM_SESSIONS];
+    struct core *c = S->coord.core;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO && !core_find_session(c, session))
+        core_session_opened(c, session, s->strange ? "stranger" : S->hosts[s->host].name);
+    for (int job = 1; job <= S->plan->jobs; job++) {
+        char folder[32];
+        (void)snprintf(folder, sizeof(folder), "/jobs/%d", job);
+        if (core_wants_folder(c, (uint64_t)job))
+            core_set_folder(c, (uint64_t)job, folder);
+    }
+}
+
+bool coord_hears(uint64_t session, const void *bytes, uint32_t len)
 {
     const struct costs before = S->costs;
     uint64_t begin = cost_begin();
@@ -384,18 +399,20 @@ void coord_hears(uint64_t session, const void *bytes, uint32_t len)
     struct batch b;
     struct titan_error err = {0};
     batch_init(&b);
+    know(session, m);
     titan_status status = core_agent(S->coord.core, session, m, coord_now(), &b, &err);
     cost_end(&S->costs.heard, begin);
     note_decision(&b, &before);
     if (S->plan->scale && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && batch_empty(&b)) {
         batch_free(&b); /* as the shell does, session.c */
-        return;
+        return true;
     }
     if (status != TITAN_OK) {
         TRACE("session %llu is refused: %s", LL(session), err.msg);
         net_drop(session);
     }
     take(&b, 0, 0);
+    return status == TITAN_OK;
 }
 
 void coord_hears_beat(int from, const void *bytes, uint32_t len)

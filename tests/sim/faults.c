@@ -145,9 +145,9 @@ static void false_name(const struct fault *f)
     uint64_t session = S->next_session++, was = core_node_session(S->coord.core, victim->name);
     bool beats = was && was == victim->session && S->now - victim->heard_at < 100 * MS;
     CHECK("sim", session < SIM_SESSIONS, "more sessions than the simulator keeps");
-    S->streams[session] = (struct stream){.host = 0, .coord_life = S->coord.life, .coord_open = true};
+    S->streams[session] = (struct stream){.host = 0, .coord_life = S->coord.life, .coord_open = true, .strange = true};
     void *bytes = packed(&m.base, &len);
-    coord_hears(session, bytes, len);
+    (void)coord_hears(session, bytes, len);
     bytes_drop(bytes);
     CHECK("I7", !beats || !S->coord.core || core_node_session(S->coord.core, victim->name) == was,
           "a stranger took the name of %s, which is there", victim->name);
@@ -280,6 +280,12 @@ static void strike(const struct fault *f)
         break;
     case FAULT_FALSE_NAME:
         false_name(f);
+        break;
+    case FAULT_LYING_AGENT:
+        byzantine_agent(f);
+        break;
+    case FAULT_LYING_CLIENT:
+        byzantine_client(f);
         break;
     case FAULT_DISK_SLOW:
     case FAULT_DISK_FULL:

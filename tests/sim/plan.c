@@ -33,6 +33,8 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_REPLAY_DOWN] = "old command heard again",
     [FAULT_REPLAY_ORDER] = "old order to a worker heard again",
     [FAULT_FALSE_NAME] = "false hello",
+    [FAULT_LYING_AGENT] = "an agent lies",
+    [FAULT_LYING_CLIENT] = "a client asks for what cannot be",
     [FAULT_DISK_SLOW] = "disk slow",
     [FAULT_DISK_FULL] = "disk full",
     [FAULT_DISK_ERROR] = "disk fails",
@@ -64,6 +66,7 @@ static const struct {
     [FAULT_LINK_LOSSY] = {4, 100, 4000},  [FAULT_LINK_DOUBLES] = {3, 100, 4000},
     [FAULT_REPLAY_UP] = {6, 0, 0},        [FAULT_REPLAY_DOWN] = {6, 0, 0},
     [FAULT_REPLAY_ORDER] = {6, 0, 0},     [FAULT_FALSE_NAME] = {4, 0, 0},
+    [FAULT_LYING_AGENT] = {12, 0, 0},     [FAULT_LYING_CLIENT] = {2, 0, 0},
     [FAULT_DISK_SLOW] = {3, 100, 3000},   [FAULT_DISK_FULL] = {3, 100, 3000},
     [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_STORE_OLD] = {5, 100, 2000},
     [FAULT_WALL_STEP] = {3, 0, 0},        [FAULT_LOSS_WHILE_AWAY] = {8, 1000, 5000},
@@ -86,7 +89,7 @@ static void make_spec(struct dice *d, struct plan *p, int id)
     j->id = (uint64_t)id;
     j->name = j->user = j->reason = "";
     j->status.checkpoint = "";
-    strcpy(j->spec.device, "auto");
+    strcpy(j->spec.device, "cpu"); /* those who lie have others */
     j->spec.steps = (uint64_t)roll(d, roll(d, 0, 9) ? 8 : 1, 30);
     j->spec.min_workers = (uint32_t)roll(d, 1, 4);
     j->spec.max_workers = j->spec.min_workers + (uint32_t)roll(d, 0, 4);

@@ -10,6 +10,7 @@
  *   worker.c       a worker's control thread: its real core (worker/elastic/member.h)
  *   training.c     a worker's training thread: a model of docs/membership.md, parts with contents
  *   faults.c       how each fault strikes, and how it ends
+ *   byzantine.c    agents and clients that lie
  *   invariants.c   what must hold
  *   shrink.c       the fewest faults that still show a violation
  *   scale/         `make sim-scale`: the same with thousands of nodes, one job on all of them
@@ -98,6 +99,8 @@ enum fault_kind {
     FAULT_REPLAY_DOWN,
     FAULT_REPLAY_ORDER,
     FAULT_FALSE_NAME, /* a stranger says hello in a node's name, or with nonsense */
+    FAULT_LYING_AGENT,
+    FAULT_LYING_CLIENT,
     FAULT_DISK_SLOW,
     FAULT_DISK_FULL,
     FAULT_DISK_ERROR,
@@ -246,6 +249,7 @@ struct stream {
     int host;
     uint32_t agent_life, coord_life;
     bool agent_open, coord_open, dropped;
+    bool strange; /* not of the host's agent */
     usec up_last, down_last, up_free, down_free;
     struct held *up, **up_tail, *down, **down_tail; /* stuck in a cut */
 };
@@ -331,7 +335,7 @@ struct coord {
 void coord_start(void);
 void coord_kill(usec restart_after, bool power);
 void coord_stop(usec lasts);
-void coord_hears(uint64_t session, const void *bytes, uint32_t len);
+bool coord_hears(uint64_t session, const void *bytes, uint32_t len); /* false: the session is ended */
 void coord_session_closed(uint64_t session);
 void coord_hears_beat(int from, const void *bytes, uint32_t len); /* a datagram */
 void coord_request(int job);                                      /* submit, or cancel when it is there */
@@ -606,6 +610,11 @@ struct sim {
     int n_ckpts;
 };
 extern struct sim *S;
+
+/* --- byzantine.c ----------------------------------------------------------------------------------------------------
+ */
+void byzantine_agent(const struct fault *f);
+void byzantine_client(const struct fault *f);
 
 /* --- shrink.c -------------------------------------------------------------------------------------------------------
  */

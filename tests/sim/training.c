@@ -409,8 +409,8 @@ static void publish(struct comm *c)
 {
     CHECK("sim", S->n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
     struct disk_ckpt *k = &S->ckpts[S->n_ckpts++];
-    (void)snprintf(k->path, sizeof(k->path), "/jobs/%llu/step-%llu-epoch-%llu", LL(c->job), LL(c->ckpt_step),
-                   LL(c->epoch));
+    (void)snprintf(k->path, sizeof(k->path), "/jobs/%llu/epoch-%llu/step-%llu", LL(c->job), LL(c->epoch),
+                   LL(c->ckpt_step));
     k->step = c->ckpt_step;
     k->content = c->ckpt_content;
     c->ckpt_parts = 0;
