@@ -495,7 +495,7 @@ static const struct {
       .node_timeout_ms = 2000,
       .reachable_ms = 5000,
       .away_ms = 1000,
-      .delegate_lease_ms = 60000,
+      .delegate_lease_ms = 600000,
       .hang_floor_ms = 300}},
     {"wan",
      {.beat_ms = 500,
@@ -504,7 +504,7 @@ static const struct {
       .node_timeout_ms = 10000,
       .reachable_ms = 30000,
       .away_ms = 10000,
-      .delegate_lease_ms = 300000,
+      .delegate_lease_ms = 600000,
       .hang_floor_ms = 1000}},
 };
 
