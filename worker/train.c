@@ -681,7 +681,7 @@ static titan_status note_skip(struct epoch *e, struct titan_error *err)
     tlog_warn(&t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s", step, e->outcome.loss,
               e->outcome.grad_norm, where);
     if (e->skipped_in_a_row > (uint64_t)t->recipe->fault_tolerance.max_skipped_steps)
-        return titan_fail(err, TITAN_EJOB,
+        return titan_fail(err, TITAN_EINVAL, /* it would be so again */
                           "step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped",
                           step, e->outcome.loss, e->outcome.grad_norm, where, (unsigned long)e->skipped_in_a_row);
     return TITAN_OK;

@@ -171,5 +171,16 @@ def ids_are_kept():
         assert int(d.submit("tiny", keys)) == int(first) + 1
 
 
+def diverging():
+    """a run that diverges fails at once with that sentence: to start it again would end there too"""
+    with Daemon(None, "--slots", 2) as d:
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text", 1 << 18), "optimizer.lr": 1000,
+                                "elastic.min_workers": 2, "elastic.max_workers": 2, "training.global_batch_size": 2,
+                                "training.max_norm": 0, "fault_tolerance.max_skipped_steps": 3})
+        s = d.wait_state(job, "FAILED", seconds=60)
+        assert "steps in a row skipped" in s["reason"] and "-nan" not in s["reason"], s
+        assert s["restarts"] == 0, s
+
+
 if __name__ == "__main__":
-    sys.exit(tap(contradicted, bad_store, forged_numbers, ids_are_kept))
+    sys.exit(tap(contradicted, bad_store, forged_numbers, ids_are_kept, diverging))

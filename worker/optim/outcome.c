@@ -33,6 +33,12 @@ static double unit_norm(const struct report *r, const struct layout *l, int unit
     return sum;
 }
 
+/* The sign of what is no number says nothing, and is no more than odd to read. */
+static double one_nan(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 static titan_status read_norm(const struct report *r, const struct layout *l, const double *report,
                               struct step_outcome *out, struct titan_error *err)
 {
@@ -47,7 +53,7 @@ static titan_status read_norm(const struct report *r, const struct layout *l, co
         if (!isfinite(units[u])) /* backward runs from the last unit to the first */
             out->bad_unit = u;
     }
-    out->grad_norm = sqrt(tree_sum(units, r->units)) / out->tokens;
+    out->grad_norm = one_nan(sqrt(tree_sum(units, r->units)) / out->tokens);
     return TITAN_OK;
 }
 
@@ -67,7 +73,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     struct step_outcome out = {.bad_unit = -1};
 
     out.tokens = sum_parts(r, report + r->counts);
-    out.loss = sum_parts(r, report + r->losses) / out.tokens;
+    out.loss = one_nan(sum_parts(r, report + r->losses) / out.tokens);
     for (int b = 0; b < REPORT_ORDERS; b++)
         if (report[r->orders + b] != 0)
             out.orders |= 1u << b;
