@@ -4,6 +4,7 @@
 #include "daemon/agent/agent.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -270,6 +271,22 @@ static uint64_t memory_bytes(void)
 /* --- what is to be done ---------------------------------------------------------------------------------------------
  */
 
+/* Not the worker's fault, nor its job's: when the node has them again it may start. */
+static bool node_short(const struct titan_error *err)
+{
+    switch (err->sys_errno) {
+    case EMFILE:
+    case ENFILE:
+    case EAGAIN:
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+        return true;
+    default:
+        return err->status == TITAN_ENOMEM || err->status == TITAN_ENOSPC;
+    }
+}
+
 static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__StartWorkers *m)
 {
     struct titan_error err = {0};
@@ -284,7 +301,8 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
         (void)titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
     tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", m->job_id, worker_id,
                err.msg);
-    const struct agent_exit how = {.code = titan_status_exit(err.status), .reason = err.msg, .not_started = true};
+    const struct agent_exit how = {
+        .code = titan_status_exit(err.status), .reason = err.msg, .not_started = true, .node_short = node_short(&err)};
     CORE(a, agent_core_exited, worker_id, &how);
 }
 

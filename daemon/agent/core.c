@@ -1004,6 +1004,8 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
 
 static Titan__Internal__ExitCause exit_cause(const struct aworker *w, const struct agent_exit *how, bool started)
 {
+    if (how->node_short)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT;
     if (!started)
         return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED;
     if (how->out_of_memory)

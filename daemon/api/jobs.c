@@ -65,8 +65,11 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->name = batch_strdup(&r->memory, job->name);
     m->state = (Titan__V1__JobState)job->state;
     char waits[512];
-    m->reason =
-        batch_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
+    if (r->c->stalled && !sm_final(&job_sm, (int)job->state))
+        m->reason = batch_printf(&r->memory, "the job store refuses writes: %s; trying again", r->c->stall.msg);
+    else
+        m->reason =
+            batch_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
     add_losses(r, job->id, m);
     m->step = s.step;
     m->steps = job->spec.steps;

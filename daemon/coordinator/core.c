@@ -82,6 +82,7 @@ static void free_job(struct jobrec *j)
     job_checkpoint_well(j);
     quorum_free(j);
     free(j->stop_why);
+    free(j->short_why);
     free(j->said);
     free(j->past);
     free(j);

@@ -210,7 +210,8 @@ const struct core_counters *core_counters(const struct core *c);
 size_t core_pending(const struct core *c);
 /* Progress since the last stored status; false when the job is not active. */
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);
-/* Why a job in the queue waits; false when it does not wait there, or its stored reason says it. */
+/* Why a job in the queue waits, or a node cannot start its workers; false when neither is so, or its stored reason says
+ * it. */
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size);
 /* Losses within the window, by cause; how many of them there are. */
 #define CORE_LOSSES_MAX 4

@@ -100,14 +100,26 @@ static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cau
                         n == 1 ? b.one : b.many, window_words(c, j->spec.restart_window_s), b.most, b.key, words);
 }
 
+#define SHORT_MS 1000 /* what a node has run out of takes some time to come back */
+
+/* Losses before a replacement may start are one incident for the wait: a node takes all of its workers along. */
+static void wait_longer(struct core *c, struct jobrec *j, int64_t least)
+{
+    if (j->losses == 0 || c->now.mono_ms >= j->replace_at)
+        j->losses++;
+    j->replace_at = c->now.mono_ms + MAX(backoff_ms(j), least);
+}
+
+void budget_wait(struct core *c, struct jobrec *j)
+{
+    wait_longer(c, j, SHORT_MS);
+}
+
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words)
 {
     j->status.restarts += MUTANT(LOSS_UNCOUNTED) ? 0 : MUTANT(LOSS_TWICE) ? 2 : 1;
-    /* Losses before a replacement may start are one incident for the wait: a node takes all of its workers along. */
-    if (j->losses == 0 || c->now.mono_ms >= j->replace_at)
-        j->losses++;
+    wait_longer(c, j, 0);
     j->charged = true;
-    j->replace_at = c->now.mono_ms + backoff_ms(j);
     if (j->spec.restart_window_s) {
         remember(j, cause, c->now.wall_ms);
         forget_old(j, c->now.wall_ms);

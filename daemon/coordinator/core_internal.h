@@ -184,9 +184,10 @@ struct jobrec {
         bool reading;
     } trouble; /* with its checkpoints */
 
-    bool requeue;           /* it is to give its slots back and be queued again ... */
-    bool requeueing;        /* ... and is being stopped */
-    char *stop_why;         /* for this, or why it is cancelled */
+    bool requeue;    /* it is to give its slots back and be queued again ... */
+    bool requeueing; /* ... and is being stopped */
+    char *stop_why;  /* for this, or why it is cancelled */
+    char *short_why; /* a node could not start a worker, for want of what is its own; NULL = since then one could */
     bool must_checkpoint;   /* when it stops, also if its recipe writes none */
     bool finishing;         /* all members are done; waiting for their exits */
     int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
@@ -330,6 +331,7 @@ int64_t detect_deadline(const struct core *c);
 struct exit_report {
     int32_t exit_code, signal;
     enum loss_cause cause;
+    bool node_short; /* it was not started: its node has no descriptors, memory, processes or space left */
     const char *reason;
 };
 struct subject {
@@ -495,6 +497,8 @@ void job_remove_worker(struct jobrec *j, const struct workrec *w);
  * node: where it was; NULL = nowhere in particular. */
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words);
 void budget_restore(struct jobrec *j, const struct loss *loss);
+/* One that costs nothing, but a replacement has to wait as after one that does, and at least a second. */
+void budget_wait(struct core *c, struct jobrec *j);
 
 /* --- core_queue.c --- */
 void queue_add(struct core *c, struct jobrec *j);

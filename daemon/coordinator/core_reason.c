@@ -69,6 +69,25 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
     }
 }
 
+/* "no node has a cuda device (2 nodes: cpu)"; false when one has, or there is no node yet. */
+static bool put_no_device(const struct core *c, const struct jobrec *j, struct text *t)
+{
+    const char *others = NULL;
+    unsigned nodes = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (!*n->device)
+            continue;
+        if (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0)
+            return false;
+        others = n->device; /* there are two kinds */
+        nodes++;
+    }
+    if (nodes)
+        put(t, "waiting: no node has a %s device (%u node%s: %s)", j->spec.device, nodes, nodes == 1 ? "" : "s",
+            others);
+    return nodes > 0;
+}
+
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size)
 {
     const struct jobrec *j = core_find_job(c, job_id);
@@ -78,6 +97,12 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         put(&t, "%s", j->trouble.words);
         return true;
     }
+    if (j && j->short_why && size && j->state != JOB_PENDING && !job_final(j)) {
+        put(&t, "%s", j->short_why);
+        return true;
+    }
+    if (j && j->state == JOB_PENDING && size && put_no_device(c, j, &t))
+        return true;
     if (!j || j->state != JOB_PENDING || j->lacks || size == 0)
         return false;
     if (j->status.preemptions && j->stop_why && *j->stop_why)

@@ -64,8 +64,9 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     struct seat *seat = job_seat(j, w);
     bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing;
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
-    bool permanent = !over && !asked && report && report->exit_code == 2 && !report->signal;
-    bool counted = !over && !asked && !permanent && (w->started || report) && !w->unseen;
+    bool node_short = report && report->node_short;
+    bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
+    bool counted = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
     enum loss_cause cause = counted ? cause_of(w, report) : LOSS_NONE;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
@@ -77,6 +78,11 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     worker_forget(c, w);
     if (permanent)
         job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));
+    if (node_short && !over) {
+        core_set_string(&j->short_why,
+                        batch_printf(c->out, "node %s cannot start a worker: %s; trying again", node->name, words));
+        budget_wait(c, j);
+    }
     if (!counted)
         return;
     if (seat)
@@ -91,6 +97,7 @@ static void worker_ready(struct core *c, struct workrec *w, const char *address)
     w->started = true;
     if (w->state != WORKER_STARTING)
         return;
+    free(TAKE(w->job->short_why));
     core_set_string(&w->address, address);
     say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
 }
@@ -352,11 +359,13 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED: {
         const Titan__Internal__WorkerExited *x = m->worker_exited;
-        worker_ended(
-            c, w,
-            &(struct exit_report){
-                .exit_code = x->exit_code, .signal = x->signal, .cause = cause_told(x->cause), .reason = x->reason},
-            NULL);
+        worker_ended(c, w,
+                     &(struct exit_report){.exit_code = x->exit_code,
+                                           .signal = x->signal,
+                                           .cause = cause_told(x->cause),
+                                           .node_short = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT,
+                                           .reason = x->reason},
+                     NULL);
         break;
     }
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:

@@ -863,10 +863,66 @@ static void test_keep_latest(void **state)
     close_bench(&b);
 }
 
+/* What its node has run out of is not the job's fault: nothing is counted, and it is tried again later. */
+static void test_node_is_short(void **state)
+{
+    (void)state;
+    struct bench b;
+    char why[200];
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    submit(&b, 1, 1, 1);
+    const uint64_t first = told(&b, START, 1)->start->worker_ids[0];
+    for (uint64_t id = first, tries = 0; tries < 12; tries++) {
+        Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
+        body.job_id = 1;
+        body.worker_id = id;
+        body.exit_code = 1;
+        body.cause = TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT;
+        body.reason = (char *)"recipe.toml: Too many open files";
+        MESSAGE(m, WORKER_EXITED, worker_exited, body);
+        assert_int_equal(say(&b, 1, &m), TITAN_OK);
+        assert_null(told(&b, START, 1)); /* not at once */
+        assert_true(core_job_reason(b.core, 1, why, sizeof(why)));
+        assert_string_equal(why, "node a cannot start a worker: recipe.toml: Too many open files; trying again");
+        id = 0;
+        for (int64_t end = b.now + 120000; !id && b.now < end;) {
+            b.now += 100;
+            beat(&b, 1);
+            batch_free(&b.out);
+            core_tick(b.core, at(&b), &b.out);
+            const Titan__Internal__CoordinatorMessage *start = told(&b, START, 1);
+            id = start ? start->start->worker_ids[0] : 0;
+        }
+        assert_true(id > first);
+    }
+    struct job_status status;
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    close_bench(&b);
+}
+
+static void test_no_such_device(void **state)
+{
+    (void)state;
+    struct bench b;
+    char why[200];
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    strcpy(job.spec.device, "cuda");
+    submit_job(&b, &job);
+    assert_true(core_job_reason(b.core, 1, why, sizeof(why)));
+    assert_string_equal(why, "waiting: no node has a cuda device (1 node: cpu)");
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life_of_a_job),
+        cmocka_unit_test(test_node_is_short),
+        cmocka_unit_test(test_no_such_device),
         cmocka_unit_test(test_loss_and_return),
         cmocka_unit_test(test_loss_while_resizing),
         cmocka_unit_test(test_members_fall_to_the_checkpoint),

@@ -43,6 +43,7 @@ struct fixture {
     bool started;           /* StartWorkers received */
     int starts;
     uint64_t start_job;
+    char reason[400]; /* of the job that state_of has asked for */
     struct titan_error err;
     ProtobufCMessage *reply; /* of the last call */
     const ProtobufCMessageDescriptor *reply_type;
@@ -175,6 +176,7 @@ static Titan__V1__JobState state_of(struct fixture *f, uint64_t id)
     Titan__V1__GetJobResponse *reply = call(f, "GetJob", &request.base, &titan__v1__get_job_response__descriptor);
     assert_non_null(reply);
     Titan__V1__JobState state = reply->job->state;
+    (void)snprintf(f->reason, sizeof(f->reason), "%s", reply->job->reason);
     protobuf_c_message_free_unpacked(&reply->base, NULL);
     return state;
 }
@@ -267,6 +269,7 @@ static void test_full_disk(void **state)
         (void)state_of(&f, job);
     assert_int_equal(f.starts, 0); /* not durable, so not said */
     assert_int_equal(state_of(&f, job), TITAN__V1__JOB_STATE__PENDING);
+    assert_non_null(strstr(f.reason, "the job store refuses writes: "));
     assert_int_equal(cancel(&f, job), refused);
     assert_int_equal(submit(&f, "second"), 0);
     limit_files(&f, false);
@@ -274,6 +277,7 @@ static void test_full_disk(void **state)
     assert_int_equal(f.starts, 1);
     assert_int_equal(f.start_job, job);
     assert_int_equal(state_of(&f, job), TITAN__V1__JOB_STATE__FORMING);
+    assert_null(strstr(f.reason, "refuses"));
     uint64_t second = submit(&f, "second");
     assert_true(second > job);
     assert_int_equal(submit(&f, "second"), second);
