@@ -206,6 +206,7 @@ void must_include(const struct epoch *e)
     uint64_t there[SIM_WORKERS], named[SIM_RANKS];
     int n_there = 0, n_named = 0;
     bool whole = false, kept = false; /* in memory, with all who live; with who is in the epoch */
+    CHECK("I12", e->number < UINT64_C(1) << 32, "job %llu has come to epoch %llu", LL(e->job_id), LL(e->number));
     for (uint64_t i = 1; i <= S->image.last_worker; i++) {
         const struct image_worker *w = &S->image.workers[i];
         if (w->w.job_id != e->job_id || w->w.state != WORKER_READY)
