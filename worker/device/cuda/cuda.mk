@@ -9,7 +9,7 @@ CUDA_ARCH ?= 80 90a 100
 NVCC      := $(CUDA)/bin/nvcc
 plugin_cuda := $(BUILD)/lib/titan/libtitan-cuda.so
 
-cuda_c  := $(wildcard worker/device/cuda/*.c worker/comm/nccl/*.c) base/error.c base/status.c base/clock.c base/progress.c
+cuda_c  := $(wildcard worker/device/cuda/*.c worker/comm/nccl/*.c) base/error.c base/status.c base/clock.c base/mac.c base/progress.c
 cuda_cu := $(wildcard worker/device/cuda/*.cu)
 cuda_o  := $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(cuda_cu:%.cu=$(BUILD)/obj/cuda/%.cu.o)
 
