@@ -130,7 +130,7 @@ done, _ = run(2, "diverging", "optimizer.lr=1000", "training.max_norm=0", "fault
               "training.mixed_precision_param=float32", "lr_scheduler.warmup_steps=0", "model.norm_eps=1e-30",
               "optimizer.weight_decay=10")
 lines = [json.loads(line) for line in open(WORK / "diverging" / "metrics.jsonl")]
-ok(done.returncode == 1 and "first unit at fault" in done.stdout, "a run that diverges stops, naming the unit",
+ok(done.returncode == 2 and "first unit at fault" in done.stdout, "a run that diverges stops, naming the unit",
    (done.returncode, done.stdout[-500:]))
 ok(lines[-1]["skipped_steps"] == 4 and None in (lines[-1]["loss"], lines[-1]["grad_norm"]), "after four skipped steps in a row", lines[-3:])
 
