@@ -16,7 +16,7 @@ from titan import BUILD, SOURCE  # noqa: E402
 PAGE = SOURCE / "docs/reliability.md"
 HEAD = """# Reliability: what was done to it, and what it did
 
-Written by `make reliability` from the results of the commands named in each part, `build/PART/results.json`; nothing here is typed in. What happens in
+Written by `make reliability` from the results of the commands named in each part, `build/PART/results.json`; what was written by hand says so. What happens in
 each case, what an operator sees and does: [operations.md](operations.md#the-25-faults). The protocol: [membership.md](membership.md).
 """
 PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak MINUTES=60"),
