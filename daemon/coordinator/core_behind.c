@@ -79,20 +79,16 @@ static bool unheard_of(const struct core *c, uint64_t worker_id)
     return worker_id > c->options.backup_worker && worker_id <= c->options.gone_worker;
 }
 
-static bool sound_members(struct core *c, struct jobrec *j, Titan__Internal__Member **list, size_t n)
+static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!job_worker(j, list[i]->worker_id) && !(node_name_ok(list[i]->node) && unheard_of(c, list[i]->worker_id)))
-            return false;
-    return n <= JOB_WORKERS_MAX;
+    return job_worker(j, m->worker_id) || (node_name_ok(m->node) && unheard_of(c, m->worker_id));
 }
 
-static bool sound(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+/* Those who hold its state may have come and gone since the backup. */
+static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) &&
-           (f->key.len == 0 || f->key.len == sizeof(j->key)) && f->n_members > 0 && f->epoch < behind_first_epoch(c) &&
-           f->n_state_holders <= JOB_WORKERS_MAX && sound_members(c, j, f->members, f->n_members) &&
-           sound_members(c, j, f->leavers, f->n_leavers);
+    return f->epoch < behind_first_epoch(c) && delegate_sound(c, j, f, knows) &&
+           (!*f->checkpoint_path || fence_path(j, UINT64_MAX, f->checkpoint_path));
 }
 
 /* The run it is in is not in the store: it was queued when the backup was made, or between two runs. */

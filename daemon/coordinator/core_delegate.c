@@ -8,17 +8,85 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 
-/* Members of an epoch we know of, and not too odd. */
-static bool sound(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+static int by_number(const void *a, const void *b)
 {
-    if (f->comm_id.len != sizeof(j->comm_id) || (f->key.len != 0 && f->key.len != sizeof(j->key)) ||
-        f->n_members == 0 || f->n_members > JOB_WORKERS_MAX || f->n_state_holders > JOB_WORKERS_MAX ||
-        f->n_leavers > JOB_WORKERS_MAX)
-        return false;
-    for (size_t i = 0; i < f->n_members; i++)
-        if (!quorum_knows(j, f->members[i]->worker_id) && !job_worker(j, f->members[i]->worker_id))
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool distinct(uint64_t *ids, size_t n) /* sorts them */
+{
+    qsort(ids, n, sizeof(*ids), by_number);
+    for (size_t i = 1; i < n; i++)
+        if (ids[i] == ids[i - 1])
             return false;
     return true;
+}
+
+/* A worker has one place: as a member or as a leaver. */
+static bool seats_distinct(const Titan__Internal__FormEpoch *f)
+{
+    const size_t n = f->n_members + f->n_leavers;
+    _cleanup_free_ uint64_t *ids = core_alloc((n + 1) * sizeof(*ids));
+    for (size_t i = 0; i < n; i++)
+        ids[i] = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+    return distinct(ids, n);
+}
+
+static bool holders_distinct(const Titan__Internal__FormEpoch *f)
+{
+    _cleanup_free_ uint64_t *ids = core_alloc((f->n_state_holders + 1) * sizeof(*ids));
+    if (f->n_state_holders)
+        memcpy(ids, f->state_holders, f->n_state_holders * sizeof(*ids));
+    return distinct(ids, f->n_state_holders);
+}
+
+static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
+                      delegate_knows *knows)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!knows(c, j, list[i]))
+            return false;
+    return true;
+}
+
+bool delegate_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, delegate_knows *knows)
+{
+    return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) &&
+           (f->key.len == 0 || f->key.len == sizeof(j->key)) && f->n_members > 0 && f->n_members <= JOB_WORKERS_MAX &&
+           f->n_leavers <= JOB_WORKERS_MAX && f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch &&
+           seats_distinct(f) && holders_distinct(f) && all_known(c, j, f->members, f->n_members, knows) &&
+           all_known(c, j, f->leavers, f->n_leavers, knows);
+}
+
+/* The store has it: it is there, or was a member of an epoch that is kept. */
+static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
+{
+    (void)c;
+    return job_worker(j, m->worker_id) || quorum_lists(j, m->worker_id);
+}
+
+static bool held_before(const struct jobrec *j, uint64_t worker_id)
+{
+    for (size_t i = 0; i < j->n_holders; i++)
+        if (j->holders[i] == worker_id)
+            return true;
+    return false;
+}
+
+/* Those who hold its state may have been in an older epoch. */
+static bool holders_known(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    for (size_t i = 0; i < f->n_state_holders; i++)
+        if (!job_worker(j, f->state_holders[i]) && !quorum_lists(j, f->state_holders[i]) &&
+            !held_before(j, f->state_holders[i]))
+            return false;
+    return true;
+}
+
+static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    return delegate_sound(c, j, f, knows) && holders_known(j, f);
 }
 
 static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
@@ -96,7 +164,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         return NULL;
     }
     if (j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing) {
-        if (f->epoch > j->status.epoch && sound(j, f)) /* of no use, but its number is taken */
+        if (f->epoch > j->status.epoch && sound(c, j, f)) /* of no use, but its number is taken */
             j->refused_epoch = MAX(j->refused_epoch, f->epoch);
         return NULL;
     }
@@ -110,7 +178,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         c->counters.old_epoch++; /* the run has gone on without it */
         return NULL;
     }
-    if (!sound(j, f) || !j->run_active) {
+    if (!sound(c, j, f) || !j->run_active) {
         c->counters.unknown_rank++;
         return NULL;
     }

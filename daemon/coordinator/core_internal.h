@@ -406,6 +406,7 @@ bool epoch_state_in_memory(int32_t rung);
 /* --- core_quorum.c --- */
 /* Is it a member of an epoch to count by? */
 bool quorum_knows(struct jobrec *j, uint64_t worker_id);
+bool quorum_lists(struct jobrec *j, uint64_t worker_id); /* of any that is kept? */
 /* Where it is, as a member of any epoch that is kept; NULL = not known. */
 const struct noderec *quorum_node(const struct jobrec *j, uint64_t worker_id);
 /* Is any of those there? */
@@ -431,7 +432,12 @@ uint64_t quorum_number(const struct core *c, struct jobrec *j);
 /* --- core_delegate.c --- */
 void delegate_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m);
 void delegate_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d);
-/* An epoch that others have formed is the job's. delegate: who; NULL = a coordinator whose store is lost. */
+typedef bool delegate_knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m);
+/* Can it be an epoch of the job? Each member and leaver is one that knows() accepts, and named once. */
+bool delegate_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
+                    delegate_knows *knows) TITAN_MUST_USE;
+/* An epoch that others have formed is the job's, once it is sound. delegate: who; NULL = a coordinator whose store is
+ * lost. */
 void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate);
 void delegate_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m);
 
@@ -483,7 +489,8 @@ uint32_t job_staying(const struct jobrec *j); /* workers that are not told to st
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
 struct seat *job_seat(struct jobrec *j, const struct workrec *w); /* a member's or a leaver's */
-/* Make room for new ones, members and leavers, and fill it; w NULL = it has ended. */
+/* Make room for new ones, members and leavers, and fill it; w NULL = it has ended. A worker keeps the first place it is
+ * given: a second one is as of one that has ended. */
 void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers);
 void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);

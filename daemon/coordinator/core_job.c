@@ -54,6 +54,8 @@ void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers)
 
 void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w)
 {
+    if (w && job_seat(j, w))
+        w = NULL;
     j->seats[at] = (struct seat){.worker_id = worker_id, .worker = w};
     if (w)
         w->seat = at + 1;

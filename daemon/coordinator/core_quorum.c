@@ -56,12 +56,22 @@ static size_t first_base(const struct jobrec *j)
     return first;
 }
 
-bool quorum_knows(struct jobrec *j, uint64_t worker_id)
+static bool member_since(struct jobrec *j, size_t first, uint64_t worker_id)
 {
-    for (size_t b = first_base(j); b < j->n_bases; b++)
+    for (size_t b = first; b < j->n_bases; b++)
         if (find_member(j, b, worker_id))
             return true;
     return false;
+}
+
+bool quorum_knows(struct jobrec *j, uint64_t worker_id)
+{
+    return member_since(j, first_base(j), worker_id);
+}
+
+bool quorum_lists(struct jobrec *j, uint64_t worker_id)
+{
+    return member_since(j, 0, worker_id);
 }
 
 const struct noderec *quorum_node(const struct jobrec *j, uint64_t worker_id)

@@ -32,6 +32,8 @@ static struct world {
     Titan__Internal__StopWorkers stop; /* the newest */
     size_t starts, stops, forms, answers[16];
     uint64_t form_epoch, form_resume, stopped; /* bits of workers below 64 */
+    bool one;                                  /* all members are the first */
+    const char *from;                          /* the checkpoint that the epoch begins from; NULL = none */
 } W;
 
 static void commit(void)
@@ -109,11 +111,12 @@ static void says_hello(int i, bool told, const struct known *k)
         form.source_epoch = k->epoch - 1; /* of which the store knows nothing */
         for (int m = 0; m < k->members; m++) {
             titan__internal__member__init(&members[m]);
-            members[m].worker_id = k->first + (uint64_t)m;
+            members[m].worker_id = k->first + (uint64_t)(W.one ? 0 : m);
             members[m].node = (char *)node_names[k->from + m];
             members[m].address = (char *)"h:1";
             list[m] = &members[m];
         }
+        form.checkpoint_path = (char *)(W.from ? W.from : "");
         form.members = list;
         form.n_members = (size_t)k->members;
         known.epochs = &forms;
@@ -297,6 +300,33 @@ static void test_newer_epoch(void **state)
     close_world();
 }
 
+static void test_newer_epoch_from_elsewhere(void **state)
+{
+    (void)state;
+    const struct known on_b = {1, 5, 11, 2, 2, "", 11, 50};
+    open_world();
+    core_set_folder(W.b.core, 1, "/c");
+    W.from = "/d/step-00000040";
+    back(2, &on_b);
+    assert_false(told_of("epoch.restored"));
+    W.from = "/c/step-00000040";
+    back(2, &on_b);
+    assert_true(told_of("epoch.restored"));
+    close_world();
+}
+
+static void test_newer_epoch_of_one_twice(void **state)
+{
+    (void)state;
+    const struct known on_b = {1, 5, 11, 2, 2, "", 11, 50};
+    open_world();
+    W.one = true;
+    back(2, &on_b);
+    assert_false(told_of("epoch.restored"));
+    assert_int_equal(core_counters(W.b.core)->unknown_rank, 1);
+    close_world();
+}
+
 /* Nobody tells of anything newer: what the store says holds, but nothing is begun before all have spoken. */
 static void test_waits_for_all(void **state)
 {
@@ -398,8 +428,15 @@ static void test_nonsense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_newer_epoch), cmocka_unit_test(test_waits_for_all), cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_queued),      cmocka_unit_test(test_unknown_job),   cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_newer_epoch),
+
+        cmocka_unit_test(test_newer_epoch_of_one_twice),
+        cmocka_unit_test(test_newer_epoch_from_elsewhere),
+        cmocka_unit_test(test_waits_for_all),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_queued),
+        cmocka_unit_test(test_unknown_job),
+        cmocka_unit_test(test_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

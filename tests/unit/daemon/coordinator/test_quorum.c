@@ -27,6 +27,7 @@ static struct world {
         char types[4096], reason[256];
         uint64_t form_epoch; /* the newest FormEpoch that was told, and to whom */
         size_t form_members, form_told, starts, stops, revokes;
+        bool form_twice; /* a worker had two places in it */
     } seen;
 } W;
 
@@ -38,6 +39,20 @@ static void start_core(void)
                                    .next_worker_id = 100 * (W.term - 1) + 1,
                                    .delegate_lease_ms = LEASE};
     assert_int_equal(core_new(&options, &W.b.core, NULL), TITAN_OK);
+}
+
+static uint64_t seated(const Titan__Internal__FormEpoch *f, size_t i)
+{
+    return i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+}
+
+static bool seats_twice(const Titan__Internal__FormEpoch *f)
+{
+    for (size_t i = 0; i < f->n_members + f->n_leavers; i++)
+        for (size_t k = 0; k < i; k++)
+            if (seated(f, i) == seated(f, k))
+                return true;
+    return false;
 }
 
 /* Store what came out, and look at it. */
@@ -58,6 +73,7 @@ static void commit(void)
             continue;
         W.seen.form_epoch = m->message->form->epoch;
         W.seen.form_members = m->message->form->n_members;
+        W.seen.form_twice |= seats_twice(m->message->form);
         W.seen.form_told++;
     }
     assert_int_equal(db_exec(W.db, "BEGIN", &err), TITAN_OK);
@@ -480,6 +496,83 @@ static void test_delegated_nonsense(void **state)
     close_world();
 }
 
+/* Node c tells of it, and all workers leave what they are in: the run goes on as if nothing had been said. */
+static void refuses(const Titan__Internal__EpochDelegated *d)
+{
+    Titan__Internal__EpochDelegated said = *d;
+    MESSAGE(m, DELEGATED, delegated, said);
+    assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
+    commit();
+    for (int i = 1; i <= N; i++) {
+        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+        commit();
+        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 1024, 7, 1, 0);
+        commit();
+    }
+    pass(1000);
+    assert_false(told_of("epoch.delegated"));
+    assert_int_equal(W.seen.form_epoch, 2);
+    assert_int_equal(W.seen.form_members, N);
+    assert_false(W.seen.form_twice);
+    assert_int_equal(core_counters(W.b.core)->unknown_rank, 1);
+    close_world();
+}
+
+static void test_delegated_one_in_all_places(void **state)
+{
+    (void)state;
+    static Titan__Internal__Member *crowd[64];
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    for (size_t i = 0; i < 64; i++)
+        crowd[i] = &member[0];
+    form.members = crowd;
+    form.n_members = 64;
+    open_world(2);
+    refuses(&d);
+}
+
+static void test_delegated_member_that_leaves(void **state)
+{
+    (void)state;
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    form.leavers = members;
+    form.n_leavers = 3;
+    open_world(2);
+    refuses(&d);
+}
+
+static void test_delegated_unknown_leaver(void **state)
+{
+    (void)state;
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__Member who = member[0], *leaver = &who;
+    who.worker_id = 77;
+    form.leavers = &leaver;
+    form.n_leavers = 1;
+    open_world(2);
+    refuses(&d);
+}
+
+static void test_delegated_holders(void **state)
+{
+    (void)state;
+    uint64_t twice[] = {3, 4, 3}, strange[] = {3, 77};
+    Titan__Internal__EpochDelegated d = delegated_epoch();
+    form.state_holders = twice;
+    form.n_state_holders = 3;
+    open_world(2);
+    refuses(&d);
+    form.state_holders = strange;
+    form.n_state_holders = 2;
+    open_world(2);
+    refuses(&d);
+    form.state_holders = holders;
+    form.n_state_holders = 5;
+    form.source_epoch = form.epoch;
+    open_world(2);
+    refuses(&d);
+}
+
 /* A number that a delegate has asked promises for is taken, also when nothing came of it. */
 static void test_refused(void **state)
 {
@@ -560,6 +653,23 @@ static void test_restart(void **state)
     close_world();
 }
 
+/* A store in which one worker has all places of the newest epoch: it has the first. */
+static void test_restart_one_in_all_places(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    open_world(2);
+    assert_int_equal(db_exec(W.db, "UPDATE members SET worker_id = 3", &err), TITAN_OK);
+    restart();
+    for (int i = 1; i <= N; i++)
+        back(i, 1, QUIESCED, NULL);
+    pass(1000);
+    assert_int_equal(W.seen.form_epoch, 2);
+    assert_int_equal(W.seen.form_members, N);
+    assert_false(W.seen.form_twice);
+    close_world();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -575,9 +685,14 @@ int main(void)
         cmocka_unit_test(test_old_hello),
         cmocka_unit_test(test_delegated),
         cmocka_unit_test(test_delegated_nonsense),
+        cmocka_unit_test(test_delegated_one_in_all_places),
+        cmocka_unit_test(test_delegated_member_that_leaves),
+        cmocka_unit_test(test_delegated_unknown_leaver),
+        cmocka_unit_test(test_delegated_holders),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_restart_while_waiting),
         cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restart_one_in_all_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
