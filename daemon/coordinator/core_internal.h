@@ -496,7 +496,7 @@ void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct work
 bool job_member(struct jobrec *j, const struct workrec *w);
 void job_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
 bool job_final(const struct jobrec *j);
-void job_add_worker(struct jobrec *j, struct workrec *w); /* its id is above all others' */
+void job_add_worker(struct jobrec *j, struct workrec *w); /* its id is none of the others' */
 void job_remove_worker(struct jobrec *j, const struct workrec *w);
 
 /* --- core_budget.c --- */

@@ -80,8 +80,11 @@ void job_add_worker(struct jobrec *j, struct workrec *w)
         j->workers = realloc(j->workers, j->cap_workers * sizeof(*j->workers));
         titan_assert(j->workers);
     }
-    titan_assert(j->n_workers == 0 || j->workers[j->n_workers - 1]->id < w->id);
-    j->workers[j->n_workers++] = w;
+    const size_t at = worker_at(j, w->id);
+    titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
+    memmove(&j->workers[at + 1], &j->workers[at], (j->n_workers - at) * sizeof(*j->workers));
+    j->workers[at] = w;
+    j->n_workers++;
 }
 
 void job_remove_worker(struct jobrec *j, const struct workrec *w)

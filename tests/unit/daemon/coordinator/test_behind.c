@@ -32,7 +32,7 @@ static struct world {
     Titan__Internal__StopWorkers stop; /* the newest */
     size_t starts, stops, forms, answers[16];
     uint64_t form_epoch, form_resume, stopped; /* bits of workers below 64 */
-    bool one;                                  /* all members are the first */
+    bool turned, one;                          /* the members are in the other order; all of them are the first */
     const char *from;                          /* the checkpoint that the epoch begins from; NULL = none */
 } W;
 
@@ -111,7 +111,7 @@ static void says_hello(int i, bool told, const struct known *k)
         form.source_epoch = k->epoch - 1; /* of which the store knows nothing */
         for (int m = 0; m < k->members; m++) {
             titan__internal__member__init(&members[m]);
-            members[m].worker_id = k->first + (uint64_t)(W.one ? 0 : m);
+            members[m].worker_id = k->first + (uint64_t)(W.one ? 0 : W.turned ? k->members - 1 - m : m);
             members[m].node = (char *)node_names[k->from + m];
             members[m].address = (char *)"h:1";
             list[m] = &members[m];
@@ -300,6 +300,22 @@ static void test_newer_epoch(void **state)
     close_world();
 }
 
+/* Ranks go by nodes: a worker of higher number may be in front of one of a lower. */
+static void test_newer_epoch_in_any_order(void **state)
+{
+    (void)state;
+    const struct known on_b = {1, 5, 11, 2, 2, "", 12, 50};
+    open_world();
+    W.turned = true;
+    back(2, &on_b);
+    assert_true(told_of("epoch.restored"));
+    assert_int_equal(status_of(1).world_size, 2);
+    exited(&W.b, W.session[2], 1, 12, -1, ""); /* it is found */
+    commit();
+    assert_int_equal(status_of(1).restarts, 1);
+    close_world();
+}
+
 static void test_newer_epoch_from_elsewhere(void **state)
 {
     (void)state;
@@ -429,7 +445,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newer_epoch),
-
+        cmocka_unit_test(test_newer_epoch_in_any_order),
         cmocka_unit_test(test_newer_epoch_of_one_twice),
         cmocka_unit_test(test_newer_epoch_from_elsewhere),
         cmocka_unit_test(test_waits_for_all),
