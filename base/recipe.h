@@ -112,7 +112,7 @@ struct recipe {
     } elastic;
     struct {
         int64_t max_restarts, max_node_losses, max_hangs, max_ooms, restart_window_s, backoff_ms, backoff_max_ms,
-            max_skipped_steps, checkpoint_retry_s;
+            max_skipped_steps, checkpoint_retry_s, checkpoint_stall_s;
         char redundancy[16];
     } fault_tolerance;
     struct {

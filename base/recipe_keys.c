@@ -297,6 +297,10 @@ const struct recipe_key recipe_keys[] = {
      AT(fault_tolerance.checkpoint_retry_s), .min = 0, .max = 31536000, .initial = "600", .flags = KEY_TITAN,
      .doc = "How long a run tries again to write its last checkpoint, or to read one that exists and cannot be read, "
             "before it fails. Its state stays in memory meanwhile."},
+    {.section = "fault_tolerance", .name = "checkpoint_stall_s", .type = KEY_INT,
+     AT(fault_tolerance.checkpoint_stall_s), .min = 1, .max = 86400, .initial = "60", .flags = KEY_TITAN,
+     .doc = "Reading a checkpoint has stalled when nothing of it arrives for so long. It is tried once more; after the "
+            "second time the one before is taken, and the run fails when there is none."},
     {.section = "fault_tolerance", .name = "redundancy", .type = KEY_STRING, AT(fault_tolerance.redundancy),
      .choices = "auto|replica|buddy|checkpoint", .initial = "\"auto\"", .flags = KEY_TITAN,
      .doc = "Where a lost worker's state comes from: a replica, a copy that another worker keeps up to date (12 bytes a "

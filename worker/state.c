@@ -2,6 +2,7 @@
 #include "worker/state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/progress.h"
@@ -176,31 +177,83 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
     return upload(state, host, s, err);
 }
 
-titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, const atomic_int *stop,
-                        struct stream *s, struct titan_error *err)
-{
-    const struct layout *l = state->layout;
-    _cleanup_free_ float *host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *host); /* gaps: zero */
-    _cleanup_free_ struct tensor_spec *specs = NULL;
-    _cleanup_free_ struct piece *pieces = NULL;
-    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+/* All that reading a checkpoint touches. */
+struct load {
+    struct apart apart;
+    char *path;
+    uint64_t recipe_hash;
+    float *host; /* gaps: zero */
+    struct tensor_spec *specs;
+    struct piece *pieces;
     int n_specs, n_pieces;
+    struct checkpoint_info info;
+};
 
-    if (!host)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    TRY(checkpoint_read_info(path, &info, err));
-    if (info.recipe_hash != recipe_hash) {
-        (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", path);
+static void clear_load(struct apart *a)
+{
+    struct load *l = (struct load *)a;
+    free(l->path);
+    free(l->host);
+    free(l->specs);
+    free(l->pieces);
+    checkpoint_info_clear(&l->info);
+    free(l);
+}
+
+static titan_status run_load(struct apart *a, struct titan_error *err)
+{
+    struct load *l = (struct load *)a;
+
+    TRY(checkpoint_read_info(l->path, &l->info, err));
+    if (l->info.recipe_hash != l->recipe_hash) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
         titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
         return TITAN_ECONFLICT;
     }
-    TRY(layout_specs(l->model, &specs, &n_specs, err));
-    TRY(layout_pieces(l, state->rank, host, host + 3 * state->total, NULL, NULL, &pieces, &n_pieces, err));
-    TRY(checkpoint_load(path, specs, n_specs, pieces, n_pieces, stop, err));
-    TRY(upload(state, host, s, err));
-    state->step = info.step;
-    state->tokens = info.tokens;
-    state->skipped = info.skipped_steps;
+    return checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &a->watch, err);
+}
+
+static titan_status open_load(const struct train_state *state, const char *path, uint64_t recipe_hash,
+                              struct load **ret, struct titan_error *err)
+{
+    const struct layout *l = state->layout;
+    struct load *load = calloc(1, sizeof *load);
+
+    if (!load)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    *ret = load;
+    apart_init(&load->apart);
+    load->apart.run = run_load;
+    load->apart.clear = clear_load;
+    load->recipe_hash = recipe_hash;
+    load->path = strdup(path);
+    load->host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *load->host);
+    if (!load->path || !load->host)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    TRY(layout_specs(l->model, &load->specs, &load->n_specs, err));
+    return layout_pieces(l, state->rank, load->host, load->host + 3 * state->total, NULL, NULL, &load->pieces,
+                         &load->n_pieces, err);
+}
+
+static void close_load(struct load **l)
+{
+    apart_close((struct apart *)*l);
+}
+
+titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, int still_ms,
+                        const atomic_int *stop, struct stream *s, struct titan_error *err)
+{
+    _cleanup_(close_load) struct load *load = NULL;
+
+    TRY(open_load(state, path, recipe_hash, &load, err));
+    const titan_status status = apart_run(&load->apart, still_ms, stop, err);
+    if (status == TITAN_ETIMEDOUT)
+        (void)titan_error_wrap(err, "'%s'", path);
+    TRY(status);
+    TRY(upload(state, load->host, s, err));
+    state->step = load->info.step;
+    state->tokens = load->info.tokens;
+    state->skipped = load->info.skipped_steps;
     return TITAN_OK;
 }
 

@@ -43,9 +43,10 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
                         struct titan_error *err) TITAN_MUST_USE;
 /* Shadow from the masters; enqueued. After loading masters from elsewhere. */
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s) TITAN_MUST_USE;
-/* Masters, moments, biases and numbers from a checkpoint directory, whatever mesh wrote it. stop: checkpoint_load. */
-titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, const atomic_int *stop,
-                        struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+/* Masters, moments, biases and numbers from a checkpoint directory, whatever mesh wrote it. TITAN_EREVOKED: *stop is
+ * not zero any more (NULL: never); TITAN_ETIMEDOUT: nothing more of it was read for still_ms (0: it is waited for). */
+titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, int still_ms,
+                        const atomic_int *stop, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
 /* Values (3 * total) and then biases into host memory; waits for the stream. */
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;

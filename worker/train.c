@@ -130,6 +130,11 @@ static titan_status open_data(struct trainer *t, struct titan_error *err)
 
 #define FOLDER_WAIT_MS 2000 /* for processes of the run before that are about to end */
 
+static int still_ms(const struct recipe *r)
+{
+    return (int)(r->fault_tolerance.checkpoint_stall_s * 1000);
+}
+
 /* Where that fails, the first epoch of a run ends it; a later one goes on, and says so. */
 static void take_folder(struct trainer *t)
 {
@@ -138,7 +143,8 @@ static void take_folder(struct trainer *t)
     (void)snprintf(owner.id, sizeof owner.id, "%s", t->members->run_id);
     (void)snprintf(owner.name, sizeof owner.name, "%s", t->members->run_name);
     struct titan_error fault = {0};
-    if (folder_take(t->checkpoint_dir, &owner, FOLDER_WAIT_MS, &t->log, &t->folder, &fault) != TITAN_OK)
+    if (folder_take(t->checkpoint_dir, &owner, FOLDER_WAIT_MS, still_ms(t->recipe), &t->log, &t->folder, &fault) !=
+        TITAN_OK)
         t->folder_fault = fault;
 }
 
@@ -463,6 +469,7 @@ static titan_status recover(struct epoch *e, struct titan_error *err)
                                   .brought = bring_source(e),
                                   .folder = t->recipe->checkpoint.enable ? t->checkpoint_dir : NULL,
                                   .retry_ms = t->members->solo_world > 0 ? 0 : retry_ms(t->recipe),
+                                  .still_ms = still_ms(t->recipe),
                                   .unreadable = tell_unreadable,
                                   .finish = finish_step,
                                   .arg = t};

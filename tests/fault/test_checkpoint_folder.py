@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
 
 KEYS = {"training.steps": 60, "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 10,
         "checkpoint.keep_latest_k": 2, "device.threads": 1, "fault_tolerance.backoff_ms": 50}
@@ -254,10 +254,12 @@ def kept_by_what_is_there():
         assert sorted(listed) == [149, 150], listed
 
 
-def solo(d, **more):
-    return command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d / "run",
+def solo(d, failpoints=None, **more):
+    env = {**os.environ, "TITAN_FAILPOINTS": failpoints} if failpoints else None
+    return command((FP_BIN if failpoints else BIN) / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d / "run",
                    *overrides({**KEYS, "training.dataset_path": headers_text(d / "text"),
-                               "checkpoint.folder": d / "ck", **{k.replace("__", "."): v for k, v in more.items()}}))
+                               "checkpoint.folder": d / "ck", **{k.replace("__", "."): v for k, v in more.items()}}),
+                   env=env)
 
 
 def flip(path):
@@ -292,6 +294,28 @@ def solo_never_begins_again_over_them():
             os.mkfifo(m)
         none = solo(d, training__steps=50)
         assert none.code == 2 and "FIFO" in none.err, (none.code, none.err)
+
+
+def solo_stalled():
+    """titan-worker run: a checkpoint whose load stalls is tried once more, then the one before is taken; with none left
+    it fails, and so it does when the folder itself does not answer"""
+    import tempfile
+    with tempfile.TemporaryDirectory() as name:
+        d = Path(name)
+        keep = {"checkpoint__keep_latest_k": 4, "fault_tolerance__checkpoint_stall_s": 1}
+        assert solo(d, training__steps=40, **keep).code == 0
+        once = solo(d, "checkpoint.read%1=hang@1", training__steps=41, **keep)
+        assert once.code == 0 and "checkpoint stalled" in once.err and "step=40 state=checkpoint" in once.err, once.err
+        assert "no answer for 1 s" in once.err, once.err
+        twice = solo(d, "checkpoint.read%1=hang@1,checkpoint.read%1=hang@2", training__steps=42, **keep)
+        assert twice.code == 0 and "checkpoint refused" in twice.err and "step-00000041" in twice.err, twice.err
+        assert "step=40 state=checkpoint" in twice.err, twice.err
+        before = {p: p.read_bytes() for p in (d / "ck").glob("step-*/*")}
+        for where, said in (("checkpoint.read%0=hang@1+", "no checkpoint of this run loads"),
+                            ("folder.take=hang", str(d / "ck")), ("folder.list=hang@1+", "cannot list")):
+            none = solo(d, where, training__steps=50, **keep)
+            assert none.code != 0 and said in none.err and "no answer for" in none.err, (where, none.code, none.err)
+            assert {p: p.read_bytes() for p in (d / "ck").glob("step-*/*")} == before, where
 
 
 @as_nobody
@@ -335,6 +359,35 @@ def damaged_under_a_job():
         assert "state from init" not in [e["message"] for e in events(d, job, "epoch.forming")][-1]
 
 
+def stalled_under_a_job():
+    """loads that stall, with all workers lost: the job says which, takes the one before, and fails when none answers"""
+    for rank, hangs in (("%1", "@1,checkpoint.read%1=hang@2"), ("", "@1+")):
+        env = {"TITAN_FAILPOINTS": f"checkpoint.read{rank}=hang{hangs}"}
+        with Daemon(None, "--slots", 2, "--worker", FP_BIN / "titan-worker", env=env) as d:
+            folder = d.state / "ck"
+            job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=50,
+                                        fault_tolerance__checkpoint_stall_s=1))
+            until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
+            for pid in d.workers(job).values():
+                os.kill(pid, signal.SIGSTOP)
+            steps = steps_in(folder)
+            kill_all(d, job)
+            until("it says that one stalls", lambda: events(d, job, "checkpoint.failed"))
+            told = events(d, job, "checkpoint.failed")[0]["detail"]
+            assert f"step-{steps[-1]:08d}" in told["path"] and "no answer for 1 s" in told["reason"], told
+            if rank:
+                until("it trains again", lambda: d.status(job)["step"] > steps[0] and d.status(job)["epoch"] > 1)
+                until("its origin is told", lambda: len(events(d, job, "state.ready")) == 2)
+                ready = events(d, job, "state.ready")[-1]["detail"]
+                assert ready["step"] == steps[0], (ready, steps)
+                assert f"step-{steps[-1]:08d}" in ready["damaged_checkpoint"], ready
+                assert not reason(d, job), reason(d, job)
+            else:
+                s = d.wait_state(job, "FAILED", seconds=60)
+                assert "no checkpoint of this run loads" in s["reason"] and "no answer" in s["reason"], s
+                assert steps_in(folder) == steps
+
+
 @as_nobody
 def unreadable_under_a_job():
     """checkpoints that cannot be read for a while: the job waits, says for which file, and goes on when they can"""
@@ -365,4 +418,5 @@ if __name__ == "__main__":
     tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
         full_disk_leaves_nothing, last_checkpoint_is_waited_for, same_recipe_resumes, one_run_at_a_time,
         kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
+        solo_stalled, stalled_under_a_job,
         unreadable_under_a_job)

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/crc32c.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/progress.h"
 #include "worker/checkpoint/manifest.h"
@@ -474,16 +475,18 @@ static titan_status match_specs(const struct manifest *m, const struct tensor_sp
     return TITAN_OK;
 }
 
-static titan_status go_on(const atomic_int *stop, struct titan_error *err)
+static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
 {
     progress_action();
-    if (stop && atomic_load(stop))
+    if (watch)
+        atomic_fetch_add_explicit(&watch->moved, 1, memory_order_relaxed);
+    if (watch && atomic_load(&watch->stop))
         return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its checkpoint was read");
     return TITAN_OK;
 }
 
 /* Opened once: what is checked is what is read. */
-static titan_status open_verified(int at, const struct manifest_file *file, const atomic_int *stop, int *ret_fd,
+static titan_status open_verified(int at, const struct manifest_file *file, struct apart_watch *watch, int *ret_fd,
                                   struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
@@ -510,7 +513,7 @@ static titan_status open_verified(int at, const struct manifest_file *file, cons
         if (n == 0)
             break;
         crc = crc32c(crc, block, (size_t)n);
-        TRY(go_on(stop, err));
+        TRY(go_on(watch, err));
     }
     if (crc != file->crc)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: crc32c %08x, its manifest says %08x", file->name, crc,
@@ -523,7 +526,7 @@ static titan_status open_verified(int at, const struct manifest_file *file, cons
 struct wishes {
     struct piece *list;
     int *first;
-    const atomic_int *stop; /* not zero: nobody wants them any more */
+    struct apart_watch *watch;
 };
 
 static void clear_wishes(struct wishes *w)
@@ -645,11 +648,11 @@ static titan_status load_file(int at, const struct manifest *m, const struct man
                               const struct wishes *wishes, struct titan_error *err)
 {
     int fd = -1;
-    TRY(open_verified(at, file, wishes->stop, &fd, err));
+    TRY(open_verified(at, file, wishes->watch, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
     for (int p = 0; p < file->npieces; p++) {
-        TRY(go_on(wishes->stop, err));
+        TRY(go_on(wishes->watch, err));
         if (piece_needed(&file->pieces[p].box, wishes) &&
             read_stored_piece(st, m, &file->pieces[p], wishes, err) != TITAN_OK)
             return err ? titan_error_wrap(err, "'%s'", file->name) : TITAN_ECORRUPT;
@@ -658,12 +661,13 @@ static titan_status load_file(int at, const struct manifest *m, const struct man
 }
 
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                             int npieces, const atomic_int *stop, struct titan_error *err)
+                             int npieces, struct apart_watch *watch, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
-    _cleanup_(clear_wishes) struct wishes wishes = {.stop = stop};
+    _cleanup_(clear_wishes) struct wishes wishes = {.watch = watch};
     _cleanup_fd_ int at = -1;
     TRY(read_manifest(path, &m, &at, err));
+    TRY(failpoint("checkpoint.read", err));
     _cleanup_free_ int *map = calloc((size_t)nspecs + 1, sizeof(*map));
     if (!map)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d tensors", nspecs);

@@ -13,11 +13,11 @@
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 #define TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "worker/checkpoint/apart.h"
 
 /* What the whole model has, on every rank the same list in the same order. */
 struct tensor_spec {
@@ -85,10 +85,10 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_info_clear(struct checkpoint_info *info);
 /* Fill the pieces. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that
- * is not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after *stop is not zero any more (NULL: never).
- */
+ * is not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after watch->stop is not zero any more;
+ * watch->moved counts what is read (NULL: neither). */
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                             int npieces, const atomic_int *stop, struct titan_error *err) TITAN_MUST_USE;
+                             int npieces, struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;
 /* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */
 titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Of the checkpoints in dir that were written with this recipe keep the newest `keep`, remove the rest; 0 keeps all.

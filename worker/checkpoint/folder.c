@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -211,13 +212,12 @@ static titan_status take(const char *path, int at, const struct folder_owner *o,
     return TITAN_OK;
 }
 
-titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, const struct log *log,
-                         struct folder *ret, struct titan_error *err)
+static titan_status open_and_take(const char *path, const struct folder_owner *owner, int wait_ms,
+                                  const struct log *log, struct folder *ret, struct titan_error *err)
 {
     struct stat st;
     _cleanup_fd_ int at = -1;
 
-    *ret = FOLDER_NONE;
     titan_status status = dir_make(path, err);
     if (status == TITAN_OK && ((at = file_open_named(path, O_RDONLY | O_DIRECTORY)) < 0 || fstat(at, &st) < 0))
         status = titan_fail_errno(err, "cannot be opened");
@@ -226,6 +226,103 @@ titan_status folder_take(const char *path, const struct folder_owner *owner, int
     if (status == TITAN_OK) {
         ret->device = st.st_dev;
         status = take(path, at, owner, wait_ms, log, ret, err);
+    }
+    return status;
+}
+
+/* --- apart ------------------------------------------------------------------------------------------------------ */
+
+struct job {
+    struct apart apart;
+    char *path;
+    /* taking it */
+    struct folder_owner owner;
+    char *text;
+    int wait_ms;
+    const struct log *log;
+    struct folder folder;
+    /* listing it */
+    uint64_t *steps;
+    size_t n;
+};
+
+static void clear_job(struct apart *a)
+{
+    struct job *j = (struct job *)a;
+    folder_leave(&j->folder);
+    free(j->path);
+    free(j->text);
+    free(j->steps);
+    free(j);
+}
+
+static void close_job(struct job **j)
+{
+    apart_close((struct apart *)*j);
+}
+
+static titan_status run_take(struct apart *a, struct titan_error *err)
+{
+    struct job *j = (struct job *)a;
+    TRY(failpoint("folder.take", err));
+    return open_and_take(j->path, &j->owner, j->wait_ms, j->log, &j->folder, err);
+}
+
+static titan_status run_steps(struct apart *a, struct titan_error *err)
+{
+    struct job *j = (struct job *)a;
+    TRY(failpoint("folder.list", err));
+    return checkpoint_steps(j->path, &j->steps, &j->n, err);
+}
+
+static titan_status open_job(const char *path, const char *text,
+                             titan_status (*run)(struct apart *a, struct titan_error *err), struct job **ret,
+                             struct titan_error *err)
+{
+    struct job *j = calloc(1, sizeof *j);
+
+    if (!j)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to look into a folder");
+    *ret = j;
+    apart_init(&j->apart);
+    j->apart.run = run;
+    j->apart.clear = clear_job;
+    j->folder = FOLDER_NONE;
+    j->path = strdup(path);
+    j->text = strdup(text);
+    return j->path && j->text ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory to look into a folder");
+}
+
+titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop, uint64_t **ret_steps, size_t *ret_n,
+                          struct titan_error *err)
+{
+    _cleanup_(close_job) struct job *j = NULL;
+
+    TRY(open_job(path, "", run_steps, &j, err));
+    const titan_status status = apart_run(&j->apart, still_ms, stop, err);
+    if (status == TITAN_ETIMEDOUT)
+        (void)titan_error_wrap(err, "cannot list '%s'", path);
+    TRY(status);
+    *ret_steps = TAKE(j->steps);
+    *ret_n = j->n;
+    return TITAN_OK;
+}
+
+titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
+                         const struct log *log, struct folder *ret, struct titan_error *err)
+{
+    _cleanup_(close_job) struct job *j = NULL;
+
+    *ret = FOLDER_NONE;
+    TRY(open_job(path, owner->text, run_take, &j, err));
+    j->owner = *owner;
+    j->owner.text = j->text;
+    j->wait_ms = wait_ms;
+    j->log = log;
+    const titan_status status = apart_run(&j->apart, still_ms > 0 ? still_ms + wait_ms : 0, NULL, err);
+    if (status == TITAN_OK) {
+        *ret = j->folder;
+        j->folder = FOLDER_NONE;
     }
     if (status != TITAN_OK && status != TITAN_ECONFLICT)
         (void)titan_error_wrap(err, "checkpoint folder '%s'", path);

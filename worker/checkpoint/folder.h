@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/recipe.h"
+#include "worker/checkpoint/apart.h"
 
 #define FOLDER_OWNER_NAME "titan-owner.json"
 #define FOLDER_LOCK_NAME "titan-lock"
@@ -34,11 +35,15 @@ struct folder {
 };
 #define FOLDER_NONE ((struct folder){.lock = -1})
 
+/* checkpoint_steps, on a thread of its own (apart.h). */
+titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop, uint64_t **ret_steps, size_t *ret_n,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Make the folder, try whether it can be written, and take it. TITAN_ECONFLICT: another run uses it, or it holds
  * another recipe's checkpoints. Any other failure names the folder and what is wrong with it. wait_ms: how long an
- * earlier run may take to let go. */
-titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, const struct log *log,
-                         struct folder *ret, struct titan_error *err) TITAN_MUST_USE;
+ * earlier run may take to let go. TITAN_ETIMEDOUT: the file system has not answered for still_ms (0: it is waited
+ * for); log and owner->recipe must then stay for as long as the process. */
+titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
+                         const struct log *log, struct folder *ret, struct titan_error *err) TITAN_MUST_USE;
 void folder_leave(struct folder *f);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/failpoint.h"
 #include "base/progress.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/folder.h"
 #include "worker/elastic/transfer.h"
 
 const char *state_rung_name(enum state_rung rung)
@@ -122,8 +123,10 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 #define RETRY_MOST_MS 5000
 #define WORDS 48 /* doubles that carry the words of an error */
 
+#define STALLS_MAX 2 /* of one checkpoint */
+
 /* What a rank could do with a checkpoint, the worse the later. */
-enum outcome { LOADED, UNREADABLE, FORBIDDEN, DAMAGED };
+enum outcome { LOADED, UNREADABLE, FORBIDDEN, STALLED, DAMAGED };
 
 /* What one rank says about a checkpoint that all have tried. */
 struct vote {
@@ -144,11 +147,10 @@ static bool is_damage(titan_status status)
     return status == TITAN_ECORRUPT || status == TITAN_ENOTFOUND;
 }
 
-/* It is there, and may be fine: no right to read it, a share that does not answer, a disk with a fault. */
+/* It is there, and may be fine: no right to read it, a share that is not there, a disk with a fault. */
 static bool is_unreadable(titan_status status)
 {
-    return status == TITAN_EPERM || status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_ETIMEDOUT ||
-           status == TITAN_EUNREACHABLE;
+    return status == TITAN_EPERM || status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_EUNREACHABLE;
 }
 
 static titan_status everybody(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
@@ -157,15 +159,21 @@ static titan_status everybody(struct restore *r, const void *mine, size_t size, 
                           all, r->s, err);
 }
 
+static enum outcome outcome_of(titan_status status)
+{
+    return is_damage(status)           ? DAMAGED
+           : status == TITAN_ETIMEDOUT ? STALLED
+           : status == TITAN_EPERM     ? FORBIDDEN
+           : is_unreadable(status)     ? UNREADABLE
+                                       : LOADED;
+}
+
 /* A fault may be seen by some ranks only: all have to know. *ret_by: one that has seen it. */
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
     const int ranks = r->view->world + r->view->leavers;
-    struct vote me = {.outcome = is_damage(mine)       ? DAMAGED
-                                 : mine == TITAN_EPERM ? FORBIDDEN
-                                 : is_unreadable(mine) ? UNREADABLE
-                                                       : LOADED};
+    struct vote me = {.outcome = outcome_of(mine)};
     _cleanup_free_ struct vote *all = calloc((size_t)ranks, sizeof *all);
 
     if (!all)
@@ -223,17 +231,17 @@ static titan_status check_numbers(const struct restore *r, const char *path, con
 }
 
 /* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
- * there. */
+ * there; TITAN_ETIMEDOUT: it has stalled there. */
 static titan_status try_once(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
 {
     struct titan_error fault = {0};
     struct vote seen;
     int by;
 
-    titan_status status = to ? state_load(to, path, r->recipe_hash, r->stop, r->s, &fault) : TITAN_OK;
+    titan_status status = to ? state_load(to, path, r->recipe_hash, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
     if (status == TITAN_OK && to)
         status = check_numbers(r, path, to, &fault);
-    if (status != TITAN_OK && !is_damage(status) && !is_unreadable(status)) {
+    if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */
         if (err)
             *err = fault;
         return status;
@@ -246,19 +254,34 @@ static titan_status try_once(struct restore *r, const char *path, struct train_s
     return titan_fail(err,
                       seen.outcome == UNREADABLE  ? TITAN_EIO
                       : seen.outcome == FORBIDDEN ? TITAN_EPERM
+                      : seen.outcome == STALLED   ? TITAN_ETIMEDOUT
                                                   : TITAN_ECORRUPT,
                       "%s", seen.why);
 }
 
-/* A file that a disk does not give back for long counts as damaged; a right that is missing can be given. */
+/* Has it stalled as often as it may? */
+static bool stalled_for_good(struct restore *r, const char *path, const char *why, int *stalls)
+{
+    const bool over = ++*stalls >= STALLS_MAX;
+
+    tlog_warn(r->log, over ? "checkpoint refused" : "checkpoint stalled", "path=\"%s\" reason=\"%s\"", path, why);
+    if (r->unreadable)
+        r->unreadable(r->arg, path, why);
+    return over;
+}
+
+/* A file that a disk does not give back for long counts as damaged, and so does one that stalled more than once; a
+ * right that is missing can be given. */
 static titan_status try_checkpoint(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
 {
     struct titan_error fault = {0};
     titan_status status, waited = TITAN_OK;
-    int spent_ms = 0;
+    int spent_ms = 0, stalls = 0;
 
     for (;;) {
         status = try_once(r, path, to, &fault);
+        if (status == TITAN_ETIMEDOUT && !stalled_for_good(r, path, fault.msg, &stalls))
+            continue;
         if (status != TITAN_EIO && status != TITAN_EPERM)
             break;
         waited = wait_to_read(r, path, fault.msg, &spent_ms, err);
@@ -268,7 +291,7 @@ static titan_status try_checkpoint(struct restore *r, const char *path, struct t
     }
     if (status == TITAN_OK)
         (void)snprintf(r->loaded, sizeof r->loaded, "%s", path);
-    status = status == TITAN_EIO ? TITAN_ECORRUPT : status;
+    status = status == TITAN_EIO || status == TITAN_ETIMEDOUT ? TITAN_ECORRUPT : status;
     if (status == TITAN_ECORRUPT && !r->damaged[0])
         (void)snprintf(r->damaged, sizeof r->damaged, "%s", path);
     if (status != TITAN_OK && err)
@@ -282,7 +305,7 @@ static void list_folder(const struct restore *r, struct listing *ret)
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0;
 
-    const titan_status status = checkpoint_steps(r->folder, &steps, &n, &fault);
+    const titan_status status = folder_steps(r->folder, r->still_ms, r->stop, &steps, &n, &fault);
     ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND;
     (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg);
     for (size_t i = 0; i < MIN(n, (size_t)CANDIDATES_MAX); i++)

@@ -27,6 +27,7 @@ struct restore {
     const char
         *folder;  /* of this run's checkpoints: what is found there counts as well as what view names; NULL: none */
     int retry_ms; /* how long a checkpoint that is there and cannot be read is tried again */
+    int still_ms; /* one of which nothing moves for so long has stalled (0: never); one that did so twice is damaged */
     /* Such a one, each time. */
     void (*unreadable)(void *arg, const char *path, const char *why);
     /* Finish the prepared step with its report, in all parts this worker has; only called where it is prepared. */

@@ -249,10 +249,11 @@ static void test_subset_and_conflicts(void **state)
                               {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_OK);
     assert_true(x[0] == element(1, 3, 100, 60) && x[15] == element(1, 3, 103, 63) && y[1] == element(1, 1, 0, 6));
-    atomic_int stop = 1; /* whoever has to leave does not read on */
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &stop, &err), TITAN_EREVOKED);
-    atomic_store(&stop, 0);
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &stop, &err), TITAN_OK);
+    struct apart_watch watch = {.stop = 1}; /* whoever has to leave does not read on */
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &watch, &err), TITAN_EREVOKED);
+    atomic_store(&watch.stop, 0);
+    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &watch, &err), TITAN_OK);
+    assert_true(atomic_load(&watch.moved) >= 2);
     wanted[1].shape[0] = 8;
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "layers.1.weight"));
