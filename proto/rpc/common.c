@@ -54,30 +54,39 @@ grpc_completion_queue *rpc_cq_create(void)
     return cq;
 }
 
+/* tag NULL: there will be no more. */
+static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool wake = queue->first == NULL && !queue->mute;
+    if (tag) {
+        tag->ok = ok;
+        tag->next = NULL;
+        *queue->last = tag;
+        queue->last = &tag->next;
+    } else {
+        queue->drained = true;
+    }
+    /* Under the lock: once the loop has seen drained, it closes the handle. */
+    if (wake)
+        (void)uv_async_send(&queue->async);
+    pthread_mutex_unlock(&queue->lock);
+}
+
 static void *queue_thread(void *arg)
 {
     struct rpc_queue *queue = arg;
     for (bool drained = false; !drained;) {
         grpc_event event = grpc_completion_queue_next(queue->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
         drained = event.type == GRPC_QUEUE_SHUTDOWN;
-        struct rpc_tag *tag = drained ? NULL : event.tag;
-
-        pthread_mutex_lock(&queue->lock);
-        bool wake = queue->first == NULL && !queue->mute;
-        if (tag) {
-            tag->ok = event.success != 0;
-            tag->next = NULL;
-            *queue->last = tag;
-            queue->last = &tag->next;
-        } else {
-            queue->drained = true;
-        }
-        /* Under the lock: once the loop has seen drained, it closes the handle. */
-        if (wake)
-            (void)uv_async_send(&queue->async);
-        pthread_mutex_unlock(&queue->lock);
+        queue_append(queue, drained ? NULL : event.tag, event.success != 0);
     }
     return NULL;
+}
+
+void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag)
+{
+    queue_append(queue, tag, true);
 }
 
 static void queue_closed(uv_handle_t *handle)
@@ -141,6 +150,19 @@ static void queue_wake(uv_async_t *async)
     }
 }
 
+/* Signals belong to the program's own threads. */
+int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(ret, NULL, fn, arg);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc == 0)
+        (void)pthread_setname_np(*ret, name);
+    return rc;
+}
+
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err)
 {
     queue->first = NULL;
@@ -151,17 +173,11 @@ titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct ti
     queue->mute = false;
     (void)pthread_mutex_init(&queue->lock, NULL);
 
-    /* Signals belong to the program's own threads. */
-    sigset_t all, before;
-    sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&queue->thread, NULL, queue_thread, queue);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = rpc_thread_start(&queue->thread, "titan-rpc", queue_thread, queue);
     if (rc != 0) {
         pthread_mutex_destroy(&queue->lock);
         return titan_fail(err, titan_status_from_errno(rc), "rpc: cannot start a thread: %s", strerror(rc));
     }
-    (void)pthread_setname_np(queue->thread, "titan-rpc");
 
     /* The handle comes second, because it could only be closed by the loop. Nothing is in flight yet, so nothing wakes
      * it before it is there. */

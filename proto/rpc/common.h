@@ -38,8 +38,12 @@ struct rpc_queue {
     void *data;
 };
 
+/* pthread_create, and its errno: a thread without signals. */
+int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg) TITAN_MUST_USE;
 /* queue->cq exists already (rpc_cq_create); the caller destroys it on failure. */
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
+/* Have the loop call tag->fn. Any thread, and not after rpc_queue_stop. */
+void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag);
 /* Call once and only after the last operation was started: lets what is in flight come back, end the thread, destroy
  * the completion queue; then done on the loop. */
 void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data);

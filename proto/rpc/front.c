@@ -26,6 +26,7 @@ enum {
     SLOTS_FIRST = 2,  /* of a method; a front that is used gets more */
     LISTEN_BACKLOG = 4096,
     ACCEPTS = 64,       /* in one turn of the loop */
+    HANDING_MAX = 4,    /* of a front at a time */
     FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
     METADATA_MAX = 16384,
     CONNECTION_IDLE_MS = 600000,
@@ -72,6 +73,7 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
     front->owner = server;
     front->identity = *identity;
+    front->waiting_last = &front->waiting;
     front->server = grpc_server_create(&list, NULL);
     grpc_resource_quota_unref(quota);
     grpc_server_register_completion_queue(front->server, server->queue.cq, NULL);
@@ -362,6 +364,8 @@ static void connection_end(struct connection *connection)
     *(connection->prev ? &connection->prev->next : &server->connections) = connection->next;
     if (connection->next)
         connection->next->prev = connection->prev;
+    if (connection->arrival)
+        connection->arrival->connection = NULL;
     (void)uv_poll_stop(&connection->poll);
     (void)close(connection->fd);
     uv_close((uv_handle_t *)&connection->poll, connection_closed);
@@ -387,7 +391,7 @@ int rpc_connections_close(struct rpc_server *server)
 }
 
 /* Watch for its end with a descriptor of our own: gRPC shuts a socket down before it closes it. */
-static bool connection_watch(struct front *front, int fd)
+static struct connection *connection_watch(struct front *front, int fd)
 {
     struct rpc_server *server = front->owner;
     struct connection *connection = calloc(1, sizeof(*connection));
@@ -397,7 +401,7 @@ static bool connection_watch(struct front *front, int fd)
         if (own >= 0)
             (void)close(own);
         free(connection);
-        return false;
+        return NULL;
     }
     connection->front = front;
     connection->fd = own;
@@ -409,7 +413,93 @@ static bool connection_watch(struct front *front, int fd)
     server->n_connections += !front->trusted;
     connection->poll.data = connection;
     (void)uv_poll_start(&connection->poll, UV_DISCONNECT, on_hangup);
+    return connection;
+}
+
+static void arrival_free(struct arrival *arrival)
+{
+    if (arrival->connection)
+        arrival->connection->arrival = NULL;
+    if (arrival->fd >= 0)
+        (void)close(arrival->fd);
+    free(arrival);
+}
+
+static void *hand_over(void *arg)
+{
+    struct arrival *arrival = arg;
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    grpc_server_add_channel_from_fd(arrival->front->server, arrival->fd, credentials); /* takes it */
+    grpc_server_credentials_release(credentials);
+    arrival->fd = -1;
+    rpc_queue_post(&arrival->front->owner->queue, &arrival->tag);
+    return NULL;
+}
+
+static void arrivals_advance(struct front *front);
+
+static void handed_over(struct rpc_tag *tag, bool ok)
+{
+    (void)ok;
+    struct arrival *arrival = tag->owner;
+    struct front *front = arrival->front;
+    (void)pthread_join(arrival->thread, NULL);
+    arrival_free(arrival);
+    front->n_handing--;
+    front->owner->n_handing--;
+    arrivals_advance(front);
+    rpc_shutdown_advance(front->owner);
+}
+
+static void arrivals_advance(struct front *front)
+{
+    while (front->waiting && front->n_handing < HANDING_MAX) {
+        struct arrival *arrival = front->waiting;
+        front->waiting = arrival->next;
+        if (!front->waiting)
+            front->waiting_last = &front->waiting;
+        if (rpc_thread_start(&arrival->thread, "titan-accept", hand_over, arrival) != 0) {
+            arrival_free(arrival); /* the client sees its end */
+            continue;
+        }
+        front->n_handing++;
+        front->owner->n_handing++;
+    }
+}
+
+/* Takes fd on success. */
+static bool arrival_add(struct connection *connection, int fd)
+{
+    struct front *front = connection->front;
+    struct arrival *arrival = calloc(1, sizeof(*arrival));
+    if (!arrival)
+        return false;
+    *arrival = (struct arrival){.front = front, .connection = connection, .fd = fd};
+    arrival->tag = (struct rpc_tag){.fn = handed_over, .owner = arrival};
+    connection->arrival = arrival;
+    *front->waiting_last = arrival;
+    front->waiting_last = &arrival->next;
+    arrivals_advance(front);
     return true;
+}
+
+void rpc_arrivals_drop(struct rpc_server *server)
+{
+    for (struct front *front = server->fronts; front; front = front->next) {
+        while (front->waiting) {
+            struct arrival *arrival = front->waiting;
+            front->waiting = arrival->next;
+            arrival_free(arrival);
+        }
+        front->waiting_last = &front->waiting;
+    }
+}
+
+void rpc_arrivals_cut(struct rpc_server *server)
+{
+    for (struct connection *connection = server->connections; connection; connection = connection->next)
+        if (connection->arrival)
+            (void)shutdown(connection->fd, SHUT_RDWR);
 }
 
 /* Why this connection is not taken; NULL: it is. */
@@ -426,11 +516,13 @@ static const char *connection_take(struct listener *l, int fd)
         return "too many connections of one user";
     if (!front->trusted && server->n_connections >= options->max_connections)
         return "too many connections";
-    if (!connection_watch(front, fd))
+    struct connection *connection = connection_watch(front, fd);
+    if (!connection)
         return "descriptors are short";
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    grpc_server_add_channel_from_fd(front->server, fd, credentials); /* takes it */
-    grpc_server_credentials_release(credentials);
+    if (!arrival_add(connection, fd)) {
+        connection_end(connection);
+        return "there is no memory";
+    }
     return NULL;
 }
 

@@ -28,6 +28,8 @@ struct front {
     struct rpc_tag shutdown_tag;
     uint32_t n_connections, n_calls; /* that are open */
     bool trusted;                    /* root's or our own */
+    struct arrival *waiting, **waiting_last;
+    int n_handing; /* arrivals on their way into gRPC, each on a thread */
     struct front_method {
         void *registered;
         int slots; /* calls that can be taken in one turn of the loop; further ones wait inside gRPC */
@@ -39,7 +41,19 @@ struct connection {
     struct connection *next, *prev;
     struct front *front;
     int fd;
+    struct arrival *arrival; /* until gRPC has let go of the thread that brought it */
     uv_poll_t poll;
+};
+
+/* A connection that is handed to gRPC, by a thread: gRPC reads and parses it on that thread for as long as there is
+ * something to read, which a client can draw out for many seconds. */
+struct arrival {
+    struct arrival *next;
+    struct rpc_tag tag;
+    pthread_t thread;
+    struct front *front;
+    struct connection *connection; /* NULL once that has ended */
+    int fd;
 };
 
 /* A listening socket that is not gRPC's: connections are accepted here and handed over. */
@@ -73,7 +87,7 @@ struct rpc_server {
     struct rpc_call *open, *spare;
     size_t n_calls, n_spare; /* slots and calls alive; spare ones not counted */
     bool started, stopping, stopped;
-    int fronts_up;
+    int fronts_up, n_handing;
     uv_timer_t grace;
     int handles; /* still to be closed */
     void (*done)(void *);
@@ -85,6 +99,9 @@ void rpc_slot_offer(struct front *front, size_t endpoint);
 /* server.c: one of server->handles is closed. */
 void rpc_handle_closed(struct rpc_server *server);
 
+/* server.c: go on with the shutdown if there is one. */
+void rpc_shutdown_advance(struct rpc_server *server);
+
 /* What the client of this call has proved. */
 void rpc_front_identify(const struct front *front, grpc_call *call, struct rpc_identity *ret);
 /* Start every front that is there, and take connections from now on. */
@@ -93,6 +110,9 @@ titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err
 void rpc_listeners_stop(struct rpc_server *server);
 /* Close the handles of listeners; each calls rpc_handle_closed. Returns how many. */
 int rpc_listeners_close(struct rpc_server *server);
+/* Drop connections that wait for gRPC, and cut those that hold up the thread that brings them. */
+void rpc_arrivals_drop(struct rpc_server *server);
+void rpc_arrivals_cut(struct rpc_server *server);
 /* The same for connections, of which each is freed. */
 int rpc_connections_close(struct rpc_server *server);
 void rpc_fronts_destroy(struct rpc_server *server); /* after they are shut down */

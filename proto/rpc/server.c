@@ -66,7 +66,6 @@ struct rpc_call {
 };
 
 static void pump(struct rpc_call *call);
-static void shutdown_advance(struct rpc_server *server);
 
 /* --- call memory -------------------------------------------------------------------------------------------------- */
 
@@ -139,7 +138,7 @@ static void call_free(struct rpc_call *call)
     } else {
         free(call);
     }
-    shutdown_advance(server);
+    rpc_shutdown_advance(server);
 }
 
 static void call_unref(struct rpc_call *call)
@@ -618,9 +617,9 @@ static void grace_closed(uv_handle_t *handle)
 }
 
 /* The last step of shutdown, when gRPC has let go of everything. */
-static void shutdown_advance(struct rpc_server *server)
+void rpc_shutdown_advance(struct rpc_server *server)
 {
-    if (!server->stopping || server->stopped || server->fronts_up > 0 || server->n_calls > 0)
+    if (!server->stopping || server->stopped || server->fronts_up > 0 || server->n_calls > 0 || server->n_handing > 0)
         return;
     server->stopped = true;
     server->handles = 2 + rpc_listeners_close(server) + rpc_connections_close(server);
@@ -633,7 +632,7 @@ static void shutdown_tag(struct rpc_tag *tag, bool ok)
     (void)ok;
     struct front *front = tag->owner;
     front->owner->fronts_up--;
-    shutdown_advance(front->owner);
+    rpc_shutdown_advance(front->owner);
 }
 
 static void grace_over(uv_timer_t *timer)
@@ -641,6 +640,7 @@ static void grace_over(uv_timer_t *timer)
     struct rpc_server *server = timer->data;
     for (struct front *front = server->fronts; front; front = front->next)
         grpc_server_cancel_all_calls(front->server);
+    rpc_arrivals_cut(server);
 }
 
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data)
@@ -656,6 +656,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     }
     rpc_health_set(&server->health, false);
     rpc_listeners_stop(server);
+    rpc_arrivals_drop(server);
     for (struct front *front = server->fronts; front; front = front->next) {
         front->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = front};
         grpc_server_shutdown_and_notify(front->server, server->queue.cq, &front->shutdown_tag);
@@ -665,7 +666,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
         if (call->endpoint->own)
             rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
     (void)uv_timer_start(&server->grace, grace_over, grace_ms, 0);
-    shutdown_advance(server);
+    rpc_shutdown_advance(server);
 }
 
 /* Never started: there is no thread and no call, but gRPC wants its servers shut down all the same. */
