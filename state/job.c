@@ -43,16 +43,17 @@ static titan_status add_change(struct db *db, const struct event *event, uint64_
 static titan_status find_key(struct db *db, const struct job *job, uint64_t *ret_existing, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT id, request_hash FROM jobs WHERE idempotency_key = ?", "t",
-                 job->idempotency_key));
+    TRY(db_query(db, &stmt, err,
+                 "SELECT job_id, request_hash FROM job_keys JOIN jobs ON jobs.id = job_id WHERE owner = ? AND key = ?",
+                 "tt", job->key_owner, job->key));
     bool row = false;
     titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && row) {
         *ret_existing = col_uint(stmt, 0);
         if (col_uint(stmt, 1) != job->request_hash)
             status = titan_fail(err, TITAN_EEXIST,
-                                "idempotency key '%s' was used for another request, which became job %llu",
-                                job->idempotency_key, (unsigned long long)*ret_existing);
+                                "idempotency key '%s' was used for another request, which became job %llu", job->key,
+                                (unsigned long long)*ret_existing);
     }
     db_done(stmt);
     return status;
@@ -78,7 +79,7 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
                         struct titan_error *err)
 {
     *ret_existing = 0;
-    if (job->idempotency_key) {
+    if (job->key) {
         TRY(find_key(db, job, ret_existing, err));
         if (*ret_existing)
             return TITAN_OK;
@@ -89,16 +90,18 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
     TRY(db_run(db, err,
                "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
-               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, idempotency_key, request_hash, mesh,"
+               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, request_hash, mesh,"
                " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid, folder)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiitutiiiiiiit", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiiutiiiiiiit", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
                (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
-               (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->idempotency_key,
-               job->request_hash, s->mesh, (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs,
-               (int64_t)s->max_ooms, (int64_t)s->restart_window_s, job->uid, job->gid, job->folder ? job->folder : ""));
+               (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->request_hash, s->mesh,
+               (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs, (int64_t)s->max_ooms,
+               (int64_t)s->restart_window_s, job->uid, job->gid, job->folder ? job->folder : ""));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
+    if (job->key)
+        TRY(db_run(db, err, "INSERT INTO job_keys VALUES (?, ?, ?)", "ttu", job->key_owner, job->key, job->id));
     return add_change(db,
                       &(struct event){.job_id = job->id,
                                       .at_ms = job->submitted_at_ms,
@@ -199,7 +202,7 @@ titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wis
 #define COLUMNS                                                                                                        \
     "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
-    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, idempotency_key, request_hash, mesh,"                \
+    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, request_hash, mesh,"                                 \
     " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
     " uid, gid, checkpoint_failures"
 
@@ -231,20 +234,19 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->status.started_at_ms = col_int(stmt, 22);
     job->status.finished_at_ms = col_int(stmt, 23);
     job->status.checkpoint = col_text(stmt, 24);
-    job->idempotency_key = col_text(stmt, 25);
-    job->request_hash = col_uint(stmt, 26);
-    strncpy(job->spec.mesh, col_text(stmt, 27), sizeof(job->spec.mesh) - 1);
-    job->spec.priority = (int32_t)col_int(stmt, 28);
-    job->spec.max_node_losses = (uint32_t)col_int(stmt, 29);
-    job->spec.max_hangs = (uint32_t)col_int(stmt, 30);
-    job->spec.max_ooms = (uint32_t)col_int(stmt, 31);
-    job->spec.restart_window_s = (uint32_t)col_int(stmt, 32);
+    job->request_hash = col_uint(stmt, 25);
+    strncpy(job->spec.mesh, col_text(stmt, 26), sizeof(job->spec.mesh) - 1);
+    job->spec.priority = (int32_t)col_int(stmt, 27);
+    job->spec.max_node_losses = (uint32_t)col_int(stmt, 28);
+    job->spec.max_hangs = (uint32_t)col_int(stmt, 29);
+    job->spec.max_ooms = (uint32_t)col_int(stmt, 30);
+    job->spec.restart_window_s = (uint32_t)col_int(stmt, 31);
     job->wish = (struct job_wish){
-        .min = (uint32_t)col_int(stmt, 33), .max = (uint32_t)col_int(stmt, 34), .number = (uint32_t)col_int(stmt, 35)};
-    job->status.preemptions = (uint32_t)col_int(stmt, 36);
-    job->uid = col_int(stmt, 37);
-    job->gid = col_int(stmt, 38);
-    job->status.checkpoint_failures = (uint32_t)col_int(stmt, 39);
+        .min = (uint32_t)col_int(stmt, 32), .max = (uint32_t)col_int(stmt, 33), .number = (uint32_t)col_int(stmt, 34)};
+    job->status.preemptions = (uint32_t)col_int(stmt, 35);
+    job->uid = col_int(stmt, 36);
+    job->gid = col_int(stmt, 37);
+    job->status.checkpoint_failures = (uint32_t)col_int(stmt, 38);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

@@ -105,7 +105,7 @@ struct job {
     struct job_wish wish;
     struct job_status status;
     int64_t submitted_at_ms;
-    const char *idempotency_key; /* NULL = none */
+    const char *key, *key_owner; /* job_submit: idempotency key and the submitter's name among keys; NULL = none */
     const char *folder;          /* of its checkpoints, where that is not its own; NULL = it is. For job_submit only */
     uint64_t request_hash;       /* of everything the client sent */
 };

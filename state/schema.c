@@ -136,6 +136,12 @@ static const char store_v4[] =
     "CREATE TABLE revocations ("
     "  uri TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, reason TEXT NOT NULL, created_by TEXT NOT NULL) STRICT, WITHOUT "
     "ROWID;"
+    /* Idempotency keys, each submitter's by itself ("uid:1000", "user:NAME"). Older jobs have a name only. */
+    "CREATE TABLE job_keys ("
+    "  owner TEXT NOT NULL, key TEXT NOT NULL, job_id INTEGER NOT NULL REFERENCES jobs(id), PRIMARY KEY (owner, key))"
+    " STRICT, WITHOUT ROWID;"
+    "INSERT INTO job_keys SELECT 'user:' || user, idempotency_key, id FROM jobs WHERE idempotency_key IS NOT NULL;"
+    "UPDATE jobs SET idempotency_key = NULL WHERE idempotency_key IS NOT NULL;"
     /* The state directory that this is the store of (home.h). */
     "CREATE TABLE home (id INTEGER PRIMARY KEY CHECK (id = 1), path TEXT NOT NULL, inode INTEGER NOT NULL) STRICT;";
 

@@ -244,7 +244,9 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     s->job.state = JOB_PENDING;
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
-    s->job.idempotency_key = request->idempotency_key[0] ? request->idempotency_key : NULL;
+    s->job.key = request->idempotency_key[0] ? request->idempotency_key : NULL;
+    s->job.key_owner = s->user.uid != JOB_NO_ID ? batch_printf(&s->memory, "uid:%lld", (long long)s->user.uid)
+                                                : batch_printf(&s->memory, "user:%s", s->user.name);
     if (s->recipe.checkpoint.enable && (s->recipe.checkpoint.folder[0] == '/' || s->recipe.job.dump_folder[0] == '/')) {
         char folder[PATH_MAX];
         TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));

@@ -44,7 +44,7 @@ static struct slot *slot_of(struct job_cache *c, uint64_t id)
 /* Everything of the job that points elsewhere, one behind the other. */
 static void keep(struct slot *s, const struct job *job)
 {
-    const char *const from[] = {job->name, job->user, job->reason, job->status.checkpoint, job->idempotency_key};
+    const char *const from[] = {job->name, job->user, job->reason, job->status.checkpoint};
     const char *to[ARRAY_SIZE(from)] = {0};
     size_t bytes = 0;
     for (size_t i = 0; i < ARRAY_SIZE(from); i++)
@@ -64,7 +64,6 @@ static void keep(struct slot *s, const struct job *job)
     s->job.user = to[1];
     s->job.reason = to[2];
     s->job.status.checkpoint = to[3];
-    s->job.idempotency_key = to[4];
 }
 
 struct reading {

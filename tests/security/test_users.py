@@ -148,6 +148,20 @@ def four_commands():
         w.daemon.ok("admin", "verify", "--rederive", w.daemon.state)
 
 
+def keys_of_others():
+    """an idempotency key is its submitter's: another user's of the same name finds nothing and stands in no one's way"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        first = w.submit(ALICE, "--idempotency-key", "nightly")
+        second = w.submit(MALLORY, "--idempotency-key", "nightly", optimizer__lr="1e-4")
+        assert second != first and w.daemon.status(second)["uid"] == MALLORY
+        assert w.submit(ALICE, "--idempotency-key", "nightly") == first
+        assert w.submit(MALLORY, "--idempotency-key", "nightly", optimizer__lr="1e-4") == second
+        clash = w.try_submit(MALLORY, "--idempotency-key", "nightly")
+        assert clash.code != 0 and f"job {second}" in clash.err and f"job {first}" not in clash.err, clash.err
+
+
 def owners_and_operators():
     """a job is its submitter's, by uid; operators do what owners do, for others too; what was done is on record"""
     if needs_root():
@@ -391,4 +405,4 @@ def state_folder():
 
 
 if __name__ == "__main__":
-    tap(root_and_jobs, state_folder, four_commands, owners_and_operators, private_jobs, storm, tokens, paths_of_others, others_socket)
+    tap(root_and_jobs, state_folder, four_commands, keys_of_others, owners_and_operators, private_jobs, storm, tokens, paths_of_others, others_socket)

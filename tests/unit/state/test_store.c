@@ -339,7 +339,8 @@ static void test_idempotency_key(void **state)
     struct titan_error err = {0};
     struct job job = plain_job(1);
     uint64_t existing = 7;
-    job.idempotency_key = "key";
+    job.key = "key";
+    job.key_owner = "uid:1000";
     job.request_hash = UINT64_MAX - 3;
     assert_int_equal(job_submit(db, &job, "a", &existing, &err), TITAN_OK);
     assert_int_equal(existing, 0);
@@ -352,6 +353,13 @@ static void test_idempotency_key(void **state)
     uint64_t last = 0;
     assert_int_equal(job_last_id(db, &last, NULL), TITAN_OK);
     assert_int_equal(last, 1);
+    /* Another submitter's key of the same name is another key. */
+    job.key_owner = "uid:1001";
+    assert_int_equal(job_submit(db, &job, "b", &existing, &err), TITAN_OK);
+    assert_int_equal(existing, 0);
+    job.id = 3;
+    assert_int_equal(job_submit(db, &job, "b", &existing, &err), TITAN_OK);
+    assert_int_equal(existing, 2);
     db_close(db);
 }
 
@@ -467,13 +475,18 @@ static void test_migration(void **state)
     assert_int_equal(schema_migrate(&first, db, NULL), TITAN_OK);
     assert_int_equal(db_exec(db,
                              "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds,"
-                             " max_restarts, backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms) VALUES"
-                             " (3, 'old', 'u', 1, 'cpu', 7, 1, 2, x'06', 0, 0, 0, 0, 5)",
+                             " max_restarts, backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms,"
+                             " idempotency_key) VALUES (3, 'old', 'u', 1, 'cpu', 7, 1, 2, x'06', 0, 0, 0, 0, 5, 'k')",
                              NULL),
                      TITAN_OK);
     assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
     struct job job = plain_job(4);
     uint64_t existing = 0;
+    job.key = "k";
+    job.key_owner = "user:u";
+    assert_int_equal(job_submit(db, &job, "text", &existing, NULL), TITAN_OK);
+    assert_int_equal(existing, 3);
+    job.key = NULL;
     strcpy(job.spec.mesh, "pp=2 tp=2");
     assert_int_equal(job_submit(db, &job, "text", &existing, NULL), TITAN_OK);
     assert_int_equal(job_set_reason(db, 4, "waiting", &(struct event){.job_id = 4, .type = "t", .message = "m"}, NULL),
