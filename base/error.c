@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* Formats into out[cap]; a message that does not fit ends in "...", control characters become spaces so that a message
  * stays one line whatever a file name or a peer put into it. */
 static void format_line(char *out, size_t cap, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
@@ -16,9 +18,7 @@ static void format_line(char *out, size_t cap, const char *fmt, va_list ap)
         snprintf(out, cap, "(message cannot be formatted)");
     else if ((size_t)n >= cap)
         memcpy(out + cap - 4, "...", 4);
-    for (char *p = out; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = ' ';
+    text_fit(out, ' ');
 }
 
 static void fill(struct titan_error *err, titan_status status, int sys_errno, const char *file, int line,

@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 #define LINE_MAX_BYTES 8192 /* of the text before quoting; longer lines are cut */
 
@@ -170,9 +171,7 @@ void log_write(const struct log *log, enum log_level level, const char *sentence
     else if ((size_t)n >= sizeof(pairs))
         memcpy(pairs + sizeof(pairs) - 4, "...", 4);
     /* What a peer or a file name put into a value must not be able to begin a line of its own. */
-    for (char *p = pairs; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = ' ';
+    text_fit(pairs, ' ');
     if (journal_send(log, level, sentence, pairs)) {
         errno = saved_errno;
         return;

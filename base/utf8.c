@@ -1,5 +1,8 @@
 #include "base/utf8.h"
 
+#include <stdbool.h>
+#include <string.h>
+
 /* Length of the valid sequence at p, 0 when there is none. */
 static size_t sequence(const unsigned char *p, size_t len)
 {
@@ -28,6 +31,57 @@ size_t utf8_check(const char *text, size_t len)
         i += n;
     }
     return len;
+}
+
+/* Categories Cc, Cf, Zl and Zp of Unicode 15. */
+static bool is_unfit(uint32_t code)
+{
+    static const struct {
+        uint32_t from, to;
+    } ranges[] = {{0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
+                  {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},     {0x180e, 0x180e},
+                  {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0xfeff, 0xfeff},   {0xfff9, 0xfffb},
+                  {0x110bd, 0x110bd}, {0x110cd, 0x110cd}, {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},
+                  {0xe0000, 0xe007f}};
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+        if (code >= ranges[i].from && code <= ranges[i].to)
+            return true;
+    return false;
+}
+
+/* Bytes of the unfit character at p; 0: it is fit, or none. */
+static size_t unfit_at(const unsigned char *p, size_t len)
+{
+    if (p[0] < 0x80)
+        return p[0] < 0x20 || p[0] == 0x7f;
+    const size_t n = sequence(p, len);
+    if (!n)
+        return 0;
+    uint32_t code = p[0] & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++)
+        code = code << 6 | (p[i] & 0x3fu);
+    return is_unfit(code) ? n : 0;
+}
+
+size_t text_unfit(const char *text, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    for (size_t i = 0; i < len; i++)
+        if (unfit_at(p + i, len - i))
+            return i;
+    return len;
+}
+
+void text_fit(char *text, char one)
+{
+    const size_t len = strlen(text);
+    char *to = text;
+    for (size_t i = 0; i < len;) {
+        const size_t n = unfit_at((unsigned char *)text + i, len - i);
+        *to++ = n ? one : text[i];
+        i += n ? n : 1;
+    }
+    *to = '\0';
 }
 
 size_t utf8_encode(uint32_t code, char out[4])

@@ -15,6 +15,7 @@ static bool each(const ProtobufCMessage *message, void *data)
     if (ctl->json)
         return output_json(message, false);
     char at[32];
+    output_fit(message);
     (void)printf("%s  %-14s  %-20s ", clock_format(event->at_ms, at), event->type, event->actor);
     if (event->job_id)
         (void)printf("job %llu  ", (unsigned long long)event->job_id);

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
@@ -66,9 +67,7 @@ static void complain(const struct titan_error *err)
     char line[sizeof(err->msg) + sizeof(err->hint) + 32];
     (void)snprintf(line, sizeof(line), "titanctl: %s%s%s%s", err->msg, *err->hint ? " (" : "", err->hint,
                    *err->hint ? ")" : "");
-    for (char *c = line; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
+    text_fit(line, ' ');
     (void)fprintf(stderr, "%s\n", line);
 }
 

@@ -20,6 +20,7 @@ static bool each(const ProtobufCMessage *message, void *data)
     if (p->ctl->json)
         return output_json(message, false);
     char at[32];
+    output_fit(message);
     (void)printf("%s  %-22s ", clock_format(event->at_ms, at), event->type);
     if (p->all && event->job_id)
         (void)printf("job %llu  ", (unsigned long long)event->job_id);

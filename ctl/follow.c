@@ -151,6 +151,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
         if (strcmp(event->type, "checkpoint.committed") == 0)
             f->checkpoint_ms = event->at_ms;
         char at[16], line[512];
+        output_fit(message);
         (void)snprintf(line, sizeof(line), "%s  %s", format_clock(event->at_ms, at),
                        *event->message ? event->message : event->type);
         progress_print(&f->progress, line);

@@ -243,6 +243,26 @@ int text_columns(const char *text)
     return columns;
 }
 
+void output_fit(const ProtobufCMessage *message)
+{
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &message->descriptor->fields[i];
+        const bool many = f->label == PROTOBUF_C_LABEL_REPEATED;
+        const char *member = (const char *)message + f->offset;
+        const size_t n = many ? *(const size_t *)(const void *)((const char *)message + f->quantifier_offset) : 1;
+        void *const *values = many ? *(void *const *const *)(const void *)member : (void *const *)(const void *)member;
+        if (f->type != PROTOBUF_C_TYPE_STRING && f->type != PROTOBUF_C_TYPE_MESSAGE)
+            continue;
+        for (size_t k = 0; values && k < n; k++) {
+            char *text = values[k];
+            if (text && f->type == PROTOBUF_C_TYPE_MESSAGE)
+                output_fit(values[k]);
+            else if (text && text_unfit(text, strlen(text)) < strlen(text)) /* defaults are constant, and fit */
+                text_fit(text, '?');
+        }
+    }
+}
+
 void table_begin(struct table_out *t, const char *const *headings)
 {
     memset(t, 0, sizeof(*t));
@@ -264,6 +284,7 @@ void table_cell(struct table_out *t, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
+    text_fit(text, '?');
     int column = t->rows % t->columns; /* counts cells until the end */
     t->width[column] = MAX(t->width[column], text_columns(text));
     (void)!buf_append(&t->cells, text, strlen(text) + 1);

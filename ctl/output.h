@@ -51,4 +51,8 @@ char *format_ago(int64_t at_ms, int64_t now_ms, char text[48]);
 /* Local "14:03:22". */
 char *format_clock(int64_t at_ms, char text[16]);
 
+/* What of a reply is printed as text is no more than that: in its strings, whatever would change how a terminal shows
+ * them becomes '?'. */
+void output_fit(const ProtobufCMessage *message);
+
 #endif

@@ -80,6 +80,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
         return TITAN_OK;
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;
+    output_fit(&reply->job->base);
     put_job(&text, reply->job, ctl->color);
     (void)output_line(&text);
     return TITAN_OK;

@@ -516,12 +516,15 @@ static titan_status check_length(const struct where *w, const struct range *r, s
     return refuse(w, err, value, range);
 }
 
-static bool has_control(const char *text, bool lines)
+/* A path may have any other character: it is what a file is called. */
+static bool is_fit(const struct range *r, const char *text, size_t len)
 {
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
-        if ((*p < 0x20 && !(lines && (*p == '\n' || *p == '\t' || *p == '\r'))) || *p == 0x7f)
-            return true;
-    return false;
+    size_t at = 0;
+    for (; (at += text_unfit(text + at, len - at)) < len; at++)
+        if (r->kind == RANGE_PATH ? (unsigned char)text[at] < 0x80
+                                  : r->kind != RANGE_LINES || !strchr("\n\t\r", text[at]))
+            return false;
+    return true;
 }
 
 static titan_status check_text(const struct where *w, const struct range *r, const char *text, struct titan_error *err)
@@ -530,7 +533,7 @@ static titan_status check_text(const struct where *w, const struct range *r, con
     TRY(check_length(w, r, len, err));
     if (r->any)
         return TITAN_OK;
-    if (has_control(text, r->kind == RANGE_LINES))
+    if (!is_fit(r, text, len))
         return refuse(w, err, "has a control character", "none is allowed");
     if (r->set && text[strspn(text, r->set)])
         return refuse(w, err, "has a strange character", "letters, digits and a few signs are allowed");
@@ -653,9 +656,8 @@ void range_fit_text(char *text, size_t size)
     const size_t room = MIN(size - 1, (size_t)WORDS_MAX);
     size_t len = strnlen(text, room), at = 0;
     text[len] = '\0';
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-            text[i] = '?';
+    text_fit(text, '?');
+    len = strlen(text);
     while ((at += utf8_check(text + at, len - at)) < len)
         text[at] = '?';
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
 #include "daemon/auth/enrol.h"
 #include "titan/internal/enrol.pb-c.h"
 
@@ -161,8 +162,9 @@ titan_status api_check_text(const char *field, const char *text, size_t max, str
     size_t n = strlen(text);
     if (n > max)
         return titan_fail(err, TITAN_EINVAL, "%s has %zu bytes; at most %zu are possible", field, n, max);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-            return titan_fail(err, TITAN_EINVAL, "%s has a control character at byte %zu", field, i);
+    const size_t unfit = text_unfit(text, n);
+    if (unfit < n)
+        return titan_fail(err, TITAN_EINVAL, "%s has a control character at byte %zu, or one that cannot be seen",
+                          field, unfit);
     return TITAN_OK;
 }

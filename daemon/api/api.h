@@ -82,7 +82,7 @@ void api_logs_check_callers(struct coordinator *c);
 Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err) TITAN_MUST_USE;
-/* A text of a request: at most max bytes and no control characters. TITAN_EINVAL names the field. */
+/* A text of a request: at most max bytes, and fit to be shown (utf8.h). TITAN_EINVAL names the field. */
 titan_status api_check_text(const char *field, const char *text, size_t max, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
 #include "daemon/api/checks.h"
@@ -239,7 +240,8 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
         return titan_fail(err, TITAN_EPERM,
                           "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",
                           (int)s->job.spec.priority, s->user.actor);
-    const char *described = s->recipe.job.description[0] ? s->recipe.job.description : "run";
+    char *described = batch_strdup(&s->memory, s->recipe.job.description[0] ? s->recipe.job.description : "run");
+    text_fit(described, ' '); /* a text there, a name here */
     s->job.name = request->name[0] ? request->name : described;
     s->job.state = JOB_PENDING;
     s->job.reason = "";

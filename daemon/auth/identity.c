@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 
 #define CACHE 256       /* uids whose groups are known */
 #define CACHE_MS 60000  /* a change of the groups counts after that */
@@ -197,7 +198,9 @@ static void resolve_certificate(const struct auth *a, const char *uri, struct au
     const char *path = value_of(uri, CERT_PREFIX);
     const char *user = path ? value_of(path, "user/") : NULL, *node = path ? value_of(path, "node/") : NULL;
     (void)snprintf(u->actor, sizeof(u->actor), "%s", path ? path : uri);
-    if (user && *user && !strpbrk(user, ":/") && strlen(user) <= TOKEN_NAME_MAX) {
+    text_fit(u->actor, '?');
+    if (user && *user && !strpbrk(user, ":/") && strlen(user) <= TOKEN_NAME_MAX &&
+        text_unfit(user, strlen(user)) == strlen(user)) {
         (void)snprintf(u->name, sizeof(u->name), "%s", user);
         u->roles |= roles_of(a, JOB_NO_ID, user, NULL, 0);
     } else if (node && *node && !strchr(node, '/')) {
@@ -228,6 +231,8 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
         u->gid = (int64_t)id->gid;
         u->roles |= process_roles(a, id, now_ms);
         (void)snprintf(u->name, sizeof(u->name), "%.*s", (int)sizeof(u->name) - 1, id->name);
+        text_fit(u->name, '?'); /* a directory service may have any */
+        text_fit(u->actor, '?');
         break;
     case RPC_ID_CERT:
         resolve_certificate(a, id->name, u);

@@ -162,6 +162,25 @@ def keys_of_others():
         assert clash.code != 0 and f"job {second}" in clash.err and f"job {first}" not in clash.err, clash.err
 
 
+def names_that_deceive():
+    """a name that is shown as another (marks of direction, what cannot be seen) is refused, whoever gives it"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        for bad in ("job\u202egnp.exe", "a\u200bb", "tab\tbed", "\u0085", "\U000e0041"):
+            for what in (["--name", bad], ["--idempotency-key", bad]):
+                refused(w.try_submit(ALICE, *what), "cannot be seen", code=2)
+            refused(w.as_user(0, "submit", w.dir / "tiny.toml", "--set", f"training.dataset_path={w.text}", "--for", bad),
+                    "cannot be seen", code=2)
+            refused(w.as_user(0, "token", "create", bad), "cannot be seen", code=2)
+            refused(w.as_user(0, "drain", bad), "cannot be seen", code=2)
+            refused(w.as_user(0, "drain", "vm", "--reason", bad), "cannot be seen", code=2)
+        assert w.submit(ALICE, "--name", "gr\u00f6\u00dfer \u540d\u524d") > 0
+        # A description is no name; where it becomes one, it is one that can be shown.
+        job = w.submit(ALICE, job__description='"evil\\u202erun"')
+        assert w.daemon.status(job)["name"] == "evil run", w.daemon.status(job)["name"]
+
+
 def owners_and_operators():
     """a job is its submitter's, by uid; operators do what owners do, for others too; what was done is on record"""
     if needs_root():
@@ -405,4 +424,4 @@ def state_folder():
 
 
 if __name__ == "__main__":
-    tap(root_and_jobs, state_folder, four_commands, keys_of_others, owners_and_operators, private_jobs, storm, tokens, paths_of_others, others_socket)
+    tap(root_and_jobs, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm, tokens, paths_of_others, others_socket)

@@ -850,9 +850,7 @@ void member_checkpoint_failed(struct member *m, uint64_t step, const char *path,
 
     (void)snprintf(words, sizeof words, "%s", reason);
     words[utf8_check(words, strlen(words))] = '\0'; /* of a name that is not text, or that was cut */
-    for (char *p = words; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+    text_fit(words, '?');
     if (utf8_check(path, strlen(path)) < strlen(path) || strpbrk(path, "\n\r\t\b\033"))
         path = "";
     reason = words;

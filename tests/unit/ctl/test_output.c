@@ -117,6 +117,32 @@ static void test_table(void **state)
     assert_string_equal(text.data, "STATE\n\033[32mRUNNING\033[0m\n");
 }
 
+/* What a reply's strings would do to a terminal. */
+static void test_fit(void **state)
+{
+    (void)state;
+    char name[] = "n\u202eeman", cause[] = "\033[2Jcrash", was[] = "fine";
+    Titan__V1__LossCount loss = TITAN__V1__LOSS_COUNT__INIT, *losses[] = {&loss};
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    Titan__V1__GetJobResponse reply = TITAN__V1__GET_JOB_RESPONSE__INIT;
+    struct table_out t;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    job.name = name;
+    job.user = was;
+    loss.cause = cause;
+    job.losses = losses;
+    job.n_losses = 1;
+    reply.job = &job;
+    output_fit(&reply.base);
+    assert_string_equal(name, "n?eman");
+    assert_string_equal(cause, "?[2Jcrash");
+    assert_string_equal(was, "fine");
+    table_begin(&t, (const char *const[]){"NAME", NULL});
+    table_cell(&t, "a\u2066b");
+    table_end(&t, &text, -1, false);
+    assert_string_equal(text.data, "NAME\na?b\n");
+}
+
 static void cells(struct table_out *t, struct buf *text, int room)
 {
     buf_clear(text);
@@ -179,7 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job),    cmocka_unit_test(test_event), cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_lists),  cmocka_unit_test(test_table), cmocka_unit_test(test_table_columns),
-        cmocka_unit_test(test_states), cmocka_unit_test(test_times),
+        cmocka_unit_test(test_states), cmocka_unit_test(test_times), cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests_name("output", tests, NULL, NULL);
 }

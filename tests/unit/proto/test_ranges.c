@@ -303,6 +303,8 @@ static void try_text(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, con
     if (r->kind == RANGE_TEXT && !r->any) {
         *(char **)at = (char *)(uintptr_t) "a\xff";
         must_fail(m, f->name);
+        *(char **)at = (char *)(uintptr_t) "a\u202eb";
+        must_fail(m, f->name);
     }
     if (r->set) {
         *(char **)at = (char *)(uintptr_t) "a/../b";
@@ -435,10 +437,12 @@ static void test_unknown_kind(void **state)
 
 static void test_fit_text(void **state)
 {
-    char words[] = "disk\nis \x1b[1mfull\xff\xc3\xa9", cut[] = "ab\xc3\xa9";
+    char words[] = "disk\nis \x1b[1mfull\xff\xc3\xa9", cut[] = "ab\xc3\xa9", turned[] = "a\u202eb";
     (void)state;
     range_fit_text(words, sizeof(words));
     assert_string_equal(words, "disk?is ?[1mfull?\xc3\xa9");
+    range_fit_text(turned, sizeof(turned));
+    assert_string_equal(turned, "a?b");
     range_fit_text(cut, 4); /* in the middle of a character */
     assert_string_equal(cut, "ab?");
 }

@@ -93,6 +93,7 @@ static void test_certificates(void **state)
     static const char *const nothing[] = {"spiffe://titan/user/",
                                           "spiffe://titan/user/uid:7",
                                           "spiffe://titan/user/a/b",
+                                          "spiffe://titan/user/car\u202eol",
                                           "spiffe://titan/node/",
                                           "spiffe://titan/node/a/b",
                                           "spiffe://titan/coordinator/c1",
