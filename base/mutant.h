@@ -41,7 +41,7 @@
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
     X(TOLD_ALONE, "a worker tells of a step when it has the sum, whoever else has")                                    \
     X(RANGES_UNCHECKED, "coordinator takes a field for what it can never be")                                          \
-    X(TERM_UNBOUNDED, "a term no coordinator can have come to fences this one")                                        \
+    X(TERM_UNPROVED, "a term that nothing proves fences the coordinator")                                              \
     X(IDENTITY_THEFT, "another identity takes over the name of a node that is there")                                  \
     X(EPOCH_UNBOUNDED, "the number of an epoch is believed whatever it is")                                            \
     X(PART_UNCHECKED, "an agent is believed about the epochs of a job it has no part in")                              \

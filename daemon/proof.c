@@ -1,5 +1,6 @@
 #include "daemon/proof.h"
 
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,12 @@ int proof_find(const Titan__Internal__PeerMessage *m, const struct proof_keys *k
                 return (int)k;
     }
     return -1;
+}
+
+void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_BYTES])
+{
+    const uint64_t bytes = htole64(term); /* a backup is put back on any machine */
+    mac_derive(secret, "titan term", &bytes, sizeof(bytes), ret);
 }
 
 void proof_delegated(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,

@@ -156,6 +156,7 @@ static const struct range agent_hello[] = {
     FLAG(told),
     PARTS(known, 0, LIST_MAX),
     FLAG(proves),
+    KEY(seen_proof),
     FLAG(checks),
 };
 static const struct range tell_epochs[] = {TERM(restored_term)};
@@ -181,7 +182,7 @@ static const struct range agent_beat[] = {
 };
 static const struct range beat_answer[] = {COUNT(number)};
 static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(delegate_lease_ms),
-                                       KEY(key)};
+                                       KEY(key),   KEY(term_proof)};
 static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms),
                                           KEY(key)};
 static const struct range probe_result[] = {RANDOM(probe_id), NODE(node), FLAG(reached)};
@@ -276,10 +277,7 @@ static const struct range job_record[] = {
 };
 static const struct range delegated[] = {NEEDED(epoch), TERM(term), TEXT(delegate, 0, NAME_MAX_BYTES, NAME_SET)};
 static const struct range refused[] = {
-    NUMBER(job_id, 0, RANGE_ID_MAX),
-    EPOCH_OR_NONE(epoch),
-    EPOCH_OR_NONE(seen_epoch),
-    TERM(seen_term),
+    NUMBER(job_id, 0, RANGE_ID_MAX), EPOCH_OR_NONE(epoch), EPOCH_OR_NONE(seen_epoch), TERM(seen_term), KEY(seen_proof),
 };
 
 /* --- what workers say --- */

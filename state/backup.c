@@ -144,7 +144,7 @@ static void look_around(const char *dir, struct given *g)
     char path[PATH_MAX];
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     (void)snprintf(path, sizeof(path), "%s/run/term", dir);
-    if (file_read(path, 64, &text, NULL) == TITAN_OK && text.len)
+    if (file_read(path, 256, &text, NULL) == TITAN_OK && text.len)
         raise_to(&g->term, strtoll(text.data, NULL, 10));
     (void)snprintf(path, sizeof(path), "%s/jobs", dir);
     DIR *jobs = opendir(path);

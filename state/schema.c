@@ -143,7 +143,9 @@ static const char store_v4[] =
     "INSERT INTO job_keys SELECT 'user:' || user, idempotency_key, id FROM jobs WHERE idempotency_key IS NOT NULL;"
     "UPDATE jobs SET idempotency_key = NULL WHERE idempotency_key IS NOT NULL;"
     /* The state directory that this is the store of (home.h). */
-    "CREATE TABLE home (id INTEGER PRIMARY KEY CHECK (id = 1), path TEXT NOT NULL, inode INTEGER NOT NULL) STRICT;";
+    "CREATE TABLE home (id INTEGER PRIMARY KEY CHECK (id = 1), path TEXT NOT NULL, inode INTEGER NOT NULL) STRICT;"
+    /* Drawn when the store was made (store.h); backups have the same. */
+    "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};

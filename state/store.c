@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mac.h"
 #include "state/event.h"
 #include "state/schema.h"
 
@@ -37,6 +39,7 @@ struct store {
     struct db *writer, *metrics_writer; /* writer thread only, after open */
     struct db *reader, *metrics_reader; /* loop thread only */
     uint64_t term, id;
+    uint8_t secret[MAC_BYTES];
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t more;
@@ -247,6 +250,11 @@ uint64_t store_id(const struct store *s)
     return s->id;
 }
 
+const uint8_t *store_secret(const struct store *s)
+{
+    return s->secret;
+}
+
 struct store_stats store_stats(const struct store *s)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&s->lock;
@@ -279,6 +287,26 @@ static titan_status check_tail(struct db *db, struct titan_error *err)
     return status;
 }
 
+static titan_status open_secret(struct store *s, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
+        return titan_fail_errno(err, "no random numbers");
+    TRY(db_run(s->writer, err, "INSERT INTO secrets VALUES ('terms', ?) ON CONFLICT DO NOTHING", "b", s->secret,
+               sizeof(s->secret)));
+    TRY(db_query(s->writer, &stmt, err, "SELECT value FROM secrets WHERE name = 'terms'", ""));
+    titan_status status = db_step(s->writer, stmt, &row, err);
+    size_t len = row ? (size_t)sqlite3_column_bytes(stmt, 0) : 0;
+    if (status == TITAN_OK && len != sizeof(s->secret))
+        status = titan_fail(err, TITAN_ECORRUPT, "job store: the secret of its terms has %zu bytes, not %zu", len,
+                            sizeof(s->secret));
+    if (status == TITAN_OK)
+        memcpy(s->secret, sqlite3_column_blob(stmt, 0), sizeof(s->secret));
+    db_done(stmt);
+    return status;
+}
+
 static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
 {
     bool unclean = false;
@@ -301,6 +329,7 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
     s->term = (uint64_t)term;
     TRY(db_int(s->writer, 0, &id, err, "SELECT value FROM meta WHERE key = 'store_id'", ""));
     s->id = (uint64_t)id;
+    TRY(open_secret(s, err));
     tlog_info(&store_log, "open", "path=\"%s\" term=%lld sqlite=%s", path, (long long)term, sqlite3_libversion());
     return TITAN_OK;
 }

@@ -509,7 +509,7 @@ static void write_run(uv_work_t *work)
     struct writing *w = work->data;
     const struct agent_action *x = w->action;
     (void)!failpoint("agent.record", NULL);
-    w->status = x->kind == AGENT_RECORD_TERM ? record_write_term(w->agent->run_dir, x->term, &w->err)
+    w->status = x->kind == AGENT_RECORD_TERM ? record_write_term(w->agent->run_dir, &x->seen, &w->err)
                                              : record_write_job(w->agent->run_dir, x->record, &w->err);
     (void)!failpoint("agent.recorded", NULL);
 }
@@ -716,7 +716,8 @@ static void on_job_record(const Titan__Internal__AgentJobRecord *record, void *d
 
 static titan_status open_core(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
-    uint64_t random[2], term = 0;
+    struct seen_term seen;
+    uint64_t random[2];
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return titan_fail_errno(err, "no random numbers");
     const struct agent_core_options options = {
@@ -734,9 +735,9 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .hang_floor_ms = o->hang_floor_ms,
         .away_ms = o->away_ms,
         .delegate_lease_ms = o->delegate_lease_ms};
-    TRY(record_read_term(a->run_dir, &term, err));
+    TRY(record_read_term(a->run_dir, &seen, err));
     TRY(agent_core_new(&options, &a->core, err));
-    agent_core_restore_term(a->core, term);
+    agent_core_restore_term(a->core, &seen);
     struct titan_error damaged = {0};
     if (record_read_jobs(a->run_dir, on_job_record, a, &damaged) != TITAN_OK)
         tlog_error(&a->log, "record of a job not read, going on without it", "reason=\"%s\"", damaged.msg);

@@ -160,9 +160,10 @@ static struct aworker *worker_add(struct agent_core *c, uint64_t job_id, uint64_
     return w;
 }
 
-void agent_core_restore_term(struct agent_core *c, uint64_t term)
+void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen)
 {
-    c->term = MAX(c->term, term);
+    if (seen->term > c->seen.term)
+        c->seen = *seen;
 }
 
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
@@ -216,7 +217,7 @@ void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *ou
                   m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
     if (!c->up || c->ending || (!c->welcomed && !always))
         return;
-    m->term = c->welcomed ? c->session_term : c->term;
+    m->term = c->welcomed ? c->session_term : c->seen.term;
     agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m->base);
 }
 
@@ -376,7 +377,8 @@ static void hello_send(struct agent_core *c, uint64_t known_term, struct agent_a
     if (known_term)
         tell_known(c, known_term, known, known_list, &hello.n_known);
     hello.incarnation = c->options.incarnation;
-    hello.seen_term = c->term;
+    hello.seen_term = c->seen.term;
+    hello.seen_proof = agent_term_proof(c);
     hello.peer_port = c->options.peer_port;
     MESSAGE(m, HELLO, hello, &hello);
     agent_send(c, &m, out);
@@ -487,7 +489,7 @@ void agent_beat_answered(struct agent_core *c, const peer_message *m)
 
 void agent_tell(const struct agent_core *c, const struct aworker *w, worker_order *order, struct agent_actions *out)
 {
-    order->term = c->term;
+    order->term = c->seen.term;
     struct agent_action *a = agent_action_add(out, AGENT_TELL);
     a->job_id = w->job_id;
     a->worker_id = w->id;
@@ -615,7 +617,7 @@ static void take_key(struct agent_core *c, const ProtobufCBinaryData *key)
 
 static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
 {
-    if (!agent_fence_term(c, m->term, out))
+    if (!agent_fence_term(c, m->term, &m->term_proof, out))
         return;
     if (c->welcomed && m->term != c->session_term) /* the one before was an older coordinator's, which heard nothing */
         reports_again(c);
@@ -637,7 +639,7 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
 static void on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                            struct agent_actions *out)
 {
-    if (c->welcomed || (term < c->term && !agent_fence_term(c, term, out)))
+    if (c->welcomed || (term < c->seen.term && !agent_fence_term(c, term, NULL, out)))
         return;
     c->hello_at = now;
     hello_send(c, MAX(restored_term, UINT64_C(1)), out);
@@ -790,7 +792,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         return;
     }
     /* Unsaid, it is that of the session's welcome. */
-    if (!c->welcomed || !agent_fence_term(c, m->term ? m->term : c->session_term, out))
+    if (!c->welcomed || !agent_fence_term(c, m->term ? m->term : c->session_term, NULL, out))
         return;
     switch (m->kind_case) {
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
@@ -1276,7 +1278,7 @@ void agent_core_drain(struct agent_core *c, bool quiet)
 
 uint64_t agent_core_term(const struct agent_core *c)
 {
-    return c->term;
+    return c->seen.term;
 }
 
 bool agent_core_welcome(const struct agent_core *c)

@@ -24,12 +24,13 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "daemon/proof.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
 
 /* --- what is to be done --- */
 enum agent_action_kind {
-    AGENT_RECORD_TERM, /* durable: run/term holds term */
+    AGENT_RECORD_TERM, /* durable: run/term holds seen */
     AGENT_RECORD_JOB,  /* durable: the job's record is this one */
     AGENT_FORGET_JOB,  /* its record can go */
     AGENT_SEND,        /* to the coordinator, if the session is still there */
@@ -47,7 +48,7 @@ enum agent_level { AGENT_INFO, AGENT_WARN, AGENT_ERROR };
 struct agent_action {
     struct agent_action *next;
     enum agent_action_kind kind;
-    uint64_t job_id, worker_id, term;
+    uint64_t job_id, worker_id;
     uint32_t rank, grace_ms;
     bool must_checkpoint; /* STOP_WORKER: within the grace, also when the recipe writes none */
     enum agent_level level;
@@ -60,6 +61,7 @@ struct agent_action {
         Titan__Internal__PeerMessage *peer;
         Titan__Internal__CoordinatorMessage *order;
         Titan__Internal__AgentJobRecord *record;
+        struct seen_term seen;
     };
 };
 /* Everything in it lives in its arena and dies with it. */
@@ -93,7 +95,7 @@ titan_status agent_core_new(const struct agent_core_options *options, struct age
 void agent_core_free(struct agent_core *c);
 
 /* What an earlier agent of this node left, before the first input. */
-void agent_core_restore_term(struct agent_core *c, uint64_t term);
+void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen);
 /* When the coordinator was heard last, and until when epochs have a lease; see agent_core_contact. Not said, it was
  * never. */
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until);

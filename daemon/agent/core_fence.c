@@ -40,14 +40,29 @@ bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct t
     return false;
 }
 
-bool agent_fence_term(struct agent_core *c, uint64_t term, struct agent_actions *out)
+ProtobufCBinaryData agent_term_proof(struct agent_core *c)
 {
-    if (term > c->term) {
-        c->term = term;
-        if (!MUTANT(AGENT_TERM_UNRECORDED))
-            agent_action_add(out, AGENT_RECORD_TERM)->term = term;
-    }
-    if (term == c->term || MUTANT(AGENT_TERM))
+    return (ProtobufCBinaryData){c->seen.proved ? MAC_BYTES : 0, c->seen.proof};
+}
+
+/* A coordinator over another store gives another proof of the same term: the newest is kept. */
+static void see_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out)
+{
+    const bool proved = proof && proof->len == MAC_BYTES;
+    if (term < c->seen.term ||
+        (term == c->seen.term && (!proved || (c->seen.proved && mac_equal(c->seen.proof, proof->data)))))
+        return;
+    c->seen = (struct seen_term){.term = term, .proved = proved};
+    if (proved)
+        memcpy(c->seen.proof, proof->data, MAC_BYTES);
+    if (!MUTANT(AGENT_TERM_UNRECORDED))
+        agent_action_add(out, AGENT_RECORD_TERM)->seen = c->seen;
+}
+
+bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out)
+{
+    see_term(c, term, proof, out);
+    if (term == c->seen.term || MUTANT(AGENT_TERM))
         return true;
     c->counters.fenced_terms++;
     if (c->ending)
@@ -55,11 +70,12 @@ bool agent_fence_term(struct agent_core *c, uint64_t term, struct agent_actions 
     char *why = agent_action_text(out,
                                   "the coordinator's term %" PRIu64 " is over, this node has seen %" PRIu64
                                   ": another coordinator has taken over, or its store is older than that",
-                                  term, c->term);
+                                  term, c->seen.term);
     agent_say(out, AGENT_WARN, "fenced", "reason=\"%s\"", why);
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    refused.seen_term = c->term;
+    refused.seen_term = c->seen.term;
+    refused.seen_proof = agent_term_proof(c);
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
     m.refused = &refused;
     agent_send(c, &m, out);
@@ -85,7 +101,8 @@ void agent_refuse_form(struct agent_core *c, const struct ajob *j, const form_ep
     refused.job_id = j->id;
     refused.epoch = form->epoch;
     refused.seen_epoch = MAX(agent_job_accepted(j), j->record->promised_epoch);
-    refused.seen_term = c->term;
+    refused.seen_term = c->seen.term;
+    refused.seen_proof = agent_term_proof(c);
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
     m.refused = &refused;
     agent_send(c, &m, out);
@@ -111,7 +128,7 @@ static void add_delegated(const struct agent_core *c, job_record *r, const char 
 {
     Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
     d.epoch = r->accepted;
-    d.term = c->term;
+    d.term = c->seen.term;
     d.delegate = (char *)delegate;
     void *grown = realloc(r->delegated, (r->n_delegated + 1) * sizeof(*r->delegated));
     titan_assert(grown);
@@ -138,7 +155,7 @@ void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *fo
 {
     job_record *r = j->record;
     const bool again = r->accepted && form->epoch == r->accepted->epoch;
-    if (again && (delegate || r->n_delegated == 0) && r->term == c->term)
+    if (again && (delegate || r->n_delegated == 0) && r->term == c->seen.term)
         return;
     if (!again) {
         if (r->accepted)
@@ -147,7 +164,7 @@ void agent_job_accept(struct agent_core *c, struct ajob *j, const form_epoch *fo
         j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
         j->relay_epoch = 0;
     }
-    r->term = c->term;
+    r->term = c->seen.term;
     c->delegated_since |= delegate != NULL;
     if (delegate)
         add_delegated(c, r, delegate);
@@ -167,7 +184,7 @@ void agent_job_promise(struct agent_core *c, struct ajob *j, const form_epoch *f
     memcpy(r->promised_id.data, form->comm_id.data, form->comm_id.len);
     r->promised_id.len = form->comm_id.len;
     r->promised_epoch = form->epoch;
-    r->term = c->term;
+    r->term = c->seen.term;
     c->counters.promises++;
     if (!MUTANT(PROMISE_UNRECORDED))
         record(j, out);

@@ -87,7 +87,8 @@ struct agent_core {
     char *node, *device, *address, *version, *coordinator;
     struct agent_core_options options;
     struct agent_counters counters;
-    uint64_t term, session_term;
+    uint64_t session_term;
+    struct seen_term seen;
     bool up, welcomed, answered, ending; /* answered: a beat of this session was */
     bool fenced_said, imposter_said;     /* of this session */
     bool range_said;                     /* of a datagram; of this session */
@@ -150,8 +151,9 @@ enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct ajob *j, const form_epoch *form);
 /* Is every field what it can be? Else it is counted, and ret_why says which is not. */
 bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
-bool agent_fence_term(struct agent_core *c, uint64_t term,
-                      struct agent_actions *out); /* false: of an older coordinator */
+/* false: of an older coordinator. proof: the welcome's; NULL = this is none. */
+bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out);
+ProtobufCBinaryData agent_term_proof(struct agent_core *c); /* of the highest term; empty = there is none */
 void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
                         struct agent_actions *out);
 /* The coordinator's, or with a delegate's node a delegated one: recorded as accepted. */

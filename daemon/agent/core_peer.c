@@ -24,7 +24,7 @@ uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, 
     if (m->id == 0) /* unlike those of an earlier start and of other nodes */
         m->id = agent_draw(c, "datagram", ++c->ids) | 1;
     m->from = c->node;
-    m->term = c->term;
+    m->term = c->seen.term;
     proof_make(m, keys, proofs);
     struct agent_action *a = agent_action_add(out, AGENT_PEER);
     a->text = agent_action_text(out, "%s", to);

@@ -725,7 +725,7 @@ static bool shrinks(const struct ajob *j, const form_epoch *form)
 static bool promisable(const struct agent_core *c, const struct ajob *j, const peer_message *m, int64_t now)
 {
     const form_epoch *form = m->propose;
-    return m->term >= c->term && able(c, now) && agent_fence_form(j, form) == FENCE_NEW && shrinks(j, form) &&
+    return m->term >= c->seen.term && able(c, now) && agent_fence_form(j, form) == FENCE_NEW && shrinks(j, form) &&
            form->source_epoch >= agent_job_accepted(j);
 }
 
@@ -799,7 +799,7 @@ static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *
 {
     uint64_t epoch = m->revoke->epoch;
     const job_record *r = j->record;
-    if (m->term < c->term || !able(c, now) || m->revoke->job_id != j->id || epoch < agent_job_accepted(j) ||
+    if (m->term < c->seen.term || !able(c, now) || m->revoke->job_id != j->id || epoch < agent_job_accepted(j) ||
         m->number <= epoch || m->number != r->promised_epoch)
         return;
     if (j->relay_epoch != epoch)
@@ -830,7 +830,7 @@ static bool promised(const struct agent_core *c, const struct ajob *j, const pee
 {
     const job_record *r = j->record;
     const form_epoch *said = m->commit;
-    if (m->term < c->term || !able(c, now) || agent_fence_form(j, said) != FENCE_NEW ||
+    if (m->term < c->seen.term || !able(c, now) || agent_fence_form(j, said) != FENCE_NEW ||
         said->epoch != r->promised_epoch || !shrinks(j, said) || !enough(j, said) || said->source_epoch == 0 ||
         said->source_epoch >= said->epoch || said->n_state_holders > EPOCH_HOLDERS_MAX)
         return false;

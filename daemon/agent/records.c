@@ -13,34 +13,58 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "proto/ranges.h"
 
 #define RECORD_MAX ((size_t)64 << 20)
 #define SUFFIX ".epoch"
 
-titan_status record_write_term(const char *run_dir, uint64_t term, struct titan_error *err)
+titan_status record_write_term(const char *run_dir, const struct seen_term *seen, struct titan_error *err)
 {
-    char path[PATH_MAX], text[32];
+    char path[PATH_MAX], text[32 + 2 * MAC_BYTES];
     if (snprintf(path, sizeof(path), "%s/term", run_dir) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory is too long");
-    int len = snprintf(text, sizeof(text), "%" PRIu64 "\n", term);
-    return file_replace(path, text, (size_t)len, err);
+    int len = snprintf(text, sizeof(text), "%" PRIu64 "%s", seen->term, seen->proved ? " " : "");
+    for (size_t i = 0; i < MAC_BYTES && seen->proved; i++)
+        len += snprintf(text + len, sizeof(text) - (size_t)len, "%02x", seen->proof[i]);
+    text[len] = '\n';
+    return file_replace_private(path, text, (size_t)len + 1, err);
 }
 
-titan_status record_read_term(const char *run_dir, uint64_t *ret, struct titan_error *err)
+static int hex_digit(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* Behind the term: nothing, or its proof. */
+static bool read_proof(const char *text, struct seen_term *seen)
+{
+    seen->proved = *text == ' ';
+    text += seen->proved;
+    for (size_t i = 0; i < MAC_BYTES && seen->proved; i++, text += 2) {
+        const int high = hex_digit(text[0]), low = high < 0 ? -1 : hex_digit(text[1]);
+        if (low < 0)
+            return false;
+        seen->proof[i] = (uint8_t)(high << 4 | low);
+    }
+    return strcmp(text, "\n") == 0;
+}
+
+titan_status record_read_term(const char *run_dir, struct seen_term *ret, struct titan_error *err)
 {
     char path[PATH_MAX], *end;
-    *ret = 0;
+    *ret = (struct seen_term){0};
     if (snprintf(path, sizeof(path), "%s/term", run_dir) >= PATH_MAX || access(path, F_OK) < 0)
         return TITAN_OK;
     struct buf text = BUF_INIT;
-    titan_status status = file_read(path, 64, &text, err);
+    titan_status status = file_read(path, 256, &text, err);
     if (status == TITAN_OK) {
         errno = 0;
-        unsigned long long term = strtoull(text.data ? text.data : "", &end, 10);
-        if (errno || !text.data || end == text.data || *end != '\n')
+        ret->term = strtoull(text.data ? text.data : "", &end, 10);
+        if (errno || !text.data || end == text.data || *text.data == '-' || ret->term > RANGE_TERM_MAX ||
+            strlen(text.data) != text.len || !read_proof(end, ret))
             status = titan_fail(err, TITAN_ECORRUPT, "'%s' is not a coordinator's term", path);
-        else
-            *ret = term;
     }
     buf_free(&text);
     if (status != TITAN_OK)

@@ -6,11 +6,13 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "daemon/proof.h"
 #include "titan/internal/agent.pb-c.h"
 
-titan_status record_write_term(const char *run_dir, uint64_t term, struct titan_error *err) TITAN_MUST_USE;
-/* 0 where there is none; TITAN_ECORRUPT for what is no number. */
-titan_status record_read_term(const char *run_dir, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status record_write_term(const char *run_dir, const struct seen_term *seen,
+                               struct titan_error *err) TITAN_MUST_USE;
+/* "TERM PROOF", PROOF in hexadecimal; it may lack. 0 where there is none; TITAN_ECORRUPT for what is no term. */
+titan_status record_read_term(const char *run_dir, struct seen_term *ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJobRecord *record,
                               struct titan_error *err) TITAN_MUST_USE;
 /* All of them, one call each; a damaged one is an error that names it, and the others are read all the same. */

@@ -603,6 +603,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .term = store_term(c->store),
         .seed = (uint64_t)clock_wall_ms() ^ store_term(c->store) << 48,
         .secret = secret,
+        .term_secret = store_secret(c->store),
         .next_worker_id = last_worker + 1,
         .jobs_dir = c->jobs_dir,
         .jobs_token = c->jobs_token,

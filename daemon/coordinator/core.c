@@ -53,7 +53,9 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
 #undef DEFAULT
     c->asked = c->options;
     c->options.jobs_dir = c->options.jobs_token = NULL;
-    c->options.secret = NULL;
+    c->options.secret = c->options.term_secret = NULL;
+    if (options->term_secret)
+        memcpy(c->term_secret, options->term_secret, sizeof(c->term_secret));
     c->secret_set = options->secret != NULL;
     if (c->secret_set)
         memcpy(c->secret, options->secret, sizeof(c->secret));
@@ -93,6 +95,7 @@ void core_free(struct core *c)
     if (!c)
         return;
     mac_wipe(c->secret, sizeof(c->secret));
+    mac_wipe(c->term_secret, sizeof(c->term_secret));
     for (size_t b = 0; b < CORE_BUCKETS; b++) {
         for (struct jobrec *j = c->buckets[b], *next; j; j = next) {
             next = j->hash_next;

@@ -34,6 +34,7 @@ struct core_options {
     uint64_t term;              /* of this coordinator */
     uint64_t seed;              /* communicator ids are drawn from it */
     const uint8_t *secret;      /* MAC_BYTES at random: keys are derived from it; NULL = there are none; copied */
+    const uint8_t *term_secret; /* MAC_BYTES of the store: terms are proved with it; NULL = with zeroes; copied */
     uint64_t next_worker_id;    /* above every id in the store */
     const char *jobs_dir;       /* jobs live in JOBS_DIR/ID; copied */
     const char *jobs_token;     /* nodes must find it there (daemon/jobs_dir.h); copied */
@@ -190,7 +191,8 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(unknown_worker, "reports refused: about a worker that node does not have")                                       \
     X(unknown_rank, "reports refused: about an epoch the worker has no place in")                                      \
     X(out_of_range, "messages refused: a field is not what it can ever be")                                            \
-    X(implausible, "reports refused: of an epoch, step, term or path that cannot be")                                  \
+    X(implausible, "reports refused: of an epoch, step or path that cannot be")                                        \
+    X(term_unproved, "sessions refused: of a term above ours, without this store's proof of it")                       \
     X(quarantined, "jobs ended because the job store contradicted what was decided about them")                        \
     X(duplicate, "reports that had been taken before")                                                                 \
     X(epoch_refused, "epochs that an agent did not take from us")                                                      \

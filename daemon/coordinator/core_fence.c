@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/epochs.h"
+#include "daemon/proof.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -53,15 +54,51 @@ static titan_status fence(struct core *c, uint64_t term, const char *node, struc
     return core_accepts(c, err);
 }
 
-/* The highest term the sender knows of. */
-static uint64_t seen_term(const Titan__Internal__AgentMessage *m)
+/* The highest term the sender knows of, and what proves it. */
+static uint64_t seen_term(const Titan__Internal__AgentMessage *m, ProtobufCBinaryData *ret_proof)
 {
-    uint64_t seen = m->term;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO && m->hello->seen_term > seen)
+    uint64_t seen = 0;
+    *ret_proof = (ProtobufCBinaryData){0};
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
         seen = m->hello->seen_term;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED && m->refused->seen_term > seen)
+        *ret_proof = m->hello->seen_proof;
+    } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
         seen = m->refused->seen_term;
-    return seen;
+        *ret_proof = m->refused->seen_proof;
+    }
+    return MAX(seen, m->term);
+}
+
+static bool is_proved(const struct core *c, uint64_t term, const ProtobufCBinaryData *proof)
+{
+    uint8_t right[MAC_BYTES];
+    proof_term(c->term_secret, term, right);
+    return (proof->len == sizeof(right) && mac_equal(right, proof->data)) || MUTANT(TERM_UNPROVED);
+}
+
+/* It obeys none of ours, and nothing says that it has seen one of this store: whoever it is, others are served. */
+static titan_status unproved(struct core *c, uint64_t term, const char *node, struct titan_error *err)
+{
+    c->counters.term_unproved++;
+    const char *words =
+        batch_printf(c->out,
+                     "node %s tells of a coordinator of term %" PRIu64 ", this one's is %" PRIu64
+                     ", and has no proof that the other ran on this job store: the node is of another cluster, or this "
+                     "store was made anew in the place of a lost one",
+                     node, term, c->options.term);
+    if (!c->term_said || c->now.mono_ms - c->term_said >= SAID_ONCE_MS) {
+        c->term_said = c->now.mono_ms;
+        say_event(c, NULL,
+                  (struct say){.type = "report.refused",
+                               .message = words,
+                               .detail = batch_printf(c->out, "{\"term\":%" PRIu64 ",\"seen_term\":%" PRIu64 "}",
+                                                      c->options.term, term)});
+    }
+    titan_status status = titan_fail(err, TITAN_EPERM, "%s", words);
+    if (err)
+        titan_error_hint(err, "when no worker of that cluster runs on the node any more, delete run/term in its state "
+                              "directory and start its titand again");
+    return status;
 }
 
 static bool said_lately(const struct core *c, struct noderec *n)
@@ -91,13 +128,11 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
                            struct titan_error *err)
 {
     const bool hello = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
-    const uint64_t seen = seen_term(m);
+    ProtobufCBinaryData proof;
+    const uint64_t seen = seen_term(m, &proof);
     *ret_drop = false;
-    if (seen > c->options.term && seen - c->options.term > FENCE_TERMS_AHEAD && !MUTANT(TERM_UNBOUNDED)) {
-        c->counters.implausible++;
-        return titan_fail(err, TITAN_EINVAL, "node %s tells of term %" PRIu64 ", which no coordinator can have come to",
-                          node, seen);
-    }
+    if (seen > c->options.term && !is_proved(c, seen, &proof))
+        return unproved(c, seen, node, err);
     if (seen > c->options.term && !MUTANT(COORD_UNFENCED))
         return fence(c, seen, node, err);
     /* A hello says what was seen before; all else is said to one coordinator, and only to that. */

@@ -218,6 +218,8 @@ struct core {
     char *jobs_dir, *jobs_token;
     bool secret_set;
     uint8_t secret[MAC_BYTES];
+    uint8_t term_secret[MAC_BYTES];
+    int64_t term_said; /* when a term without a proof was told of; 0 = never */
     uint64_t last_key; /* of a session that was drawn */
     struct core_time now;
     struct batch *out;
@@ -338,12 +340,11 @@ struct subject {
     uint64_t job_id, worker_id;
 };
 /* --- core_fence.c --- */
-#define FENCE_TERMS_AHEAD (UINT64_C(1) << 32) /* a coordinator's term is no further above ours */
 /* Is every field what it can be? n may be NULL. */
 titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Fences the core when a node whose hello is accepted, or is about to be, tells of a higher term; *ret_drop: the
- * message is of a lower one. */
+/* Fences the core when a node whose hello is accepted, or is about to be, proves a higher term; without a proof the
+ * session is refused. *ret_drop: the message is of a lower one. */
 titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
                            struct titan_error *err) TITAN_MUST_USE;
 /* Is the name its own? */

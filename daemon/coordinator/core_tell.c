@@ -1,5 +1,6 @@
 /* The core's messages to agents. */
 #include "daemon/coordinator/core_internal.h"
+#include "daemon/proof.h"
 
 #include <string.h>
 
@@ -11,6 +12,9 @@ void tell_welcome(struct core *c, struct noderec *n)
     m->beat_ms = c->options.beat_ms;
     m->away_ms = c->options.away_ms;
     m->delegate_lease_ms = c->options.delegate_lease_ms;
+    m->term_proof.len = MAC_BYTES;
+    m->term_proof.data = batch_alloc(c->out, MAC_BYTES);
+    proof_term(c->term_secret, c->options.term, m->term_proof.data);
     if (n->keyed) {
         m->key.len = MAC_BYTES;
         m->key.data = batch_alloc(c->out, MAC_BYTES);

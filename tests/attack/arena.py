@@ -116,7 +116,7 @@ class Arena(Cluster):
         return int((self.dir / node / "run/peer_port").read_text())
 
     def term(self):
-        return int((self.dir / "n1/run/term").read_text())
+        return int((self.dir / "n1/run/term").read_text().split()[0])
 
     def tell(self):
         """What the attackers know."""

@@ -114,13 +114,23 @@ def fenced_by_a_stranger(a):
     a.check()
 
 
-@scene("a second witness for a later coordinator")
+@scene()
 def fenced_by_a_node(a):
-    """one node says that it has obeyed a coordinator of the next term: the jobs of other nodes go on to be served"""
+    """a node tells of a later coordinator without the proof of its term: it is refused, and others are served"""
     s = Session(a.tcp)
-    s.send(hello("evil", seen_term=a.term() + 1))
-    until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+    s.send(hello("evil"))
+    known = s.hear().welcome
+    assert len(known.term_proof) == 32, known
+    s.send(agent.AgentMessage(term=known.term, refused=agent.EpochRefused(seen_term=known.term + 1, seen_proof=known.term_proof)))
+    until("it is refused", lambda: s.ended, 10)
     s.close()
+    for ahead in (1, 2, 1000, 1000000, 1 << 32, 1 << 40):
+        for proof in (b"", bytes(32), known.term_proof, known.term_proof[:31]):
+            s = Session(a.tcp)
+            s.send(hello("evil", seen_term=known.term + ahead, seen_proof=proof))
+            until("it is refused", lambda: s.ended, 10)
+            assert s.ended[0] == "PERMISSION_DENIED", s.ended
+            s.close()
     a.ctl("cancel", a.submit({**a.keys, "elastic.min_workers": 64, "elastic.max_workers": 64, "training.global_batch_size": 64}))
     a.check()
 

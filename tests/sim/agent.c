@@ -298,7 +298,7 @@ static void alike(void **bytes, uint32_t len)
 static void put_record(struct host *h, const struct agent_action *x)
 {
     if (x->kind == AGENT_RECORD_TERM) {
-        h->term = x->term;
+        h->term = x->seen;
         return;
     }
     CHECK("sim", x->record->job_id <= SIM_JOBS, "record of job %llu", LL(x->record->job_id));
@@ -533,7 +533,7 @@ static void restore(int h)
     struct agent *a = agent_of(h);
     const struct host *host = &S->hosts[h];
     int64_t contact = 0, epoch_until = 0;
-    agent_core_restore_term(a->core, host->term);
+    agent_core_restore_term(a->core, &host->term);
     for (int id = 1; id <= SIM_JOBS; id++) {
         if (!host->records[id].bytes)
             continue;

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/coordinator/core_internal.h"
+#include "daemon/proof.h"
 
 #define LIES 6
 
@@ -39,9 +40,21 @@ static bool say(uint64_t session, const agent_message *m)
     return taken;
 }
 
+/* None, one of a term that there was (every node is told its proof), or no more than 32 bytes. */
+static ProtobufCBinaryData made_up_proof(unsigned char proof[MAC_BYTES])
+{
+    for (int i = 0; i < MAC_BYTES; i++)
+        proof[i] = (unsigned char)roll(256);
+    const uint64_t kind = roll(3);
+    if (kind == 0)
+        proof_term(coord_term_secret, S->coord.term, proof);
+    return (ProtobufCBinaryData){kind == 1 ? 0 : MAC_BYTES, proof};
+}
+
 /* A node of its own, with slots that no job can use. */
 static void say_hello(uint64_t session, const char *node, const char *address, uint64_t seen_term)
 {
+    unsigned char proof[MAC_BYTES];
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
@@ -53,6 +66,21 @@ static void say_hello(uint64_t session, const char *node, const char *address, u
     hello.version = (char *)"1";
     hello.incarnation = 1000 + roll(1000);
     hello.seen_term = seen_term;
+    hello.seen_proof = made_up_proof(proof);
+    (void)say(session, &m);
+}
+
+/* In a session that is welcome. */
+static void say_refused_for(uint64_t session, uint64_t seen_term)
+{
+    unsigned char proof[MAC_BYTES];
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
+    m.refused = &body;
+    m.term = S->coord.term;
+    body.seen_term = seen_term;
+    body.seen_proof = made_up_proof(proof);
     (void)say(session, &m);
 }
 
@@ -287,8 +315,19 @@ void byzantine_agent(const struct fault *f)
     if (!listens())
         return;
     switch (roll(4)) {
-    case 0: /* a term that no coordinator can have come to, with a hello and without */
-        say_hello(open_session(), "evil", "evil", too_far(S->coord.term));
+    case 0: /* a term that there was never, with a hello, behind it and without */
+        say_hello(open_session(), "evil", "evil", S->coord.term + 1 + roll(4));
+        if (listens())
+            say_hello(open_session(), "evil", "evil", too_far(S->coord.term));
+        if (listens()) {
+            uint64_t session = open_session();
+            say_hello(session, "evil", "evil", 0);
+            if (listens() && S->streams[session].coord_open)
+                say_refused_for(session, S->coord.term + 1 + roll(4));
+            if (listens() && S->streams[session].coord_open)
+                coord_session_closed(session);
+            S->streams[session].coord_open = false;
+        }
         if (listens()) {
             Titan__Internal__AgentBeat beat = TITAN__INTERNAL__AGENT_BEAT__INIT;
             agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;

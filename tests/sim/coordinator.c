@@ -277,6 +277,8 @@ static void on_restart(const struct ev *e)
 }
 static const struct handler restart = {"coordinator starts", on_restart, TARGET_WORLD};
 
+const uint8_t coord_term_secret[MAC_BYTES] = {7};
+
 void coord_start(void)
 {
     /* As node_timeout_ms: silence is enough. The longest: it is not, while a schedule lasts. */
@@ -291,6 +293,7 @@ void coord_start(void)
     memcpy(secret, seeds, sizeof(seeds));
     struct core_options options = {.term = ++c->term,
                                    .secret = secret,
+                                   .term_secret = coord_term_secret,
                                    .seed = S->plan->seed * 1000 + c->term,
                                    .next_worker_id = S->image.last_worker + 1,
                                    .jobs_dir = "/jobs",
@@ -311,6 +314,7 @@ void coord_start(void)
     if (S->plan->scale)
         options = (struct core_options){.term = options.term,
                                         .secret = secret,
+                                        .term_secret = coord_term_secret,
                                         .seed = options.seed,
                                         .next_worker_id = options.next_worker_id,
                                         .jobs_dir = options.jobs_dir,

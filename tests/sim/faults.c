@@ -315,7 +315,7 @@ static void strike(const struct fault *f)
         break;
     case REQUEST_FORGET:
         for (int h = 0; h < S->plan->nodes; h++)
-            if (!S->hosts[h].up && S->hosts[h].life + S->hosts[h].term)
+            if (!S->hosts[h].up && S->hosts[h].life + S->hosts[h].term.term)
                 coord_forget(h);
         break;
     case FAULT_KINDS:

@@ -25,6 +25,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "daemon/proof.h"
 #include "daemon/coordinator/core.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"
@@ -332,6 +333,7 @@ struct coord {
     bool kill_at_commit, stalled;
     bool job_acked[SIM_JOBS + 1], cancel_acked[SIM_JOBS + 1], submitted[SIM_JOBS + 1];
 };
+extern const uint8_t coord_term_secret[]; /* of the store, and of its backups */
 void coord_start(void);
 void coord_kill(usec restart_after, bool power);
 void coord_stop(usec lasts);
@@ -418,7 +420,7 @@ struct host {
     struct agent *agent;
     uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1], promised[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */
-    uint64_t term;
+    struct seen_term term;
     struct {
         void *bytes;
         uint32_t len;

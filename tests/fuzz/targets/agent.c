@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (what == 255) { /* it dies, and the next one begins with what was kept */
             agent_core_free(c);
             c = up(2 + (uint64_t)i);
-            agent_core_restore_term(c, 1);
+            agent_core_restore_term(c, &(struct seen_term){.term = 1});
             if (kept)
                 agent_core_restore_job(c, kept);
         }

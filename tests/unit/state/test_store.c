@@ -14,6 +14,8 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/mac.h"
+#include "state/backup.h"
 #include "state/change.h"
 #include "state/metric.h"
 #include "state/schema.h"
@@ -136,6 +138,37 @@ static void test_tables_are_sound(void **state)
     const struct sm *const all[] = {&job_sm, &run_sm, &epoch_sm, &worker_sm, &checkpoint_sm, &node_sm};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         assert_true(sm_valid(all[i]));
+}
+
+/* What terms are proved with: of the store and its backups, and of no other. */
+static void test_secret(void **state)
+{
+    (void)state;
+    struct fixture f, other;
+    struct titan_error err = {0};
+    struct restore_report report;
+    uint8_t secret[MAC_BYTES], zero[MAC_BYTES] = {0};
+    char store[128], copy[128];
+    set_up(&f);
+    open_store(&f);
+    memcpy(secret, store_secret(f.store), sizeof(secret));
+    assert_memory_not_equal(secret, zero, sizeof(secret));
+    path_of(&f, "titan.db", store);
+    path_of(&f, "copy.db", copy);
+    assert_int_equal(backup_copy(store, copy, &err), TITAN_OK);
+    close_store(&f);
+    open_store(&f);
+    assert_memory_equal(store_secret(f.store), secret, sizeof(secret));
+    close_store(&f);
+    if (backup_restore(copy, f.dir, 0, 1000, &report, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    open_store(&f);
+    assert_memory_equal(store_secret(f.store), secret, sizeof(secret));
+    set_up(&other);
+    open_store(&other);
+    assert_memory_not_equal(store_secret(other.store), secret, sizeof(secret));
+    tear_down(&other);
+    tear_down(&f);
 }
 
 static void test_group_commit(void **state)
@@ -724,13 +757,21 @@ static void test_policies_and_losses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables_are_sound),    cmocka_unit_test(test_group_commit),
-        cmocka_unit_test(test_full_disk),           cmocka_unit_test(test_newer_store_is_left_alone),
-        cmocka_unit_test(test_damaged_store),       cmocka_unit_test(test_reader_cannot_write),
-        cmocka_unit_test(test_every_move_of_a_job), cmocka_unit_test(test_idempotency_key),
-        cmocka_unit_test(test_lists_and_pages),     cmocka_unit_test(test_epochs_and_checkpoints),
-        cmocka_unit_test(test_events_in_order),     cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_migration),           cmocka_unit_test(test_policies_and_losses),
+        cmocka_unit_test(test_tables_are_sound),
+        cmocka_unit_test(test_group_commit),
+        cmocka_unit_test(test_secret),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_newer_store_is_left_alone),
+        cmocka_unit_test(test_damaged_store),
+        cmocka_unit_test(test_reader_cannot_write),
+        cmocka_unit_test(test_every_move_of_a_job),
+        cmocka_unit_test(test_idempotency_key),
+        cmocka_unit_test(test_lists_and_pages),
+        cmocka_unit_test(test_epochs_and_checkpoints),
+        cmocka_unit_test(test_events_in_order),
+        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_migration),
+        cmocka_unit_test(test_policies_and_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void core_up_with(uint64_t seen, const char *coordinator)
                                                .peer_port = 7,
                                                .coordinator = coordinator};
     assert_int_equal(agent_core_new(&options, &c, &err), TITAN_OK);
-    agent_core_restore_term(c, seen);
+    agent_core_restore_term(c, &(struct seen_term){.term = seen});
 }
 
 static void core_up(uint64_t seen)
@@ -103,6 +103,8 @@ static const Titan__Internal__AgentToWorker *told(Titan__Internal__AgentToWorker
 }
 #define TOLD(KIND) told(TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##KIND)
 
+static ProtobufCBinaryData term_proof;
+
 static void hear(coordinator_message *m)
 {
     m->term = term;
@@ -119,6 +121,7 @@ static void welcome(void)
     Titan__Internal__Welcome w = TITAN__INTERNAL__WELCOME__INIT;
     w.term = term;
     w.beat_ms = 100;
+    w.term_proof = term_proof;
     MESSAGE(m, WELCOME, welcome, &w);
     hear(&m);
 }
@@ -236,7 +239,8 @@ static void test_term_is_recorded_before_it_is_obeyed(void **state)
     assert_int_equal(SENT(HELLO)->hello->seen_term, 0);
     welcome();
     assert_int_equal(out.first->kind, AGENT_RECORD_TERM);
-    assert_int_equal(out.first->term, 3);
+    assert_int_equal(out.first->seen.term, 3);
+    assert_false(out.first->seen.proved); /* of an older version */
     assert_true(agent_core_welcome(c));
     INPUT(agent_core_session_down);
     session();
@@ -276,6 +280,46 @@ static void test_term_survives_a_restart(void **state)
     assert_int_equal(SENT(HELLO)->hello->seen_term, 9);
     welcome();
     assert_false(agent_core_welcome(c));
+}
+
+/* What proves a term is kept with it, and handed back; a coordinator of the same store has another for its own. */
+static void test_term_and_its_proof(void **state)
+{
+    (void)state;
+    uint8_t first[MAC_BYTES] = {1}, second[MAC_BYTES] = {2};
+    INPUT(agent_core_session_up);
+    welcome();
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->seen_proof.len, 0);
+    term_proof = (ProtobufCBinaryData){MAC_BYTES, first};
+    welcome(); /* the same term, of a coordinator that is newer than the agent's record */
+    assert_int_equal(out.first->kind, AGENT_RECORD_TERM);
+    assert_true(out.first->seen.term == 3 && out.first->seen.proved);
+    assert_memory_equal(out.first->seen.proof, first, MAC_BYTES);
+    welcome();
+    assert_int_equal(count(AGENT_RECORD_TERM), 0); /* the same again */
+    term = 4;
+    term_proof.data = second;
+    welcome();
+    assert_memory_equal(out.first->seen.proof, second, MAC_BYTES);
+    const struct seen_term seen = out.first->seen;
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_memory_equal(SENT(HELLO)->hello->seen_proof.data, second, MAC_BYTES);
+    agent_core_free(c);
+    core_up(0);
+    agent_core_restore_term(c, &seen);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(HELLO)->hello->seen_term, 4);
+    assert_memory_equal(SENT(HELLO)->hello->seen_proof.data, second, MAC_BYTES);
+    term = 3;
+    term_proof.data = first;
+    welcome(); /* of one that is over */
+    assert_false(agent_core_welcome(c));
+    assert_int_equal(SENT(REFUSED)->refused->seen_term, 4);
+    assert_memory_equal(SENT(REFUSED)->refused->seen_proof.data, second, MAC_BYTES);
+    term_proof = (ProtobufCBinaryData){0};
 }
 
 /* A coordinator over a backup asks before it is obeyed, and hears of what those before it have formed. */
@@ -1089,6 +1133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_term_is_recorded_before_it_is_obeyed),
         TEST(test_lower_terms_are_refused),
+        TEST(test_term_and_its_proof),
         TEST(test_term_survives_a_restart),
         TEST(test_epochs_are_told_on_request),
         TEST(test_epoch_is_recorded_before_it_is_formed),

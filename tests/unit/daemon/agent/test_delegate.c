@@ -271,7 +271,7 @@ static void agent_up(int n)
                                                .seed = draw(),
                                                .peer_port = 1};
     assert_int_equal(agent_core_new(&options, &x->core, &err), TITAN_OK);
-    agent_core_restore_term(x->core, x->term);
+    agent_core_restore_term(x->core, &(struct seen_term){.term = x->term});
     if (x->record)
         agent_core_restore_job(x->core, x->record);
     if (x->worker) {
@@ -360,7 +360,7 @@ static void carry_out(int n, struct agent_actions *out)
     for (const struct agent_action *a = out->first; a; a = a->next) {
         switch (a->kind) {
         case AGENT_RECORD_TERM:
-            x->term = a->term;
+            x->term = a->seen.term;
             break;
         case AGENT_RECORD_JOB:
             if (x->record)

@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "daemon/peers.h"
 #include "daemon/agent/records.h"
+#include "proto/ranges.h"
 
 static struct {
     uv_loop_t loop;
@@ -227,19 +228,27 @@ static void on_record(const Titan__Internal__AgentJobRecord *r, void *data)
 static void test_records(void **state)
 {
     (void)state;
-    uint64_t term = 7;
+    struct seen_term seen = {.term = 7}, proved = {.term = RANGE_TERM_MAX, .proved = true};
     char path[128];
     struct titan_error err = {0};
     f.a = open_one();
     f.b = open_one();
-    assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_OK);
-    assert_int_equal(term, 0);
-    assert_int_equal(record_write_term(f.folder, UINT64_MAX, &err), TITAN_OK);
-    assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_OK);
-    assert_true(term == UINT64_MAX);
+    assert_int_equal(record_read_term(f.folder, &seen, &err), TITAN_OK);
+    assert_int_equal(seen.term, 0);
+    for (int i = 0; i < MAC_BYTES; i++)
+        proved.proof[i] = (uint8_t)(7 * i + 3);
+    assert_int_equal(record_write_term(f.folder, &proved, &err), TITAN_OK);
+    assert_int_equal(record_read_term(f.folder, &seen, &err), TITAN_OK);
+    assert_memory_equal(&seen, &proved, sizeof(seen));
     (void)snprintf(path, sizeof(path), "%s/term", f.folder);
-    assert_int_equal(file_replace(path, "1x", 2, &err), TITAN_OK);
-    assert_int_equal(record_read_term(f.folder, &term, &err), TITAN_ECORRUPT);
+    assert_int_equal(file_replace(path, "8\n", 2, &err), TITAN_OK); /* of an older version */
+    assert_int_equal(record_read_term(f.folder, &seen, &err), TITAN_OK);
+    assert_true(seen.term == 8 && !seen.proved);
+    static const char *const wrong[] = {"1x", "", "1", "-1\n", "1 \n", "1 00\n", "18446744073709551615\n", "1 0g\n"};
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        assert_int_equal(file_replace(path, wrong[i], strlen(wrong[i]), &err), TITAN_OK);
+        assert_int_equal(record_read_term(f.folder, &seen, &err), TITAN_ECORRUPT);
+    }
 
     assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), TITAN_OK); /* no folder yet */
     (void)snprintf(path, sizeof(path), "%s/jobs", f.folder);

@@ -7,7 +7,35 @@
 
 #include <stdlib.h>
 
+#include "daemon/proof.h"
 #include "support/core_bench.h"
+
+static const uint8_t store_secret[MAC_BYTES] = {3}, other_secret[MAC_BYTES] = {4};
+
+/* Under the secret of that store; it lies in a buffer of its own until the next. */
+static ProtobufCBinaryData proof_of(const uint8_t secret[MAC_BYTES], uint64_t term)
+{
+    static uint8_t proof[MAC_BYTES];
+    proof_term(secret, term, proof);
+    return (ProtobufCBinaryData){sizeof(proof), proof};
+}
+
+static titan_status hello_proving(struct bench *b, uint64_t session, const char *node, uint64_t seen_term,
+                                  ProtobufCBinaryData proof, struct titan_error *err)
+{
+    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    body.node = (char *)node;
+    body.address = (char *)"10.0.0.9";
+    body.slots = 2;
+    body.device = (char *)"cpu";
+    body.incarnation = 1;
+    body.seen_term = seen_term;
+    body.seen_proof = proof;
+    MESSAGE(m, HELLO, hello, body);
+    m.term = seen_term;
+    batch_free(&b->out);
+    return core_agent(b->core, session, &m, at(b), &b->out, err);
+}
 
 static titan_status hello_from(struct bench *b, uint64_t session, const char *node, const char *address,
                                uint64_t incarnation, uint64_t seen_term, struct titan_error *err)
@@ -27,7 +55,7 @@ static titan_status hello_from(struct bench *b, uint64_t session, const char *no
 
 static void open_term(struct bench *b, uint64_t term)
 {
-    struct core_options options = {.term = term, .seed = 1, .jobs_dir = "/jobs"};
+    struct core_options options = {.term = term, .seed = 1, .jobs_dir = "/jobs", .term_secret = store_secret};
     memset(b, 0, sizeof(*b));
     b->now = 1000;
     batch_init(&b->out);
@@ -44,7 +72,7 @@ static void test_higher_term(void **state)
     assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 2, &err), TITAN_OK); /* has seen the one before us */
     submit(&b, 1, 2, 2);
     assert_non_null(told(&b, START, 1));
-    assert_int_equal(hello_from(&b, 2, "b", "10.0.0.2", 1, 7, &err), TITAN_EUNREACHABLE);
+    assert_int_equal(hello_proving(&b, 2, "b", 7, proof_of(store_secret, 7), &err), TITAN_EUNREACHABLE);
     assert_true(core_fenced(b.core));
     assert_string_equal(event(&b, "coordinator.fenced")->detail, "{\"term\":3,\"seen_term\":7}");
     assert_null(b.out.messages);
@@ -79,10 +107,60 @@ static void test_refusal_for_the_term(void **state)
     assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
     Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     body.seen_term = 4;
+    body.seen_proof = proof_of(store_secret, 4);
     MESSAGE(m, REFUSED, refused, body);
     m.term = 3;
     assert_int_equal(say(&b, 1, &m), TITAN_EUNREACHABLE);
     assert_true(core_fenced(b.core));
+    close_bench(&b);
+}
+
+/* A term that no coordinator over this store has had: whoever tells of it is refused, and the others are served. */
+static void test_terms_without_a_proof(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    uint8_t flipped[MAC_BYTES];
+    open_term(&b, 3);
+    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 3, &err), TITAN_OK); /* ours needs none */
+    ProtobufCBinaryData welcomed = {0};
+    for (const struct batch_message *m = b.out.answers; m; m = m->next)
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
+            welcomed = m->message->welcome->term_proof;
+    assert_int_equal(welcomed.len, MAC_BYTES);
+    assert_memory_equal(welcomed.data, proof_of(store_secret, 3).data, MAC_BYTES);
+    memcpy(flipped, proof_of(store_secret, 4).data, MAC_BYTES);
+    flipped[MAC_BYTES - 1] ^= 1;
+    const struct {
+        uint64_t term;
+        ProtobufCBinaryData proof;
+    } lies[] = {{4, {0}}, {4, {MAC_BYTES, flipped}}, {UINT64_C(1) << 40, {MAC_BYTES, flipped}}};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(hello_proving(&b, 2 + i, "evil", lies[i].term, lies[i].proof, &err), TITAN_EPERM);
+        assert_int_equal(event(&b, "report.refused") != NULL, i == 0); /* told once a minute */
+    }
+    assert_int_equal(hello_proving(&b, 8, "evil", 4, proof_of(store_secret, 3), &err), TITAN_EPERM); /* another's */
+    assert_int_equal(hello_proving(&b, 9, "evil", 4, proof_of(other_secret, 4), &err), TITAN_EPERM);
+    assert_non_null(strstr(err.msg, "node evil tells of a coordinator of term 4, this one's is 3"));
+    assert_non_null(strstr(err.hint, "run/term"));
+    /* Behind a hello, and as the term of a message. */
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    body.seen_term = 5;
+    MESSAGE(m, REFUSED, refused, body);
+    m.term = 3;
+    assert_int_equal(say(&b, 1, &m), TITAN_EPERM);
+    body.seen_term = 3;
+    m.term = 5;
+    assert_int_equal(say(&b, 1, &m), TITAN_EPERM);
+    assert_int_equal(core_counters(b.core)->term_unproved, 7);
+    assert_false(core_fenced(b.core));
+    assert_int_equal(hello_from(&b, 10, "b", "10.0.0.2", 1, 2, &err), TITAN_OK);
+    submit(&b, 1, 4, 4);
+    assert_true(told(&b, START, 1) && told(&b, START, 10));
+    b.now += 60000;
+    assert_int_equal(hello_proving(&b, 11, "evil", 4, lies[0].proof, &err), TITAN_EPERM);
+    assert_string_equal(event(&b, "report.refused")->detail, "{\"term\":3,\"seen_term\":4}");
     close_bench(&b);
 }
 
@@ -285,7 +363,7 @@ static void test_out_of_range(void **state)
     close_bench(&b);
 }
 
-/* A term counts when the name of its node is its own, and when a coordinator can have come to it. */
+/* A term counts when the name of its node is its own, and when it is proved. */
 static void test_terms_of_strangers(void **state)
 {
     (void)state;
@@ -297,7 +375,7 @@ static void test_terms_of_strangers(void **state)
     assert_int_equal(say(&b, 9, &m), TITAN_ECONFLICT); /* no hello */
     assert_false(core_fenced(b.core));
     m.term = (UINT64_C(1) << 33);
-    assert_int_equal(say(&b, 1, &m), TITAN_EINVAL);
+    assert_int_equal(say(&b, 1, &m), TITAN_EPERM);
     assert_false(core_fenced(b.core));
     Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
     body.node = (char *)"a";
@@ -306,11 +384,13 @@ static void test_terms_of_strangers(void **state)
     body.address = (char *)"elsewhere";
     body.incarnation = 77;
     body.seen_term = 2;
+    body.seen_proof = proof_of((const uint8_t[MAC_BYTES]){0}, 2);
     MESSAGE(thief, HELLO, hello, body);
     assert_int_equal(say(&b, 10, &thief), TITAN_EEXIST);
     assert_false(core_fenced(b.core));
-    m.term = 2;
-    assert_int_equal(say(&b, 1, &m), TITAN_EUNREACHABLE);
+    body.address = (char *)"h";
+    body.incarnation = 1;
+    assert_int_equal(say(&b, 10, &thief), TITAN_EUNREACHABLE);
     assert_true(core_fenced(b.core));
     close_bench(&b);
 }
@@ -377,19 +457,13 @@ static void test_implausible_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_higher_term),
-        cmocka_unit_test(test_refusal_for_the_term),
-        cmocka_unit_test(test_lower_term),
-        cmocka_unit_test(test_name_taken),
-        cmocka_unit_test(test_name_of_who_is_to_come),
-        cmocka_unit_test(test_others_workers),
-        cmocka_unit_test(test_refused_by_agents),
-        cmocka_unit_test(test_said_twice),
-        cmocka_unit_test(test_refused_epochs),
-        cmocka_unit_test(test_out_of_range),
-        cmocka_unit_test(test_terms_of_strangers),
-        cmocka_unit_test(test_identities),
-        cmocka_unit_test(test_implausible_reports),
+        cmocka_unit_test(test_higher_term),          cmocka_unit_test(test_terms_without_a_proof),
+        cmocka_unit_test(test_refusal_for_the_term), cmocka_unit_test(test_lower_term),
+        cmocka_unit_test(test_name_taken),           cmocka_unit_test(test_name_of_who_is_to_come),
+        cmocka_unit_test(test_others_workers),       cmocka_unit_test(test_refused_by_agents),
+        cmocka_unit_test(test_said_twice),           cmocka_unit_test(test_refused_epochs),
+        cmocka_unit_test(test_out_of_range),         cmocka_unit_test(test_terms_of_strangers),
+        cmocka_unit_test(test_identities),           cmocka_unit_test(test_implausible_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
