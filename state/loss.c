@@ -3,8 +3,8 @@
 const char *loss_name(enum loss_cause cause)
 {
     static const char *const names[LOSS_CAUSES] = {
-        [LOSS_NONE] = "none", [LOSS_CRASH] = "crash",     [LOSS_HANG] = "hang",   [LOSS_NODE] = "node_loss",
-        [LOSS_OOM] = "oom",   [LOSS_PREEMPT] = "preempt", [LOSS_EPOCH] = "crash",
+        [LOSS_NONE] = "none", [LOSS_CRASH] = "crash",   [LOSS_HANG] = "hang",   [LOSS_NODE] = "node_loss",
+        [LOSS_OOM] = "oom",   [LOSS_FAULTY] = "faulty", [LOSS_EPOCH] = "crash",
     };
     return names[cause];
 }

@@ -6,16 +6,16 @@
 
 /* Why a worker, or an epoch, was lost. The numbers are in the store. */
 enum loss_cause {
-    LOSS_NONE,    /* no loss: it was asked to end, had finished, or was never started */
-    LOSS_CRASH,   /* it ended by itself */
-    LOSS_HANG,    /* it made no progress, or did not obey in time, and was killed */
-    LOSS_NODE,    /* its node is lost, or its agent cannot say how it ended */
-    LOSS_OOM,     /* killed for the memory it took */
-    LOSS_PREEMPT, /* its slot went to another job */
-    LOSS_EPOCH,   /* nobody was lost, yet the members could not go on together */
+    LOSS_NONE,   /* no loss: it was asked to end, had finished, or was never started */
+    LOSS_CRASH,  /* it ended by itself */
+    LOSS_HANG,   /* it made no progress, or did not obey in time, and was killed */
+    LOSS_NODE,   /* its node is lost, or its agent cannot say how it ended */
+    LOSS_OOM,    /* killed for the memory it took */
+    LOSS_FAULTY, /* it broke the protocol and was killed: its job's fault, never its node's */
+    LOSS_EPOCH,  /* nobody was lost, yet the members could not go on together */
 };
 #define LOSS_CAUSES 7
-const char *loss_name(enum loss_cause cause); /* "crash", "hang", "node_loss", "oom" */
+const char *loss_name(enum loss_cause cause); /* "crash", "hang", "node_loss", "oom", "faulty" */
 
 struct loss {
     uint64_t job_id;

@@ -855,9 +855,9 @@ static void end_faulty(struct aworker *w, const char *what, struct agent_actions
     if (w->fault)
         return;
     w->fault = copy_text(what);
-    agent_say(out, AGENT_WARN, "a worker says what cannot be, killing it",
+    agent_say(out, AGENT_WARN, "a worker breaks the protocol, killing it",
               "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id, what);
-    stop_worker(w, 0, false, "it says what cannot be", END_BY_ITSELF, out);
+    stop_worker(w, 0, false, "it breaks the protocol", END_BY_ITSELF, out);
 }
 
 void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
@@ -1014,6 +1014,8 @@ static Titan__Internal__ExitCause exit_cause(const struct aworker *w, const stru
         return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY;
     if (w->end == END_HUNG)
         return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG;
+    if (w->fault)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY;
     if (w->end == END_ASKED)
         return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_STOPPED;
     if (how->code == 0)
@@ -1076,7 +1078,7 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     exited.worker_id = worker_id;
     exited.exit_code = how->signal ? -1 : MIN(MAX(how->code, -1), 255);
     exited.signal = MIN(MAX(how->signal, 0), SIGNALS_MAX);
-    exited.reason = w->fault ? agent_action_text(out, "it said what cannot be: %s", w->fault)
+    exited.reason = w->fault ? agent_action_text(out, "it broke the protocol: %s", w->fault)
                     : hung   ? agent_action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch)
                              : agent_action_text(out, "%s", reason);
     range_fit_text(exited.reason, strlen(exited.reason) + 1);

@@ -85,6 +85,7 @@ static void free_job(struct jobrec *j)
     quorum_free(j);
     free(j->stop_why);
     free(j->short_why);
+    free(j->fault.words);
     free(j->said);
     free(j->past);
     free(j);

@@ -216,7 +216,7 @@ bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *r
  * it. */
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size);
 /* Losses within the window, by cause; how many of them there are. */
-#define CORE_LOSSES_MAX 4
+#define CORE_LOSSES_MAX 5
 struct core_losses {
     const char *cause;
     uint32_t count, budget, window_s;

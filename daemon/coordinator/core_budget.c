@@ -27,9 +27,11 @@ static struct budget budget_of(const struct job_spec *spec, enum loss_cause caus
         return (struct budget){LOSS_HANG, "worker hung", "workers hung", "max_hangs", spec->max_hangs};
     case LOSS_OOM:
         return (struct budget){LOSS_OOM, "worker out of memory", "workers out of memory", "max_ooms", spec->max_ooms};
+    case LOSS_FAULTY:
+        return (struct budget){LOSS_FAULTY, "worker broke the protocol", "workers broke the protocol", "max_restarts",
+                               spec->max_restarts};
     case LOSS_NONE:
     case LOSS_CRASH:
-    case LOSS_PREEMPT:
     case LOSS_EPOCH:
         break;
     }
@@ -126,7 +128,7 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
     }
     say_loss(c, j, cause, node);
     if (node && cause == LOSS_CRASH)
-        policy_crashed(c, node);
+        policy_crashed(c, node, j);
     const char *why = used_up(c, j, cause, words);
     if (why)
         job_fail(c, j, why);
@@ -134,11 +136,51 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
         say_job_update(c, j); /* the count is stored with the loss */
 }
 
+/* --- one fault of many workers ------------------------------------------------------------------------------------ */
+
+static const char *past_digits(const char *text)
+{
+    return text + strspn(text, "0123456789");
+}
+
+/* But for numbers, which may be the worker's own. */
+static bool alike(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++) {
+        a = past_digits(a);
+        b = past_digits(b);
+        if (*a != *b || !*a)
+            break;
+    }
+    return *past_digits(a) == '\0' && *past_digits(b) == '\0';
+}
+
+static bool by_itself(enum loss_cause cause, const char *words)
+{
+    return (cause == LOSS_CRASH || cause == LOSS_FAULTY) && words && *words;
+}
+
+bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_cause cause, const char *words)
+{
+    return by_itself(cause, words) && j->fault.words && j->fault.epoch == j->status.epoch && w->id < j->fault.before &&
+           alike(j->fault.words, words);
+}
+
+void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)
+{
+    free(TAKE(j->fault.words));
+    if (!by_itself(cause, words))
+        return;
+    j->fault.words = core_strdup(words);
+    j->fault.epoch = j->status.epoch;
+    j->fault.before = c->next_worker_id;
+}
+
 /* --- for people ------------------------------------------------------------------------------------------------ */
 
 size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX])
 {
-    static const enum loss_cause causes[] = {LOSS_CRASH, LOSS_NODE, LOSS_HANG, LOSS_OOM};
+    static const enum loss_cause causes[] = {LOSS_CRASH, LOSS_NODE, LOSS_HANG, LOSS_OOM, LOSS_FAULTY};
     const struct jobrec *j = core_find_job(c, job_id);
     size_t n = 0;
     for (size_t i = 0; j && i < ARRAY_SIZE(causes); i++) {

@@ -43,10 +43,13 @@ struct noderec {
     struct node_policy policy;          /* name is ours; the texts are owned */
     bool in_window;                     /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
-    bool given_up;                 /* an operator has said that it is gone for good */
-    int64_t drain_at;              /* what is still there then is stopped; INT64_MAX = never */
-    int64_t quarantine_end;        /* 0 = it is not in quarantine */
-    int64_t crashes[NODE_CRASHES]; /* times of the last ones, as a ring */
+    bool given_up;          /* an operator has said that it is gone for good */
+    int64_t drain_at;       /* what is still there then is stopped; INT64_MAX = never */
+    int64_t quarantine_end; /* 0 = it is not in quarantine */
+    struct crash {
+        int64_t at;
+        uint64_t job_id;
+    } crashes[NODE_CRASHES]; /* the last ones, as a ring */
     uint64_t n_crashes;
     int64_t answered_mono; /* a beat of it, last */
     bool unconfirmed;      /* no beat has followed its hello, which may be older than what its agent has done since */
@@ -174,6 +177,11 @@ struct jobrec {
     struct epoch_origin origin;
     bool broken;  /* a member left the epoch by itself, or it did not form in time */
     bool charged; /* the end of the current epoch has cost at least one restart */
+    struct {
+        char *words;     /* the reason that the worker itself gave; NULL = none has */
+        uint64_t epoch;  /* of the job then */
+        uint64_t before; /* workers below it were there */
+    } fault;             /* the last one that was charged */
 
     char *folder;          /* of its checkpoints, see core_set_folder; NULL = not known */
     struct ckptrec *ckpts; /* newest first */
@@ -303,8 +311,10 @@ bool node_unfit(const struct noderec *n);             /* jobs cannot have their 
 bool node_accepts(const struct noderec *n);           /* new workers may start there */
 const char *node_state_text(const struct noderec *n); /* as in titan.v1.Node.state */
 const char *node_reason_text(const struct noderec *n);
-/* A worker has crashed there: too many in too short a time put the node in quarantine. */
-void policy_crashed(struct core *c, struct noderec *n);
+/* A worker of the job has crashed there: too many in too short a time put the node in quarantine. */
+void policy_crashed(struct core *c, struct noderec *n, const struct jobrec *j);
+/* The job's workers crash there so often that its next ones are rather started elsewhere. */
+bool policy_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j);
 void policy_tick(struct core *c);
 
 /* --- core_requeue.c --- */
@@ -504,6 +514,11 @@ void job_remove_worker(struct jobrec *j, const struct workrec *w);
 /* A loss that counts: against the budget of its cause, and towards the wait before a replacement. May fail the job.
  * node: where it was; NULL = nowhere in particular. */
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words);
+/* The worker ends of the fault that has cost a restart already: one of the whole run is charged once. words: its own.
+ */
+bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_cause cause, const char *words);
+/* Before budget_charge: what it is charged for, in the worker's own words. */
+void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words);
 void budget_restore(struct jobrec *j, const struct loss *loss);
 /* One that costs nothing, but a replacement has to wait as after one that does, and at least a second. */
 void budget_wait(struct core *c, struct jobrec *j);

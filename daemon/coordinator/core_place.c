@@ -67,13 +67,16 @@ struct offer {
     struct noderec *node;
     uint32_t at; /* in the list of nodes */
     uint32_t mine, spare, n_workers;
+    bool avoided;
     uint64_t *workers; /* n_workers that start there */
 };
 
-/* Where the job has most already, then where most is free. */
+/* Where the job has most already, then where most is free; last of all where its workers crash. */
 static int better_offer(const void *a, const void *b)
 {
     const struct offer *x = a, *y = b;
+    if (x->avoided != y->avoided)
+        return x->avoided ? 1 : -1;
     if (x->mine != y->mine)
         return x->mine > y->mine ? -1 : 1;
     if (x->spare != y->spare)
@@ -96,7 +99,11 @@ static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct
         j->workers[i]->node->mine++;
     for (struct noderec *n = c->nodes; n; n = n->next)
         if (usable(n, j->device) && n->used < n->slots) {
-            ret[n_offers] = (struct offer){.node = n, .at = n_offers, .mine = n->mine, .spare = n->slots - n->used};
+            ret[n_offers] = (struct offer){.node = n,
+                                           .at = n_offers,
+                                           .mine = n->mine,
+                                           .spare = n->slots - n->used,
+                                           .avoided = policy_avoids(c, n, j)};
             n_offers++;
         }
     return n_offers;

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/mutant.h"
 
 #define LEAD_DEFAULT_MS 300000           /* a window's drain begins so long before it */
 #define QUARANTINE_MS 600000             /* the first; each further one is twice as long */
@@ -242,12 +243,18 @@ static void drain_deadline(struct core *c, struct noderec *n)
 
 /* --- quarantine ------------------------------------------------------------------------------------------------ */
 
-/* Its crashes within the window. */
-static uint32_t crashes_of(const struct core *c, const struct noderec *n)
+static void add_crash(struct noderec *n, uint64_t job_id, int64_t at)
+{
+    n->crashes[n->n_crashes++ % NODE_CRASHES] = (struct crash){at, job_id};
+}
+
+/* Its crashes within the window, of one job or, with job_id 0, of all. */
+static uint32_t crashes_of(const struct core *c, const struct noderec *n, uint64_t job_id)
 {
     uint32_t count = 0;
     for (uint64_t i = 0; i < n->n_crashes && i < NODE_CRASHES; i++)
-        count += c->now.mono_ms - n->crashes[i] < CORE_NODE_HISTORY_MS;
+        count +=
+            c->now.mono_ms - n->crashes[i].at < CORE_NODE_HISTORY_MS && (job_id == 0 || n->crashes[i].job_id == job_id);
     return count;
 }
 
@@ -259,18 +266,38 @@ static bool stands_out(const struct core *c, const struct noderec *n, uint32_t c
     for (const struct noderec *o = c->nodes; o; o = o->next) {
         if (o == n || strcmp(o->device, n->device) != 0)
             continue;
-        others += crashes_of(c, o);
+        others += crashes_of(c, o, 0);
         alternative |= node_accepts(o);
     }
     return alternative && crashes > others;
 }
 
-void policy_crashed(struct core *c, struct noderec *n)
+/* One job's crashes speak against a node only when its workers elsewhere are there and have not crashed: else it may
+ * be the job. */
+static bool bears_witness(const struct core *c, const struct noderec *n, const struct jobrec *j)
 {
-    n->crashes[n->n_crashes++ % NODE_CRASHES] = c->now.mono_ms;
-    uint32_t crashes = crashes_of(c, n);
+    bool elsewhere = false;
+    for (const struct noderec *o = c->nodes; o; o = o->next)
+        if (o != n && crashes_of(c, o, j->id) > 0)
+            return false;
+    for (size_t i = 0; i < j->n_workers && !elsewhere; i++)
+        elsewhere = j->workers[i]->node != n && j->workers[i]->state == WORKER_READY;
+    return elsewhere;
+}
+
+bool policy_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j)
+{
+    return c->options.quarantine_crashes != CORE_NO_QUARANTINE &&
+           crashes_of(c, n, j->id) >= c->options.quarantine_crashes;
+}
+
+void policy_crashed(struct core *c, struct noderec *n, const struct jobrec *j)
+{
+    add_crash(n, j->id, c->now.mono_ms);
+    uint32_t crashes = crashes_of(c, n, 0);
+    const bool alone = crashes_of(c, n, j->id) == crashes && !MUTANT(QUARANTINE_ALONE);
     if (c->options.quarantine_crashes == CORE_NO_QUARANTINE || crashes < c->options.quarantine_crashes ||
-        n->quarantine_end || !stands_out(c, n, crashes))
+        n->quarantine_end || !stands_out(c, n, crashes) || (alone && !bears_witness(c, n, j)))
         return;
     /* One that had none for as long as the longest starts over. */
     if (n->policy.quarantined_until_ms && c->now.wall_ms - n->policy.quarantined_until_ms > QUARANTINE_MAX_MS)
@@ -343,5 +370,5 @@ void core_restore_loss(struct core *c, const struct loss *saved, struct core_tim
 {
     struct noderec *n = core_find_node(c, saved->node);
     if (n && saved->cause == LOSS_CRASH)
-        n->crashes[n->n_crashes++ % NODE_CRASHES] = now.mono_ms - (now.wall_ms - saved->at_ms);
+        add_crash(n, saved->job_id, now.mono_ms - (now.wall_ms - saved->at_ms));
 }

@@ -45,6 +45,8 @@ static enum loss_cause cause_told(Titan__Internal__ExitCause cause)
         return LOSS_OOM;
     case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG:
         return LOSS_HANG;
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY:
+        return MUTANT(FAULTY_CHARGED) ? LOSS_CRASH : LOSS_FAULTY;
     default:
         return LOSS_CRASH;
     }
@@ -66,8 +68,10 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
     bool node_short = report && report->node_short;
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
-    bool counted = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
-    enum loss_cause cause = counted ? cause_of(w, report) : LOSS_NONE;
+    bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
+    enum loss_cause cause = lost ? cause_of(w, report) : LOSS_NONE;
+    bool paid = lost && budget_paid(j, w, cause, report ? report->reason : NULL);
+    bool counted = lost && !paid;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
     say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
@@ -83,10 +87,11 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
                         batch_printf(c->out, "node %s cannot start a worker: %s; trying again", node->name, words));
         budget_wait(c, j);
     }
+    if (lost && seat)
+        job_begin_recovery(c, j);
     if (!counted)
         return;
-    if (seat)
-        job_begin_recovery(c, j);
+    budget_fault(c, j, cause, report ? report->reason : NULL);
     budget_charge(c, j, cause, node, words);
 }
 

@@ -72,9 +72,8 @@ def digest(points):
 class Arena(Cluster):
     """A Cluster whose n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
 
-    def __init__(self, config='[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n[coordinator]\nquarantine_crashes = 0\n'):
-        """The machine is busy with attackers: beats and steps may be late by what would be a loss on an idle one. No quarantine:
-        the attacker's workers end again and again, which counts against their node whatever the reason."""
+    def __init__(self, config='[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n'):
+        """The machine is busy with attackers: beats and steps may be late by what would be a hang on an idle one."""
         super().__init__(slots={"n1": 3, "n2": 3}, config=config)
 
     def __enter__(self):

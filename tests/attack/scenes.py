@@ -11,7 +11,7 @@ from pathlib import Path
 
 from arena import Arena, rss_kib
 from http2 import Connection
-from protocol import Client, Datagrams, Session, agent, api, hello
+from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
 from titan import BIN, SOURCE, Daemon, command, headers_text, until
 
 HUGE = (1 << 64) - 1
@@ -294,6 +294,44 @@ def links_in_the_folder(_):
         d.wait_state(job, "CANCELLED", "FAILED")
         assert sorted(p.name for p in target.iterdir()) == ["manifest.json", "rank-00000.safetensors"]
         assert all(p.read_text() == "others'\n" for p in target.iterdir()), "files of others were written"
+
+
+@scene()
+def broken_protocol(a):
+    """workers of one job say what cannot be, again and again: each is killed, its job pays, no node and no other job does"""
+    def ended():
+        return {e["detail"]["worker"]: e["detail"].get("reason", "") for e in a.events(a.mine) if e["type"] == "worker.exited"}
+
+    def page():
+        for name in ("n1", "n2"):
+            for path in (a.dir / name / "run").glob("w*.page"):
+                with contextlib.suppress(OSError):  # it has just ended
+                    p = Page(path)
+                    if p.job == a.mine and p.worker not in ended():
+                        return a.dir / name / "run/agent.sock", p
+        return None
+
+    def lie(sock, p):
+        """It may be too early: the worker's own connection comes later and takes the place of this one."""
+        frames = Frames(sock)
+        frames.send(worker.WorkerToAgent(hello=worker.WorkerHello(job_id=p.job, worker_id=p.worker, token=p.token, pid=p.pid,
+                                                                  address="127.0.0.1:1")).SerializeToString())
+        frames.send(worker.WorkerToAgent(progress=agent.WorkerProgress(job_id=p.job, worker_id=p.worker, epoch=1,
+                                                                       step_ms=float("nan"))).SerializeToString())
+        with contextlib.suppress(AssertionError):
+            until("it has ended", lambda: p.worker in ended(), 2)
+        frames.close()
+    a.own_job()
+    before = sum(x["count"] for x in a.status(a.mine)["losses"] if x["cause"] == "faulty")
+    for _ in range(4):
+        sock, p = until("it has a worker", page, 30)
+        until("it has ended", lambda: p.worker in ended() or lie(sock, p), 30)
+        assert ended()[p.worker].startswith("it broke the protocol: WorkerToAgent.progress.step_ms"), ended()
+    faulty = [x for x in a.status(a.mine)["losses"] if x["cause"] == "faulty"]
+    # Those of one epoch with the same words are one fault.
+    assert faulty and faulty[0]["count"] >= before + 2, (before, a.status(a.mine))
+    assert "node.quarantined" not in a.ctl("events")
+    a.check()
 
 
 @scene()

@@ -163,18 +163,21 @@ def preemption():
 
 
 def quarantined_node():
-    """quarantine: a node whose workers keep crashing gets no more of them, the run goes on elsewhere"""
-    with Cluster(slots={"n1": 1, "n2": 1}) as c:
+    """quarantine: a node on which workers of two jobs crash gets no more of them, the runs go on elsewhere"""
+    one = keys(elastic__min_workers=1, elastic__max_workers=1, fault_tolerance__backoff_ms=10, fault_tolerance__backoff_max_ms=10)
+    with Cluster(slots={"n1": 2, "n2": 1}, config="[coordinator]\nquarantine_crashes = 3\n") as c:
         c.ctl("drain", "n2")
-        job = c.submit(keys(elastic__min_workers=1, elastic__max_workers=1, fault_tolerance__backoff_ms=10,
-                            fault_tolerance__backoff_max_ms=10))
+        job, beside = c.submit(one), c.submit(one)
         c.training(job, 1, 0)
+        c.training(beside, 1, 0)
         c.ctl("undrain", "n2")
         other = c.submit(keys(elastic__min_workers=1, elastic__max_workers=1))  # takes the other slot
         c.training(other, 1, 0)
-        for crash in range(3):
-            started = until("a worker is there", lambda: [e for e in c.events(job) if e["type"] == "worker.started"][crash:])
+        for victim, crash in ((beside, 0), (job, 0), (job, 1)):
+            started = until("a worker is there", lambda: [e for e in c.events(victim) if e["type"] == "worker.started"][crash:])
             os.kill(started[-1]["detail"]["pid"], signal.SIGKILL)
+            if victim == beside:  # it is back before the node takes no more
+                until("it is started again", lambda: len([e for e in c.events(victim) if e["type"] == "worker.started"]) == 2)
         until("the node is in quarantine", lambda: c.nodes()["n1"] == "quarantined")
         assert "3 workers crashed there within 10 min" in c.ctl("nodes")
         until("it waits", lambda: c.status(job)["world_size"] == 0)
@@ -186,13 +189,31 @@ def quarantined_node():
         until("it is back", lambda: command(BIN / "titanctl", "--server", c.unix, "nodes").out.count("lost") == 0)
         assert c.nodes()["n1"] == "quarantined", "coming back cleared it"
         losses = c.status(job)["losses"]
-        assert losses == [{"cause": "crash", "count": 3, "budget": 10, "window_s": 86400}], losses
+        assert losses == [{"cause": "crash", "count": 2, "budget": 10, "window_s": 86400}], losses
         c.ctl("undrain", "n1")
         assert c.nodes()["n1"] == "ready"
         c.ctl("admin", "verify", "--rederive", c.dir / "c")
         told = [json.loads(x) for x in c.ctl("-o", "json", "events").splitlines()]
         (quarantined,) = [e for e in told if e["type"] == "node.quarantined"]
         assert quarantined["node"] == "n1" and quarantined["detail"]["crashes"] == 3, quarantined
+        c.ctl("cancel", job, beside)
+
+
+def alone_in_its_fault():
+    """a job that crashes wherever it is takes no node from the others: its next worker is started elsewhere"""
+    one = keys(elastic__min_workers=1, elastic__max_workers=1, fault_tolerance__backoff_ms=10, fault_tolerance__backoff_max_ms=10)
+    with Cluster(slots={"n1": 1, "n2": 1}, config="[coordinator]\nquarantine_crashes = 3\n") as c:
+        job = c.submit(one)
+        seen = []
+        for crash in range(6):
+            started = until("a worker is there", lambda: [e for e in c.events(job) if e["type"] == "worker.started"][crash:])
+            seen.append(started[-1]["node"])
+            os.kill(started[-1]["detail"]["pid"], signal.SIGKILL)
+        first = seen[0]
+        assert seen[:3] == [first] * 3 and first not in seen[3:], seen
+        until("six are counted", lambda: c.status(job)["restarts"] == 6)
+        assert set(c.nodes().values()) == {"ready"}, c.nodes()
+        assert "node.quarantined" not in c.ctl("events")
         c.ctl("cancel", job)
 
 
@@ -226,6 +247,6 @@ def refused():
 
 try:
     tap(resized_run_is_the_same_run, resize_is_checked_and_kept, checkpoints_on_request, drained_node, drain_deadline,
-        preemption, quarantined_node, refused)
+        preemption, quarantined_node, alone_in_its_fault, refused)
 finally:
     shutil.rmtree(TEXT, ignore_errors=True)

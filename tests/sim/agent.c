@@ -613,6 +613,9 @@ void agent_end(int h)
     totals->kills += k->kills;
     totals->promises += k->promises;
     totals->delegated += k->delegated;
+    size_t i = 0;
+    for (struct proc *p; (p = host_next(h, &i));)
+        p->faulty = false; /* the next agent does not know */
     agent_core_free(a->core);
     free(a);
     S->hosts[h].agent = NULL;
@@ -656,7 +659,9 @@ void agent_hears_worker(int h, uint64_t worker, const worker_message *m)
         CORE(h, agent_core_connected, m->hello);
         send_waiting(h, worker);
     } else {
+        const uint64_t refused = agent_core_counters(agent_of(h)->core)->out_of_range;
         CORE(h, agent_core_worker, worker, m);
+        S->procs[worker].faulty |= agent_core_counters(agent_of(h)->core)->out_of_range > refused;
     }
 }
 

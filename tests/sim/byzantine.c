@@ -1,5 +1,5 @@
-/* Agents and clients that lie: messages of the real protocol whose fields were made up. What an agent says about jobs
- * it has no part in has no effect at all; nor has, from one that has a part, what cannot be. */
+/* Agents, workers and clients that lie: messages of the real protocol whose fields were made up. What an agent says
+ * about jobs it has no part in has no effect at all; nor has, from one that has a part, what cannot be. */
 #include "tests/sim/sim.h"
 
 #include <string.h>
@@ -298,12 +298,15 @@ static void from_inside(const struct fault *f)
     }
 }
 
-/* In the name of a node that is there, from where that is: it has no proof that it is the node. */
+/* In the name of a node that is there, from where that is: it has no proof that it is the node. One that is not there
+ * could not be told apart: certificates do that, which the simulator does not have. */
 static void take_name(const struct fault *f)
 {
     const struct host *victim = &S->hosts[f->pick2 % (uint32_t)S->plan->nodes];
     const uint64_t was = core_node_session(S->coord.core, victim->name);
-    const bool beats = was && was == victim->session && S->now - victim->heard_at < 100 * MS;
+    if (!was)
+        return;
+    const bool beats = was == victim->session && S->now - victim->heard_at < 100 * MS;
     say_hello(open_session(), victim->name, victim->name, 0);
     CHECK("I7", !beats || !listens() || core_node_session(S->coord.core, victim->name) == was,
           "another identity took the name of %s, which is there", victim->name);
@@ -356,6 +359,23 @@ void byzantine_agent(const struct fault *f)
         }
         break;
     }
+}
+
+/* What can never be, in its own name: it ends, and its job pays for it (image.c). */
+void byzantine_worker(const struct fault *f)
+{
+    const struct proc *p = proc_pick(f->pick);
+    Titan__Internal__WorkerProgress body = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
+    worker_message m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    if (!p || !p->connected)
+        return;
+    m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS;
+    m.progress = &body;
+    body.job_id = p->job;
+    body.worker_id = p->id;
+    body.epoch = f->pick2 % 2 ? UINT64_MAX : 1;
+    body.step_ms = f->pick2 % 2 ? 1 : -1;
+    net_local_up(p->id, &m.base);
 }
 
 /* Requests with numbers that mean nothing: each is refused, or does what its job allows. */

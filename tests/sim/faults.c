@@ -284,6 +284,9 @@ static void strike(const struct fault *f)
     case FAULT_LYING_AGENT:
         byzantine_agent(f);
         break;
+    case FAULT_LYING_WORKER:
+        byzantine_worker(f);
+        break;
     case FAULT_LYING_CLIENT:
         byzantine_client(f);
         break;

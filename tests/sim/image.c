@@ -1,6 +1,6 @@
 /* What is committed, as plain rows: faster than a store, and the judge of every change: states move by their tables
  * (I6), epochs are made once and one after the other (I1), steps and checkpoints belong to their epoch (I3), epochs
- * are of legal sizes and reasons are true (I11). */
+ * are of legal sizes and reasons are true (I11), a job that breaks the protocol or crashes pays alone (I12). */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -88,6 +88,7 @@ static void take_worker(const struct change *c)
     S->image.last_worker = MAX(S->image.last_worker, w->w.id);
     struct image_job *j = job_of(c->worker.job_id);
     j->counted += c->worker.counted;
+    S->image.lost = c->worker.counted ? c->worker.id : 0;
     if (to == WORKER_EXITED && c->worker.exit_code == 2)
         j->permanent = true;
 }
@@ -177,12 +178,46 @@ static void move_epoch(struct image_job *j, const struct change *c)
     j->trained[e - j->epochs] |= e->state == EPOCH_RUNNING;
 }
 
+static bool crashed_on(const struct loss *l, int host)
+{
+    return l->cause == LOSS_CRASH && l->node == S->hosts[host].name;
+}
+
+/* One job alone takes no node away from the others, unless it runs well on all the rest. */
+static void must_bear_witness(int host)
+{
+    uint64_t job = 0;
+    bool ready = false;
+    for (size_t i = 0; i < S->image.n_losses; i++) {
+        const struct loss *l = &S->image.losses[i];
+        if (!crashed_on(l, host) || l->job_id == job)
+            continue;
+        if (job)
+            return; /* two of them */
+        job = l->job_id;
+    }
+    for (int h = 0; h < S->plan->nodes; h++)
+        for (size_t i = S->image.undrained[h]; i < S->image.n_losses && h != host; i++)
+            CHECK("I12", !crashed_on(&S->image.losses[i], h) || S->image.losses[i].job_id != job,
+                  "%s is in quarantine for job %llu, which crashes on %s too", S->hosts[host].name, LL(job),
+                  S->hosts[h].name);
+    for (uint64_t id = 1; id <= S->image.last_worker && !ready; id++) {
+        const struct worker *w = &S->image.workers[id].w;
+        ready = w->job_id == job && w->state == WORKER_READY && strcmp(w->node, S->hosts[host].name) != 0;
+    }
+    CHECK("I12", ready, "%s is in quarantine for job %llu, which is nowhere else", S->hosts[host].name, LL(job));
+}
+
 static void take_policy(const struct change *c)
 {
     for (int i = 0; i < S->plan->nodes; i++) {
         struct node_policy *p = &S->image.policies[i];
         if (strcmp(S->hosts[i].name, c->policy.name) != 0)
             continue;
+        if (c->policy.quarantines > p->quarantines)
+            must_bear_witness(i);
+        if (c->has_event && strcmp(c->event.type, "node.undrained") == 0)
+            S->image.undrained[i] = S->image.n_losses;
         *p = c->policy;
         (void)snprintf(S->image.policy_texts[i][0], sizeof(S->image.policy_texts[i][0]), "%s", c->policy.reason);
         (void)snprintf(S->image.policy_texts[i][1], sizeof(S->image.policy_texts[i][1]), "%s",
@@ -202,6 +237,9 @@ static void take_loss(const struct change *c)
     for (int i = 0; i < S->plan->nodes; i++)
         if (strcmp(S->hosts[i].name, c->loss.node) == 0)
             l->node = S->hosts[i].name;
+    CHECK("I12", l->cause != LOSS_CRASH || !S->image.lost || !S->procs[S->image.lost].faulty,
+          "worker %llu broke the protocol, and its node %s is charged with it", LL(S->image.lost), l->node);
+    S->image.lost = 0;
 }
 
 static void take_origin(const struct change *c)

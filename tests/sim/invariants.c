@@ -351,7 +351,7 @@ static uint32_t losses_of(const struct image_job *j, enum loss_cause cause)
     uint32_t n = 0;
     for (size_t i = 0; i < S->image.n_losses; i++) {
         const struct loss *l = &S->image.losses[i];
-        bool own = l->cause == LOSS_NODE || l->cause == LOSS_HANG || l->cause == LOSS_OOM;
+        bool own = l->cause == LOSS_NODE || l->cause == LOSS_HANG || l->cause == LOSS_OOM || l->cause == LOSS_FAULTY;
         n += l->job_id == j->job.id && (own ? l->cause : LOSS_CRASH) == cause;
     }
     return n;
@@ -363,7 +363,8 @@ static bool budget_used(const struct image_job *j)
     if (spec->restart_window_s == 0)
         return j->job.status.restarts > spec->max_restarts;
     return losses_of(j, LOSS_CRASH) > spec->max_restarts || losses_of(j, LOSS_NODE) > spec->max_node_losses ||
-           losses_of(j, LOSS_HANG) > spec->max_hangs || losses_of(j, LOSS_OOM) > spec->max_ooms;
+           losses_of(j, LOSS_HANG) > spec->max_hangs || losses_of(j, LOSS_OOM) > spec->max_ooms ||
+           losses_of(j, LOSS_FAULTY) > spec->max_restarts;
 }
 
 static void check_budget(const struct image_job *j)

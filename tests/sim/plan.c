@@ -34,6 +34,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_REPLAY_ORDER] = "old order to a worker heard again",
     [FAULT_FALSE_NAME] = "false hello",
     [FAULT_LYING_AGENT] = "an agent lies",
+    [FAULT_LYING_WORKER] = "a worker lies",
     [FAULT_LYING_CLIENT] = "a client asks for what cannot be",
     [FAULT_DISK_SLOW] = "disk slow",
     [FAULT_DISK_FULL] = "disk full",
@@ -70,9 +71,10 @@ static const struct {
     [FAULT_DISK_SLOW] = {3, 100, 3000},   [FAULT_DISK_FULL] = {3, 100, 3000},
     [FAULT_DISK_ERROR] = {2, 50, 1000},   [FAULT_STORE_OLD] = {5, 100, 2000},
     [FAULT_WALL_STEP] = {3, 0, 0},        [FAULT_LOSS_WHILE_AWAY] = {8, 1000, 5000},
-    [REQUEST_CANCEL] = {4, 0, 0},         [REQUEST_RESIZE] = {9, 0, 0},
-    [REQUEST_DRAIN] = {5, 0, 0},          [REQUEST_UNDRAIN] = {3, 0, 0},
-    [REQUEST_CHECKPOINT] = {5, 0, 0},     [REQUEST_FORGET] = {5, 0, 0},
+    [FAULT_LYING_WORKER] = {6, 0, 0},     [REQUEST_CANCEL] = {4, 0, 0},
+    [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
+    [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
+    [REQUEST_FORGET] = {5, 0, 0},
 };
 
 struct dice {

@@ -101,6 +101,7 @@ enum fault_kind {
     FAULT_REPLAY_ORDER,
     FAULT_FALSE_NAME, /* a stranger says hello in a node's name, or with nonsense */
     FAULT_LYING_AGENT,
+    FAULT_LYING_WORKER,
     FAULT_LYING_CLIENT,
     FAULT_DISK_SLOW,
     FAULT_DISK_FULL,
@@ -311,7 +312,8 @@ struct image {
     struct node_policy policies[SIM_NODES];
     char policy_texts[SIM_NODES][2][160];
     struct loss losses[SIM_LOSSES];
-    size_t n_losses;
+    size_t n_losses, undrained[SIM_NODES]; /* losses there were then */
+    uint64_t lost;                         /* the worker that the next loss is about, when it counts */
 };
 void image_submit(int job);
 void image_apply(const struct change *c);
@@ -480,6 +482,7 @@ struct proc {
     uint64_t id, job;
     int host;
     bool there, alive, hung, stopped, connected, fails_at_start, permanent, begun, exiting, pausing, waiting;
+    bool faulty;           /* its agent has found that it breaks the protocol */
     struct member *member; /* its control thread; from its start to the end of the schedule */
     usec tick_at;
     uint64_t actions, busy_ns;
@@ -616,6 +619,7 @@ extern struct sim *S;
 /* --- byzantine.c ----------------------------------------------------------------------------------------------------
  */
 void byzantine_agent(const struct fault *f);
+void byzantine_worker(const struct fault *f);
 void byzantine_client(const struct fault *f);
 
 /* --- shrink.c -------------------------------------------------------------------------------------------------------

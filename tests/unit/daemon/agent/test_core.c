@@ -522,6 +522,11 @@ static void test_worker_speaks_for_itself(void **state)
     assert_int_equal(SENT(BEAT)->beat->old_terms, 0);
 }
 
+static Titan__Internal__ExitCause cause(void)
+{
+    return SENT(WORKER_EXITED)->worker_exited->cause;
+}
+
 /* What can never be costs the worker that says it, and its words go into its end. */
 static void test_worker_says_what_cannot_be(void **state)
 {
@@ -543,7 +548,8 @@ static void test_worker_says_what_cannot_be(void **state)
     assert_int_equal(agent_core_counters(c)->out_of_range, 1);
     INPUT(agent_core_exited, 11, &((const struct agent_exit){.code = -1, .signal = 9, .reason = "x"}));
     assert_string_equal(SENT(WORKER_EXITED)->worker_exited->reason,
-                        "it said what cannot be: WorkerToAgent.progress.step_ms = nan: 0 to 1e+12");
+                        "it broke the protocol: WorkerToAgent.progress.step_ms = nan: 0 to 1e+12");
+    assert_int_equal(cause(), TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY);
 }
 
 /* Its page is its own to write; the hello tells of no more than can be. */
@@ -667,11 +673,6 @@ static void test_records_are_bounded(void **state)
 
 /* --- the end of workers ---------------------------------------------------------------------------------------------
  */
-
-static Titan__Internal__ExitCause cause(void)
-{
-    return SENT(WORKER_EXITED)->worker_exited->cause;
-}
 
 static void test_causes(void **state)
 {

@@ -473,18 +473,20 @@ static void test_quarantine_ends(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     job.spec.max_restarts = 100;
     submit_job(&b, &job);
+    job.id = 2;
+    submit_job(&b, &job);
     assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
-    uint64_t w = crash(&b, 1, 1, 1, 2);
-    w = crash(&b, 1, 1, w, 2);
-    exited(&b, 1, 1, w, 1, "no such GPU");
+    (void)crash(&b, 1, 1, 1, 2);
+    (void)crash(&b, 1, 2, 2, 2);
+    exited(&b, 1, 1, 3, 1, "no such GPU");
     assert_true(said(&b, "node.quarantined"));
     assert_node(&b, "a", "quarantined");
     wait_ms(&b, 2, 1000);
-    /* The job goes on elsewhere; a rejoin does not clear it; ten minutes do. */
+    /* The jobs go on elsewhere; a rejoin does not clear it; ten minutes do. */
     assert_int_equal(hello(&b, 3, "a", 1, NULL, 0), TITAN_OK);
     assert_node(&b, "a", "quarantined");
     for (int i = 0; i < 6000; i++) {
@@ -493,6 +495,103 @@ static void test_quarantine_ends(void **state)
         tick(&b, 100);
     }
     assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+/* Its own fault or the node's? The job's next worker is started elsewhere, and the node stays for the others. */
+static void test_quarantine_needs_a_witness(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 100;
+    submit_job(&b, &job);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    uint64_t w = crash(&b, 1, 1, 1, 2);
+    w = crash(&b, 1, 1, w, 2);
+    exited(&b, 1, 1, w, 1, "no such GPU");
+    assert_node(&b, "a", "ready");
+    for (int i = 0; i < 20 && !told(&b, START, 0); i++)
+        wait_ms(&b, 2, 100);
+    assert_non_null(told(&b, START, 2));
+    for (int i = 0; i < 3; i++)
+        w = crash(&b, 2, 1, told(&b, START, 0) ? told(&b, START, 0)->start->worker_ids[0] : w, 2);
+    assert_node(&b, "b", "ready");
+    close_bench(&b);
+}
+
+/* Workers 1 on node a and 2 on node b train; the one on a crashes again and again, and now and then the other. */
+static void crash_beside(struct bench *b, bool other_too)
+{
+    open_bench(b);
+    assert_int_equal(hello(b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(b, 3, "c", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 4, 4);
+    job.spec.max_restarts = 100;
+    submit_job(b, &job);
+    for (uint64_t w = 1; w <= 4; w++)
+        ready(b, core_node_session(b->core, w <= 2 ? "b" : w == 3 ? "a" : "c"), 1, w);
+    if (other_too)
+        exited(b, 3, 1, 4, 1, "no such file");
+    uint64_t w = crash(b, 1, 1, 3, 3);
+    w = crash(b, 1, 1, w, 3);
+    exited(b, 1, 1, w, 1, "no such GPU");
+}
+
+static void test_quarantine_by_one_job(void **state)
+{
+    (void)state;
+    struct bench b;
+    crash_beside(&b, false);
+    assert_node(&b, "a", "quarantined");
+    close_bench(&b);
+    crash_beside(&b, true);
+    assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+/* A worker that breaks the protocol is its job's to pay for. */
+static void test_faulty_workers(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 5;
+    job.spec.restart_window_s = 3600;
+    submit_job(&b, &job);
+    uint64_t w = 1, session = 1;
+    for (int i = 0; i < 6; i++) {
+        Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
+        body.job_id = 1;
+        body.worker_id = w;
+        body.exit_code = -1;
+        body.signal = 9;
+        body.cause = TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY;
+        body.reason = (char *)"it broke the protocol: x";
+        MESSAGE(m, WORKER_EXITED, worker_exited, body);
+        assert_int_equal(say(&b, session, &m), TITAN_OK);
+        assert_false(said(&b, "node.quarantined"));
+        for (int k = 0; i < 5 && k < 200 && !told(&b, START, 0); k++)
+            wait_ms(&b, 2, 100);
+        if (i < 5) {
+            struct core_losses losses[CORE_LOSSES_MAX];
+            assert_int_equal(core_job_losses(b.core, 1, losses), 1);
+            assert_string_equal(losses[0].cause, "faulty");
+            assert_int_equal(losses[0].count, i + 1);
+            session = told(&b, START, 1) ? 1 : 2;
+            w = told(&b, START, 0)->start->worker_ids[0];
+        }
+    }
+    assert_node(&b, "a", "ready");
+    assert_string_equal(moved(&b, JOB_FAILED)->job.reason,
+                        "6 workers broke the protocol within 1 h; budget of 5 (fault_tolerance.max_restarts) used; "
+                        "last: it broke the protocol: x");
     close_bench(&b);
 }
 
@@ -547,6 +646,47 @@ static void test_budgets(void **state)
     close_bench(&b);
 }
 
+static uint32_t restarts(const struct bench *b)
+{
+    struct job_status status;
+    assert_true(core_job_status(b->core, 1, &status));
+    return status.restarts;
+}
+
+/* What all workers of an epoch say at their end is one fault; the same from those that replace them is another one. */
+static void test_one_fault_is_charged_once(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 4, 4);
+    job.spec.max_restarts = 3;
+    submit_job(&b, &job);
+    make_run(&b, 1, 1, 1, 4, 1, 5);
+    for (uint64_t w = 1; w <= 4; w++) {
+        char words[64];
+        (void)snprintf(words, sizeof(words), "rank %u: cannot read batch 5 of 'data'", (unsigned)(8 + w));
+        exited(&b, 1, 1, w, 1, words);
+        assert_int_equal(restarts(&b), 1);
+    }
+    const Titan__Internal__CoordinatorMessage *m = NULL;
+    for (int i = 0; i < 50 && !(m = told(&b, START, 1)); i++)
+        wait_ms(&b, 1, 100);
+    assert_non_null(m);
+    assert_int_equal(m->start->n_worker_ids, 4);
+    const uint64_t next = m->start->worker_ids[0];
+    exited(&b, 1, 1, next, 1, "rank 0: cannot read batch 5 of 'data'");
+    assert_int_equal(restarts(&b), 2);
+    exited(&b, 1, 1, next + 1, 1, "rank 10: cannot read batch 5 of 'data'");
+    assert_int_equal(restarts(&b), 2);
+    exited(&b, 1, 1, next + 2, 1, "no such GPU");
+    assert_int_equal(restarts(&b), 3);
+    exited(&b, 1, 1, next + 3, 1, ""); /* it has given no reason: nothing says that it is the same */
+    assert_non_null(moved(&b, JOB_FAILED));
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -562,6 +702,10 @@ int main(void)
         cmocka_unit_test(test_maintenance),
         cmocka_unit_test(test_quarantine),
         cmocka_unit_test(test_quarantine_ends),
+        cmocka_unit_test(test_quarantine_needs_a_witness),
+        cmocka_unit_test(test_quarantine_by_one_job),
+        cmocka_unit_test(test_faulty_workers),
+        cmocka_unit_test(test_one_fault_is_charged_once),
         cmocka_unit_test(test_quarantine_kept),
         cmocka_unit_test(test_budgets),
     };
