@@ -134,6 +134,7 @@ static const struct setting settings[] = {
     NUMBER("storage", "checkpoint_roots", VALUE_ROOTS, paths.checkpoints, 0, 0),
     NUMBER("limits", "connections", VALUE_U32, limits.connections, 16, 1000000),
     NUMBER("limits", "user_connections", VALUE_U32, limits.user_connections, 1, 1000000),
+    NUMBER("limits", "peer_connections", VALUE_U32, limits.peer_connections, 1, 1000000),
     NUMBER("limits", "user_calls", VALUE_U32, limits.user_calls, 1, 1000000),
     NUMBER("limits", "memory_mb", VALUE_U32, limits.memory_mb, 16, 65536),
     TEXT("detection", "profile", profile),

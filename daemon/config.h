@@ -49,7 +49,7 @@ struct daemon_config {
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
     char profile[8];                   /* "lan", "wan" */
     struct {
-        uint32_t connections, user_connections, user_calls, memory_mb;
+        uint32_t connections, user_connections, peer_connections, user_calls, memory_mb;
     } limits;                   /* of clients; 0 = what rpc_server_options say */
     struct detection detection; /* 0 = the profile's, until config_parse is done */
     uint32_t slots, lease_ms, grace_ms;

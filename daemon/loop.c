@@ -352,6 +352,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .authorize = api_authorize,
                                                 .max_connections = d->config->limits.connections,
                                                 .max_user_connections = d->config->limits.user_connections,
+                                                .max_peer_connections = d->config->limits.peer_connections,
                                                 .max_user_calls = d->config->limits.user_calls,
                                                 .memory_bytes = (uint64_t)d->config->limits.memory_mb << 20,
                                                 .max_user_message_bytes = USER_MESSAGE_MAX};

@@ -8,6 +8,8 @@
 #include <grpc/grpc_security.h>
 #include <inttypes.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +32,63 @@ enum {
     FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
     METADATA_MAX = 16384,
     CONNECTION_IDLE_MS = 600000,
+    TCP_IDLE_MS = 120000,
+    HANDSHAKE_MS = 10000,
+    KEEPALIVE_MS = 30000,
+    KEEPALIVE_WAIT_MS = 10000,
     REFUSAL_SAID_MS = 60000,
 };
+
+/* --- gRPC's taker of connections ---------------------------------------------------------------------------------- */
+
+/* gRPC takes connections that others accepted through an object of C++ which it makes for the address "external:NAME"
+ * and puts where the argument of that name points to. Not of its C API, but what its own C++ library goes by: a
+ * virtual destructor (two entries), then Handle(listener, fd, bytes read already). It lives until the server is told to
+ * shut down. */
+#define TAKER "external:titan"
+#define TAKER_CORE "29." /* the version of gRPC's core it was looked up in */
+enum { TAKER_HANDLE = 2 };
+
+struct taker {
+    void (*const *table)(void);
+};
+
+static void taker_handle(struct taker *taker, int fd)
+{
+    typedef void handle(struct taker *, int, int, grpc_byte_buffer *);
+    handle *take = (handle *)taker->table[TAKER_HANDLE];
+    take(taker, -1, fd, NULL); /* takes fd */
+}
+
+static void *taker_copy(void *place)
+{
+    return place;
+}
+
+static void taker_destroy(void *place)
+{
+    (void)place;
+}
+
+static int taker_compare(void *a, void *b)
+{
+    return (uintptr_t)a < (uintptr_t)b ? -1 : (uintptr_t)a > (uintptr_t)b;
+}
+
+static const grpc_arg_pointer_vtable taker_vtable = {taker_copy, taker_destroy, taker_compare};
+
+/* Once, before the front starts. */
+static titan_status taker_open(struct front *front, struct titan_error *err)
+{
+    if (strncmp(grpc_version_string(), TAKER_CORE, strlen(TAKER_CORE)) != 0)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "rpc: TCP needs gRPC core %sx, and this is %s", TAKER_CORE,
+                          grpc_version_string());
+    grpc_server_credentials *credentials =
+        front->pair ? rpc_pair_server(front->pair) : grpc_insecure_server_credentials_create();
+    (void)grpc_server_add_http2_port(front->server, TAKER, credentials);
+    grpc_server_credentials_release(credentials);
+    return front->taker ? TITAN_OK : titan_fail(err, TITAN_EBUG, "rpc: gRPC takes no connections of ours");
+}
 
 /* --- fronts ------------------------------------------------------------------------------------------------------- */
 
@@ -60,13 +117,14 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
-        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS, CONNECTION_IDLE_MS),
-        arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
-        arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
+        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS, identity->kind == RPC_ID_UID ? CONNECTION_IDLE_MS : TCP_IDLE_MS),
+        {.type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)TAKER, .value.pointer = {&front->taker, &taker_vtable}},
+        arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
+        arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
         /* Clients of ours ping every 10 s, also when idle. */
         arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
-        arg_int(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        arg_int(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         /* Identity only: a small compressed message could otherwise become one beyond the limit. */
         arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
     };
@@ -98,7 +156,10 @@ static const struct rpc_identity anonymous = {
 
 static titan_status plain_open(struct rpc_server *server, struct titan_error *err)
 {
-    return server->plain ? TITAN_OK : front_open(server, &anonymous, &server->plain, err);
+    if (server->plain)
+        return TITAN_OK;
+    TRY(front_open(server, &anonymous, &server->plain, err));
+    return taker_open(server->plain, err);
 }
 
 static titan_status tls_open(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
@@ -112,11 +173,12 @@ static titan_status tls_open(struct rpc_server *server, const struct rpc_tls *tl
         return titan_fail(err, TITAN_EINVAL, "tls: a server needs a certificate of its own");
     TRY(rpc_pair_open(tls, &pair, err));
     titan_status status = front_open(server, &identity, &server->tls, err);
-    if (status == TITAN_OK)
-        server->tls->pair = pair;
-    else
+    if (status != TITAN_OK) {
         rpc_pair_free(pair);
-    return status;
+        return status;
+    }
+    server->tls->pair = pair;
+    return taker_open(server->tls, err);
 }
 
 /* The certificate of a session that was resumed was not looked at again: it may have expired since. */
@@ -218,13 +280,13 @@ static titan_status socket_check(const char *path, struct titan_error *err)
 }
 
 /* Takes fd on success. */
-static titan_status listener_add(struct rpc_server *server, int fd, bool local, const char *path,
+static titan_status listener_add(struct rpc_server *server, int fd, struct front *front, const char *path,
                                  struct titan_error *err)
 {
     struct listener *l = calloc(1, sizeof(*l));
     if (!l)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a listener");
-    *l = (struct listener){.next = server->listeners, .server = server, .fd = fd, .local = local};
+    *l = (struct listener){.next = server->listeners, .server = server, .fd = fd, .front = front};
     (void)snprintf(l->path, sizeof(l->path), "%s", path);
     server->listeners = l;
     return TITAN_OK;
@@ -244,7 +306,9 @@ static titan_status listen_local(struct rpc_server *server, const char *path, st
     if (!bound || chmod(path, server->options.socket_mode) != 0 || listen(fd, LISTEN_BACKLOG) != 0)
         status = titan_fail_errno(err, "cannot listen on unix:%s", path);
     if (status == TITAN_OK)
-        status = listener_add(server, fd, true, path, err);
+        status = listener_add(server, fd, NULL, path, err);
+    if (status == TITAN_OK)
+        server->listeners->owned = true;
     if (status != TITAN_OK) {
         (void)close(fd);
         if (bound)
@@ -253,8 +317,49 @@ static titan_status listen_local(struct rpc_server *server, const char *path, st
     return status;
 }
 
-/* gRPC does not say why it could not listen on a TCP address: try the same and read errno. */
-static titan_status listen_reason(const char *address, struct titan_error *err)
+static uint16_t *port_of(struct sockaddr *address)
+{
+    return address->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)address)->sin6_port
+                                          : &((struct sockaddr_in *)address)->sin_port;
+}
+
+/* text is for messages; *port: 0 = any, and the one it got. A connection has the options of its listener. */
+static titan_status listen_at(struct rpc_server *server, const struct addrinfo *at, struct front *front,
+                              const char *text, in_port_t *port, struct titan_error *err)
+{
+    struct sockaddr_storage address;
+    socklen_t len = sizeof(address);
+    int on = 1, off = 0;
+    unsigned wait_ms = KEEPALIVE_WAIT_MS;
+    _cleanup_fd_ int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot listen on %s", text);
+    memcpy(&address, at->ai_addr, at->ai_addrlen);
+    *port_of((struct sockaddr *)&address) = *port;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (at->ai_family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &wait_ms, sizeof(wait_ms));
+    if (bind(fd, (struct sockaddr *)&address, at->ai_addrlen) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
+        if (errno == EADDRINUSE)
+            return titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", text);
+        if (errno == EADDRNOTAVAIL)
+            return titan_fail(err, TITAN_EINVAL, "cannot listen on %s: not an address of this machine", text);
+        return titan_fail_errno(err, "cannot listen on %s", text);
+    }
+    if (getsockname(fd, (struct sockaddr *)&address, &len) != 0)
+        return titan_fail_errno(err, "cannot listen on %s", text);
+    TRY(listener_add(server, fd, front, "", err));
+    server->listeners->owned = true;
+    *port = *port_of((struct sockaddr *)&address);
+    fd = -1;
+    return TITAN_OK;
+}
+
+/* On each address of the name that this machine has; all with one port. */
+static titan_status listen_tcp(struct rpc_server *server, const char *address, struct front *front, int *ret_port,
+                               struct titan_error *err)
 {
     const char *colon = strrchr(address, ':');
     char host[256];
@@ -270,24 +375,20 @@ static titan_status listen_reason(const char *address, struct titan_error *err)
     int rc = getaddrinfo(host, colon + 1, &hints, &found);
     if (rc != 0)
         return titan_fail(err, TITAN_EINVAL, "cannot listen on %s: %s", address, gai_strerror(rc));
-    titan_status status = titan_fail(err, TITAN_EIO, "cannot listen on %s", address);
-    for (const struct addrinfo *a = found; a; a = a->ai_next) {
-        _cleanup_fd_ int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        int on = 1;
-        if (fd < 0)
-            continue;
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0)
-            continue;
-        if (errno == EADDRINUSE)
-            status = titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", address);
-        else if (errno == EADDRNOTAVAIL)
-            status = titan_fail(err, TITAN_EINVAL, "cannot listen on %s: not an address of this machine", address);
-        else
-            status = titan_fail_errno(err, "cannot listen on %s", address);
-        break;
+    in_port_t port = *port_of(found->ai_addr);
+    titan_status status = TITAN_OK, last = TITAN_OK;
+    bool listening = false;
+    for (const struct addrinfo *at = found; at && status == TITAN_OK; at = at->ai_next) {
+        last = listen_at(server, at, front, address, &port, err);
+        listening = listening || last == TITAN_OK;
+        if (last == TITAN_EEXIST)
+            status = last;
     }
     freeaddrinfo(found);
+    if (status == TITAN_OK && !listening)
+        status = last;
+    if (status == TITAN_OK && ret_port)
+        *ret_port = ntohs(port);
     return status;
 }
 
@@ -304,16 +405,7 @@ titan_status rpc_server_listen(struct rpc_server *server, const char *address, c
         TRY(tls_open(server, tls, err));
     else
         TRY(plain_open(server, err));
-    struct front *front = tls ? server->tls : server->plain;
-    grpc_server_credentials *credentials =
-        tls ? rpc_pair_server(front->pair) : grpc_insecure_server_credentials_create();
-    int port = grpc_server_add_http2_port(front->server, address, credentials);
-    grpc_server_credentials_release(credentials);
-    if (port == 0)
-        return listen_reason(address, err);
-    if (ret_port)
-        *ret_port = port;
-    return TITAN_OK;
+    return listen_tcp(server, address, tls ? server->tls : server->plain, ret_port, err);
 }
 
 titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err)
@@ -329,10 +421,18 @@ titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_er
         return titan_fail_errno(err, "cannot use socket %d", fd);
     if (domain != AF_UNIX)
         TRY(plain_open(server, err));
-    return listener_add(server, fd, domain == AF_UNIX, "", err);
+    return listener_add(server, fd, domain == AF_UNIX ? NULL : server->plain, "", err);
 }
 
 /* --- connections -------------------------------------------------------------------------------------------------- */
+
+/* Descriptors from here on are for the daemon's own work. */
+static int fd_max(void)
+{
+    struct rlimit limit = {.rlim_cur = 1024};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    return (int)(MIN(limit.rlim_cur, (rlim_t)INT32_MAX) - MIN(limit.rlim_cur / 4, (rlim_t)FDS_RESERVED));
+}
 
 static void refused(struct rpc_server *server, const char *why)
 {
@@ -343,6 +443,43 @@ static void refused(struct rpc_server *server, const char *why)
         return;
     server->refusal_said_ms = now_ms;
     tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
+}
+
+static bool peer_read(int fd, struct peer *ret)
+{
+    struct sockaddr_storage address;
+    socklen_t len = sizeof(address);
+    if (getpeername(fd, (struct sockaddr *)&address, &len) != 0)
+        return false;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address;
+    bool mapped = address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+    memset(ret, 0, sizeof(*ret));
+    if (address.ss_family == AF_INET6 && !mapped) {
+        memcpy(ret->address, &v6->sin6_addr, 8);
+        return true;
+    }
+    ret->address[10] = ret->address[11] = 0xff;
+    if (mapped)
+        memcpy(ret->address + 12, v6->sin6_addr.s6_addr + 12, 4);
+    else
+        memcpy(ret->address + 12, &((const struct sockaddr_in *)&address)->sin_addr, 4);
+    return true;
+}
+
+static struct connection **peer_bucket(struct rpc_server *server, const struct peer *peer)
+{
+    uint32_t hash = 2166136261;
+    for (size_t i = 0; i < sizeof(peer->address); i++)
+        hash = (hash ^ peer->address[i]) * 16777619;
+    return &server->peers[hash % PEER_BUCKETS];
+}
+
+static uint32_t peer_connections(struct rpc_server *server, const struct peer *peer)
+{
+    uint32_t n = 0;
+    for (struct connection *c = *peer_bucket(server, peer); c; c = c->next_peer)
+        n += memcmp(&c->peer, peer, sizeof(*peer)) == 0;
+    return n;
 }
 
 static void connection_closed(uv_handle_t *handle)
@@ -360,7 +497,15 @@ static void connection_end(struct connection *connection)
     struct front *front = connection->front;
     struct rpc_server *server = front->owner;
     front->n_connections--;
-    server->n_connections -= !front->trusted;
+    if (front->taker) {
+        server->n_tcp--;
+        *(connection->prev_peer ? &connection->prev_peer->next_peer : peer_bucket(server, &connection->peer)) =
+            connection->next_peer;
+        if (connection->next_peer)
+            connection->next_peer->prev_peer = connection->prev_peer;
+    } else {
+        server->n_connections -= !front->trusted;
+    }
     *(connection->prev ? &connection->prev->next : &server->connections) = connection->next;
     if (connection->next)
         connection->next->prev = connection->prev;
@@ -391,13 +536,12 @@ int rpc_connections_close(struct rpc_server *server)
 }
 
 /* Watch for its end with a descriptor of our own: gRPC shuts a socket down before it closes it. */
-static struct connection *connection_watch(struct front *front, int fd)
+static struct connection *connection_watch(struct front *front, int fd, const struct peer *peer)
 {
     struct rpc_server *server = front->owner;
     struct connection *connection = calloc(1, sizeof(*connection));
     int own = connection ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (own < 0 || (own > server->fd_max && !front->trusted) ||
-        uv_poll_init(server->loop, &connection->poll, own) != 0) {
+    if (own < 0 || (own > fd_max() && !front->trusted) || uv_poll_init(server->loop, &connection->poll, own) != 0) {
         if (own >= 0)
             (void)close(own);
         free(connection);
@@ -410,7 +554,17 @@ static struct connection *connection_watch(struct front *front, int fd)
         connection->next->prev = connection;
     server->connections = connection;
     front->n_connections++;
-    server->n_connections += !front->trusted;
+    if (front->taker) {
+        struct connection **bucket = peer_bucket(server, peer);
+        server->n_tcp++;
+        connection->peer = *peer;
+        connection->next_peer = *bucket;
+        if (connection->next_peer)
+            connection->next_peer->prev_peer = connection;
+        *bucket = connection;
+    } else {
+        server->n_connections += !front->trusted;
+    }
     connection->poll.data = connection;
     (void)uv_poll_start(&connection->poll, UV_DISCONNECT, on_hangup);
     return connection;
@@ -428,9 +582,13 @@ static void arrival_free(struct arrival *arrival)
 static void *hand_over(void *arg)
 {
     struct arrival *arrival = arg;
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    grpc_server_add_channel_from_fd(arrival->front->server, arrival->fd, credentials); /* takes it */
-    grpc_server_credentials_release(credentials);
+    if (arrival->front->taker) {
+        taker_handle(arrival->front->taker, arrival->fd);
+    } else {
+        grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+        grpc_server_add_channel_from_fd(arrival->front->server, arrival->fd, credentials); /* takes it */
+        grpc_server_credentials_release(credentials);
+    }
     arrival->fd = -1;
     rpc_queue_post(&arrival->front->owner->queue, &arrival->tag);
     return NULL;
@@ -448,6 +606,7 @@ static void handed_over(struct rpc_tag *tag, bool ok)
     front->n_handing--;
     front->owner->n_handing--;
     arrivals_advance(front);
+    rpc_front_advance(front);
     rpc_shutdown_advance(front->owner);
 }
 
@@ -502,21 +661,41 @@ void rpc_arrivals_cut(struct rpc_server *server)
             (void)shutdown(connection->fd, SHUT_RDWR);
 }
 
+static const char *local_refusal(const struct front *front, int fd)
+{
+    const struct rpc_server *server = front->owner;
+    if (front->trusted)
+        return NULL;
+    if (fd > fd_max())
+        return "descriptors are short";
+    if (front->n_connections >= server->options.max_user_connections)
+        return "too many connections of one user";
+    return server->n_connections >= server->options.max_connections ? "too many connections" : NULL;
+}
+
+/* A connection takes two descriptors; those over TCP together half of what there is, the Unix sockets have the rest. */
+static const char *tcp_refusal(struct rpc_server *server, int fd, struct peer *ret)
+{
+    if (!peer_read(fd, ret))
+        return "they are gone already";
+    if (fd > fd_max() || server->n_tcp >= (uint32_t)fd_max() / 4)
+        return "descriptors are short";
+    if (peer_connections(server, ret) >= server->options.max_peer_connections)
+        return "too many connections from one address";
+    return server->n_tcp >= server->options.max_connections ? "too many connections over TCP" : NULL;
+}
+
 /* Why this connection is not taken; NULL: it is. */
 static const char *connection_take(struct listener *l, int fd)
 {
-    struct rpc_server *server = l->server;
-    const struct rpc_server_options *options = &server->options;
-    struct front *front = l->local ? front_of(server, fd) : server->plain;
+    struct peer peer;
+    struct front *front = l->front ? l->front : front_of(l->server, fd);
     if (!front)
         return "too many users are connected";
-    if (!front->trusted && fd > server->fd_max)
-        return "descriptors are short";
-    if (!front->trusted && front->n_connections >= options->max_user_connections)
-        return "too many connections of one user";
-    if (!front->trusted && server->n_connections >= options->max_connections)
-        return "too many connections";
-    struct connection *connection = connection_watch(front, fd);
+    const char *why = l->front ? tcp_refusal(l->server, fd, &peer) : local_refusal(front, fd);
+    if (why)
+        return why;
+    struct connection *connection = connection_watch(front, fd, &peer);
     if (!connection)
         return "descriptors are short";
     if (!arrival_add(connection, fd)) {
@@ -571,9 +750,6 @@ struct rpc_refusals rpc_server_refusals(const struct rpc_server *server)
 
 titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err)
 {
-    struct rlimit limit = {.rlim_cur = 1024};
-    (void)getrlimit(RLIMIT_NOFILE, &limit);
-    server->fd_max = (int)(MIN(limit.rlim_cur, (rlim_t)INT32_MAX) - MIN(limit.rlim_cur / 4, (rlim_t)FDS_RESERVED));
     server->spare_fd = spare_open();
     /* Those of uids come later, one by one. */
     for (struct front *front = server->fronts; front; front = front->next)
@@ -591,9 +767,9 @@ titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err
 static void listener_release(struct listener *l)
 {
     struct stat st;
-    if (!l->path[0] || l->fd < 0)
+    if (!l->owned || l->fd < 0)
         return;
-    if (lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode))
+    if (l->path[0] && lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode))
         (void)unlink(l->path);
     (void)close(l->fd);
     l->fd = -1;

@@ -25,9 +25,11 @@ struct front {
     grpc_server *server;
     struct rpc_identity identity; /* of its connections; with TLS each may have another */
     struct rpc_pair *pair;        /* with TLS */
+    void *taker;                  /* gRPC's, of connections that are accepted here; of TCP, with and without TLS */
     struct rpc_tag shutdown_tag;
     uint32_t n_connections, n_calls; /* that are open */
     bool trusted;                    /* root's or our own */
+    bool shutting;                   /* gRPC was told to shut it down */
     struct arrival *waiting, **waiting_last;
     int n_handing; /* arrivals on their way into gRPC, each on a thread */
     struct front_method {
@@ -36,9 +38,18 @@ struct front {
     } methods[];   /* as the server's endpoints */
 };
 
-/* A connection over a Unix socket. gRPC has the descriptor; fd is another of the same socket, which tells its end. */
+/* A host: of IPv6 its /64, which is one host's to choose from. */
+struct peer {
+    uint8_t address[16]; /* IPv4 as IPv6 has it */
+};
+
+enum { PEER_BUCKETS = 1024 };
+
+/* gRPC has the descriptor; fd is another of the same socket, which tells its end. */
 struct connection {
     struct connection *next, *prev;
+    struct connection *next_peer, *prev_peer; /* of TCP: in the bucket of its peer */
+    struct peer peer;
     struct front *front;
     int fd;
     struct arrival *arrival; /* until gRPC has let go of the thread that brought it */
@@ -56,13 +67,14 @@ struct arrival {
     int fd;
 };
 
-/* A listening socket that is not gRPC's: connections are accepted here and handed over. */
+/* A listening socket: connections are accepted here and handed to gRPC. */
 struct listener {
     struct listener *next;
     struct rpc_server *server;
     int fd;
-    bool local;                                             /* a Unix socket */
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "" = of the service manager: stays open when we go */
+    struct front *front;                                    /* NULL for a Unix socket: that of the connection's uid */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "" = none */
+    bool owned;                                             /* or of the service manager: stays open when we go */
     bool polled;
     uv_poll_t poll;
 };
@@ -74,8 +86,10 @@ struct rpc_server {
     size_t n_fronts;
     struct listener *listeners;
     struct connection *connections;
-    uint32_t n_connections; /* of uids that are not trusted */
-    int spare_fd, fd_max;   /* spare_fd: to take a connection and close it when there is no other descriptor left */
+    struct connection *peers[PEER_BUCKETS]; /* those of TCP */
+    uint32_t n_connections;                 /* over Unix sockets, of uids that are not trusted */
+    uint32_t n_tcp;                         /* over TCP */
+    int spare_fd; /* to take a connection and close it when there is no other descriptor left */
     struct rpc_refusals refusals;
     int64_t refusal_said_ms;
     struct endpoint *endpoints;
@@ -86,7 +100,7 @@ struct rpc_server {
 
     struct rpc_call *open, *spare;
     size_t n_calls, n_spare; /* slots and calls alive; spare ones not counted */
-    bool started, stopping, stopped;
+    bool started, stopping, stopped, grace_is_over;
     int fronts_up, n_handing;
     uv_timer_t grace;
     int handles; /* still to be closed */
@@ -99,7 +113,8 @@ void rpc_slot_offer(struct front *front, size_t endpoint);
 /* server.c: one of server->handles is closed. */
 void rpc_handle_closed(struct rpc_server *server);
 
-/* server.c: go on with the shutdown if there is one. */
+/* server.c: go on with the shutdown of this front, and of the server, if there is one. */
+void rpc_front_advance(struct front *front);
 void rpc_shutdown_advance(struct rpc_server *server);
 
 /* What the client of this call has proved. */

@@ -565,6 +565,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->socket_mode = o->socket_mode ? o->socket_mode : 0600;
     o->max_connections = o->max_connections ? o->max_connections : 4096;
     o->max_user_connections = o->max_user_connections ? o->max_user_connections : 256;
+    o->max_peer_connections = o->max_peer_connections ? o->max_peer_connections : 256;
     o->max_user_calls = o->max_user_calls ? o->max_user_calls : 4096;
     o->max_user_message_bytes =
         o->max_user_message_bytes ? MIN(o->max_user_message_bytes, o->max_message_bytes) : o->max_message_bytes;
@@ -635,11 +636,26 @@ static void shutdown_tag(struct rpc_tag *tag, bool ok)
     rpc_shutdown_advance(front->owner);
 }
 
+/* Once no thread is inside it with a connection: what takes them goes with it. */
+void rpc_front_advance(struct front *front)
+{
+    struct rpc_server *server = front->owner;
+    if (!server->stopping || front->shutting || front->n_handing > 0)
+        return;
+    front->shutting = true;
+    front->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = front};
+    grpc_server_shutdown_and_notify(front->server, server->queue.cq, &front->shutdown_tag);
+    if (server->grace_is_over)
+        grpc_server_cancel_all_calls(front->server);
+}
+
 static void grace_over(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
+    server->grace_is_over = true;
     for (struct front *front = server->fronts; front; front = front->next)
-        grpc_server_cancel_all_calls(front->server);
+        if (front->shutting)
+            grpc_server_cancel_all_calls(front->server);
     rpc_arrivals_cut(server);
 }
 
@@ -657,10 +673,8 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     rpc_health_set(&server->health, false);
     rpc_listeners_stop(server);
     rpc_arrivals_drop(server);
-    for (struct front *front = server->fronts; front; front = front->next) {
-        front->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = front};
-        grpc_server_shutdown_and_notify(front->server, server->queue.cq, &front->shutdown_tag);
-    }
+    for (struct front *front = server->fronts; front; front = front->next)
+        rpc_front_advance(front);
     /* Health watches and reflection never end by themselves. */
     for (struct rpc_call *call = server->open; call; call = call->next)
         if (call->endpoint->own)

@@ -56,8 +56,9 @@ struct rpc_server_options {
     uint32_t max_message_bytes;      /* 0 = 4 MiB */
     uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
-    uint32_t max_connections;        /* over Unix sockets, in all; 0 = 4096 */
+    uint32_t max_connections;        /* over Unix sockets in all, and over TCP in all; 0 = 4096 */
     uint32_t max_user_connections;   /* of one uid; 0 = 256. Root and the uid of this process are bound by neither */
+    uint32_t max_peer_connections;   /* over TCP from one address (of IPv6: from one /64); 0 = 256 */
     uint32_t max_user_calls;         /* calls that a handler has at a time, of one uid; 0 = 4096. As above */
     uint32_t max_user_message_bytes; /* a message of another uid; 0 = max_message_bytes */
     uint64_t memory_bytes;           /* that gRPC may hold for one uid, or for TCP: messages that are not complete, what

@@ -212,7 +212,7 @@ def all_watchers(a):
     a.check()
 
 
-@scene("bounds for connections over TCP")
+@scene()
 def idle_connections(_):
     """400 idle connections with 256 descriptors: the Unix socket answers, the run makes steps, no worker's crash is counted"""
     class Few(Arena):

@@ -5,6 +5,7 @@ The clients speak HTTP/2 by hand. Nothing here is timed: a storm is over when it
 then events, memory and log are looked at."""
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -139,26 +140,40 @@ def unfinished_messages():
         until("the memory is given back", lambda: memory_mb(d.process.pid) < before + 40, 30)
 
 
+def blocks(d, n):
+    """n processes, each with a header block of 8 MB: gRPC has 15 s of work with one. They end with the last answer. The first of it is there
+    when titand takes the connection, so gRPC finds something to read from then on."""
+    block = (PREFACE + frame(HEADERS, 0, 1, headers("/titan.v1.Titan/Version") + b"\0" + text("x") + number(8 << 20))
+             + 512 * frame(CONTINUATION, 0, 1, b"a" * 16384) + frame(CONTINUATION, 4, 1))
+    os.kill(d.process.pid, signal.SIGSTOP)
+    out, sockets = [], []
+    for _ in range(n):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(str(d.state / "titan.sock"))
+        s.setblocking(False)
+        sockets.append((s, s.send(block)))
+    for s, sent in sockets:
+        pid = os.fork()
+        if pid:
+            s.close()
+            out.append(pid)
+            continue
+        try:
+            s.settimeout(60)
+            s.sendall(block[sent:])
+            while s.recv(4096):
+                pass
+        finally:
+            os._exit(0)
+    os.kill(d.process.pid, signal.SIGCONT)
+    return out
+
+
 def header_blocks():
     """three header blocks of 8 MB: the agent's session stays, whatever the clients have to wait"""
     with Daemon(None, "--slots", 1) as d:
-        def attack():
-            try:
-                with connect(d.state / "titan.sock") as s:
-                    s.settimeout(60)
-                    s.sendall(frame(HEADERS, 0, 1, headers("/titan.v1.Titan/Version") + b"\0" + text("x") + number(8 << 20)))
-                    for _ in range(512):
-                        s.sendall(frame(CONTINUATION, 0, 1, b"a" * 16384))
-                    s.sendall(frame(CONTINUATION, 4, 1))
-                    while s.recv(4096):
-                        pass
-            except OSError:
-                pass
-        threads = [threading.Thread(target=attack) for _ in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        for pid in blocks(d, 3):
+            os.waitpid(pid, 0)
         until("clients are answered again", lambda: d.ctl("version").code == 0, 60)
         assert node_events(d) == ["node.ready"], node_events(d)
         assert "session with the coordinator lost" not in d.log(), d.log()
@@ -256,4 +271,35 @@ def connections_of_another():
     subprocess.run(["rm", "-r", state], check=False)
 
 
-tap(unfinished_messages, header_blocks, connections_of_another)
+def tcp(port, source="127.0.0.1", n=1):
+    """Connections that were greeted."""
+    out = []
+    for _ in range(n):
+        s = socket.create_connection(("127.0.0.1", port), 20, (source, 0))
+        try:
+            s.sendall(PREFACE)
+        except OSError:
+            pass
+        out.append(s)
+    return [s for s in out if greeted(s)]
+
+
+def connections_over_tcp():
+    """an address that holds all the connections it may have: others and the Unix socket go on, room comes back with their end, and one that says nothing is closed"""
+    with Daemon(None, "--slots", 1) as d:
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", d.log()).group(1))
+        silent = socket.create_connection(("127.0.0.1", port), 60)
+        held = tcp(port, n=300)
+        assert len(held) == 255, len(held)
+        assert "too many connections from one address" in d.log(), d.log()
+        assert len(tcp(port, "127.0.0.2")) == 1
+        assert d.ok("version")
+        while silent.recv(4096):  # gRPC's settings, then its end
+            pass
+        for s in held:
+            s.close()
+        until("the address is let in again", lambda: tcp(port), 20)
+        assert "session with the coordinator lost" not in d.log(), d.log()
+
+
+tap(unfinished_messages, header_blocks, connections_of_another, connections_over_tcp)

@@ -25,7 +25,7 @@ PORT = 7198
 class Coordinator(Daemon):
     def config(self):
         path = self.state / "titand.toml"
-        path.write_text("[coordinator]\nquarantine_crashes = 0\n")
+        path.write_text("[coordinator]\nquarantine_crashes = 0\n[limits]\npeer_connections = 65536\nconnections = 65536\n")
         return path
 
     def start(self):
