@@ -68,7 +68,7 @@ int recipe_split_points(const char *text, int64_t *ret, int max);
 int64_t recipe_mesh_unit(const struct recipe *r);
 /* The degrees above 1 for messages: "parallelism.pipeline_parallel_degree * tensor_parallel_degree = 2 * 4"; all of
  * them, or those of recipe_mesh_unit(). */
-#define RECIPE_DEGREES_TEXT 224
+#define RECIPE_DEGREES_TEXT 320
 void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TEXT]);
 
 /* Index of section.name; -1 when there is none. */

@@ -31,7 +31,7 @@ void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TE
         {"context_parallel_degree", r->parallelism.context_parallel_degree, true},
         {"tensor_parallel_degree", r->parallelism.tensor_parallel_degree, true},
     };
-    char names[160] = "", values[64] = "";
+    char names[160] = "", values[128] = ""; /* five names with " * " between them; five numbers */
     int n = 0, m = 0;
     for (size_t i = 0; i < ARRAY_SIZE(degrees); i++) {
         if (degrees[i].degree <= 1 || (!all && !degrees[i].unit))

@@ -1,5 +1,6 @@
 #include "daemon/auth/paths.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fts.h>
 #include <grp.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -28,18 +30,66 @@ struct reader {
     int n_groups;
 };
 
-static bool may(const struct reader *r, const struct stat *st, mode_t bits)
+static bool in_group(const struct reader *r, gid_t gid)
 {
+    for (int i = 0; i < r->n_groups; i++)
+        if (r->groups[i] == gid)
+            return true;
+    return false;
+}
+
+/* acl(5), as the kernel hands it out: a version and entries, little-endian. */
+#define ACL_NAME "system.posix_acl_access"
+#define ACL_VERSION 2
+#define ACL_ENTRIES_MAX 1024
+enum { ACL_USER = 0x02, ACL_OWN_GROUP = 0x04, ACL_GROUP = 0x08, ACL_MASK = 0x10 };
+struct acl_entry {
+    uint16_t tag, bits;
+    uint32_t id;
+};
+struct acl {
+    uint32_t version;
+    struct acl_entry entries[ACL_ENTRIES_MAX];
+};
+
+/* The owner's bits and others' are those of the mode; the mask bounds all between them. */
+static bool acl_grants(const struct reader *r, const struct stat *st, const struct acl *acl, size_t n, mode_t bits)
+{
+    mode_t mask = MAY_R | MAY_W | MAY_X;
+    bool member = false, granted = false;
+    for (size_t i = 0; i < n; i++)
+        if (le16toh(acl->entries[i].tag) == ACL_MASK)
+            mask = le16toh(acl->entries[i].bits);
+    for (size_t i = 0; i < n; i++) {
+        const struct acl_entry *e = &acl->entries[i];
+        const int tag = le16toh(e->tag);
+        const mode_t allowed = le16toh(e->bits) & mask;
+        if (tag == ACL_USER && le32toh(e->id) == (uint32_t)r->uid)
+            return (allowed & bits) == bits;
+        if ((tag == ACL_OWN_GROUP && in_group(r, st->st_gid)) || (tag == ACL_GROUP && in_group(r, le32toh(e->id)))) {
+            member = true;
+            granted |= (allowed & bits) == bits;
+        }
+    }
+    return member ? granted : (st->st_mode & bits) == bits;
+}
+
+/* path: of what st tells. Its POSIX ACL counts where it has one; one that cannot be read grants nothing. */
+static bool may(const struct reader *r, const char *path, const struct stat *st, mode_t bits)
+{
+    struct acl acl;
     if (r->uid < 0)
         return false;
     if (r->uid == 0)
         return true;
     if (st->st_uid == (uid_t)r->uid)
         return ((st->st_mode >> 6) & bits) == bits;
-    for (int i = 0; i < r->n_groups; i++)
-        if (r->groups[i] == st->st_gid)
-            return ((st->st_mode >> 3) & bits) == bits;
-    return (st->st_mode & bits) == bits;
+    const ssize_t size = lgetxattr(*path ? path : "/", ACL_NAME, &acl, sizeof(acl));
+    if (size < 0 && (errno == ENODATA || errno == ENOTSUP))
+        return ((st->st_mode >> (in_group(r, st->st_gid) ? 3 : 0)) & bits) == bits;
+    if (size < (ssize_t)sizeof(acl.version) || le32toh(acl.version) != ACL_VERSION)
+        return false;
+    return acl_grants(r, st, &acl, ((size_t)size - sizeof(acl.version)) / sizeof(acl.entries[0]), bits);
 }
 
 static void reader_of(const struct auth_user *u, struct reader *r)
@@ -141,7 +191,7 @@ static bool step(struct walk *w)
         w->rest[0] = '\0';
         return true;
     }
-    if (!w->missing && !may(w->reader, &w->last, MAY_X))
+    if (!w->missing && !may(w->reader, w->at, &w->last, MAY_X))
         w->searchable = false;
     if (len == 2 && from[0] == '.' && from[1] == '.') {
         char *slash = strrchr(w->at, '/');
@@ -150,12 +200,12 @@ static bool step(struct walk *w)
         if (slash)
             *slash = '\0';
     } else if (len != 1 || from[0] != '.') {
-        struct stat folder = w->last;
+        const bool may_make = !w->missing && may(w->reader, w->at, &w->last, MAY_W | MAY_X);
         if (!append(w, from, len))
             return false;
         if (w->missing || (lstat(w->at, &w->last) != 0 && errno == ENOENT)) {
             if (!w->missing)
-                w->writable = may(w->reader, &folder, MAY_W | MAY_X);
+                w->writable = may_make;
             w->missing = true;
         } else if (lstat(w->at, &w->last) != 0) {
             return false;
@@ -203,9 +253,9 @@ static bool tree_readable(const struct reader *r, const char *path)
     for (FTSENT *e; (e = fts_read(fts));) {
         if (++n > TREE_MAX)
             return false;
-        if (e->fts_info == FTS_D && !may(r, e->fts_statp, MAY_R | MAY_X))
+        if (e->fts_info == FTS_D && !may(r, e->fts_accpath, e->fts_statp, MAY_R | MAY_X))
             return false;
-        if (e->fts_info == FTS_F && !may(r, e->fts_statp, MAY_R))
+        if (e->fts_info == FTS_F && !may(r, e->fts_accpath, e->fts_statp, MAY_R))
             return false;
     }
     return true;
@@ -218,10 +268,10 @@ static bool usable(const struct walk *w, enum use use)
     if (!w->searchable)
         return false;
     if (use == USE_WRITE)
-        return w->missing ? w->writable : folder && may(r, &w->last, MAY_W | MAY_X);
+        return w->missing ? w->writable : folder && may(r, w->at, &w->last, MAY_W | MAY_X);
     if (w->missing)
         return false;
-    return folder ? tree_readable(r, w->at) : may(r, &w->last, MAY_R);
+    return folder ? tree_readable(r, w->at) : may(r, w->at, &w->last, MAY_R);
 }
 
 /* --- the recipe's ------------------------------------------------------------------------------------------------ */

@@ -2,8 +2,9 @@
  * that submits it could open it, too.
  *
  * Admins, the daemon's own user and anonymous callers may name any path. Others: what lies, links resolved, below one
- * of the configured roots; and what their uid may read or write itself by the modes of the files and of every folder on
- * the way (access lists are not looked at). Without a uid on this machine: the roots only. */
+ * of the configured roots; and what their uid may read or write itself by the modes and POSIX access lists of the files
+ * and of every folder on the way (an access list of another kind is not known here). Without a uid on this machine: the
+ * roots only. */
 #ifndef TITAN_DAEMON_AUTH_PATHS_H
 #define TITAN_DAEMON_AUTH_PATHS_H
 
@@ -24,7 +25,8 @@ struct paths_options {
 titan_status paths_add_root(struct paths_roots *roots, const char *path, struct titan_error *err) TITAN_MUST_USE;
 
 /* Every path of the recipe, before any of them is opened. Those of others than admins are replaced by what they are
- * with links resolved, and workers are told to follow none (job.follow_links): one could be put there later. May block. TITAN_EPERM says which key, never what is there. */
+ * with links resolved, and workers are told to follow none (job.follow_links): one could be put there later. May block.
+ * TITAN_EPERM says which key, never what is there. */
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, struct recipe *r,
                          struct titan_error *err) TITAN_MUST_USE;
 

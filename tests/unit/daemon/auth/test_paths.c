@@ -1,4 +1,5 @@
 /* What a run file may name: by the modes along the way, links resolved, or below a root. */
+#include <endian.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -151,6 +153,63 @@ static void test_writing(void **state)
     assert_int_equal(writes(&none, &stranger, "", ".."), TITAN_EPERM);
 }
 
+struct entry {
+    uint16_t tag, bits;
+    uint32_t id;
+};
+
+/* acl(5): a named user, a named group, the file's group, the mask; false: this file system has none. */
+static bool set_acl(const char *name, struct entry who, uint16_t group, uint16_t mask, uint16_t others)
+{
+    struct {
+        uint32_t version;
+        struct entry e[6];
+    } acl = {.version = htole32(2)};
+    struct entry e[] = {
+        {1, 7, UINT32_MAX}, {0x04, group, UINT32_MAX}, {0x10, mask, UINT32_MAX}, {0x20, others, UINT32_MAX}};
+    size_t n = 0;
+    acl.e[n++] = e[0];
+    if (who.tag == 2)
+        acl.e[n++] = who;
+    acl.e[n++] = e[1];
+    if (who.tag == 8)
+        acl.e[n++] = who;
+    acl.e[n++] = e[2];
+    acl.e[n++] = e[3];
+    for (size_t i = 0; i < n; i++)
+        acl.e[i] = (struct entry){htole16(acl.e[i].tag), htole16(acl.e[i].bits), htole32(acl.e[i].id)};
+    return setxattr(in(name), "system.posix_acl_access", &acl, sizeof(acl.version) + n * sizeof(acl.e[0]), 0) == 0;
+}
+
+static void test_access_lists(void **state)
+{
+    (void)state;
+    static const struct paths_options none;
+    const struct entry user = {2, 4, 54321}, refused = {2, 0, 54321}, group = {8, 4, 54321}, other = {2, 7, 99};
+    make_dir("acl", 0755);
+    make_file("acl/file", 0600);
+    if (!set_acl("acl/file", user, 0, 7, 0))
+        skip();
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_OK); /* named, whatever the mode says */
+    assert_true(set_acl("acl/file", user, 7, 3, 7));
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_EPERM); /* masked */
+    assert_true(set_acl("acl/file", refused, 7, 7, 7));
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_EPERM); /* all others may */
+    assert_true(set_acl("acl/file", group, 0, 7, 0));
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_OK);
+    assert_true(set_acl("acl/file", (struct entry){8, 0, 54321}, 7, 7, 7));
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_EPERM);
+    assert_true(set_acl("acl/file", other, 0, 7, 0)); /* the mode shows the mask as the group's bits */
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_EPERM);
+    assert_true(set_acl("acl/file", other, 0, 7, 4));
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_OK);
+    assert_true(set_acl("acl", refused, 7, 7, 7)); /* the way there */
+    assert_int_equal(reads(&none, &stranger, in("acl/file"), NULL), TITAN_EPERM);
+    assert_int_equal(writes(&none, &stranger, "", in("acl/new")), TITAN_EPERM);
+    assert_true(set_acl("acl", (struct entry){2, 7, 54321}, 0, 7, 0));
+    assert_int_equal(writes(&none, &stranger, "", in("acl/new")), TITAN_OK);
+}
+
 static void test_roots(void **state)
 {
     (void)state;
@@ -181,6 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reading),
         cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_access_lists),
         cmocka_unit_test(test_roots),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
