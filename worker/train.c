@@ -919,11 +919,11 @@ static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
 
 /* What a rank says after an attempt. */
 struct attempt {
-    double failed, stop;
+    double failed, stop, must; /* told to stop as it is; told to stop with a checkpoint */
     char why[WHY_WORDS * sizeof(double)];
 };
 
-/* Of all ranks: the first that has failed, or else rank 0's; stop: any rank was told to. */
+/* Of all ranks: the first that has failed, or else rank 0's; stop, must: any rank was told to. */
 static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -935,10 +935,11 @@ static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, stru
                        sizeof *mine / sizeof(double), &all[0].failed, t->streams[STREAM_COMPUTE], err));
     *mine = all[0];
     for (int r = e->view.world - 1; r >= 0; r--) {
-        const double stop = mine->stop + all[r].stop;
+        const double stop = mine->stop + all[r].stop, must = mine->must + all[r].must;
         if (all[r].failed != 0)
             *mine = all[r];
         mine->stop = stop;
+        mine->must = must;
     }
     return TITAN_OK;
 }
@@ -955,8 +956,9 @@ static titan_status wait_to_retry(const struct epoch *e, int ms, struct titan_er
                                 : TITAN_OK;
 }
 
-/* A checkpoint without which this run is not to end. The state stays in memory, and all ranks try again together until
- * it is there; *ret_stopped: one of them was told to stop first. */
+/* A checkpoint without which this run is not to end, or not to give its slots back. The state stays in memory, and all
+ * ranks try again together until it is there; *ret_stopped: one of them was told to stop first, or it took too long and
+ * they had been told to stop with it. */
 static titan_status write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     struct membership *m = e->t->members;
@@ -966,7 +968,8 @@ static titan_status write_surely(struct epoch *e, bool *ret_stopped, struct tita
     *ret_stopped = false;
     for (;;) {
         struct titan_error fault = {0};
-        struct attempt a = {.stop = (m->ops->orders(m) & ORDER_STOP) != 0};
+        const unsigned told = m->ops->orders(m) & (ORDER_STOP | ORDER_MUST);
+        struct attempt a = {.stop = told == ORDER_STOP, .must = told == (ORDER_STOP | ORDER_MUST)};
         TRY(start_checkpoint(e, err));
         const titan_status status = collect_checkpoint(e, true, &fault);
         if (status == TITAN_EREVOKED) {
@@ -981,10 +984,10 @@ static titan_status write_surely(struct epoch *e, bool *ret_stopped, struct tita
         if (a.failed == 0)
             return TITAN_OK;
         e->writer_step = 0;
-        *ret_stopped = a.stop != 0;
+        const int wait = MIN(MAX(spent_ms, RETRY_MS), RETRY_MOST_MS);
+        *ret_stopped = a.must != 0 ? spent_ms + wait > most_ms : a.stop != 0;
         if (*ret_stopped)
             return TITAN_OK;
-        const int wait = MIN(MAX(spent_ms, RETRY_MS), RETRY_MOST_MS);
         if (spent_ms + wait > most_ms)
             return titan_fail(err, TITAN_EINVAL, "the last checkpoint, of step %lu, could not be written in %d s: %s",
                               (unsigned long)e->parts.own->step, spent_ms / 1000, a.why);
@@ -1001,7 +1004,8 @@ static titan_status checkpoint_if_due(struct epoch *e, bool last, bool *ret_stop
     struct titan_error fault = {0};
 
     *ret_stopped = false;
-    if (last && due != CHECKPOINT_NOT_DUE)
+    const bool leaves = (orders & (ORDER_STOP | ORDER_CHECKPOINT)) == (ORDER_STOP | ORDER_CHECKPOINT);
+    if ((last || leaves) && due != CHECKPOINT_NOT_DUE)
         return write_surely(e, ret_stopped, err);
     if (due != CHECKPOINT_NOT_DUE)
         TRY(start_checkpoint(e, err));

@@ -41,7 +41,11 @@ static bool may_stop(const struct jobrec *j)
 /* The last worker is gone. */
 static void queue_again(struct core *c, struct jobrec *j)
 {
+    const bool unsaved = j->trouble.words && !j->trouble.reading;
+    if (unsaved)
+        core_set_string(&j->stop_why, batch_printf(c->out, "%s; %s", j->stop_why, j->trouble.words));
     const char *why = batch_strdup(c->out, j->stop_why);
+    job_checkpoint_well(j); /* its next run begins anew */
     if (epoch_live(j))
         say_epoch_move(c, j, EPOCH_REVOKED, why);
     job_end_run(c, j, RUN_CANCELLED, why);

@@ -185,6 +185,41 @@ def last_checkpoint_is_waited_for():
         assert s["epoch"] == 1 and s["restarts"] == 0, s
 
 
+def checkpoint_of_a_preempted_job():
+    """a job that has to give way keeps its state until its checkpoint is written, says so, and goes on from there; when
+    the time for it is over it gives way without, and says what is missing"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        low = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=LONG))
+        until("it trains", lambda: d.status(low)["step"] > 5)
+        back = in_the_way(folder)
+        high = d.submit("tiny", keys(d, training__steps=40, job__priority=5))
+        until("two attempts have failed", lambda: d.status(low)["checkpoint_failures"] > 1)
+        s = d.status(low)
+        assert "was not written" in s["reason"] and str(folder) in s["reason"] and s["state"] != "PENDING", s
+        assert events(d, low, "checkpoint.failed")
+        back()
+        until("it has given way", lambda: d.status(low)["preemptions"] == 1)
+        at = steps_in(folder)
+        assert len(at) == 1 and at[0] > 5, at
+        d.wait_state(high, "COMPLETED")
+        until("it trains again", lambda: d.status(low)["step"] > at[0])
+        assert d.lines("metrics", low)[-1]["step"] > at[0] and d.status(low)["restarts"] == 0
+        d.ok("cancel", low)
+        d.wait_state(low, "CANCELLED")
+
+        low = d.submit("tiny", keys(d, checkpoint__folder=d.state / "ck2", training__steps=LONG, checkpoint__interval=LONG,
+                                    fault_tolerance__checkpoint_retry_s=1))
+        until("it trains", lambda: d.status(low)["step"] > 5)
+        in_the_way(d.state / "ck2")
+        high = d.submit("tiny", keys(d, training__steps=LONG, job__priority=5))
+        until("it has given way", lambda: d.status(low)["preemptions"] == 1)
+        s = d.status(low)
+        assert s["state"] == "PENDING" and "preempted" in s["reason"] and "was not written" in s["reason"], s
+        last = events(d, low, "job.state")[-1]["message"]
+        assert last.startswith("pending: preempted") and "was not written" in last, last
+
+
 def same_recipe_resumes():
     """the identical submit goes on from the newest checkpoint; another recipe is refused by the key that differs"""
     with Daemon(None, "--slots", 2) as d:
@@ -416,7 +451,7 @@ def unreadable_under_a_job():
 
 if __name__ == "__main__":
     tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
-        full_disk_leaves_nothing, last_checkpoint_is_waited_for, same_recipe_resumes, one_run_at_a_time,
+        full_disk_leaves_nothing, last_checkpoint_is_waited_for, checkpoint_of_a_preempted_job, same_recipe_resumes, one_run_at_a_time,
         kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
         solo_stalled, stalled_under_a_job,
         unreadable_under_a_job)
