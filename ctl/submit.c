@@ -23,6 +23,11 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
     TRY(ctl_call(ctl, TITAN_METHOD("Submit"), &request.base, &titan__v1__submit_response__descriptor, &reply, err));
     *ret_job = reply->job_id;
     *ret_existed = reply->existed;
+    output_fit(&reply->base);
+    if (reply->resumes_step)
+        (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n",
+                      (unsigned long long)reply->job_id, (unsigned long long)reply->resumes_step,
+                      reply->resumes_folder);
     return TITAN_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/folder_owner.h"
 #include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
@@ -35,6 +36,7 @@ struct submit {
     struct buf text;        /* printed */
     struct titan_error err; /* what is wrong with it */
     uint64_t existing;
+    uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
 };
 
 static void submit_free(struct submit *s)
@@ -253,6 +255,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
         char folder[PATH_MAX];
         TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));
         s->job.folder = batch_strdup(&s->memory, folder);
+        s->resumes_step = folder_newest_step(folder, recipe_hash(&s->recipe));
     }
     uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
     hash = hash_text(hash, request->name);
@@ -318,6 +321,10 @@ static void written(void *arg, const struct titan_error *err)
         Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
         reply.job_id = s->existing ? s->existing : s->job.id;
         reply.existed = s->existing != 0;
+        if (!s->existing && s->resumes_step) {
+            reply.resumes_step = s->resumes_step;
+            reply.resumes_folder = (char *)(uintptr_t)s->job.folder;
+        }
         rpc_call_reply(s->call, &reply.base);
     }
     if (!s->existing && !c->closing) {

@@ -236,7 +236,10 @@ def same_recipe_resumes():
         before = steps_in(folder)
         assert len(before) == 2, before
 
-        job = d.submit("tiny", keys(d, checkpoint__folder=folder, optimizer__lr="1e-5"))
+        other = d.ctl("submit", SOURCE / "recipes/tiny.toml",
+                      *overrides(keys(d, checkpoint__folder=folder, optimizer__lr="1e-5")))
+        assert other.code == 0 and not other.err, other.err
+        job = int(other.out)
         s = d.wait_state(job, "FAILED", "COMPLETED", seconds=30)
         assert s["state"] == "FAILED" and "optimizer.lr" in s["reason"] and str(folder) in s["reason"], s
         assert steps_in(folder) == before
@@ -244,12 +247,18 @@ def same_recipe_resumes():
         assert none.code == 3 and f"job {job} failed before its first checkpoint" in none.err, none.err
 
         end = before[-1] + 15
-        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=end))
+        same = d.ctl("submit", SOURCE / "recipes/tiny.toml",
+                     *overrides(keys(d, checkpoint__folder=folder, training__steps=end)))
+        job = int(same.out)
+        assert same.err == f"titanctl: job {job} resumes from the checkpoint of step {before[-1]} in {folder}\n", same.err
         s = d.wait_state(job, "COMPLETED", "FAILED", seconds=60)
         assert s["state"] == "COMPLETED" and s["step"] == end, s
         assert d.lines("metrics", job)[0]["step"] == before[-1] + 1
         assert any(e["detail"].get("rung") == "checkpoint" for e in d.lines("events", job) if e.get("detail"))
         assert len(steps_in(folder)) == 2 and steps_in(folder)[-1] == end, steps_in(folder)
+        run = d.ctl("run", SOURCE / "recipes/tiny.toml", "--state-dir", d.state / "run",
+                    *overrides(keys(d, checkpoint__folder=folder, training__steps=end + 5)))
+        assert run.code == 0 and f"resumes from the checkpoint of step {end} in {folder}" in run.err, run.err
 
 
 def one_run_at_a_time():

@@ -18,52 +18,9 @@
 #include "base/json.h"
 #include "worker/checkpoint/checkpoint.h"
 
-#define FORMAT "titan-owner"
-#define OWNER_BYTES_MAX ((size_t)1 << 20)
 #define LOOK_MS 10
 
-/* As it stands in the folder. */
-struct found {
-    bool there;
-    char id[128], name[128];
-    uint64_t recipe_hash;
-    char *recipe;
-};
-
-static void clear_found(struct found *f)
-{
-    free(f->recipe);
-}
-
-static void free_json(struct json **root)
-{
-    json_free(*root);
-}
-
 /* --- the owner file ----------------------------------------------------------------------------------------------- */
-
-static titan_status read_owner(int at, struct found *ret, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    _cleanup_(free_json) struct json *root = NULL;
-    char *end = NULL;
-
-    clear_found(ret);
-    *ret = (struct found){0};
-    const titan_status status = file_read_at(at, FOLDER_OWNER_NAME, O_NOFOLLOW, OWNER_BYTES_MAX, &text, err);
-    if (status == TITAN_ENOTFOUND)
-        return TITAN_OK;
-    TRY(status);
-    if (json_parse(text.data ? text.data : "", text.len, &root, NULL) != TITAN_OK ||
-        strcmp(json_string(root, "format", ""), FORMAT) != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "'" FOLDER_OWNER_NAME "' is damaged");
-    ret->there = true;
-    (void)snprintf(ret->id, sizeof ret->id, "%s", json_string(root, "id", ""));
-    (void)snprintf(ret->name, sizeof ret->name, "%s", json_string(root, "name", "another run"));
-    ret->recipe_hash = strtoull(json_string(root, "recipe_hash", ""), &end, 16);
-    ret->recipe = strdup(json_string(root, "recipe", ""));
-    return ret->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for an owner file");
-}
 
 static titan_status write_owner(int at, const struct folder_owner *o, struct titan_error *err)
 {
@@ -73,7 +30,7 @@ static titan_status write_owner(int at, const struct folder_owner *o, struct tit
 
     (void)snprintf(hash, sizeof hash, "%016" PRIx64, o->recipe_hash);
     json_begin_object(&w, NULL);
-    json_put_string(&w, "format", FORMAT);
+    json_put_string(&w, "format", FOLDER_OWNER_FORMAT);
     json_put_string(&w, "id", o->id);
     json_put_string(&w, "name", o->name);
     json_put_string(&w, "recipe_hash", hash);
@@ -119,7 +76,7 @@ static titan_status check_newest(const char *path, const struct folder_owner *o,
     return TITAN_OK; /* what cannot be read is not written over: no checkpoint of it loads, and the run says so */
 }
 
-static titan_status check_recipe(const char *path, const struct folder_owner *o, const struct found *f,
+static titan_status check_recipe(const char *path, const struct folder_owner *o, const struct folder_found *f,
                                  struct titan_error *err)
 {
     _cleanup_free_ uint64_t *steps = NULL;
@@ -157,15 +114,15 @@ static enum taken try_lock(int fd, int how)
 }
 
 /* One attempt. Who is of the run shares the lock; who is not must have it alone to become the owner. */
-static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, struct found *f,
+static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, struct folder_found *f,
                             enum taken *ret, struct titan_error *err)
 {
-    TRY(read_owner(at, f, err));
+    TRY(folder_owner_read(at, f, err));
     if (f->there && strcmp(f->id, o->id) == 0 && f->recipe_hash == o->recipe_hash) {
         *ret = try_lock(lock, LOCK_SH);
         if (*ret != TAKEN)
             return TITAN_OK;
-        TRY(read_owner(at, f, err));
+        TRY(folder_owner_read(at, f, err));
         if (!f->there || strcmp(f->id, o->id) != 0) /* it has changed hands meanwhile */
             *ret = BUSY;
         return TITAN_OK;
@@ -173,7 +130,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
     *ret = try_lock(lock, LOCK_EX);
     if (*ret == BUSY)
         return TITAN_OK;
-    TRY(read_owner(at, f, err));
+    TRY(folder_owner_read(at, f, err));
     TRY(check_recipe(path, o, f, err));
     TRY(write_owner(at, o, err));
     checkpoint_sweep(path, UINT64_MAX); /* an earlier run's, which is not there any more */
@@ -186,7 +143,7 @@ static titan_status take(const char *path, int at, const struct folder_owner *o,
                          struct folder *ret, struct titan_error *err)
 {
     const int64_t until = clock_mono_ns() + wait_ms * INT64_C(1000000);
-    _cleanup_(clear_found) struct found f = {0};
+    _cleanup_(folder_found_clear) struct folder_found f = {0};
     enum taken taken = BUSY;
     _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0644);
 

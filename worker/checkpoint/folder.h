@@ -12,11 +12,11 @@
 #include <limits.h>
 #include <sys/types.h>
 
+#include "base/folder_owner.h"
 #include "base/log.h"
 #include "base/recipe.h"
 #include "worker/checkpoint/apart.h"
 
-#define FOLDER_OWNER_NAME "titan-owner.json"
 #define FOLDER_LOCK_NAME "titan-lock"
 
 /* A run, alike in all its processes. */
