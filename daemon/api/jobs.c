@@ -312,6 +312,9 @@ void api_counters(struct rpc_call *call, const ProtobufCMessage *base, void *dat
     add_counter(&r, "store_writes", of_store.writes, "changes handed to the job store");
     add_counter(&r, "store_commits", of_store.commits, "transactions they took");
     add_counter(&r, "store_failures", of_store.failures, "changes it did not take");
+    const struct rpc_refusals refused = rpc_call_refusals(call);
+    add_counter(&r, "connections_refused", refused.connections, "connections closed at once: beyond a limit");
+    add_counter(&r, "calls_refused", refused.calls, "calls refused: too many of one user were open");
     Titan__V1__CountersResponse reply = TITAN__V1__COUNTERS_RESPONSE__INIT;
     reply.n_counters = r.n;
     reply.counters = (Titan__V1__Counter **)r.items;

@@ -743,11 +743,6 @@ static void on_connection(uv_poll_t *poll, int status, int events)
     }
 }
 
-struct rpc_refusals rpc_server_refusals(const struct rpc_server *server)
-{
-    return server->refusals;
-}
-
 titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err)
 {
     server->spare_fd = spare_open();

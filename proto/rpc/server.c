@@ -497,6 +497,11 @@ const char *rpc_call_peer(const struct rpc_call *call)
     return self->peer ? self->peer : "?";
 }
 
+struct rpc_refusals rpc_call_refusals(const struct rpc_call *call)
+{
+    return call->server->refusals;
+}
+
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 {
     return &call->identity;

@@ -95,7 +95,7 @@ struct rpc_refusals {
     uint64_t connections; /* beyond a limit, or descriptors were short */
     uint64_t calls;       /* beyond max_user_calls */
 };
-struct rpc_refusals rpc_server_refusals(const struct rpc_server *server);
+struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* by its server */
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */
 
 /* Answer a unary call: message and OK. The call is finished. */

@@ -36,6 +36,7 @@ class Connection:
             self.socket = socket.create_connection((host, int(port)))
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
+        self.most = None  # streams that may be open
         self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def send(self, data):
@@ -72,6 +73,8 @@ class Connection:
             elif kind == SETTINGS and not flags & 1:
                 for i in range(0, n, 6):
                     key, value = struct.unpack(">HI", body[i:i + 6])
+                    if key == 3:
+                        self.most = value
                     if key == 4:
                         self.windows = {s: w + value - self.first for s, w in self.windows.items()}
                         self.first = value

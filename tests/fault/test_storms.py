@@ -292,6 +292,8 @@ def connections_over_tcp():
         held = tcp(port, n=300)
         assert len(held) == 255, len(held)
         assert "too many connections from one address" in d.log(), d.log()
+        refused = {c["name"]: int(c["value"]) for c in json.loads(d.ok("-o", "json", "counters"))["counters"]}["connections_refused"]
+        assert refused == 45, refused
         assert len(tcp(port, "127.0.0.2")) == 1
         assert d.ok("version")
         while silent.recv(4096):  # gRPC's settings, then its end

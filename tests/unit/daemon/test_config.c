@@ -130,6 +130,36 @@ static void expect_file(const char *text, const char *message, const char *hint)
     assert_int_equal(titan_status_exit(err.status), 2);
 }
 
+static void test_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        unsigned long from, to;
+        size_t at;
+    } keys[] = {{"connections", 16, 1000000, offsetof(struct daemon_config, limits.connections)},
+                {"user_connections", 1, 1000000, offsetof(struct daemon_config, limits.user_connections)},
+                {"peer_connections", 1, 1000000, offsetof(struct daemon_config, limits.peer_connections)},
+                {"user_calls", 1, 1000000, offsetof(struct daemon_config, limits.user_calls)},
+                {"memory_mb", 16, 65536, offsetof(struct daemon_config, limits.memory_mb)}};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        const unsigned long good[] = {keys[i].from, keys[i].to}, bad[] = {keys[i].from - 1, keys[i].to + 1};
+        char text[128], message[128];
+        for (size_t k = 0; k < 2; k++) {
+            struct daemon_config c;
+            struct titan_error err;
+            (void)snprintf(text, sizeof(text), "[limits]\n%s = %lu\n", keys[i].key, good[k]);
+            write_file(text);
+            assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+            assert_int_equal(*(const uint32_t *)(const void *)((const char *)&c + keys[i].at), good[k]);
+            (void)snprintf(text, sizeof(text), "[limits]\n%s = %lu\n", keys[i].key, bad[k]);
+            (void)snprintf(message, sizeof(message), "titand.toml:2: limits.%s: %lu is not between %lu and %lu",
+                           keys[i].key, bad[k], keys[i].from, keys[i].to);
+            expect_file(text, message, "");
+        }
+    }
+}
+
 static void test_bad_files(void **state)
 {
     (void)state;
@@ -320,6 +350,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_defaults, setup, teardown),
         cmocka_unit_test_setup_teardown(test_systemd_directories, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_detection, setup, teardown),

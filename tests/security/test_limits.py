@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""The limits of clients (docs/operations.md, "Limits"): each one is met, what is beyond it is refused as it says, counted, and nobody else
+notices. Those of connections and memory are in tests/fault/test_storms.py."""
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
+from titan import Daemon, tap, until  # noqa: E402
+
+try:
+    import grpc
+except ImportError as e:
+    print(f"1..1\nok 1 - limits of clients # SKIP {e}")
+    sys.exit(0)
+
+import http2  # noqa: E402
+
+WATCH = "/grpc.health.v1.Health/Watch"
+CALLS = 5
+
+
+def watches(target, n):
+    """n calls that do not end, over one connection; the status of each that did."""
+    with grpc.insecure_channel(target) as channel:
+        calls = [channel.unary_stream(WATCH)(b"", timeout=60) for _ in range(n)]
+        codes = []
+        for call in calls:
+            try:
+                next(call)
+            except grpc.RpcError as e:
+                codes.append((e.code().name, e.details()))
+        return codes
+
+
+def counters(d):
+    return {c["name"]: int(c["value"]) for c in json.loads(d.ok("-o", "json", "counters"))["counters"]}
+
+
+def calls_of_a_user():
+    """limits.user_calls: one call more than it is refused and counted; room comes back with their end; root is not bound"""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f"[limits]\nuser_calls = {CALLS}\n")
+        config.flush()
+        with Daemon(None, "--slots", 1, "--config", config.name) as d:
+            tcp = f"127.0.0.1:{re.search(r'127[.]0[.]0[.]1:([0-9]+)', d.log()).group(1)}"
+            assert watches(tcp, CALLS) == []
+            until("those calls have ended", lambda: watches(tcp, CALLS) == [], 20)
+            before = counters(d)["calls_refused"]
+            assert watches(tcp, CALLS + 1) == [("RESOURCE_EXHAUSTED", "too many calls of this user are open")]
+            assert counters(d)["calls_refused"] == before + 1
+            until("there is room again", lambda: watches(tcp, CALLS) == [], 20)
+            assert watches(d.server, 2 * CALLS) == [], "root is bound"
+
+
+def streams_of_a_connection():
+    """1,024 calls open over one connection: the server says so in its settings, a client that goes beyond loses its connection, others do not"""
+    with Daemon(None, "--slots", 1) as d:
+        beside = grpc.insecure_channel(d.server)
+        watch = beside.unary_stream(WATCH)(b"", timeout=60)
+        next(watch)
+        c = http2.Connection(d.server)
+        until("its settings are here", lambda: (c.read(), c.most)[1], 20)
+        assert c.most == 1024, c.most
+        for _ in range(1024):
+            c.data(c.call(WATCH), bytes(5))
+        c.read()
+        assert c.open, "not all that may be"
+        c.call(WATCH)
+        until("it is cut off", lambda: (c.read(), not c.open)[1], 20)
+        assert d.ok("version") and watch.is_active()
+        assert beside.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+        beside.close()
+
+
+def as_another(work):
+    """In a child of another user; what it prints on its last line."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(write, work().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as f:
+        said = f.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def size_of_a_message():
+    """512 KiB of another user, 4 MiB of root: a byte more is refused"""
+    if os.geteuid() != 0:
+        print("# skipped: needs a second user")
+        return
+    with tempfile.TemporaryDirectory(prefix="titan-limits-") as where:
+        os.chmod(where, 0o755)
+        path = f"{where}/api.sock"
+        with Daemon(None, "--slots", 1, "--listen", f"unix:{path}") as d:
+            os.chmod(path, 0o666)
+
+            def submit(size):
+                # Of a field that is not known, so the recipe is what is missing.
+                body = b"\xfa\x7f" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]) + bytes(size)
+                with grpc.insecure_channel(f"unix:{path}") as channel:
+                    try:
+                        channel.unary_unary("/titan.v1.Titan/Submit")(body, timeout=60)
+                    except grpc.RpcError as e:
+                        return e.code().name
+                return "OK"
+            for most, ask in ((512 << 10, as_another), (4 << 20, lambda work: work())):
+                within, beyond = ask(lambda: submit(most - 6)), ask(lambda: submit(most - 5))
+                assert within not in ("OK", "RESOURCE_EXHAUSTED", ""), (most, within)
+                assert beyond == "RESOURCE_EXHAUSTED", (most, beyond)
+            assert d.ok("version")
+
+
+tap(calls_of_a_user, streams_of_a_connection, size_of_a_message)
