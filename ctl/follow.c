@@ -34,6 +34,9 @@ struct follow {
     int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
     bool polling, asking_end, over, client_down;
     int interrupts;
+    struct {
+        char seen[256], said[256]; /* at the last look; the last that was printed */
+    } reason;
     Titan__V1__GetJobResponse *final;
     titan_status status;
     struct titan_error *err;
@@ -155,6 +158,8 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
         (void)snprintf(line, sizeof(line), "%s  %s", format_clock(event->at_ms, at),
                        *event->message ? event->message : event->type);
         progress_print(&f->progress, line);
+        (void)snprintf(f->reason.said, sizeof(f->reason.said), "%s",
+                       to >= 0 ? json_string(detail, "reason", "") : event->message);
     }
     json_free(detail);
 }
@@ -202,6 +207,21 @@ static void end_metrics(uv_timer_t *timer)
         rpc_stream_cancel(f->metrics);
 }
 
+/* Why it does not train, when no event says it: those of a store that refuses writes come later, and what a job in the
+ * queue waits for is no event. Not what is over by the next look. */
+static void say_reason(struct follow *f, const Titan__V1__Job *job)
+{
+    char reason[sizeof(f->reason.seen)], line[sizeof(reason) + 24], at[16];
+    (void)snprintf(reason, sizeof(reason), "%s", job->reason);
+    const bool stays = *reason && strcmp(reason, f->reason.seen) == 0;
+    memcpy(f->reason.seen, reason, sizeof(reason));
+    if (!stays || strcmp(reason, f->reason.said) == 0 || !f->options->progress)
+        return;
+    memcpy(f->reason.said, reason, sizeof(reason));
+    (void)snprintf(line, sizeof(line), "%s  %s", format_clock(clock_wall_ms(), at), reason);
+    progress_print(&f->progress, line);
+}
+
 static void on_job(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     struct follow *f = data;
@@ -217,6 +237,10 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (!job)
         return;
     progress_job(&f->progress, job);
+    if (!job_state_final(job->state)) {
+        output_fit(reply);
+        say_reason(f, job);
+    }
     if (!f->asking_end)
         return;
     f->asking_end = false;

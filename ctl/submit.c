@@ -46,6 +46,25 @@ static void print_id(const struct ctl *ctl, uint64_t id, bool existed)
     (void)output_line(&text);
 }
 
+/* What nothing but another node can give: whoever does not stay to watch would wait for it in vain. */
+static void print_unplaceable(struct ctl *ctl, uint64_t id)
+{
+    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
+    struct titan_error ignored = {0};
+    request.job_id = id;
+    if (ctl_call(ctl, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, &reply,
+                 &ignored) != TITAN_OK ||
+        !reply->job || reply->job->state != TITAN__V1__JOB_STATE__PENDING)
+        return;
+    if (strncmp(reply->job->reason, "waiting: no node has", 20) == 0 ||
+        strncmp(reply->job->reason, "waiting for nodes", 17) == 0) {
+        output_fit(&reply->base);
+        (void)fprintf(stderr, "note: job %llu stays in the queue until nodes are added: %s\n", (unsigned long long)id,
+                      reply->job->reason);
+    }
+}
+
 static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
@@ -55,6 +74,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     bool existed;
     TRY(submit_run(ctl, &file, args, &id, &existed, err));
     print_id(ctl, id, existed);
+    print_unplaceable(ctl, id);
     if (!args_has(args, "follow"))
         return TITAN_OK;
 

@@ -86,6 +86,7 @@ static void free_job(struct jobrec *j)
     free(j->stop_why);
     free(j->short_why);
     free(j->fault.words);
+    free(j->lack_words);
     free(j->said);
     free(j->past);
     free(j);

@@ -151,8 +151,9 @@ struct jobrec {
     uint32_t target;  /* workers it has a claim to */
     uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
     uint64_t squeezed_for;
-    char *said;     /* what it waits for, as it was said; NULL = nothing */
-    uint32_t lacks; /* workers it has been said to wait for; 0 = it does not wait */
+    char *said;       /* what it waits for, as it was said; NULL = nothing */
+    uint32_t lacks;   /* workers it has been said to wait for; 0 = it does not wait */
+    char *lack_words; /* as they were said, which may not be stored yet */
 
     enum epoch_state epoch_state; /* of status.epoch */
     struct seat *seats;           /* in rank order; behind them, until it is sealed, the leavers */

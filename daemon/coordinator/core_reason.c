@@ -103,8 +103,12 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     }
     if (j && j->state == JOB_PENDING && size && put_no_device(c, j, &t))
         return true;
-    if (!j || j->state != JOB_PENDING || j->lacks || size == 0)
+    if (!j || j->state != JOB_PENDING || size == 0)
         return false;
+    if (j->lacks) {
+        put(&t, "%s", j->lack_words);
+        return true;
+    }
     if (j->status.preemptions && j->stop_why && *j->stop_why)
         put(&t, "%s; ", j->stop_why);
     if (ahead && ahead != j && ahead->state == JOB_PENDING) {

@@ -94,6 +94,7 @@ static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const ch
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
     j->lacks = lacks;
+    core_set_string(&j->lack_words, words ? words : "");
     change->job.id = j->id;
     change->job.reason = words ? words : "";
     if (words)

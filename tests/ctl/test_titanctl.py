@@ -236,7 +236,8 @@ def nothing_there():
                  "--set", "checkpoint.initial_load_in_hf=true", "--set", "profiling.enable_profiling=false")
     assert done.code == 0 and done.out.strip().isdigit(), done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 2 and "metrics.enable_tensorboard" in notes[0] and "initial_load_in_hf" in notes[1], done.err
+    assert len(notes) == 3 and "metrics.enable_tensorboard" in notes[0] and "initial_load_in_hf" in notes[1], done.err
+    assert "waiting for nodes: the run needs 4 workers, all nodes together have 2 slots" in notes[2], done.err
     d.ok("cancel", done.out.strip())
 
 
