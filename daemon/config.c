@@ -120,6 +120,7 @@ static const struct setting settings[] = {
     NUMBER("agent", "log_bytes_max", VALUE_U64, log_bytes_max, 65536, UINT64_C(1) << 40),
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
+    NUMBER("agent", "drain_on_term", VALUE_BOOL, drain_on_term, 0, 0),
     TEXT("agent", "join", join),
     NUMBER("agent", "allow_root", VALUE_BOOL, allow_root, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),

@@ -57,9 +57,10 @@ struct daemon_config {
     uint64_t log_bytes_max;
     struct auth_options auth;
     struct paths_options paths;
-    bool allow_root;   /* to run jobs as */
-    bool adopt_state;  /* the state directory may be a copy of another */
-    bool stop_workers; /* at SIGTERM; otherwise they are left to the next agent */
+    bool allow_root;    /* to run jobs as */
+    bool adopt_state;   /* the state directory may be a copy of another */
+    bool stop_workers;  /* at SIGTERM; otherwise they are left to the next agent */
+    bool drain_on_term; /* at SIGTERM they are moved to other nodes first */
 };
 
 /* "dev", "agent", "coordinator". */

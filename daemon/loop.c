@@ -3,7 +3,8 @@
  *   start:  lock the state directory, open the store, bind listeners, open the agent, say READY
  *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post
  *   drain:  (SIGTERM, SIGINT; a second one does not wait)
- *           1. the agent: workers write a checkpoint and end, or are left to the next agent
+ *           1. the agent: workers are moved elsewhere (agent.drain_on_term); then they write a checkpoint and end, or
+ *              are left to the next agent
  *           2. the server: no new calls, running ones get a moment
  *           3. the coordinator: commits what it accepted, closes the store
  *   SIGHUP: read the log level from the config file again */
@@ -44,6 +45,7 @@
 #define READY_WAIT_MS 5000 /* ... but not for longer */
 #define JOIN_WAIT_MS 60000 /* for a coordinator that does not answer */
 #define TRIM_MS 5000       /* how often it is looked whether memory can be given back */
+#define LEAVE_POLL_MS 20   /* are the workers gone? */
 #define STATUS_MS 1000     /* how often the status line for the service manager is looked at */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -59,7 +61,8 @@ struct titand {
     struct rpc_server *server, *agents; /* agents: on a socket, queue and thread of their own */
     struct agent *agent;                /* NULL in role coordinator */
     uv_signal_t signals[N_SIGNALS];
-    uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer;
+    uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
+    uint64_t leaves_at; /* when it was told to stop, in the loop's time */
     uint64_t started_at;
     bool serving;
     bool resident;        /* stays in memory when that runs out */
@@ -79,6 +82,7 @@ static void close_handles(struct titand *d)
     uv_close((uv_handle_t *)&d->status_timer, NULL);
     uv_close((uv_handle_t *)&d->watchdog_timer, NULL);
     uv_close((uv_handle_t *)&d->trim_timer, NULL);
+    uv_close((uv_handle_t *)&d->leave_timer, NULL);
 }
 
 static void on_coordinator_closed(void *data)
@@ -113,6 +117,30 @@ static void on_agent_closed(void *data)
         close_handles(d);
 }
 
+/* Other nodes have grace_ms to take the workers over, and what has found no place as long again for its checkpoint. */
+static void on_leave_poll(uv_timer_t *timer)
+{
+    struct titand *d = timer->data;
+    const uint64_t waited = uv_now(&d->loop) - d->leaves_at, grace_ms = d->config->grace_ms;
+    const bool alone = waited >= grace_ms && !agent_connected(d->agent); /* no one has told them to write one */
+    if (agent_workers(d->agent) && waited < 2 * grace_ms && !alone)
+        return;
+    (void)uv_timer_stop(timer);
+    agent_close(d->agent, true, alone ? d->config->grace_ms : 0, on_agent_closed, d);
+}
+
+/* A node that goes, by whoever stops its daemon (Slurm, Kubernetes): nothing of it is to count as a crash. */
+static bool leaves(struct titand *d)
+{
+    if (!d->config->drain_on_term || d->config->role != ROLE_AGENT || !d->agent || d->stopping > 1)
+        return false;
+    d->leaves_at = uv_now(&d->loop);
+    (void)notify_printf("STATUS=draining\nEXTEND_TIMEOUT_USEC=%llu", (2 * d->config->grace_ms + 10000) * 1000ULL);
+    agent_leave(d->agent, d->config->grace_ms);
+    (void)uv_timer_start(&d->leave_timer, on_leave_poll, LEAVE_POLL_MS, LEAVE_POLL_MS);
+    return true;
+}
+
 static void stop(struct titand *d)
 {
     d->stopping++;
@@ -124,8 +152,12 @@ static void stop(struct titand *d)
         if (d->server)
             rpc_server_set_serving(d->server, false);
     }
+    (void)uv_timer_stop(&d->leave_timer);
+    if (leaves(d))
+        return;
     if (d->agent)
-        agent_close(d->agent, d->config->stop_workers, d->stopping > 1 ? 0 : d->config->grace_ms, on_agent_closed, d);
+        agent_close(d->agent, d->config->stop_workers || d->config->drain_on_term,
+                    d->stopping > 1 ? 0 : d->config->grace_ms, on_agent_closed, d);
     else if (d->stopping == 1)
         on_agent_closed(d);
 }
@@ -458,7 +490,8 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
 
 static void init_handles(struct titand *d)
 {
-    uv_timer_t *const timers[] = {&d->ready_timer, &d->status_timer, &d->watchdog_timer, &d->trim_timer};
+    uv_timer_t *const timers[] = {&d->ready_timer, &d->status_timer, &d->watchdog_timer, &d->trim_timer,
+                                  &d->leave_timer};
     for (size_t i = 0; i < ARRAY_SIZE(timers); i++) {
         (void)uv_timer_init(&d->loop, timers[i]);
         timers[i]->data = d;

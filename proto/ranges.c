@@ -130,6 +130,7 @@ static const struct range agent_message[] = {
     PART(checkpoint_failed),
     TERM(term),
     PART(checked),
+    PART(leaves),
 };
 static const struct range coordinator_message[] = {
     PART(welcome),     PART(start), PART(form),        PART(revoke),
@@ -139,6 +140,7 @@ static const struct range coordinator_message[] = {
 };
 static const struct range check_node[] = {COUNT(request_id), PATH(jobs_dir), TEXT(token, 0, 64, ALPHANUM),
                                           SIGNED(wall_ms, 0, INT64_C(1) << 52), TEXT(version, 0, 128, NULL)};
+static const struct range agent_leaves[] = {NUMBER(deadline_ms, 0, 86400000)};
 static const struct range node_checked[] = {COUNT(request_id), WORDS(problem), PARTS(findings, 0, 64)};
 static const struct range node_finding[] = {TEXT(what, 1, 31, DEVICE_SET), FLAG(wrong), WORDS(text)};
 static const struct range agent_hello[] = {
@@ -390,6 +392,7 @@ static const struct table {
     TABLE(tell_epochs, tell_epochs),
     TABLE(check_node, check_node),
     TABLE(node_checked, node_checked),
+    TABLE(agent_leaves, agent_leaves),
     TABLE(node_finding, node_finding),
     TABLE(epochs_known, epochs_known),
     TABLE(welcome, welcome),

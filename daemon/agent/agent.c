@@ -919,6 +919,11 @@ void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*d
     (void)uv_timer_start(&a->close_timer, on_close_timer, 0, CLOSE_POLL_MS);
 }
 
+void agent_leave(struct agent *a, uint32_t deadline_ms)
+{
+    CORE(a, agent_core_leave, deadline_ms);
+}
+
 uint32_t agent_workers(const struct agent *a)
 {
     return workers_count(a->workers);

@@ -40,6 +40,8 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *options, st
 /* stop_workers: end them (checkpoint within grace_ms, then SIGKILL); otherwise they go on under their lease for the
  * next agent. done is called on the loop. */
 void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*done)(void *), void *data);
+/* Have the coordinator take the workers elsewhere, as a drain with this deadline does; agent_close() comes later. */
+void agent_leave(struct agent *a, uint32_t deadline_ms);
 uint32_t agent_workers(const struct agent *a);
 bool agent_connected(const struct agent *a);
 

@@ -615,6 +615,16 @@ static void take_key(struct agent_core *c, const ProtobufCBinaryData *key)
         proof_add_key(&c->session_keys, before.key[i]);
 }
 
+static void say_leaves(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
+    if (!c->leave_at)
+        return;
+    leaves.deadline_ms = (uint32_t)MAX(c->leave_at - now, 0);
+    MESSAGE(m, LEAVES, leaves, &leaves);
+    agent_send(c, &m, out);
+}
+
 static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
 {
     if (!agent_fence_term(c, m->term, &m->term_proof, out))
@@ -629,6 +639,7 @@ static void on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, 
     c->delegate_lease_ms = m->delegate_lease_ms;
     heard(c, c->hello_at);
     agent_say(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
+    say_leaves(c, now, out);
     delegated_again(c, out);
     reports_flush(c, now, out);
     c->stream_beat_at = now;
@@ -1264,6 +1275,12 @@ int64_t agent_core_deadline(const struct agent_core *c)
         if (w->revoked_epoch && !w->killed)
             due = MIN(due, revoke_due(c, w));
     return MIN(due, agent_delegate_deadline(c));
+}
+
+void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out)
+{
+    c->leave_at = now + deadline_ms;
+    say_leaves(c, now, out);
 }
 
 void agent_core_drain(struct agent_core *c, bool quiet)

@@ -150,6 +150,8 @@ int64_t agent_core_deadline(const struct agent_core *c); /* INT64_MAX = none */
 /* From now on nothing is started, and of workers that leave only checkpoints are told: the coordinator goes down with
  * this agent and its jobs go on from there. quiet false: they are told of as ever. */
 void agent_core_drain(struct agent_core *c, bool quiet);
+/* Ask the coordinator, and each one after it, to take the workers elsewhere within that time. */
+void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out);
 
 /* --- what can be asked --- */
 uint64_t agent_core_term(const struct agent_core *c); /* highest seen */

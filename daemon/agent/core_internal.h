@@ -94,6 +94,7 @@ struct agent_core {
     bool range_said;                     /* of a datagram; of this session */
     bool unproved_said;
     bool delegated_since; /* an epoch of a delegate has been accepted since the hello */
+    int64_t leave_at;     /* when its workers are to be gone; 0 = they are not */
     bool draining, quiet;
     uint32_t beat_ms, away_ms, delegate_lease_ms;
     uint64_t beat, ids, sessions;

@@ -424,6 +424,8 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         delegate_refused(c, n, m->refused);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED)
         node_checked(c, n, m->checked);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEAVES)
+        policy_leaves(c, n, m->leaves);
     return false;
 }
 

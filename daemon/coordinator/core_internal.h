@@ -45,6 +45,8 @@ struct noderec {
     bool said_drained;
     bool given_up;          /* an operator has said that it is gone for good */
     int64_t drain_at;       /* what is still there then is stopped; INT64_MAX = never */
+    uint64_t leaving;       /* incarnation of the agent that is told to stop; 0 = none */
+    int64_t leave_at;       /* what is there then is stopped */
     int64_t quarantine_end; /* 0 = it is not in quarantine */
     struct crash {
         int64_t at;
@@ -307,6 +309,7 @@ void behind_tick(struct core *c);
 uint64_t behind_first_epoch(const struct core *c); /* no number below it is given; 0 = the store was not restored */
 
 /* --- core_policy.c --- */
+bool node_leaves(const struct noderec *n);            /* its agent is told to stop: what ends there is drained */
 bool node_empties(const struct noderec *n);           /* workers on it have to go */
 bool node_unfit(const struct noderec *n);             /* jobs cannot have their folders there */
 bool node_accepts(const struct noderec *n);           /* new workers may start there */
@@ -315,6 +318,7 @@ const char *node_reason_text(const struct noderec *n);
 /* A worker of the job has crashed there: too many in too short a time put the node in quarantine. */
 void policy_crashed(struct core *c, struct noderec *n, const struct jobrec *j);
 /* The job's workers crash there so often that its next ones are rather started elsewhere. */
+void policy_leaves(struct core *c, struct noderec *n, const Titan__Internal__AgentLeaves *m);
 bool policy_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j);
 void policy_tick(struct core *c);
 

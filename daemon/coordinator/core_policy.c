@@ -15,9 +15,14 @@
 #define QUARANTINE_MAX_MS 86400000       /* the longest */
 #define WINDOW_MAX_MS (366LL * 86400000) /* of maintenance, and how far ahead it may be planned */
 
+bool node_leaves(const struct noderec *n)
+{
+    return n->leaving && n->leaving == n->incarnation;
+}
+
 bool node_empties(const struct noderec *n)
 {
-    return n->policy.draining || n->in_window;
+    return n->policy.draining || n->in_window || node_leaves(n);
 }
 
 bool node_unfit(const struct noderec *n)
@@ -48,6 +53,8 @@ const char *node_state_text(const struct noderec *n)
 
 const char *node_reason_text(const struct noderec *n)
 {
+    if (node_leaves(n))
+        return "its agent is told to stop";
     if (n->quarantine_end && !node_empties(n))
         return n->policy.quarantine_reason;
     if (node_unfit(n) && !node_empties(n))
@@ -92,6 +99,22 @@ static void plan_window(struct core *c, struct noderec *n, const struct core_dra
                batch_printf(c->out, "{\"from_ms\":%lld,\"until_ms\":%lld,\"lead_ms\":%lld}",
                             (long long)n->policy.window_from_ms, (long long)n->policy.window_until_ms,
                             (long long)n->policy.window_lead_ms));
+}
+
+void policy_leaves(struct core *c, struct noderec *n, const Titan__Internal__AgentLeaves *m)
+{
+    if (node_leaves(n))
+        return;
+    n->leaving = n->incarnation;
+    n->leave_at = c->now.mono_ms + m->deadline_ms;
+    n->said_drained = false;
+    say_event(
+        c, NULL,
+        (struct say){.type = "node.draining",
+                     .message = batch_printf(c->out, "node %s is drained: its agent is told to stop", n->name),
+                     .node = n,
+                     .detail = batch_printf(c->out, "{\"workers\":%u,\"deadline_ms\":%u}", n->used, m->deadline_ms)});
+    node_look_again(c, n);
 }
 
 static void say_draining(struct core *c, struct noderec *n, const char *words)
@@ -332,7 +355,7 @@ void policy_tick(struct core *c)
             end_quarantine(c, n);
         if (!node_empties(n))
             continue;
-        if (n->used > 0 && c->now.mono_ms >= n->drain_at)
+        if (n->used > 0 && c->now.mono_ms >= (node_leaves(n) ? MIN(n->drain_at, n->leave_at) : n->drain_at))
             drain_deadline(c, n);
         if (n->used == 0 && !n->said_drained) {
             say_event(c, NULL,

@@ -69,9 +69,10 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     bool node_short = report && report->node_short;
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
     bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
+    bool drained = node_leaves(w->node);
     enum loss_cause cause = lost ? cause_of(w, report) : LOSS_NONE;
     bool paid = lost && budget_paid(j, w, cause, report ? report->reason : NULL);
-    bool counted = lost && !paid;
+    bool counted = lost && !paid && !drained;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
     say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);

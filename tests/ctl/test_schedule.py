@@ -217,6 +217,44 @@ def alone_in_its_fault():
         c.ctl("cancel", job)
 
 
+def agent_told_to_stop():
+    """drain_on_term: SIGTERM to an agent moves its workers, then stops with a checkpoint what has no other place; nothing counts"""
+    with Cluster(slots={"n1": 2, "n2": 2}, config="[agent]\ndrain_on_term = true\ngrace_ms = 3000\n") as c:
+        job = c.submit(keys(elastic__min_workers=2, elastic__max_workers=2))
+        c.training(job, 2, 3)
+        first = {e["node"] for e in c.events(job) if e["type"] == "worker.started"}
+        assert len(first) == 1, first
+        (here,), (there,) = first, {"n1", "n2"} - first
+        c.processes[here].send_signal(signal.SIGTERM)
+        assert c.processes[here].wait(20) == 0
+        step = c.status(job)["step"]
+        c.training(job, 2, step + 3)
+        assert {e["node"] for e in c.events(job) if e["type"] == "worker.started"} == {here, there}
+        assert not any(e["type"] == "worker.lost" or (e["type"] == "worker.exited" and e["detail"]["counted"]) for e in c.events(job))
+        # Back in service without a word; and where nothing else is there, the run is stopped with a checkpoint.
+        c.agent(here)
+        until("it is ready", lambda: c.nodes()[here] == "ready")
+        c.ctl("drain", here)
+        c.processes[there].send_signal(signal.SIGTERM)
+        until("it drains", lambda: c.nodes()[there] == "draining")
+        assert "its agent is told to stop" in c.ctl("nodes")
+        assert c.processes[there].wait(30) == 0
+        until("it is queued", lambda: c.status(job)["state"] == "PENDING")
+        s = c.status(job)
+        assert s["restarts"] == 0 and s["checkpoint"], s
+        c.ctl("undrain", here)
+        c.training(job, 2, s["step"] + 1)
+        # A second signal does not wait.
+        c.ctl("drain", here)
+        c.ctl("undrain", here)
+        c.processes[here].send_signal(signal.SIGTERM)
+        until("it drains", lambda: c.nodes()[here] == "draining")
+        c.processes[here].send_signal(signal.SIGTERM)
+        assert c.processes[here].wait(10) == 0
+        assert c.status(job)["restarts"] == 0
+        c.ctl("cancel", job)
+
+
 def refused():
     """what cannot be done is one line and an exit code, and changes nothing"""
     with Daemon(None, "--slots", 2) as d:
@@ -247,6 +285,6 @@ def refused():
 
 try:
     tap(resized_run_is_the_same_run, resize_is_checked_and_kept, checkpoints_on_request, drained_node, drain_deadline,
-        preemption, quarantined_node, alone_in_its_fault, refused)
+        preemption, quarantined_node, alone_in_its_fault, agent_told_to_stop, refused)
 finally:
     shutil.rmtree(TEXT, ignore_errors=True)

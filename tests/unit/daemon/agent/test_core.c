@@ -1128,6 +1128,21 @@ static void test_own_name(void **state)
     assert_int_equal(agent_core_counters(c)->imposters, 2);
 }
 
+/* Each coordinator is asked to take the workers elsewhere, with the time that is left. */
+static void test_leaves(void **state)
+{
+    (void)state;
+    in_training();
+    INPUT(agent_core_leave, 5000);
+    assert_int_equal(SENT(LEAVES)->leaves->deadline_ms, 5000);
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    assert_null(SENT(LEAVES));
+    now += 2000;
+    welcome();
+    assert_int_equal(SENT(LEAVES)->leaves->deadline_ms, 3000);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -1166,6 +1181,7 @@ int main(void)
         TEST(test_probe_is_proved),
         TEST(test_ping_is_answered),
         TEST(test_own_name),
+        TEST(test_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -595,6 +595,59 @@ static void test_faulty_workers(void **state)
     close_bench(&b);
 }
 
+/* An agent that is told to stop: its worker moves, its end costs nothing, and the next agent is in service at once. */
+static void test_agent_leaves(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct job_status status;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 2, 2);
+    job.spec.max_restarts = 0;
+    submit_job(&b, &job);
+    make_run(&b, 1, 1, 1, 2, 1, 5);
+    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
+    leaves.deadline_ms = 5000;
+    MESSAGE(m, LEAVES, leaves, leaves);
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_true(said(&b, "node.draining"));
+    assert_node(&b, "a", "draining");
+    assert_int_equal(told(&b, START, 2)->start->n_worker_ids, 2);
+    exited(&b, 1, 1, 1, 1, "the node goes");
+    assert_int_equal(say(&b, 1, &m), TITAN_OK); /* once more: a new coordinator is told so */
+    assert_false(said(&b, "node.draining"));
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    assert_int_equal(hello(&b, 3, "a", 2, NULL, 0), TITAN_OK); /* worker 2 is gone with the agent */
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    assert_node(&b, "a", "ready");
+    close_bench(&b);
+}
+
+/* Nowhere to go: it is stopped with a checkpoint at the deadline, and queued. */
+static void test_agent_leaves_alone(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    submit(&b, 1, 1, 1);
+    make_run(&b, 1, 1, 1, 1, 1, 5);
+    Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
+    leaves.deadline_ms = 1000;
+    MESSAGE(m, LEAVES, leaves, leaves);
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    wait_ms(&b, 1, 900);
+    assert_null(told(&b, STOP, 1));
+    for (int i = 0; i < 10 && !told(&b, STOP, 1); i++)
+        wait_ms(&b, 1, 50);
+    assert_true(told(&b, STOP, 1)->stop->grace_ms > 0);
+    close_bench(&b);
+}
+
 static void test_quarantine_kept(void **state)
 {
     (void)state;
@@ -706,6 +759,8 @@ int main(void)
         cmocka_unit_test(test_quarantine_by_one_job),
         cmocka_unit_test(test_faulty_workers),
         cmocka_unit_test(test_one_fault_is_charged_once),
+        cmocka_unit_test(test_agent_leaves),
+        cmocka_unit_test(test_agent_leaves_alone),
         cmocka_unit_test(test_quarantine_kept),
         cmocka_unit_test(test_budgets),
     };
