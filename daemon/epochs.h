@@ -2,12 +2,20 @@
 #ifndef TITAN_DAEMON_EPOCHS_H
 #define TITAN_DAEMON_EPOCHS_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "titan/internal/agent.pb-c.h"
 
 /* A delegate's, or one that somebody has seen, is at most so far above the job's own: no run has that many, and above
  * the highest there could be no next one. */
 #define EPOCH_STEP_MAX (UINT64_C(1) << 32)
 #define EPOCH_ID_BYTES 16       /* of a communicator's id */
 #define EPOCH_HOLDERS_MAX 65536 /* of its state */
+
+/* A worker has one place in an epoch: as a member or as a leaver. */
+bool epoch_seats_distinct(const Titan__Internal__FormEpoch *f);
+/* ... and one among those who hold its state. */
+bool epoch_holders_distinct(const Titan__Internal__FormEpoch *f);
 
 #endif

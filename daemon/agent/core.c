@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/agent/core_internal.h"
+#include "daemon/epochs.h"
 #include "proto/ranges.h"
 
 #define SIGNALS_MAX 64
@@ -687,6 +688,12 @@ static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *
 
 static void on_form(struct agent_core *c, const form_epoch *m, struct agent_actions *out)
 {
+    if (!epoch_seats_distinct(m)) {
+        c->counters.out_of_range++;
+        agent_say(out, AGENT_WARN, "an epoch with a worker in two places, dropped", "job=%" PRIu64 " epoch=%" PRIu64,
+                  m->job_id, m->epoch);
+        return;
+    }
     struct ajob *j = agent_job_of(c, m->job_id, true);
     switch (agent_fence_form(j, m)) {
     case FENCE_OLDER:

@@ -14,6 +14,7 @@
 
 /* Numbers of epochs begin again above all that coordinators before the restore can have given. */
 #define EPOCHS_EACH (UINT64_C(1) << 32)
+#define TAKEN_EACH 8 /* workers of one job that are not in the store, for each that it may have */
 
 uint64_t behind_first_epoch(const struct core *c)
 {
@@ -84,6 +85,14 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
     return job_worker(j, m->worker_id) || (node_name_ok(m->node) && unheard_of(c, m->worker_id));
 }
 
+/* Epochs since the backup name those who were alive together, and some that have replaced each other; ids without end
+ * are made up. Per job, as long as this process lives. */
+static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
+    return j->n_taken + f->n_members + f->n_leavers <= most;
+}
+
 /* Those who hold its state may have come and gone since the backup. */
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
@@ -122,6 +131,7 @@ static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Membe
         w->address = core_strdup(list[i]->address);
         job_add_worker(j, w);
         core_restore_taken(c, w->id);
+        j->n_taken++;
         say_worker_add(c, w);
         say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
     }
@@ -170,7 +180,13 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         const Titan__Internal__FormEpoch *f = k->epochs[i];
         if (f->epoch <= j->status.epoch)
             continue;
-        if (!over && sound(c, j, f) && fence_in_epoch(j, n, f) && worker_step_exists(j, f->resume_step)) {
+        if (!over && !believes(j, f)) {
+            fence_implausible(c, n, j->id,
+                              batch_printf(c->out,
+                                           "more workers have been told of since the backup than it can have had, "
+                                           "epoch %" PRIu64 " is not taken",
+                                           f->epoch));
+        } else if (!over && sound(c, j, f) && fence_in_epoch(j, n, f) && worker_step_exists(j, f->resume_step)) {
             take_epoch(c, j, f);
             take_checkpoint(c, j, f->checkpoint_path);
         } else {

@@ -7,39 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
-
-static int by_number(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static bool distinct(uint64_t *ids, size_t n) /* sorts them */
-{
-    qsort(ids, n, sizeof(*ids), by_number);
-    for (size_t i = 1; i < n; i++)
-        if (ids[i] == ids[i - 1])
-            return false;
-    return true;
-}
-
-/* A worker has one place: as a member or as a leaver. */
-static bool seats_distinct(const Titan__Internal__FormEpoch *f)
-{
-    const size_t n = f->n_members + f->n_leavers;
-    _cleanup_free_ uint64_t *ids = core_alloc((n + 1) * sizeof(*ids));
-    for (size_t i = 0; i < n; i++)
-        ids[i] = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
-    return distinct(ids, n);
-}
-
-static bool holders_distinct(const Titan__Internal__FormEpoch *f)
-{
-    _cleanup_free_ uint64_t *ids = core_alloc((f->n_state_holders + 1) * sizeof(*ids));
-    if (f->n_state_holders)
-        memcpy(ids, f->state_holders, f->n_state_holders * sizeof(*ids));
-    return distinct(ids, f->n_state_holders);
-}
+#include "daemon/epochs.h"
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
                       delegate_knows *knows)
@@ -50,13 +18,19 @@ static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__M
     return true;
 }
 
+/* Its mesh has to be one of the job's. Who leaves was in one, too. */
+static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_leavers <= j->spec.max_workers;
+}
+
 bool delegate_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, delegate_knows *knows)
 {
     return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) &&
            (f->key.len == 0 || f->key.len == sizeof(j->key)) && f->n_members > 0 && f->n_members <= JOB_WORKERS_MAX &&
            f->n_leavers <= JOB_WORKERS_MAX && f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch &&
-           seats_distinct(f) && holders_distinct(f) && all_known(c, j, f->members, f->n_members, knows) &&
-           all_known(c, j, f->leavers, f->n_leavers, knows);
+           epoch_seats_distinct(f) && epoch_holders_distinct(f) && legal_size(j, f) &&
+           all_known(c, j, f->members, f->n_members, knows) && all_known(c, j, f->leavers, f->n_leavers, knows);
 }
 
 /* The store has it: it is there, or was a member of an epoch that is kept. */

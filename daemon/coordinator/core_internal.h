@@ -150,6 +150,7 @@ struct jobrec {
     bool run_active;
     struct workrec **workers; /* in id order */
     size_t n_workers, cap_workers;
+    uint64_t n_taken; /* workers that agents have told of, after a backup */
     uint32_t target;  /* workers it has a claim to */
     uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
     uint64_t squeezed_for;

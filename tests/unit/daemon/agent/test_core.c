@@ -184,6 +184,26 @@ static void form_with(uint64_t epoch, unsigned char id)
     hear(&m);
 }
 
+/* Of workers 11 and second; as a leaver, or as another member. */
+static void form_of(uint64_t epoch, uint64_t second, bool leaves)
+{
+    unsigned char bytes[16] = {(unsigned char)epoch};
+    Titan__Internal__Member one = TITAN__INTERNAL__MEMBER__INIT, two = one, *list[] = {&one, &two}, **last = list + 1;
+    Titan__Internal__FormEpoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    one.worker_id = 11;
+    two.worker_id = second;
+    one.node = two.node = (char *)"here";
+    f.job_id = 1;
+    f.epoch = epoch;
+    f.comm_id = (ProtobufCBinaryData){16, bytes};
+    f.members = list;
+    f.n_members = leaves ? 1 : 2;
+    f.leavers = last;
+    f.n_leavers = leaves;
+    MESSAGE(m, FORM, form, &f);
+    hear(&m);
+}
+
 static void revoke_epoch(uint64_t epoch)
 {
     Titan__Internal__RevokeEpoch r = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
@@ -359,6 +379,20 @@ static void test_epochs_are_told_on_request(void **state)
 
 /* --- epochs ---------------------------------------------------------------------------------------------------------
  */
+
+static void test_worker_in_two_places(void **state)
+{
+    (void)state;
+    in_training();
+    for (int leaves = 0; leaves < 2; leaves++) {
+        form_of(2, 11, leaves);
+        assert_null(TOLD(FORM));
+        assert_int_equal(count(AGENT_RECORD_JOB), 0);
+    }
+    assert_int_equal(agent_core_counters(c)->out_of_range, 2);
+    form_of(2, 12, true);
+    assert_int_equal(count(AGENT_RECORD_JOB), 1);
+}
 
 static void test_epoch_is_recorded_before_it_is_formed(void **state)
 {
@@ -1153,6 +1187,7 @@ int main(void)
         TEST(test_term_survives_a_restart),
         TEST(test_epochs_are_told_on_request),
         TEST(test_epoch_is_recorded_before_it_is_formed),
+        TEST(test_worker_in_two_places),
         TEST(test_older_epochs_are_dropped),
         TEST(test_worker_says_what_cannot_be),
         TEST(test_page_says_what_cannot_be),

@@ -343,6 +343,37 @@ static void test_newer_epoch_of_one_twice(void **state)
     close_world();
 }
 
+/* Of one worker, in a job of two: no coordinator has formed that. */
+static void test_newer_epoch_of_a_wrong_size(void **state)
+{
+    (void)state;
+    const struct known alone = {1, 5, 11, 2, 1, "", 11, 50}, many = {1, 6, 11, 1, 3, "", 12, 50};
+    open_world();
+    back(2, &alone);
+    back(1, &many);
+    assert_false(told_of("epoch.restored"));
+    assert_int_equal(core_counters(W.b.core)->unknown_rank, 2);
+    assert_int_equal(status_of(1).epoch, 1);
+    close_world();
+}
+
+/* A node that tells of one epoch after the other, each of workers never heard of: it is not believed without end. */
+static void test_newer_epochs_without_end(void **state)
+{
+    (void)state;
+    uint64_t taken = 0;
+    open_world();
+    for (uint64_t i = 0; i < 100; i++) {
+        const struct known k = {1, 5 + i, 11 + 2 * i, 2, 2, "", 11 + 2 * i, 50};
+        back(2, &k);
+        taken += told_of("epoch.restored");
+    }
+    assert_int_equal(taken, 12); /* 24 workers, of a job that may have two */
+    assert_int_equal(core_counters(W.b.core)->implausible, 88);
+    assert_int_equal(status_of(1).epoch, 16);
+    close_world();
+}
+
 /* Nobody tells of anything newer: what the store says holds, but nothing is begun before all have spoken. */
 static void test_waits_for_all(void **state)
 {
@@ -447,6 +478,8 @@ int main(void)
         cmocka_unit_test(test_newer_epoch),
         cmocka_unit_test(test_newer_epoch_in_any_order),
         cmocka_unit_test(test_newer_epoch_of_one_twice),
+        cmocka_unit_test(test_newer_epoch_of_a_wrong_size),
+        cmocka_unit_test(test_newer_epochs_without_end),
         cmocka_unit_test(test_newer_epoch_from_elsewhere),
         cmocka_unit_test(test_waits_for_all),
         cmocka_unit_test(test_restart),
