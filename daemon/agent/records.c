@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "daemon/epochs.h"
 #include "proto/ranges.h"
 
 #define RECORD_MAX ((size_t)64 << 20)
@@ -95,7 +96,33 @@ titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJ
     return file_replace_private(path, bytes, len + 4, err); /* there is a key in it */
 }
 
-static titan_status read_job(const char *path, Titan__Internal__AgentJobRecord **ret, struct titan_error *err)
+static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t job_id, struct titan_error *err)
+{
+    if (!f)
+        return TITAN_OK;
+    if (f->job_id != job_id)
+        return titan_fail(err, TITAN_EINVAL, "an epoch of job %" PRIu64 " in it", f->job_id);
+    if (!epoch_seats_distinct(f))
+        return titan_fail(err, TITAN_EINVAL, "epoch %" PRIu64 " has a worker in two places", f->epoch);
+    return TITAN_OK;
+}
+
+/* A checksum keeps what was written, not who wrote it: the same is asked of it as of a message. */
+static titan_status check_job(const Titan__Internal__AgentJobRecord *r, uint64_t job_id, struct titan_error *err)
+{
+    TRY(range_check(&r->base, err));
+    if (r->job_id != job_id)
+        return titan_fail(err, TITAN_EINVAL, "it is of job %" PRIu64, r->job_id);
+    TRY(check_epoch(r->accepted, job_id, err));
+    for (size_t i = 0; i < r->n_before; i++)
+        TRY(check_epoch(r->before[i], job_id, err));
+    for (size_t i = 0; i < r->n_delegated; i++)
+        TRY(check_epoch(r->delegated[i]->epoch, job_id, err));
+    return TITAN_OK;
+}
+
+static titan_status read_job(const char *path, uint64_t job_id, Titan__Internal__AgentJobRecord **ret,
+                             struct titan_error *err)
 {
     struct buf file = BUF_INIT;
     titan_status status = file_read(path, RECORD_MAX, &file, err);
@@ -108,6 +135,12 @@ static titan_status read_job(const char *path, Titan__Internal__AgentJobRecord *
     }
     if (status == TITAN_OK && !record)
         status = titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged", path);
+    struct titan_error why = {0};
+    if (status == TITAN_OK && check_job(record, job_id, &why) != TITAN_OK) {
+        status = titan_fail(err, TITAN_ECORRUPT, "'%s' says what cannot be: %s", path, why.msg);
+        titan__internal__agent_job_record__free_unpacked(record, NULL);
+        record = NULL;
+    }
     buf_free(&file);
     *ret = record;
     return status;
@@ -130,7 +163,7 @@ titan_status record_read_jobs(const char *run_dir,
         if (len <= strlen(SUFFIX) || strcmp(e->d_name + len - strlen(SUFFIX), SUFFIX) != 0 ||
             snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= PATH_MAX)
             continue;
-        titan_status status = read_job(path, &record, err);
+        titan_status status = read_job(path, strtoull(e->d_name, NULL, 10), &record, err);
         if (status == TITAN_OK)
             each(record, data);
         else

@@ -273,14 +273,63 @@ static void test_records(void **state)
     assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), TITAN_ECORRUPT);
     assert_non_null(strstr(err.msg, "1.epoch"));
     assert_int_equal(n_records, 1);
+    record_forget_job(f.folder, 1);
+}
+
+/* What is written is read as it was written, and believed only as far as a message would be. */
+static void test_records_that_cannot_be(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    char path[128], to[128];
+    unsigned char id[16] = {1};
+    Titan__Internal__Member one = TITAN__INTERNAL__MEMBER__INIT, *list[] = {&one, &one};
+    Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT, *forms = &form;
+    f.a = open_one();
+    f.b = open_one();
+    (void)snprintf(path, sizeof(path), "%s/jobs", f.folder);
+    assert_int_equal(dir_make(path, &err), TITAN_OK);
+    one.worker_id = 3;
+    one.node = (char *)"a";
+    form.job_id = 1;
+    form.epoch = 4;
+    form.comm_id = (ProtobufCBinaryData){sizeof(id), id};
+    form.members = list;
+    for (int wrong = 0; wrong < 7; wrong++) {
+        Titan__Internal__AgentJobRecord r = TITAN__INTERNAL__AGENT_JOB_RECORD__INIT;
+        form.n_members = wrong == 4 || wrong == 5 ? 2 : 1;
+        form.job_id = wrong == 6 ? 2 : 1;
+        form.epoch = wrong == 3 ? UINT64_MAX : 4;
+        r.job_id = 1;
+        r.accepted = wrong == 5 ? NULL : &form;
+        r.before = &forms;
+        r.n_before = wrong == 5;
+        r.promised_epoch = wrong == 1 ? UINT64_MAX : 5;
+        r.term = wrong == 2 ? RANGE_TERM_MAX + 1 : 1;
+        assert_int_equal(record_write_job(f.folder, &r, &err), TITAN_OK);
+        n_records = 0;
+        err = (struct titan_error){0};
+        assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), wrong ? TITAN_ECORRUPT : TITAN_OK);
+        assert_int_equal(n_records, wrong == 0);
+        assert_true(!wrong || (strstr(err.msg, "1.epoch") && strstr(err.msg, "says what cannot be")));
+    }
+    Titan__Internal__AgentJobRecord r = TITAN__INTERNAL__AGENT_JOB_RECORD__INIT;
+    r.job_id = 1;
+    assert_int_equal(record_write_job(f.folder, &r, &err), TITAN_OK);
+    (void)snprintf(path, sizeof(path), "%s/jobs/1.epoch", f.folder);
+    (void)snprintf(to, sizeof(to), "%s/jobs/2.epoch", f.folder);
+    assert_int_equal(rename(path, to), 0);
+    assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), TITAN_ECORRUPT);
+    assert_non_null(strstr(err.msg, "it is of job 1"));
 }
 
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_datagrams),   TEST(test_garbage), TEST(test_name_is_looked_up),
-        TEST(test_bad_options), TEST(test_records), TEST(test_name_that_moves),
+        TEST(test_datagrams),       TEST(test_garbage), TEST(test_name_is_looked_up),
+        TEST(test_bad_options),     TEST(test_records), TEST(test_records_that_cannot_be),
+        TEST(test_name_that_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
