@@ -62,9 +62,10 @@ uint64_t folder_newest_step(const char *path, uint64_t recipe_hash)
 
     if (at < 0 || folder_owner_read(at, &f, NULL) != TITAN_OK || !f.there || f.recipe_hash != recipe_hash)
         return 0;
-    d = fdopendir(at);
-    if (d)
-        at = -1;
+    const int fd = TAKE_FD(at);
+    d = fdopendir(fd);
+    if (!d)
+        (void)close(fd);
     for (struct dirent *e; d && (e = readdir(d));) {
         char *end = NULL;
         const bool is_step = strncmp(e->d_name, "step-", 5) == 0 && e->d_name[5] >= '0' && e->d_name[5] <= '9';

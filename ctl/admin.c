@@ -293,7 +293,8 @@ static titan_status fix_unit(const char *unit, const char *config, bool *ret_cha
         return TITAN_OK; /* another machine's */
     TRY(config_paths(config, &paths, err));
     buf_printf(&text, "# Written by titanctl admin check --fix from %s.\n", config);
-    for (char *line = paths.data ? strtok(paths.data, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+    char *rest = NULL;
+    for (char *line = paths.data ? strtok_r(paths.data, "\n", &rest) : NULL; line; line = strtok_r(NULL, "\n", &rest)) {
         TRY(make_folder(line, err));
         buf_printf(&text, "[Unit]\nRequiresMountsFor=%s\n[Service]\nReadWritePaths=-%s\n", line, line);
     }

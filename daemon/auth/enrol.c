@@ -200,7 +200,7 @@ static void own_address(const struct enrol *e, char out[300])
 {
     static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
     _cleanup_(buf_free) struct buf pem = BUF_INIT;
-    struct pki_certificate c;
+    struct pki_certificate c = {0};
     const char *host = c.hosts[0];
     out[0] = '\0';
     if (!e->port[0] || file_read(e->own.certificate, PKI_PEM_MAX, &pem, NULL) != TITAN_OK ||

@@ -339,7 +339,7 @@ static titan_status check_checkpoint_folder(const struct asking *a, struct recip
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, struct recipe *r,
                          struct titan_error *err)
 {
-    struct titan_error unused;
+    struct titan_error unused = {0};
     struct asking a = {.options = options, .user = u, .err = err ? err : &unused};
     if (auth_trusted(u))
         return TITAN_OK;

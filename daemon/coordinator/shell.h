@@ -50,9 +50,9 @@ struct coordinator {
     bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
     struct titan_error stall;
 
-    uint64_t next_job_id; /* the store's writer thread's, once it writes submits */
-    size_t submitting;    /* not durable yet */
-    struct checks *checks;      /* of their recipes (daemon/api/checks.h) */
+    uint64_t next_job_id;  /* the store's writer thread's, once it writes submits */
+    size_t submitting;     /* not durable yet */
+    struct checks *checks; /* of their recipes (daemon/api/checks.h) */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;

@@ -5,7 +5,8 @@
  * connects to the ranks below it and accepts from those above. Both sides say who they are (magic, communicator id,
  * epoch, tag, rank, members) and, when the epoch has a key, prove to each other that they have it, on a challenge of
  * the other; it does not go over the wire. Whoever says something else, or nothing within two seconds, is dropped
- * without harm to the meeting. A member of the epoch that comes early, for a meeting this rank has not reached, is kept until it does.
+ * without harm to the meeting. A member of the epoch that comes early, for a meeting this rank has not reached, is kept
+ * until it does.
  *
  * Sockets are non-blocking, without delay, and give up a silent peer after 15 s. One thread at a time. */
 #ifndef TITAN_WORKER_COMM_TCP_MESH_H

@@ -277,7 +277,7 @@ static void test_bad_forms(void **state)
     struct titan_error err = {0};
     log_set_level(LOG_LEVEL_ERROR);
     (void)answer_the_call();
-    (void)hear(); /* ready */
+    (void)hear();          /* ready */
     say_form(1, 0, 0, -1); /* nobody: what cannot be ends the connection */
     wait_for(f.fd, POLLIN);
     assert_int_equal(recv(f.fd, (char[16]){0}, 16, 0), 0);
