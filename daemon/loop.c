@@ -378,9 +378,9 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     if (tls)
         TRY(coordinator_identity(d->coordinator, tls, err));
     const struct rpc_method *methods = api_methods(&n);
-    /* systemd's folder is for the group too. */
-    mode_t mode = getenv("RUNTIME_DIRECTORY") ? 0660 : 0600;
-    struct rpc_server_options server_options = {.socket_mode = mode,
+    /* In systemd's folder every user of the machine may connect: roles say what each may do. Agents are of one user. */
+    bool shared = getenv("RUNTIME_DIRECTORY") != NULL;
+    struct rpc_server_options server_options = {.socket_mode = shared ? 0666 : 0600,
                                                 .authorize = api_authorize,
                                                 .max_connections = d->config->limits.connections,
                                                 .max_user_connections = d->config->limits.user_connections,
@@ -388,7 +388,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .max_user_calls = d->config->limits.user_calls,
                                                 .memory_bytes = (uint64_t)d->config->limits.memory_mb << 20,
                                                 .max_user_message_bytes = USER_MESSAGE_MAX};
-    struct rpc_server_options agents_options = {.socket_mode = mode, .authorize = api_authorize};
+    struct rpc_server_options agents_options = {.socket_mode = shared ? 0660 : 0600, .authorize = api_authorize};
     TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes,
                         &server_options, &d->server, err));
     const struct rpc_method *agent_methods = api_agent_methods(&n);

@@ -423,5 +423,32 @@ def state_folder():
         assert code is None, said
 
 
+def service_socket():
+    """In the folder that systemd makes for a service every user may connect, and is known by its own number; agents may not."""
+    with tempfile.TemporaryDirectory(prefix="titan-service-") as name:
+        folder = Path(name)
+        os.chmod(folder, 0o755)
+        shutil.copy(BIN / "titanctl", folder)
+        os.chmod(folder / "titanctl", 0o755)
+        (folder / "coordinator.toml").write_text("")
+        with open(folder / "log", "w") as log:
+            p = subprocess.Popen([BIN / "titand", "coordinator", "--config", folder / "coordinator.toml", "--state-dir", folder / "state"],
+                                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, "RUNTIME_DIRECTORY": name})
+        try:
+            def ask(uid, *args):
+                return subprocess.run([folder / "titanctl", "--server", f"unix:{folder}/titan.sock", *args], capture_output=True, text=True,
+                                      user=uid, group=uid, extra_groups=[], env={"HOME": "/", "PATH": os.environ["PATH"]}, timeout=30)
+            until("it answers", lambda: ask(0, "version").returncode == 0, 20)
+            modes = {path.name: path.stat().st_mode & 0o777 for path in folder.glob("*.sock")}
+            assert modes == {"titan.sock": 0o666, "agents.sock": 0o660}, modes
+            assert ask(ALICE, "list").returncode == 0
+            refused = ask(ALICE, "drain", "n1")
+            assert refused.returncode == 5 and f"you are uid:{ALICE}" in refused.stderr, refused
+        finally:
+            p.terminate()
+            p.wait()
+
+
 if __name__ == "__main__":
-    tap(root_and_jobs, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm, tokens, paths_of_others, others_socket)
+    tap(root_and_jobs, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm, tokens,
+        paths_of_others, others_socket, service_socket)

@@ -57,6 +57,11 @@ lease=$(sed -n 's/^#define LEASE_MS \([0-9]*\)000$/\1/p' daemon/agent/agent.c)
 result $? "an agent that hangs is started again within its workers' lease of $lease s"
 grep -q '^u titan ' systemd/titan.sysusers
 result $? "sysusers makes the user of the units"
+# "group:titan-admin" is an admin by default: it is there, and its members come in without being of the daemons' group.
+grep -q '^g titan-admin ' systemd/titan.sysusers && grep -q '^SocketMode=0666$' systemd/titan-coordinator.socket
+result $? "members of titan-admin may connect"
+! grep -q '^PrivateUsers=' systemd/titan-coordinator.service
+result $? "the coordinator sees the users of its socket by their own numbers"
 if command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev/null; then
     mkdir -p "$root/tree/etc" && systemd-sysusers --root="$root/tree" "$PWD/systemd/titan.sysusers" >/dev/null 2>&1 &&
         grep -q '^titan:' "$root/tree/etc/passwd" &&
