@@ -1,6 +1,7 @@
-# make system: the package installed on two emulated machines with systemd, and what happens to it there (docs/reliability.md,
-# "Installed system"). As root, with debootstrap and qemu-system-x86; the image is kept below build/system. Not part of `make test`.
+# make system: the package installed on two machines with systemd, and what happens to it there (docs/reliability.md, "Installed
+# system"). As root, with debootstrap and qemu-system-x86 or systemd-container; what is made is kept below build/system. Not part of
+# `make test`. Machines are emulated; KIND=containers takes namespaces of this machine instead, its own kernel with them.
 .PHONY: system
-system: deb ## the installed system on two emulated machines: restarts, upgrade, power cuts (as root, about 20 minutes)
+system: deb ## the installed system on two machines: restarts, upgrade, power cuts (as root; emulated, or in 5 minutes KIND=containers)
 	@tests/system/image.sh $(BUILD)/system
-	@$(PYTHON) tests/system/run.py $(BUILD)/titan_$(deb_version)_$(deb_arch).deb $(BUILD)/system
+	@KIND=$(or $(KIND),emulated) $(PYTHON) tests/system/run.py $(BUILD)/titan_$(deb_version)_$(deb_arch).deb $(BUILD)/system

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The root file system the virtual machines of `make system` start from: Debian 12 by debootstrap, what titan depends on, a
+# The root file system that the machines of `make system` start from: Debian 12 by debootstrap, what titan depends on, a
 # unit that runs /test/scenes.sh. Kept below build/system; made again when this file changes.  image.sh FOLDER
 set -euo pipefail
 out=$1 root=$1/root
@@ -32,13 +32,13 @@ cat >"$root/etc/fstab" <<'END'
 test   /test   9p trans=virtio,version=9p2000.L,msize=131072,cache=none 0 0
 shared /shared 9p trans=virtio,version=9p2000.L,msize=131072,cache=mmap 0 0
 END
+rm -f "$root/etc/hostname"
 printf '127.0.0.1 localhost\n10.9.0.1 n1\n10.9.0.2 n2\n' >"$root/etc/hosts"
 cat >"$root/usr/local/sbin/test-net" <<'END'
 #!/bin/sh
-# titan.node=N of the kernel's command line is the node's number.
-n=$(sed 's/.*titan.node=\([0-9]*\).*/\1/' /proc/cmdline)
-hostname "n$n"
-ip link set eth0 up && ip address add "10.9.0.$n/24" dev eth0
+# The machine's name is n and its number.
+n=$(hostname | tr -d n)
+ip link set eth0 up && ip address replace "10.9.0.$n/24" dev eth0
 END
 chmod 755 "$root/usr/local/sbin/test-net"
 cat >"$root/etc/systemd/system/test-net.service" <<'END'
@@ -61,9 +61,8 @@ After=multi-user.target test-net.service
 [Service]
 Type=simple
 ExecStart=/bin/bash /test/scenes.sh
-StandardOutput=tty
-StandardError=tty
-TTYPath=/dev/ttyS0
+StandardOutput=append:/test/%H.log
+StandardError=append:/test/%H.log
 [Install]
 WantedBy=graphical.target
 END
@@ -76,7 +75,6 @@ for unit in serial-getty@ttyS0.service getty@tty1.service apt-daily.timer apt-da
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
 ln -sf /lib/systemd/system/graphical.target "$root/etc/systemd/system/default.target"
-mkdir -p "$root/etc/sysctl.d" && echo 'kernel.sysrq = 1' >"$root/etc/sysctl.d/test.conf"
 rm -f "$out/base.ext4"
 mke2fs -q -t ext4 -d "$root" -E root_owner=0:0 "$out/base.ext4" 3G
 echo "$sum" >"$out/image.sum"
