@@ -33,12 +33,12 @@ bool behind_no_use(const struct core *c, uint64_t job_id)
 
 /* --- the time until all have spoken ---------------------------------------------------------------------------- */
 
-static bool all_spoke(const struct core *c)
+const struct noderec *behind_awaits(const struct core *c)
 {
     for (const struct noderec *n = c->nodes; n; n = n->next)
         if (!n->session && !n->given_up && (n->state != NODE_LOST || n->used))
-            return false;
-    return true;
+            return n;
+    return NULL;
 }
 
 static void settle(struct core *c)
@@ -58,7 +58,7 @@ void behind_tick(struct core *c)
     if (!c->behind)
         return;
     const int64_t since = c->now.mono_ms - c->behind_since;
-    if (since >= (all_spoke(c) ? soon : MAX(soon, lease ? lease + lease / 20 + 500 : 0)))
+    if (since >= (!behind_awaits(c) ? soon : MAX(soon, lease ? lease + lease / 20 + 500 : 0)))
         settle(c);
 }
 

@@ -307,6 +307,8 @@ void behind_hello(struct core *c, struct noderec *n, const Titan__Internal__Agen
 /* A worker of this job is of no use, but what it has done may be: it was submitted after the backup. */
 bool behind_no_use(const struct core *c, uint64_t job_id);
 void behind_tick(struct core *c);
+/* A node that has not said yet what it knows; NULL = all have. */
+const struct noderec *behind_awaits(const struct core *c);
 uint64_t behind_first_epoch(const struct core *c); /* no number below it is given; 0 = the store was not restored */
 
 /* --- core_policy.c --- */

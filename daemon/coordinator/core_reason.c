@@ -111,6 +111,13 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     }
     if (j->status.preemptions && j->stop_why && *j->stop_why)
         put(&t, "%s; ", j->stop_why);
+    if (c->behind) {
+        const struct noderec *n = behind_awaits(c);
+        put(&t, "waiting: the store came from a backup, nothing starts before store.settled");
+        if (n)
+            put(&t, ": node %s has not said yet what it knows", n->name);
+        return true;
+    }
     if (ahead && ahead != j && ahead->state == JOB_PENDING) {
         put(&t, "waiting behind job %llu (priority %d)", (unsigned long long)ahead->id, ahead->spec.priority);
         return true;

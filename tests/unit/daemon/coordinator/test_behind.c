@@ -300,6 +300,24 @@ static void test_newer_epoch(void **state)
     close_world();
 }
 
+/* A job in the queue is told what it waits for, with slots free. */
+static void test_says_why_it_waits(void **state)
+{
+    char text[512];
+    (void)state;
+    open_world();
+    assert_true(core_job_reason(W.b.core, 2, text, sizeof(text)));
+    assert_non_null(strstr(text, "nothing starts before store.settled: node "));
+    back(1, NULL);
+    back(2, NULL);
+    assert_true(core_job_reason(W.b.core, 2, text, sizeof(text)));
+    assert_non_null(strstr(text, "nothing starts before store.settled"));
+    assert_null(strstr(text, "has not said"));
+    pass(ADOPT + 500);
+    assert_false(core_job_reason(W.b.core, 2, text, sizeof(text)) && strstr(text, "store.settled"));
+    close_world();
+}
+
 /* Ranks go by nodes: a worker of higher number may be in front of one of a lower. */
 static void test_newer_epoch_in_any_order(void **state)
 {
@@ -476,6 +494,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newer_epoch),
+        cmocka_unit_test(test_says_why_it_waits),
         cmocka_unit_test(test_newer_epoch_in_any_order),
         cmocka_unit_test(test_newer_epoch_of_one_twice),
         cmocka_unit_test(test_newer_epoch_of_a_wrong_size),
