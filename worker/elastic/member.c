@@ -13,6 +13,7 @@
 #include "worker/comm/comm.h"
 
 #define NEVER INT64_MAX
+#define LEASE_LOOKS 8   /* looks at the clock within a lease, so that a machine that stood still is noticed */
 #define QUIESCE_LOOKS 4 /* looks at a revoked worker within the time it has for leaving */
 
 typedef Titan__Internal__AgentToWorker agent_message;
@@ -48,7 +49,7 @@ struct member {
     unsigned complaints;
 
     /* Deadlines, milliseconds of the caller's clock. */
-    int64_t lease_until, exit_at;
+    int64_t lease_until, exit_at, ticked_at;
     int64_t epoch_until; /* end of the lease of any epoch; NEVER = it has none */
     int64_t revoked_at, moved_at, looked_at;
     uint32_t lease_ms;
@@ -715,6 +716,21 @@ static void check_epoch_lease(struct member *m, int64_t now_ms)
     hear_revoke(m, epoch, now_ms);
 }
 
+static int64_t lease_look(const struct member *m)
+{
+    return MAX((int64_t)m->lease_ms / LEASE_LOOKS, INT64_C(1));
+}
+
+/* Time in which nothing was listened to is no silence of the agent: the machine stood still, and both on it. */
+static void forgive_silence(struct member *m, int64_t now_ms)
+{
+    const int64_t late = now_ms - m->ticked_at - lease_look(m);
+
+    if (late > 0 && !m->state.lease_over)
+        m->lease_until = MIN(m->lease_until + late, now_ms + m->lease_ms);
+    m->ticked_at = now_ms;
+}
+
 /* The agent has been silent for the lease: stop with a checkpoint; if that does not end it, end hard. */
 static void check_lease(struct member *m, int64_t now_ms)
 {
@@ -734,13 +750,14 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
         m->moved_at = now_ms;
     m->actions = actions;
     check_epoch_lease(m, now_ms);
+    forgive_silence(m, now_ms);
     check_lease(m, now_ms);
     check_quiesced(m, now_ms);
 }
 
 int64_t member_deadline(const struct member *m)
 {
-    int64_t at = m->state.lease_over ? m->exit_at : m->lease_until;
+    int64_t at = m->state.lease_over ? m->exit_at : MIN(m->lease_until, m->ticked_at + lease_look(m));
 
     if (m->ended)
         return NEVER;
@@ -894,6 +911,7 @@ struct member *member_open(const struct member_options *options, const struct me
     (void)snprintf(m->address, sizeof m->address, "%s", options->address);
     m->opt.address = m->address;
     m->state.phase = PHASE(IDLE);
+    m->ticked_at = now_ms;
     hear_lease(m, &(Titan__Internal__WorkerLease)TITAN__INTERNAL__WORKER_LEASE__INIT, now_ms);
     return m;
 }

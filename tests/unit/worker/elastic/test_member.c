@@ -679,6 +679,25 @@ static void test_lease(void **state)
     member_close(h.m);
 }
 
+/* The machine stands still for ten leases: what its agent said or would have said meanwhile comes right behind. */
+static void test_lease_on_a_machine_that_stood_still(void **state)
+{
+    (void)state;
+    begin();
+    enter(1);
+    hear_lease(0, 800);
+    run_until(h.now + 300, false);
+    member_tick(h.m, h.now += 8000, 17);
+    assert_int_equal(member_orders(h.m), 0);
+    const int64_t from = h.now;
+    run_until(from + 399, false);
+    assert_int_equal(member_orders(h.m), 0);
+    /* An agent that says nothing all the same is gone: what was left of the lease counts from there. */
+    run_until(from + 400, false);
+    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT);
+    member_close(h.m);
+}
+
 /* Its agent cannot say that the epoch is over: it leaves by itself, and stays. */
 static void test_epoch_lease(void **state)
 {
@@ -757,12 +776,19 @@ int main(void)
 {
     const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_orders), cmocka_unit_test(test_fencing),
-        cmocka_unit_test(test_nonsense),      cmocka_unit_test(test_view),
-        cmocka_unit_test(test_view_of_many),  cmocka_unit_test(test_revoked_on_offer),
-        cmocka_unit_test(test_orders),        cmocka_unit_test(test_next_world),
-        cmocka_unit_test(test_said_again),    cmocka_unit_test(test_lease),
-        cmocka_unit_test(test_epoch_lease),   cmocka_unit_test(test_never_quiesces),
+        cmocka_unit_test(test_random_orders),
+        cmocka_unit_test(test_fencing),
+        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_view),
+        cmocka_unit_test(test_view_of_many),
+        cmocka_unit_test(test_revoked_on_offer),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_next_world),
+        cmocka_unit_test(test_said_again),
+        cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_lease_on_a_machine_that_stood_still),
+        cmocka_unit_test(test_epoch_lease),
+        cmocka_unit_test(test_never_quiesces),
     };
 
     seed = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
