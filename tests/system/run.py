@@ -5,8 +5,8 @@
 
 KIND=emulated (the default): virtual machines with a kernel of their own. KIND=containers: systemd as process 1 of two
 namespaces of this machine, in minutes; they share its kernel, so a power cut loses processes but no page cache.
-Prints the TAP lines of the first machine and keeps them for `make reliability` (FOLDER/results.json); exit status 0 when all
-are ok and the plan came."""
+Prints the TAP lines of the first machine and keeps them for `make reliability` (FOLDER/results.json, or FOLDER-containers/);
+exit status 0 when all are ok and the plan came."""
 import json
 import os
 import re
@@ -151,7 +151,7 @@ class Container:
                 "of them, which loses no page cache. The shared folder is a bind mount.")
 
 
-def keep(path, kind, lines, seconds, finished):
+def keep(folder, kind, lines, seconds, finished):
     """A row for each scene: what it noted, and how long it took."""
     rows, told = [], []
     for line in lines:
@@ -165,8 +165,9 @@ def keep(path, kind, lines, seconds, finished):
             told.append(line.lstrip("# "))
     text = (f"{kind.text()} Debian 12 by debootstrap, the package, two configuration files, certificates by `titanctl pki init` and "
             f"`titanctl node join`. {'; '.join(told)}. All of it took {seconds:.0f} s." + ("" if finished else " It did not come to its end."))
-    path.write_text(json.dumps({**stamp(), "machine": host(), "command": "make system" + ("" if KIND == "emulated" else f" KIND={KIND}"),
-                                "text": text, "rows": rows}, indent=1) + "\n")
+    folder.mkdir(exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({**stamp(), "machine": host(), "command": "make system" + ("" if KIND == "emulated" else f" KIND={KIND}"),
+                                            "text": text, "rows": rows}, indent=1) + "\n")
 
 
 def main():
@@ -210,9 +211,9 @@ def main():
     finally:
         for m in machines:
             m.close()
-    seconds, count = time.monotonic() - begun, sum(not line.startswith("#") for line in lines)
-    finished = bool(plan) and int(plan[1]) == count
-    keep(base / "results.json", kind, lines, seconds, finished)
+        seconds, count = time.monotonic() - begun, sum(not line.startswith("#") for line in lines)
+        finished = bool(plan) and int(plan[1]) == count
+        keep(base if KIND == "emulated" else base.with_name(f"{base.name}-{KIND}"), kind, lines, seconds, finished)
     print(f"# {seconds:.0f} s, consoles: {folder}/n1.console, n2.console")
     if not finished:
         count += 1

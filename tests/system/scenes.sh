@@ -2,7 +2,7 @@
 # What happens to the installed system; on both machines of run.py, as a unit. The first one is the coordinator's and tells
 # the second one what to do through the folder /test. TAP lines go to /test/n1.log. After a power cut it goes on with the
 # scenes of the stage that /test/stage names.
-export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TITAN_SERVER=unix:/run/titan/titan.sock
+export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin
 n=$(hostname) kind=$(cat /test/kind)
 
 # --- the second machine: run what is asked for ------------------------------------------------------------------------
@@ -269,7 +269,8 @@ restart_coordinator() { systemctl restart titan-coordinator; }
 # A socket unit is not restarted below its running service.
 restart_socket() { systemctl stop titan-coordinator.socket titan-coordinator.service && systemctl start titan-coordinator.socket titan-coordinator.service; }
 restart_agents() { systemctl restart titand && on n2 'systemctl restart titand'; }
-restart_all() { untouched restart_coordinator && untouched restart_agents && untouched restart_socket; }
+reload_all() { both 'systemctl reload $(systemctl list-units --plain --no-legend "titan*.service" | grep -w running | cut -d " " -f 1)'; }
+restart_all() { untouched reload_all && untouched restart_coordinator && untouched restart_agents && untouched restart_socket; }
 # For longer than the workers' lease on an agent and than a node may be silent.
 stop_for_long() {
     systemctl stop titan-coordinator.socket titan-coordinator.service
@@ -336,6 +337,17 @@ after_cut() {
     titanctl admin verify --rederive /var/lib/titan-coordinator || return 1
     [ "$(step)" -ge "$(cat /test/step_before)" ] && steps_whole || return 1
     note "step $(cat /test/step_before) before, $(step) now"
+}
+reboot_node() { # by systemctl reboot: SIGTERM, not a crash
+    local boot at
+    goes_on || return 1
+    at=$(step) boot=$(cat /test/n2.boot)
+    titanctl status "$job" >/tmp/status_before
+    on n2 'systemd-run --on-active=1 systemctl reboot'
+    again() { [ "$(cat /test/n2.boot)" != "$boot" ]; }
+    wait_for 300 again && wait_for 180 nodes_ready && goes_on && steps_whole || return 1
+    titanctl events "$job" | tail -n 30
+    note "$(grep restarts /tmp/status_before | tr -s " "), then$(titanctl status "$job" | grep restarts | tr -s ' ')"
 }
 backup_by_timer() {
     mkdir -p /etc/systemd/system/titan-backup.timer.d
@@ -407,6 +419,7 @@ case $(cat /test/stage 2>/dev/null) in
     scene "an agent hangs: the watchdog has it started again, the run is whole again" watchdog_agent
     scene "memory of the unit ends: a worker goes, the reason names the unit's limit" memory_ends
     scene "the power of a node is cut: the others go on, it comes back" power_cut_node
+    scene "a node is rebooted: the others go on, it comes back" reboot_node
     scene "backups by timer, sound" backup_by_timer
     power_cut_coordinator
     stage after_cut
