@@ -425,7 +425,7 @@ def stalled_under_a_job():
                 ready = events(d, job, "state.ready")[-1]["detail"]
                 assert ready["step"] == steps[0], (ready, steps)
                 assert f"step-{steps[-1]:08d}" in ready["damaged_checkpoint"], ready
-                assert not reason(d, job), reason(d, job)
+                until("nothing is wrong any more", lambda: not reason(d, job))
             else:
                 s = d.wait_state(job, "FAILED", seconds=60)
                 assert "no checkpoint of this run loads" in s["reason"] and "no answer" in s["reason"], s
