@@ -9,7 +9,7 @@ CUDA_ARCH ?= 80 90a 100
 NVCC      := $(CUDA)/bin/nvcc
 plugin_cuda := $(BUILD)/lib/titan/libtitan-cuda.so
 
-cuda_c  := $(wildcard worker/device/cuda/*.c worker/comm/nccl/*.c) base/error.c base/status.c base/clock.c base/mac.c base/progress.c
+cuda_c  := $(wildcard worker/device/cuda/*.c worker/comm/nccl/*.c)
 cuda_cu := $(wildcard worker/device/cuda/*.cu)
 cuda_o  := $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(cuda_cu:%.cu=$(BUILD)/obj/cuda/%.cu.o)
 
@@ -26,11 +26,14 @@ cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) 
 cuda_inc   := $(foreach d,$(sort $(NCCL) $(CUBLAS) $(CUDA)),-isystem $(d)/include)
 NVCCFLAGS  ?= -O3
 
-.PHONY: cuda
-cuda: ## build the CUDA plug-in (needs a CUDA toolkit; CUDA=/usr/local/cuda, CUDA_ARCH="80 90a 100")
+.PHONY: cuda cuda-needs
+cuda: $(plugin_cuda) ## build the CUDA plug-in (needs a CUDA toolkit; CUDA=/usr/local/cuda, CUDA_ARCH="80 90a 100")
+cuda-needs:
 	@test -x $(NVCC) || { echo "make cuda: no CUDA toolkit: $(NVCC) is missing; say where it is: make cuda CUDA=/path" >&2; exit 1; }
 	@test -n "$(wildcard $(addsuffix /include/nccl.h,$(NCCL) $(CUDA)))" || { echo "make cuda: nccl.h is not in $(NCCL)/include; say where NCCL is: make cuda NCCL=/path" >&2; exit 1; }
-	@$(MAKE) --no-print-directory $(plugin_cuda)
+ifneq ($(filter cuda,$(MAKECMDGOALS)),)
+$(cuda_o): | cuda-needs
+endif
 
 $(BUILD)/obj/cuda/%.o: %.c
 	@mkdir -p $(@D)
@@ -40,7 +43,7 @@ $(BUILD)/obj/cuda/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) $(if $(WERROR)$(CI),-Werror all-warnings) \
 		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) -c -o $@ $<
-$(plugin_cuda): $(cuda_o)
+$(plugin_cuda): $(cuda_o) $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -Wl,-z,defs,-z,nodelete -o $@ $^ $(cuda_rpath) \
 		$(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,nccl,$(NCCL)) \
@@ -63,13 +66,13 @@ $(BUILD)/obj/emulated/%.o: %.cpp
 $(emulated_dir)/libcuda.so.1:
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ -x c /dev/null
-$(emulated): $(emulated_o) $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(emulated_dir)/libcuda.so.1
+$(emulated): $(emulated_o) $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(emulated_dir)/libcuda.so.1 $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CXX) -shared -Wl,-z,defs,-z,nodelete -Wl,--no-as-needed -o $@ $^ '-Wl,-rpath,$$ORIGIN' -ldl -lpthread
 
 # --- tests/gpu: what a bare GPU machine checks, without cmocka; `make BARE=1 gpu-programs` needs a C compiler only ---
 gpu_programs := $(patsubst tests/gpu/%.c,$(BUILD)/gpu/%,$(wildcard tests/gpu/*.c)) $(BUILD)/gpu/bench_ops
-gpu_support  := $(addprefix $(BUILD)/obj/cuda/,tests/support/device_ops.o tests/support/device_experts.o tests/support/device_checker.o worker/device/device.o base/error.o base/status.o base/clock.o)
+gpu_support  := $(addprefix $(BUILD)/obj/cuda/,tests/support/device_ops.o tests/support/device_experts.o tests/support/device_checker.o worker/device/device.o) $(lib_base)
 .PHONY: gpu-programs
 gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model
 $(BUILD)/obj/cuda/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
