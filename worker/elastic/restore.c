@@ -395,16 +395,19 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     return TITAN_OK;
 }
 
-/* TITAN_ENOTFOUND: there is none at all. */
+/* TITAN_ENOTFOUND: there is none at all. Where none loads the newest one's fault is told: older ones may just be
+ * expired. */
 static titan_status load_checkpoints(struct restore *r, struct train_state *to, struct titan_error *err)
 {
     _cleanup_(clear_candidates) struct candidates c = {0};
-    struct titan_error fault = {0};
+    struct titan_error fault = {0}, newest = {0};
     titan_status status = TITAN_ENOTFOUND;
 
     TRY(find_candidates(r, &c, err));
     for (int i = 0; i < c.n; i++) {
         status = try_checkpoint(r, c.paths[i], to, &fault);
+        if (i == 0)
+            newest = fault;
         if (status != TITAN_ECORRUPT)
             break;
     }
@@ -417,7 +420,7 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
     }
     (void)titan_fail(err, TITAN_EINVAL, "%s%.*s",
                      status == TITAN_EPERM ? "a checkpoint cannot be read: " : "no checkpoint of this run loads: ", 300,
-                     fault.msg);
+                     status == TITAN_EPERM ? fault.msg : newest.msg);
     titan_error_hint(err, "to begin again from step 0, remove the step- folders or use another folder");
     return TITAN_EINVAL;
 }
