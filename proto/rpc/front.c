@@ -143,8 +143,7 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
         if (!method->path)
             continue;
         front->methods[i].registered = grpc_server_register_method(
-            front->server, method->path, NULL,
-            method->on_message ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+            front->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
         titan_assert(front->methods[i].registered); /* or a method is in the table twice */
     }
     *ret = front;

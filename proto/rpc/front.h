@@ -102,7 +102,7 @@ struct rpc_server {
     size_t n_calls, n_spare; /* slots and calls alive; spare ones not counted */
     bool started, stopping, stopped, grace_is_over;
     int fronts_up, n_handing;
-    uv_timer_t grace;
+    uv_timer_t timer; /* requests that are late; from the shutdown on, its end */
     int handles; /* still to be closed */
     void (*done)(void *);
     void *data;

@@ -5,7 +5,7 @@
  *
  *   request_tag  the slot was taken by a call (or the server shuts down)
  *   close_tag    RECV_CLOSE_ON_SERVER: the call is over on the wire, well or not; tells the handler
- *   recv_tag     one RECV_MESSAGE at a time (client streaming only; otherwise the message comes with the call)
+ *   recv_tag     one RECV_MESSAGE at a time; none before the caller is known to be allowed the call
  *   send_tag     one batch at a time: headers, a message, the final status, as many of them as are due
  */
 #include "proto/rpc/server.h"
@@ -24,6 +24,7 @@ enum {
     SLOTS_SERVED = 64, /* of a method and front, at most */
     SLOTS_OWN = 2,
     SPARE_CALLS = 1024,
+    REQUEST_MS = 30000,
 };
 
 struct message {
@@ -45,6 +46,7 @@ struct rpc_call {
     grpc_call_details details; /* of what is not served */
     grpc_byte_buffer *incoming;
     int cancelled;
+    uint64_t begun_ms; /* of the loop's clock */
 
     bool opened;       /* the handler knows it */
     bool over;         /* nothing more to or from the handler */
@@ -187,20 +189,42 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
     const struct endpoint *endpoint = call->endpoint;
+    const bool streams = endpoint->method.on_message != NULL;
+    ProtobufCMessage *message;
     call->receiving = false;
     if (call->over || call->finishing) {
         /* nobody listens any more */
     } else if (!ok || !call->incoming) {
-        endpoint->method.on_message(call, NULL, endpoint->data);
-    } else {
-        ProtobufCMessage *message = take_message(call);
-        if (message) {
-            endpoint->method.on_message(call, message, endpoint->data);
-            protobuf_c_message_free_unpacked(message, NULL);
+        if (streams)
+            endpoint->method.on_message(call, NULL, endpoint->data);
+        else
+            rpc_call_finish(call, TITAN_EINVAL, "the request message is missing");
+    } else if ((message = take_message(call))) {
+        call->opened = true;
+        (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
+        protobuf_c_message_free_unpacked(message, NULL);
+        if (streams)
             recv_next(call);
-        }
     }
     call_unref(call);
+}
+
+/* A request that does not become whole holds a slot of its user's calls: not for ever. */
+static void look_for_late(uv_timer_t *timer)
+{
+    struct rpc_server *server = timer->data;
+    const uint64_t now = uv_now(server->loop), limit = server->options.request_ms;
+    bool waits = false;
+    for (struct rpc_call *call = server->open; call; call = call->next) {
+        if (call->opened || !call->receiving || call->finishing || call->over)
+            continue;
+        if (now - call->begun_ms >= limit)
+            rpc_call_finish(call, TITAN_ETIMEDOUT, "the request has not come whole in time");
+        else
+            waits = true;
+    }
+    if (!waits)
+        (void)uv_timer_stop(timer);
 }
 
 static void close_tag(struct rpc_tag *tag, bool ok)
@@ -252,15 +276,12 @@ static void call_begin(struct rpc_call *call)
     } else if (endpoint->method.on_message) {
         call->opened = true;
         recv_next(call);
-    } else if (!call->incoming) {
-        rpc_call_finish(call, TITAN_EINVAL, "the request message is missing");
     } else {
-        ProtobufCMessage *message = take_message(call);
-        if (message) {
-            call->opened = true;
-            endpoint->method.on_request(call, message, endpoint->data);
-            protobuf_c_message_free_unpacked(message, NULL);
-        }
+        call->begun_ms = uv_now(server->loop);
+        recv_next(call);
+        if (!uv_is_active((uv_handle_t *)&server->timer))
+            (void)uv_timer_start(&server->timer, look_for_late, server->options.request_ms / 4,
+                                 server->options.request_ms / 4);
     }
 }
 
@@ -294,13 +315,12 @@ void rpc_slot_offer(struct front *front, size_t endpoint)
     call->endpoint = &server->endpoints[endpoint];
     call->front = front;
     call->pending = 1;
-    call->request_tag.costly = call->endpoint->method.costly;
+    call->recv_tag.costly = call->endpoint->method.costly;
     grpc_completion_queue *cq = server->queue.cq;
     grpc_call_error rc;
     if (call->endpoint->method.path) {
-        rc = grpc_server_request_registered_call(
-            front->server, front->methods[endpoint].registered, &call->call, &call->deadline, &call->metadata,
-            call->endpoint->method.on_message ? NULL : &call->incoming, cq, cq, &call->request_tag);
+        rc = grpc_server_request_registered_call(front->server, front->methods[endpoint].registered, &call->call,
+                                                 &call->deadline, &call->metadata, NULL, cq, cq, &call->request_tag);
     } else {
         grpc_call_details_init(&call->details);
         rc = grpc_server_request_call(front->server, &call->call, &call->details, &call->metadata, cq, cq,
@@ -572,6 +592,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->max_user_connections = o->max_user_connections ? o->max_user_connections : 256;
     o->max_peer_connections = o->max_peer_connections ? o->max_peer_connections : 256;
     o->max_user_calls = o->max_user_calls ? o->max_user_calls : 4096;
+    o->request_ms = o->request_ms ? o->request_ms : REQUEST_MS;
     o->max_user_message_bytes =
         o->max_user_message_bytes ? MIN(o->max_user_message_bytes, o->max_message_bytes) : o->max_message_bytes;
     o->memory_bytes = o->memory_bytes ? o->memory_bytes : 64 << 20;
@@ -593,8 +614,8 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
 {
     titan_assert(!server->started);
     TRY(rpc_queue_start(&server->queue, server->loop, err));
-    (void)uv_timer_init(server->loop, &server->grace);
-    server->grace.data = server;
+    (void)uv_timer_init(server->loop, &server->timer);
+    server->timer.data = server;
     server->started = true;
     return rpc_fronts_start(server, err);
 }
@@ -617,7 +638,7 @@ static void queue_stopped(void *data)
     rpc_handle_closed(server);
 }
 
-static void grace_closed(uv_handle_t *handle)
+static void timer_closed(uv_handle_t *handle)
 {
     rpc_handle_closed(handle->data);
 }
@@ -629,7 +650,7 @@ void rpc_shutdown_advance(struct rpc_server *server)
         return;
     server->stopped = true;
     server->handles = 2 + rpc_listeners_close(server) + rpc_connections_close(server);
-    uv_close((uv_handle_t *)&server->grace, grace_closed);
+    uv_close((uv_handle_t *)&server->timer, timer_closed);
     rpc_queue_stop(&server->queue, queue_stopped, server);
 }
 
@@ -684,7 +705,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     for (struct rpc_call *call = server->open; call; call = call->next)
         if (call->endpoint->own)
             rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
-    (void)uv_timer_start(&server->grace, grace_over, grace_ms, 0);
+    (void)uv_timer_start(&server->timer, grace_over, grace_ms, 0);
     rpc_shutdown_advance(server);
 }
 

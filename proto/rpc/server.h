@@ -63,8 +63,9 @@ struct rpc_server_options {
     uint32_t max_user_message_bytes; /* a message of another uid; 0 = max_message_bytes */
     uint64_t memory_bytes;           /* that gRPC may hold for one uid, or for TCP: messages that are not complete, what
                                       * was not sent. Beyond it streams are broken off. 0 = 64 MiB */
+    uint32_t request_ms;             /* for a request to come whole; 0 = 30 s */
     mode_t socket_mode;              /* of Unix sockets' files; 0 = 0600 */
-    /* Asked for every call of the methods table before its message is decoded; data is the server's. What it does not
+    /* Asked for every call of the methods table before its message is read; data is the server's. What it does not
      * answer with TITAN_OK ends the call with err. NULL: everybody may everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
                               struct titan_error *err);

@@ -37,6 +37,7 @@ class Connection:
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
         self.most = None  # streams that may be open
+        self.answered = set()  # streams that the other side has ended
         self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def send(self, data):
@@ -81,6 +82,8 @@ class Connection:
                 self.send(frame(SETTINGS, 1, 0))
             elif kind == PING and not flags & 1:
                 self.send(frame(PING, 1, 0, body))
+            elif kind == HEADERS and flags & 1:
+                self.answered.add(stream)
             elif kind == RESET:
                 self.windows.pop(stream, None)
             elif kind == GOAWAY:

@@ -4,6 +4,7 @@ notices. Those of connections and memory are in tests/fault/test_storms.py."""
 import json
 import os
 import re
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,11 @@ import http2  # noqa: E402
 
 WATCH = "/grpc.health.v1.Health/Watch"
 CALLS = 5
+
+
+def tcp_of(d):
+    """Its listener over TCP; the log is a moment behind."""
+    return until("it says where it listens", lambda: re.search(r"listen=.*(127[.]0[.]0[.]1:[0-9]+)", d.log())).group(1)
 
 
 def watches(target, n):
@@ -46,7 +52,7 @@ def calls_of_a_user():
         config.write(f"[limits]\nuser_calls = {CALLS}\n")
         config.flush()
         with Daemon(None, "--slots", 1, "--config", config.name) as d:
-            tcp = f"127.0.0.1:{re.search(r'127[.]0[.]0[.]1:([0-9]+)', d.log()).group(1)}"
+            tcp = tcp_of(d)
             assert watches(tcp, CALLS) == []
             until("those calls have ended", lambda: watches(tcp, CALLS) == [], 20)
             before = counters(d)["calls_refused"]
@@ -122,4 +128,25 @@ def size_of_a_message():
             assert d.ok("version")
 
 
-tap(calls_of_a_user, streams_of_a_connection, size_of_a_message)
+def refused_before_it_is_read():
+    """a caller that may not: refused after the first bytes of 4 MiB; one that may is counted among its user's calls at once"""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f"[limits]\nuser_calls = {CALLS}\n")
+        config.flush()
+        with Daemon(None, "--slots", 1, "--config", config.name) as d:
+            c = http2.Connection(tcp_of(d))
+            begun = struct.pack(">BI", 0, 4 << 20) + bytes(100)
+            stream = c.call("/titan.v1.Titan/Backup")
+            c.data(stream, begun)
+            until("it is refused", lambda: (c.read(), stream in c.answered)[1], 10)
+            for _ in range(CALLS):
+                c.data(c.call("/titan.v1.Titan/ListJobs"), begun)
+            beyond = c.call("/titan.v1.Titan/ListJobs")
+            c.data(beyond, begun)
+            until("one too many is refused", lambda: (c.read(), beyond in c.answered)[1], 10)
+            assert c.answered == {stream, beyond}, c.answered
+            c.close()
+            assert d.ok("version")
+
+
+tap(calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)

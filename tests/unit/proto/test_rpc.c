@@ -243,7 +243,7 @@ static void run_until_count(struct fixture *f, const int *count, int wanted)
 static struct rpc_server *server_new(struct fixture *f)
 {
     const struct rpc_server_options options = {
-        .max_message_bytes = 64 * 1024, .max_queue = 16, .authorize = on_authorize};
+        .max_message_bytes = 64 * 1024, .max_queue = 16, .request_ms = 400, .authorize = on_authorize};
     struct rpc_server *server = NULL;
     assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, titan_descriptors,
                                      titan_descriptors_bytes, &options, &server, NULL),
@@ -701,6 +701,54 @@ static void test_garbage_bytes(void **state)
     assert_int_equal(f->error.status, TITAN_OK);
 }
 
+/* One header of an HTTP/2 block: a literal that is not indexed, names and values below 127 bytes. */
+static size_t put_header(uint8_t *at, const char *name, const char *value)
+{
+    return (size_t)sprintf((char *)at, "%c%c%s%c%s", 0, (char)strlen(name), name, (char)strlen(value), value);
+}
+
+static size_t put_frame(uint8_t *at, uint8_t kind, uint8_t flags, uint8_t stream, size_t len)
+{
+    const uint8_t head[9] = {0, (uint8_t)(len >> 8), (uint8_t)len, kind, flags, 0, 0, 0, stream};
+    memcpy(at, head, sizeof(head));
+    return sizeof(head) + len;
+}
+
+/* A call of which five bytes come: that a message of 1,000 follows. */
+static void test_late_request(void **state)
+{
+    struct fixture *f = *state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->socket);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    uint8_t out[1024] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    size_t n = 24, block = 0;
+    n += put_frame(out + n, 4, 0, 0, 0);
+    uint8_t *headers = out + n + 9;
+    block += put_header(headers + block, ":method", "POST");
+    block += put_header(headers + block, ":scheme", "http");
+    block += put_header(headers + block, ":path", UNARY);
+    block += put_header(headers + block, ":authority", "x");
+    block += put_header(headers + block, "te", "trailers");
+    block += put_header(headers + block, "content-type", "application/grpc");
+    n += put_frame(out + n, 1, 4, 1, block);
+    memcpy(out + n + 9, "\0\0\0\3\350", 5);
+    n += put_frame(out + n, 0, 0, 1, 5);
+    assert_int_equal(write(fd, out, n), (ssize_t)n);
+    char in[4096];
+    for (size_t got = 0; !memmem(in, got, "not come whole", 14);) {
+        const ssize_t more = recv(fd, in + got, sizeof(in) - got, MSG_DONTWAIT);
+        assert_true(more > 0 || (more < 0 && errno == EAGAIN));
+        got += more > 0 ? (size_t)more : 0;
+        (void)uv_run(&f->loop, more > 0 ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+    }
+    assert_int_equal(f->opened, 0);
+    submit(f, "", "in time", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+}
+
 static void test_taken(void **state)
 {
     struct fixture *f = *state;
@@ -1001,19 +1049,33 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        WITH_SERVER(test_unary),          WITH_SERVER(test_error),
-        WITH_SERVER(test_concurrent),     WITH_SERVER(test_costly),
-        WITH_SERVER(test_stream),         WITH_SERVER(test_back_pressure),
-        WITH_SERVER(test_bidi),           WITH_SERVER(test_send_limit),
-        WITH_SERVER(test_authorize),      WITH_SERVER(test_deadline),
-        WITH_SERVER(test_cancel),         WITH_SERVER(test_client_close),
-        WITH_SERVER(test_shutdown_hung),  WITH_SERVER(test_shutdown_drains),
-        WITH_SERVER(test_oversize),       WITH_SERVER(test_garbage_message),
-        WITH_SERVER(test_not_utf8),       cmocka_unit_test(test_nul),
-        WITH_SERVER(test_unknown_method), WITH_SERVER(test_garbage_bytes),
-        WITH_SERVER(test_taken),          WITH_SERVER(test_stale_socket),
-        WITH_SERVER(test_unreachable),    WITH_SERVER(test_health),
-        WITH_SERVER(test_reflection),     cmocka_unit_test(test_reflection_lookup),
+        WITH_SERVER(test_unary),
+        WITH_SERVER(test_error),
+        WITH_SERVER(test_concurrent),
+        WITH_SERVER(test_costly),
+        WITH_SERVER(test_stream),
+        WITH_SERVER(test_back_pressure),
+        WITH_SERVER(test_bidi),
+        WITH_SERVER(test_send_limit),
+        WITH_SERVER(test_authorize),
+        WITH_SERVER(test_deadline),
+        WITH_SERVER(test_cancel),
+        WITH_SERVER(test_client_close),
+        WITH_SERVER(test_shutdown_hung),
+        WITH_SERVER(test_shutdown_drains),
+        WITH_SERVER(test_oversize),
+        WITH_SERVER(test_garbage_message),
+        WITH_SERVER(test_not_utf8),
+        cmocka_unit_test(test_nul),
+        WITH_SERVER(test_unknown_method),
+        WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_late_request),
+        WITH_SERVER(test_taken),
+        WITH_SERVER(test_stale_socket),
+        WITH_SERVER(test_unreachable),
+        WITH_SERVER(test_health),
+        WITH_SERVER(test_reflection),
+        cmocka_unit_test(test_reflection_lookup),
         WITH_SERVER(test_channel),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
