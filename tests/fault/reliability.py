@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reliability.md from what was measured: build/{fault,soak,alarms,attack,fuzz,sim,sim-mutants,sim-scale,model,scale,system,
+"""Writes docs/reliability.md from what was measured: build/{fault,soak,soak-tls,alarms,attack,fuzz,sim,sim-mutants,sim-scale,model,scale,system,
 system-containers,bench}/results.json, as far as they are there.
 A part that has not run keeps its block of the page as it is.
 
@@ -20,6 +20,7 @@ Written by `make reliability` from the results of the commands named in each par
 each case, what an operator sees and does: [operations.md](operations.md#the-25-faults). The protocol: [membership.md](membership.md).
 """
 PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak MINUTES=60"),
+         "soak-tls": ("Soak of certificates", "make record-soak-tls MINUTES=10"),
          "alarms": ("False alarms", "make alarms"),
          "attack": ("Attacks", "make record-attack ROUNDS=100000"), "fuzz": ("Fuzzing", "make record-fuzz MINUTES=30"),
          "sim": ("Simulation", "make record-sim ROUNDS=1000000"),
