@@ -51,9 +51,12 @@ def soak(minutes):
         lost = [line for name in NODES for line in c.log(name).splitlines() if "session with the coordinator lost" in line]
         gone = c.events("node.lost")
         least = int(minutes * 60 / ROTATE_S) - 1
+        more = c.ctl("events", job).splitlines()[-20:] if last["epoch"] != first["epoch"] else []
         for seen in (errors, lost, gone):
             for one in seen[:3]:
                 print(f"# {one}")
+        for line in more:
+            print(f"# {line}")
         return [
             ("certificates of nodes renewed", str(sum(renewed.values())), f"≥ {len(NODES) * least}", min(renewed.values()) >= least),
             ("certificates of coordinator and user replaced", str(replaced), "", True),
