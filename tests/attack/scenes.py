@@ -296,7 +296,7 @@ def links_in_the_folder(_):
         assert all(p.read_text() == "others'\n" for p in target.iterdir()), "files of others were written"
 
 
-@scene()
+@scene(slow=True)
 def broken_protocol(a):
     """workers of one job say what cannot be, again and again: each is killed, its job pays, no node and no other job does"""
     def ended():
