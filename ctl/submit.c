@@ -46,7 +46,7 @@ static void print_id(const struct ctl *ctl, uint64_t id, bool existed)
     (void)output_line(&text);
 }
 
-/* What nothing but another node can give: whoever does not stay to watch would wait for it in vain. */
+/* What only another node can give: said at submit, as a client that does not follow would not see it later. */
 static void print_unplaceable(struct ctl *ctl, uint64_t id)
 {
     Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;

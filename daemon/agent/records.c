@@ -107,7 +107,7 @@ static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t jo
     return TITAN_OK;
 }
 
-/* A checksum keeps what was written, not who wrote it: the same is asked of it as of a message. */
+/* A checksum says that the record is whole, not that its content may be: it is checked as a message is. */
 static titan_status check_job(const Titan__Internal__AgentJobRecord *r, uint64_t job_id, struct titan_error *err)
 {
     TRY(range_check(&r->base, err));

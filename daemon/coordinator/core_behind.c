@@ -85,7 +85,7 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
     return job_worker(j, m->worker_id) || (node_name_ok(m->node) && unheard_of(c, m->worker_id));
 }
 
-/* Epochs since the backup name those who were alive together, and some that have replaced each other; ids without end
+/* Epochs since the backup name workers that were in one epoch, and some that have replaced others; ids without end
  * are made up. Per job, as long as this process lives. */
 static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
@@ -93,7 +93,7 @@ static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f
     return j->n_taken + f->n_members + f->n_leavers <= most;
 }
 
-/* Those who hold its state may have come and gone since the backup. */
+/* The workers that hold its state may have come and gone since the backup. */
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     return f->epoch < behind_first_epoch(c) && delegate_sound(c, j, f, knows) &&

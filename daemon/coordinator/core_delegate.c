@@ -48,7 +48,7 @@ static bool held_before(const struct jobrec *j, uint64_t worker_id)
     return false;
 }
 
-/* Those who hold its state may have been in an older epoch. */
+/* The workers that hold its state may have been in an older epoch. */
 static bool holders_known(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     for (size_t i = 0; i < f->n_state_holders; i++)

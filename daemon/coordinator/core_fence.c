@@ -76,7 +76,7 @@ static bool is_proved(const struct core *c, uint64_t term, const ProtobufCBinary
     return (proof->len == sizeof(right) && mac_equal(right, proof->data)) || MUTANT(TERM_UNPROVED);
 }
 
-/* It obeys none of ours, and nothing says that it has seen one of this store: whoever it is, others are served. */
+/* No proof says that the agent has seen a term of this store: it is refused, others are served. */
 static titan_status unproved(struct core *c, uint64_t term, const char *node, struct titan_error *err)
 {
     c->counters.term_unproved++;
