@@ -196,11 +196,15 @@ static void must_bear_witness(int host)
             return; /* two of them */
         job = l->job_id;
     }
+    /* A coordinator that starts again reads only as far back as this, by a clock that may have been set forward. */
+    const int64_t since = clock_wall_of(&S->coord_clocks) - CORE_NODE_HISTORY_MS;
     for (int h = 0; h < S->plan->nodes; h++)
-        for (size_t i = S->image.undrained[h]; i < S->image.n_losses && h != host; i++)
-            CHECK("I12", !crashed_on(&S->image.losses[i], h) || S->image.losses[i].job_id != job,
+        for (size_t i = S->image.undrained[h]; i < S->image.n_losses && h != host; i++) {
+            const struct loss *l = &S->image.losses[i];
+            CHECK("I12", l->at_ms < since || !crashed_on(l, h) || l->job_id != job,
                   "%s is in quarantine for job %llu, which crashes on %s too", S->hosts[host].name, LL(job),
                   S->hosts[h].name);
+        }
     for (uint64_t id = 1; id <= S->image.last_worker && !ready; id++) {
         const struct worker *w = &S->image.workers[id].w;
         ready = w->job_id == job && w->state == WORKER_READY && strcmp(w->node, S->hosts[host].name) != 0;
