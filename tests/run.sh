@@ -6,7 +6,10 @@ set -uo pipefail
 while [ "${1:-}" != "--" ] && [ $# -gt 0 ]; do shift; done
 shift || true
 out=${BUILD:-build}/test-results
-rm -rf "$out" && mkdir -p "$out"
+mkdir -p "$out"
+exec 9>"$out/.lock"
+flock -n 9 || { echo "tests already run in ${BUILD:-build}: wait for them, or give this run a folder of its own (BUILD=...)" >&2; exit 2; }
+rm -f "$out"/*.log "$out"/*.count
 export TITAN_ALLOW_ROOT=1 # tests often run as root
 export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3} LIMIT=${LIMIT:-600}
 

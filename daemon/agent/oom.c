@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/units.h"
 
 /* The number behind "key " at the start of a line; false when there is none. */
 static bool file_number(const char *path, const char *key, uint64_t *ret)
@@ -66,8 +67,9 @@ static void describe(const struct oom_watch *o, const char *cgroup, uint64_t rss
     else
         (void)snprintf(of, sizeof(of), " (of %.255s)", strrchr(path, '/') + 1);
     peak = peak ? peak : rss_max;
-    (void)snprintf(reason, cap, "out of memory: limit %.1f GiB%s, peak %.1f GiB (oom_kill %" PRIu64 ")",
-                   (double)limit / (1 << 30), of, (double)peak / (1 << 30), kills);
+    char limit_text[UNITS_TEXT], peak_text[UNITS_TEXT];
+    (void)snprintf(reason, cap, "out of memory: limit %s%s, peak %s (oom_kill %" PRIu64 ")",
+                   format_bytes(limit, limit_text), of, format_bytes(peak, peak_text), kills);
 }
 
 void oom_watch_init(struct oom_watch *o)

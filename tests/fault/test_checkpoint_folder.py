@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, become_nobody, command, headers_text, overrides, tap, until  # noqa: E402
 
 KEYS = {"training.steps": 60, "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 10,
         "checkpoint.keep_latest_k": 2, "device.threads": 1, "fault_tolerance.backoff_ms": 50}
@@ -56,9 +56,7 @@ def as_nobody(test):
         if pid == 0:
             code = 1
             try:
-                os.setgroups([])
-                os.setgid(65534)
-                os.setuid(65534)
+                become_nobody()
                 test()
                 code = 0
             except BaseException:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
-from titan import BIN, Daemon, command, tap, until  # noqa: E402
+from titan import BIN, Daemon, become_nobody, command, tap, until  # noqa: E402
 
 DATA, HEADERS, RST, SETTINGS, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 7, 8, 9
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + bytes([SETTINGS, 0]) + bytes(4)
@@ -194,9 +194,7 @@ def as_nobody(work):
     pid = os.fork()
     if pid == 0:
         try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
+            become_nobody()
             os.write(write, struct.pack("i", work()))
             signal.pause()
         finally:
@@ -287,7 +285,7 @@ def tcp(port, source="127.0.0.1", n=1):
 def connections_over_tcp():
     """an address that holds all the connections it may have: others and the Unix socket go on, room comes back with their end, and one that says nothing is closed"""
     with Daemon(None, "--slots", 1) as d:
-        port = int(re.search(r"127\.0\.0\.1:(\d+)", d.log()).group(1))
+        port = int(until("it says where it listens", lambda: re.search(r"127\.0\.0\.1:(\d+)", d.log())).group(1))
         silent = socket.create_connection(("127.0.0.1", port), 60)
         held = tcp(port, n=300)
         assert len(held) == 255, len(held)

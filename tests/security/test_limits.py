@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
-from titan import Daemon, tap, until  # noqa: E402
+from titan import Daemon, become_nobody, tap, until  # noqa: E402
 
 try:
     import grpc
@@ -88,9 +88,7 @@ def as_another(work):
     pid = os.fork()
     if pid == 0:
         try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
+            become_nobody()
             os.write(write, work().encode())
         finally:
             os._exit(0)

@@ -38,7 +38,7 @@ static const char *dnnl_text(dnnl_status_t status)
     case dnnl_invalid_arguments:
         return "invalid arguments";
     case dnnl_unimplemented:
-        return "not implemented for this shape and type";
+        return "not supported for this shape and type";
     case dnnl_runtime_error:
         return "runtime error";
     default:

@@ -102,7 +102,7 @@ static void test_limit_of_the_agent(void **state)
     put("titand.service/memory.peak", "188743680\n");
     put("vmstat", "oom_kill 6\n");
     assert_true(oom_verdict(&o, &p, GIB, reason, sizeof(reason)));
-    assert_string_equal(reason, "out of memory: limit 0.2 GiB (of titand.service), peak 0.2 GiB (oom_kill 1)");
+    assert_string_equal(reason, "out of memory: limit 180.0 MiB (of titand.service), peak 180.0 MiB (oom_kill 1)");
 }
 
 static void test_machine(void **state)
