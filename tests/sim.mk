@@ -13,6 +13,11 @@ $(sim_bin): $(call obj,tests/sim/main.c tests/support/disk.c) $(lib_sim) $(lib_d
 sim: $(sim_bin) ## the whole cluster under a seeded scheduler (SEED=n TRACE=1 KEEP=..., ROUNDS=n FIRST=n PROCESSES=n)
 	@SEED=$(SEED) ROUNDS=$(ROUNDS) FIRST=$(FIRST) PROCESSES=$(PROCESSES) KEEP=$(KEEP) TRACE=$(TRACE) $(sim_bin)
 
+# The same lines before and after a change: it changed nothing that coordinator, agents and workers do.
+.PHONY: sim-trace
+sim-trace: $(sim_bin) ## a line for each schedule with hashes of what happened (SEEDS=1-2000; OLD=file: compare with the lines in it)
+	@SEEDS=$(or $(SEEDS),1-2000) $(sim_bin) $(if $(OLD),> $(BUILD)/tests/sim/traces && tests/sim/traces.sh $(OLD) $(BUILD)/tests/sim/traces)
+
 # Thousands of nodes, in a build of its own: tables for as many, epochs of as many members, and what they all keep kept once.
 sim_scale_bin := $(BUILD)/tests/sim/scale/sim-scale
 sim_scale_obj := $(call obj,$(wildcard tests/sim/scale/*.c) tests/support/disk.c)

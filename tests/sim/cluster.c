@@ -210,10 +210,37 @@ void cluster_continue(enum target target, uint64_t a)
 /* --- what happened --------------------------------------------------------------------------------------------------
  */
 
+static void hash_into(uint64_t *hash, uint64_t x)
+{
+    *hash = (*hash ^ x) * UINT64_C(0x100000001b3);
+    *hash ^= *hash >> 29;
+}
+
 static void hash_word(uint64_t x)
 {
-    S->hash = (S->hash ^ x) * UINT64_C(0x100000001b3);
-    S->hash ^= S->hash >> 29;
+    hash_into(&S->hash, x);
+}
+
+static void hash_text(uint64_t *hash, const char *text)
+{
+    for (const char *c = text ? text : ""; *c; c++)
+        hash_into(hash, (uint64_t)*c);
+    hash_into(hash, 0);
+}
+
+void hash_stored(const struct change *c)
+{
+    uint64_t *hash = &S->hash_stored;
+    hash_into(hash, (uint64_t)c->kind);
+    hash_into(hash, c->event.job_id);
+    hash_into(hash, c->event.epoch);
+    hash_into(hash, c->event.step);
+    if (c->has_event) {
+        hash_text(hash, c->event.type);
+        hash_text(hash, c->event.node);
+        hash_text(hash, c->event.message);
+        hash_text(hash, c->event.detail);
+    }
 }
 
 static void hash_event(const struct ev *e)
@@ -405,6 +432,7 @@ void cluster_close(void)
     struct outcome *o = S->outcome;
     o->when = S->now;
     o->hash = S->hash;
+    o->hash_stored = S->hash_stored;
     o->events = S->events;
     o->last_lines = last_lines();
     totals->events += S->events;

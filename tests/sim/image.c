@@ -263,6 +263,7 @@ static void take_event(const struct change *c)
 
 void image_apply(const struct change *c)
 {
+    hash_stored(c);
     TRACE("    stored %-18s job %llu epoch %llu step %llu: %s", c->has_event ? c->event.type : "(status)",
           LL(c->event.job_id), LL(c->event.epoch), LL(c->event.step), c->has_event ? c->event.message : "");
     switch (c->kind) {

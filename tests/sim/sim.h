@@ -189,6 +189,8 @@ void *bytes_keep(void *bytes);
 void bytes_drop(void *bytes);                               /* may be NULL */
 void *packed(const ProtobufCMessage *m, uint32_t *ret_len); /* with one reference */
 
+/* One change into the hash of what is stored. */
+void hash_stored(const struct change *c);
 void trace_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 #define TRACE(...)                                                                                                     \
     do {                                                                                                               \
@@ -207,8 +209,9 @@ struct outcome {
     bool violated;
     char invariant[8], text[600];
     usec when;
-    uint64_t hash, events;
-    char *last_lines; /* TRACE_KEEP; malloc */
+    uint64_t hash, events; /* of all that was delivered: when, to which handler, its bytes */
+    uint64_t hash_stored;  /* of all that the coordinator has stored */
+    char *last_lines;      /* TRACE_KEEP; malloc */
 };
 void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret);
 /* The same piece by piece, for whoever acts on it in between: everything up to a time; false: something is violated. */
@@ -577,7 +580,7 @@ struct sim {
     size_t n_heap, cap_heap;
     struct ev *waiting; /* for stopped processes */
     size_t n_waiting, cap_waiting;
-    uint64_t seq, hash, events;
+    uint64_t seq, hash, hash_stored, events;
     jmp_buf out;
     struct outcome *outcome;
 
