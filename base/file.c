@@ -230,6 +230,56 @@ titan_status dir_make(const char *path, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* One component after the other, each below the one before it: a link in between is never followed. */
+titan_status dir_make_named(const char *path, struct titan_error *err)
+{
+    char part[PATH_MAX];
+    size_t len = strlen(path);
+    if (!refuse_links)
+        return dir_make(path, err);
+    if (len == 0 || len >= sizeof(part))
+        return titan_fail(err, TITAN_EINVAL, "not a folder name: '%s'", path);
+    memcpy(part, path, len + 1);
+    _cleanup_fd_ int at = open(path[0] == '/' ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (char *p = part; at >= 0 && *p;) {
+        char *name = p + strspn(p, "/");
+        p = name + strcspn(name, "/");
+        if (p == name)
+            break;
+        const char end = *p;
+        *p = '\0';
+        if (mkdirat(at, name, 0755) < 0 && errno != EEXIST)
+            return titan_fail_errno(err, "cannot make folder '%s'", part);
+        const int below = openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        struct stat st;
+        if (below < 0 || fstat(below, &st) < 0)
+            return titan_fail_errno(err, "cannot look at '%s'", part);
+        (void)close(at);
+        at = below;
+        if (S_ISLNK(st.st_mode))
+            return titan_fail(err, TITAN_EINVAL, "'%s' is a symbolic link, not a folder", part);
+        if (!S_ISDIR(st.st_mode) && end) /* as mkdir(2) says it of what would be below */
+            errno = ENOTDIR;
+        if (!S_ISDIR(st.st_mode))
+            return end ? titan_fail_errno(err, "cannot make folder '%s'", path)
+                       : titan_fail(err, TITAN_EEXIST, "'%s' is in the way: not a folder", part);
+        *p = end;
+    }
+    return at >= 0 ? TITAN_OK : titan_fail_errno(err, "cannot make folder '%s'", path);
+}
+
+void dir_unmake_named(const char *path)
+{
+    char parent[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (strlen(path) >= sizeof(parent))
+        return;
+    parent_of(path, parent);
+    _cleanup_fd_ int at = file_open_named(parent, O_PATH | O_DIRECTORY);
+    if (at >= 0)
+        (void)unlinkat(at, slash ? slash + 1 : path, AT_REMOVEDIR);
+}
+
 #define REMOVE_DEPTH_MAX 64
 
 /* Removes what stands below the open folder; takes fd. path is for messages. */

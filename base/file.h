@@ -31,6 +31,10 @@ bool file_refuses_links(void);
 int file_open_named(const char *path, int flags);
 /* mkdir -p with mode 0755. */
 titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* The same of a path that a run file names: where links are refused, none on the way is followed. */
+titan_status dir_make_named(const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* rmdir(2) of such a path, where it is an empty folder. */
+void dir_unmake_named(const char *path);
 /* Open a folder below another, or AT_FDCWD; make: where it is missing, it is made. A link is refused. */
 titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 /* rm -r of a folder of ours; missing is fine. Does not follow links. */

@@ -843,6 +843,8 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     struct trainer *t = e->t;
     const struct writer_options options = {.dir = t->checkpoint_dir,
                                            .device = t->folder.device,
+                                           .inode = t->folder.inode,
+                                           .run = t->members->run_id,
                                            .rank = e->view.rank,
                                            .world = e->view.world,
                                            .keep = (int)t->recipe->checkpoint.keep_latest_k,
@@ -1057,8 +1059,8 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
     TRY(alloc_batch(e, err));
     TRY(exec_open(&exec, &e->exec, err));
     if (t->recipe->checkpoint.enable) {
-        if (e->view.rank == 0) /* nothing of this epoch can be there yet: no step has been agreed on */
-            checkpoint_sweep(t->checkpoint_dir, e->view.epoch + 1);
+        if (e->view.rank == 0 && t->folder.at >= 0) /* nothing of this epoch can be there: no step was agreed on */
+            checkpoint_sweep(t->folder.at, e->view.epoch + 1);
         TRY(open_writer(e, err));
     }
     return metrics_open(&t->metrics, t->members->job_dir, e->view.rank, t->recipe->metrics.log_freq,

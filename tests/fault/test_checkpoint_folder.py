@@ -285,6 +285,45 @@ def one_run_at_a_time():
         d.ok("cancel", first)
 
 
+def swapped_for_a_link():
+    """job.follow_links = false: a link in the folder's place, or on the way to it: nothing behind it is removed or made"""
+    with Daemon(None, "--slots", 2) as d:
+        others, way = d.state / "others", d.state / "way"
+        for name in (".step-00000007.1", ".removed-step-00000003.1", "step-00000020"):
+            (others / "ck" / name).mkdir(parents=True)
+            (others / "ck" / name / "manifest.json").write_text("others'")
+
+        def what_is_there():
+            return sorted(str(p.relative_to(others)) for p in others.rglob("*"))
+        before = what_is_there()
+        way.mkdir()
+        job = d.submit("tiny", keys(d, checkpoint__folder=way / "ck", job__follow_links="false", training__steps=LONG))
+        until("checkpoints are written", lambda: d.status(job)["checkpoint"])
+        for swapped, target in ((way / "ck", others / "ck"), (way, others)):
+            aside = swapped.with_name(swapped.name + "-aside")
+            swapped.rename(aside)
+            swapped.symlink_to(target)
+            epoch, failed = d.status(job)["epoch"], d.status(job)["checkpoint_failures"]
+            os.kill(max(d.workers(job).values()), signal.SIGKILL)
+            until("another epoch trains", lambda: d.status(job)["epoch"] > epoch and d.status(job)["state"] == "RUNNING")
+            until("it says that it cannot write there", lambda: d.status(job)["checkpoint_failures"] > failed + 2)
+            assert what_is_there() == before, set(before) ^ set(what_is_there())
+            swapped.unlink()
+            aside.rename(swapped)
+            until("one is written again", lambda: not reason(d, job))
+        # Where nothing is behind the link, nothing is made there.
+        (way / "ck").rename(way / "aside")
+        way.rename(d.state / "away")
+        empty = d.state / "empty"
+        empty.mkdir()
+        way.symlink_to(empty)
+        failed = d.status(job)["checkpoint_failures"]
+        until("it says that it cannot write there", lambda: d.status(job)["checkpoint_failures"] > failed + 2)
+        assert not list(empty.iterdir()), list(empty.iterdir())
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED")
+
+
 def kept_by_what_is_there():
     """checkpoint.keep_latest_k: as many are on the disk, also with one after each step"""
     with Daemon(None, "--slots", 2) as d:
@@ -459,6 +498,6 @@ def unreadable_under_a_job():
 if __name__ == "__main__":
     tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
         full_disk_leaves_nothing, last_checkpoint_is_waited_for, checkpoint_of_a_preempted_job, same_recipe_resumes, one_run_at_a_time,
-        kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
+        swapped_for_a_link, kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
         solo_stalled, stalled_under_a_job,
         unreadable_under_a_job)

@@ -263,8 +263,9 @@ static void write_whole(const char *dir, char path[PATH_MAX])
         {{.tensor = 0, .rows = 4, .col = 2, .cols = 1, .data = values}}};
     struct buf entries[2] = {BUF_INIT, BUF_INIT};
     for (int r = 0; r < 2; r++)
-        assert_int_equal(checkpoint_write_shard(dir, &info, r, specs, 2, cuts[r], 2 - r, &entries[r], NULL), TITAN_OK);
-    assert_int_equal(checkpoint_commit(dir, &info, specs, 2, entries, 2, path, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_write_shard(-1, dir, &info, r, specs, 2, cuts[r], 2 - r, &entries[r], NULL),
+                         TITAN_OK);
+    assert_int_equal(checkpoint_commit(-1, dir, &info, specs, 2, entries, 2, path, NULL), TITAN_OK);
     for (int r = 0; r < 2; r++)
         buf_free(&entries[r]);
 }
@@ -335,8 +336,8 @@ static void test_load(void **state)
         assert_true(to.before == CANARY && to.between == CANARY && to.behind == CANARY);
         if (checkpoint_read_info(path, &info, NULL) == TITAN_OK)
             checkpoint_info_clear(&info);
-        assert_int_equal(checkpoint_prune(dir, 1, 7, NULL), TITAN_OK);
-        assert_int_equal(checkpoint_steps(dir, &steps, &n_steps, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_prune(-1, dir, 1, 7, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_steps(-1, dir, &steps, &n_steps, NULL), TITAN_OK);
         assert_int_equal(n_steps, 1);
         free(steps);
         assert_int_equal(dir_remove(path, NULL), TITAN_OK);

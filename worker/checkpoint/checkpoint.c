@@ -61,14 +61,25 @@ static titan_status open_dir(const char *dir, int *ret_fd, struct titan_error *e
     return *ret_fd < 0 ? titan_fail_errno(err, "cannot open folder '%s'", dir) : TITAN_OK;
 }
 
-titan_status checkpoint_unfinished_open(const char *dir, const struct checkpoint_info *info, int *ret_fd,
+/* What is opened here is closed by the caller, through own. */
+static titan_status enter(int *at, int *own, const char *dir, struct titan_error *err)
+{
+    if (*at >= 0)
+        return TITAN_OK;
+    TRY(open_dir(dir, own, err));
+    *at = *own;
+    return TITAN_OK;
+}
+
+titan_status checkpoint_unfinished_open(int at, const char *dir, const struct checkpoint_info *info, int *ret_fd,
                                         struct titan_error *err)
 {
     char name[NAME_BYTES];
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int own = -1;
     unfinished_name(info, name);
-    TRY(dir_make(dir, err));
-    TRY(open_dir(dir, &at, err));
+    if (at < 0)
+        TRY(dir_make_named(dir, err));
+    TRY(enter(&at, &own, dir, err));
     const titan_status status = dir_open_at(at, name, true, ret_fd, err);
     if (status != TITAN_OK)
         (void)titan_error_wrap(err, "'%s'", dir);
@@ -106,6 +117,16 @@ static void close_dir(DIR **dir)
 {
     if (*dir)
         (void)closedir(*dir);
+}
+
+/* To list what is in the open folder; NULL and errno. */
+static DIR *list_at(int at)
+{
+    const int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!d && fd >= 0)
+        (void)close(fd);
+    return d;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
@@ -147,7 +168,7 @@ static void assert_inside(const struct tensor_spec *specs, int nspecs, const str
     titan_assert(p->col >= 0 && p->cols >= 0 && p->col + p->cols <= cols);
 }
 
-titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_info *info, int rank,
+titan_status checkpoint_write_shard(int folder, const char *dir, const struct checkpoint_info *info, int rank,
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err)
 {
@@ -165,7 +186,7 @@ titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_inf
         file.pieces[file.npieces++] = (struct manifest_piece){.box = pieces[i], .range = -1};
     }
     _cleanup_fd_ int at = -1;
-    TRY(checkpoint_unfinished_open(dir, info, &at, err));
+    TRY(checkpoint_unfinished_open(folder, dir, info, &at, err));
     (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
     titan_status status = write_pieces(at, &m, kept, &file, err);
     if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
@@ -237,15 +258,15 @@ static titan_status commit_at(int at, const char *folder, struct checkpoint_info
     return TITAN_OK;
 }
 
-titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
+titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err)
 {
     char folder[NAME_BYTES], path[PATH_MAX];
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int own = -1;
     unfinished_name(info, folder);
     TRY(checkpoint_path(path, dir, info->step, err));
-    TRY(open_dir(dir, &at, err));
+    TRY(enter(&at, &own, dir, err));
     const titan_status status = commit_at(at, folder, info, specs, nspecs, entries, world, err);
     if (status != TITAN_OK) {
         (void)titan_error_wrap(err, "'%s'", dir);
@@ -255,20 +276,20 @@ titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, co
     return TITAN_OK;
 }
 
-titan_status checkpoint_drop(const char *dir, const struct checkpoint_info *info, struct titan_error *err)
+titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_info *info, struct titan_error *err)
 {
     char name[NAME_BYTES];
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int own = -1;
     unfinished_name(info, name);
-    TRY(open_dir(dir, &at, err));
+    TRY(enter(&at, &own, dir, err));
     return dir_remove_at(at, name, err);
 }
 
 /* --- the folder of checkpoints ------------------------------------------------------------------------------------ */
 
-void checkpoint_sweep(const char *dir, uint64_t epoch)
+void checkpoint_sweep(int at, uint64_t epoch)
 {
-    _cleanup_(close_dir) DIR *d = opendir(dir);
+    _cleanup_(close_dir) DIR *d = list_at(at);
     struct dirent *e;
     while (d && (e = readdir(d))) {
         uint64_t of_epoch;
@@ -284,9 +305,10 @@ static int compare_steps_down(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-titan_status checkpoint_steps(const char *dir, uint64_t **ret_steps, size_t *ret_n, struct titan_error *err)
+titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n, struct titan_error *err)
 {
-    _cleanup_(close_dir) DIR *d = opendir(dir);
+    _cleanup_fd_ int own = at < 0 ? file_open_named(dir, O_RDONLY | O_DIRECTORY) : -1;
+    _cleanup_(close_dir) DIR *d = at < 0 && own < 0 ? NULL : list_at(at < 0 ? own : at);
     if (!d)
         return titan_fail_errno(err, "cannot list '%s'", dir);
     _cleanup_free_ uint64_t *steps = NULL;
@@ -339,13 +361,10 @@ static titan_status open_checkpoint(const char *path, int *ret_fd, struct titan_
     return status;
 }
 
-/* at: the checkpoint's folder, left open for its shards; NULL: not wanted. */
-static titan_status read_manifest(const char *path, struct manifest *ret, int *ret_at, struct titan_error *err)
+/* at: the checkpoint's folder; path names it in messages. */
+static titan_status read_manifest_at(int at, const char *path, struct manifest *ret, struct titan_error *err)
 {
-    _cleanup_fd_ int at = -1;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    *ret = (struct manifest){0};
-    TRY(open_checkpoint(path, &at, err));
     titan_status status = as_damage(file_read_at(at, MANIFEST_NAME, O_NOFOLLOW, MANIFEST_BYTES_MAX, &text, err), err);
     if (status != TITAN_OK) {
         (void)titan_error_wrap(err, "'%s'", path);
@@ -357,6 +376,16 @@ static titan_status read_manifest(const char *path, struct manifest *ret, int *r
         (void)titan_error_wrap(err, "'%s/" MANIFEST_NAME "'", path);
         return status;
     }
+    return TITAN_OK;
+}
+
+/* ret_at: the checkpoint's folder, left open for its shards; NULL: not wanted. */
+static titan_status read_manifest(const char *path, struct manifest *ret, int *ret_at, struct titan_error *err)
+{
+    _cleanup_fd_ int at = -1;
+    *ret = (struct manifest){0};
+    TRY(open_checkpoint(path, &at, err));
+    TRY(read_manifest_at(at, path, ret, err));
     if (ret_at)
         *ret_at = TAKE_FD(at);
     return TITAN_OK;
@@ -366,7 +395,7 @@ titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_st
 {
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0;
-    TRY(checkpoint_steps(dir, &steps, &n, err));
+    TRY(checkpoint_steps(-1, dir, &steps, &n, err));
     for (size_t i = 0; i < n; i++) {
         char path[PATH_MAX];
         TRY(checkpoint_path(path, dir, steps[i], err));
@@ -384,6 +413,19 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
     TRY(read_manifest(path, &m, NULL, err));
+    *ret = m.info;
+    m.info.recipe = NULL;
+    return TITAN_OK;
+}
+
+titan_status checkpoint_read_info_at(int at, uint64_t step, struct checkpoint_info *ret, struct titan_error *err)
+{
+    _cleanup_(manifest_clear) struct manifest m = {0};
+    _cleanup_fd_ int inside = -1;
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    TRY(as_damage(dir_open_at(at, name, false, &inside, err), err));
+    TRY(read_manifest_at(inside, name, &m, err));
     *ret = m.info;
     m.info.recipe = NULL;
     return TITAN_OK;
@@ -438,20 +480,18 @@ static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
     return strstr(begin, wanted) != NULL;
 }
 
-titan_status checkpoint_prune(const char *dir, int keep, uint64_t recipe_hash, struct titan_error *err)
+titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t recipe_hash, struct titan_error *err)
 {
     _cleanup_free_ uint64_t *steps = NULL;
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int own = -1;
     size_t n = 0;
-    int own = 0;
+    int ours = 0;
     if (keep <= 0)
         return TITAN_OK;
-    TRY(checkpoint_steps(dir, &steps, &n, err));
-    if (n <= (size_t)keep)
-        return TITAN_OK;
-    TRY(open_dir(dir, &at, err));
-    for (size_t i = 0; i < n; i++)
-        if (written_with(at, steps[i], recipe_hash) && ++own > keep)
+    TRY(enter(&at, &own, dir, err));
+    TRY(checkpoint_steps(at, dir, &steps, &n, err));
+    for (size_t i = 0; i < n && n > (size_t)keep; i++)
+        if (written_with(at, steps[i], recipe_hash) && ++ours > keep)
             TRY(remove_at(at, steps[i], err));
     return TITAN_OK;
 }

@@ -52,29 +52,32 @@ struct checkpoint_info {
     char *recipe;   /* the resolved run file (TOML); owned after load, borrowed for write */
 };
 
+/* Below, at is the open folder dir, which names it in messages; -1: it is opened by its name, and where that has to be,
+ * made. Who has found out that it is the right one passes what was looked at. */
+
 /* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
                                         struct titan_error *err) TITAN_MUST_USE;
-/* That folder, open; where it is missing it is made, and DIR as well. A link in its place is refused. */
-titan_status checkpoint_unfinished_open(const char *dir, const struct checkpoint_info *info, int *ret_fd,
+/* That folder, open; where it is missing it is made. A link in its place is refused. */
+titan_status checkpoint_unfinished_open(int at, const char *dir, const struct checkpoint_info *info, int *ret_fd,
                                         struct titan_error *err) TITAN_MUST_USE;
 /* Remove it: there will be no such checkpoint. */
-titan_status checkpoint_drop(const char *dir, const struct checkpoint_info *info,
+titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_info *info,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Write this rank's shard file into the unfinished directory (made if missing) and append its manifest entry (JSON
  * text) to entry. Blocking; call it from the background writer. Pieces must not overlap between ranks. */
-titan_status checkpoint_write_shard(const char *dir, const struct checkpoint_info *info, int rank,
+titan_status checkpoint_write_shard(int at, const char *dir, const struct checkpoint_info *info, int rank,
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err) TITAN_MUST_USE;
 /* Rank 0, after all ranks' shards are durable: manifest from the entries, fsync, rename. path: char[PATH_MAX]. Fails
  * with TITAN_ECORRUPT when the pieces of all entries do not cover every tensor exactly once. */
-titan_status checkpoint_commit(const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
+titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Remove unfinished directories of epochs below this one. */
-void checkpoint_sweep(const char *dir, uint64_t epoch);
+/* Remove unfinished directories of epochs below this one, in the open folder. */
+void checkpoint_sweep(int at, uint64_t epoch);
 /* Steps of the checkpoints in dir by their names, whatever is in them, newest first; owned by the caller. */
-titan_status checkpoint_steps(const char *dir, uint64_t **ret_steps, size_t *ret_n,
+titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n,
                               struct titan_error *err) TITAN_MUST_USE;
 titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
 /* Newest complete checkpoint in dir whose manifest parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
@@ -83,6 +86,9 @@ titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_st
 /* Read and check the manifest only. */
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
+/* The same of the checkpoint of a step in an open folder. */
+titan_status checkpoint_read_info_at(int at, uint64_t step, struct checkpoint_info *ret,
+                                     struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_info_clear(struct checkpoint_info *info);
 /* Fill the pieces. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that
  * is not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after watch->stop is not zero any more;
@@ -93,6 +99,7 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
 titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Of the checkpoints in dir that were written with this recipe keep the newest `keep`, remove the rest; 0 keeps all.
  * Others, and those that cannot be read, are left alone. */
-titan_status checkpoint_prune(const char *dir, int keep, uint64_t recipe_hash, struct titan_error *err) TITAN_MUST_USE;
+titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t recipe_hash,
+                              struct titan_error *err) TITAN_MUST_USE;
 
 #endif

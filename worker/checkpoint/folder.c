@@ -60,14 +60,12 @@ static titan_status refuse_recipe(const char *path, const struct folder_owner *o
 }
 
 /* Without an owner file, as programs before it have left it: the newest checkpoint that can be read tells. */
-static titan_status check_newest(const char *path, const struct folder_owner *o, const uint64_t *steps, size_t n,
-                                 struct titan_error *err)
+static titan_status check_newest(const char *path, int at, const struct folder_owner *o, const uint64_t *steps,
+                                 size_t n, struct titan_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
-        char checkpoint[PATH_MAX];
-        TRY(checkpoint_path(checkpoint, path, steps[i], err));
-        if (checkpoint_read_info(checkpoint, &info, NULL) != TITAN_OK)
+        if (checkpoint_read_info_at(at, steps[i], &info, NULL) != TITAN_OK)
             continue;
         return info.recipe_hash == o->recipe_hash
                    ? TITAN_OK
@@ -76,16 +74,16 @@ static titan_status check_newest(const char *path, const struct folder_owner *o,
     return TITAN_OK; /* what cannot be read is not written over: no checkpoint of it loads, and the run says so */
 }
 
-static titan_status check_recipe(const char *path, const struct folder_owner *o, const struct folder_found *f,
+static titan_status check_recipe(const char *path, int at, const struct folder_owner *o, const struct folder_found *f,
                                  struct titan_error *err)
 {
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0;
 
-    TRY(checkpoint_steps(path, &steps, &n, err));
+    TRY(checkpoint_steps(at, path, &steps, &n, err));
     if (n == 0 || (f->there && f->recipe_hash == o->recipe_hash))
         return TITAN_OK;
-    return f->there ? refuse_recipe(path, o, f->name, f->recipe, err) : check_newest(path, o, steps, n, err);
+    return f->there ? refuse_recipe(path, o, f->name, f->recipe, err) : check_newest(path, at, o, steps, n, err);
 }
 
 /* --- taking it ---------------------------------------------------------------------------------------------------- */
@@ -131,9 +129,9 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
     if (*ret == BUSY)
         return TITAN_OK;
     TRY(folder_owner_read(at, f, err));
-    TRY(check_recipe(path, o, f, err));
+    TRY(check_recipe(path, at, o, f, err));
     TRY(write_owner(at, o, err));
-    checkpoint_sweep(path, UINT64_MAX); /* an earlier run's, which is not there any more */
+    checkpoint_sweep(at, UINT64_MAX); /* an earlier run's, which is not there any more */
     if (*ret == TAKEN)
         *ret = try_lock(lock, LOCK_SH);
     return TITAN_OK;
@@ -175,14 +173,18 @@ static titan_status open_and_take(const char *path, const struct folder_owner *o
     struct stat st;
     _cleanup_fd_ int at = -1;
 
-    titan_status status = dir_make(path, err);
+    titan_status status = dir_make_named(path, err);
     if (status == TITAN_OK && ((at = file_open_named(path, O_RDONLY | O_DIRECTORY)) < 0 || fstat(at, &st) < 0))
         status = titan_fail_errno(err, "cannot be opened");
     if (status == TITAN_OK)
         status = probe(at, err);
     if (status == TITAN_OK) {
-        ret->device = st.st_dev;
         status = take(path, at, owner, wait_ms, log, ret, err);
+    }
+    if (status == TITAN_OK) {
+        ret->device = st.st_dev;
+        ret->inode = st.st_ino;
+        ret->at = TAKE_FD(at);
     }
     return status;
 }
@@ -229,7 +231,7 @@ static titan_status run_steps(struct apart *a, struct titan_error *err)
 {
     struct job *j = (struct job *)a;
     TRY(failpoint("folder.list", err));
-    return checkpoint_steps(j->path, &j->steps, &j->n, err);
+    return checkpoint_steps(-1, j->path, &j->steps, &j->n, err);
 }
 
 static titan_status open_job(const char *path, const char *text,
@@ -290,5 +292,7 @@ void folder_leave(struct folder *f)
 {
     if (f->lock >= 0)
         (void)close(f->lock);
+    if (f->at >= 0)
+        (void)close(f->at);
     *f = FOLDER_NONE;
 }

@@ -30,10 +30,12 @@ struct folder_owner {
 
 /* What a run holds of its folder. */
 struct folder {
+    int at; /* the folder itself, whatever has its name by now; -1: not taken */
     dev_t device;
+    ino_t inode;
     int lock; /* -1: none; closing it lets go */
 };
-#define FOLDER_NONE ((struct folder){.lock = -1})
+#define FOLDER_NONE ((struct folder){.at = -1, .lock = -1})
 
 /* checkpoint_steps, on a thread of its own (apart.h). */
 titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop, uint64_t **ret_steps, size_t *ret_n,

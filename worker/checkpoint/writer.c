@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/folder_owner.h"
 #include "base/log.h"
 #include "base/progress.h"
 
@@ -31,6 +32,7 @@
 struct checkpoint_writer {
     struct writer_options opt;
     char dir[PATH_MAX]; /* opt.dir's: the thread may outlive the caller's */
+    char run[128];      /* likewise */
     struct tensor_spec *specs;
     struct piece *pieces;
     int n_specs, n_pieces;
@@ -73,6 +75,8 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     w->opt = *options;
     (void)snprintf(w->dir, sizeof w->dir, "%s", options->dir);
     w->opt.dir = w->dir;
+    (void)snprintf(w->run, sizeof w->run, "%s", options->run ? options->run : "");
+    w->opt.run = w->run;
     atomic_init(&w->holders, 1);
     (void)sem_init(&w->ended, 0, 0);
     if (w->opt.wait_ms == 0)
@@ -152,27 +156,40 @@ static void entry_name(int rank, const char *what, char name[ENTRY_NAME_BYTES])
     (void)snprintf(name, ENTRY_NAME_BYTES, "entry-%05d.%s", rank, what);
 }
 
-/* What looks like the folder may be what a share was mounted over. */
-static titan_status check_place(const struct checkpoint_writer *w, struct titan_error *err)
+/* The folder, open, made again where it is gone. What has its name by now may be what a share was mounted over, or
+ * another run's. */
+static titan_status open_place(const struct checkpoint_writer *w, int *ret_folder, struct titan_error *err)
 {
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
     struct stat st;
 
-    TRY(dir_make(w->opt.dir, err));
-    if (w->opt.device == 0 || (stat(w->opt.dir, &st) == 0 && st.st_dev == w->opt.device))
-        return TITAN_OK;
-    (void)rmdir(w->opt.dir);
-    return titan_fail(err, TITAN_EIO, "'%s' is on another file system than when the run began: is it mounted?",
-                      w->opt.dir);
+    TRY(dir_make_named(w->opt.dir, err));
+    _cleanup_fd_ int folder = file_open_named(w->opt.dir, O_RDONLY | O_DIRECTORY);
+    if (folder < 0 || fstat(folder, &st) < 0)
+        return titan_fail_errno(err, "cannot open folder '%s'", w->opt.dir);
+    if (w->opt.device != 0 && st.st_dev != w->opt.device) {
+        dir_unmake_named(w->opt.dir);
+        return titan_fail(err, TITAN_EIO, "'%s' is on another file system than when the run began: is it mounted?",
+                          w->opt.dir);
+    }
+    if (w->run[0] && st.st_ino != w->opt.inode) {
+        TRY(folder_owner_read(folder, &found, err));
+        if (found.there && strcmp(found.id, w->run) != 0)
+            return titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' has become that of %s", w->opt.dir,
+                              found.name);
+    }
+    *ret_folder = TAKE_FD(folder);
+    return TITAN_OK;
 }
 
-static titan_status write_shard(const struct checkpoint_writer *w, int at, struct titan_error *err)
+static titan_status write_shard(const struct checkpoint_writer *w, int folder, int at, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf entry = BUF_INIT;
     char name[ENTRY_NAME_BYTES];
 
     TRY(failpoint("checkpoint.write", err));
-    TRY(checkpoint_write_shard(w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces, &entry,
-                               err));
+    TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces,
+                               &entry, err));
     entry_name(w->opt.rank, "json", name);
     return file_replace_at(at, name, entry.data, entry.len, err);
 }
@@ -250,18 +267,19 @@ static titan_status await_all(const struct checkpoint_writer *w, int at, titan_s
 }
 
 /* What is kept is decided by what lies there: a checkpoint that nobody was told of counts as well. */
-static void prune(const struct checkpoint_writer *w)
+static void prune(const struct checkpoint_writer *w, int folder)
 {
     struct titan_error err = {0};
     struct log log;
 
-    if (w->opt.keep <= 0 || checkpoint_prune(w->opt.dir, w->opt.keep, w->info.recipe_hash, &err) == TITAN_OK)
+    if (w->opt.keep <= 0 || checkpoint_prune(folder, w->opt.dir, w->opt.keep, w->info.recipe_hash, &err) == TITAN_OK)
         return;
     log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
     tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, err.msg);
 }
 
-static titan_status commit(struct checkpoint_writer *w, int at, const struct buf *entries, struct titan_error *err)
+static titan_status commit(struct checkpoint_writer *w, int folder, int at, const struct buf *entries,
+                           struct titan_error *err)
 {
     char name[ENTRY_NAME_BYTES];
 
@@ -271,15 +289,17 @@ static titan_status commit(struct checkpoint_writer *w, int at, const struct buf
             return titan_fail_errno(err, "cannot remove '%s'", name);
     }
     TRY(failpoint("checkpoint.collected", err));
-    TRY(checkpoint_commit(w->opt.dir, &w->info, w->specs, w->n_specs, entries, w->opt.world, w->written.path, err));
+    TRY(checkpoint_commit(folder, w->opt.dir, &w->info, w->specs, w->n_specs, entries, w->opt.world, w->written.path,
+                          err));
     w->written.bytes = w->info.bytes;
     w->written.world = w->opt.world;
-    prune(w);
+    prune(w, folder);
     return TITAN_OK;
 }
 
 /* Rank 0. A checkpoint that cannot be leaves nothing behind, unless the epoch is over: the next one sweeps then. */
-static titan_status collect_parts(struct checkpoint_writer *w, int at, titan_status own, struct titan_error *err)
+static titan_status collect_parts(struct checkpoint_writer *w, int folder, int at, titan_status own,
+                                  struct titan_error *err)
 {
     struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
 
@@ -287,27 +307,27 @@ static titan_status collect_parts(struct checkpoint_writer *w, int at, titan_sta
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     titan_status status = await_all(w, at, own, entries, err);
     if (status == TITAN_OK)
-        status = commit(w, at, entries, err);
+        status = commit(w, folder, at, entries, err);
     for (int r = 0; r < w->opt.world; r++)
         buf_free(&entries[r]);
     free(entries);
     if (status != TITAN_OK && status != TITAN_EREVOKED)
-        (void)!checkpoint_drop(w->opt.dir, &w->info, NULL);
+        (void)!checkpoint_drop(folder, w->opt.dir, &w->info, NULL);
     return status;
 }
 
 static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_error *err)
 {
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int folder = -1, at = -1;
 
-    TRY(check_place(w, err));
-    TRY(checkpoint_unfinished_open(w->opt.dir, &w->info, &at, err));
-    const titan_status shard = write_shard(w, at, err);
+    TRY(open_place(w, &folder, err));
+    TRY(checkpoint_unfinished_open(folder, w->opt.dir, &w->info, &at, err));
+    const titan_status shard = write_shard(w, folder, at, err);
     if (shard != TITAN_OK)
         note_failure(w, at, err);
     if (w->opt.rank != 0)
         return shard;
-    TRY(collect_parts(w, at, shard, err));
+    TRY(collect_parts(w, folder, at, shard, err));
     w->written.step = w->info.step;
     return TITAN_OK;
 }

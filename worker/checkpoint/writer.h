@@ -21,7 +21,11 @@ struct checkpoint_writer;
 
 struct writer_options {
     const char *dir; /* of all checkpoints */
-    dev_t device;    /* the file system dir is on; 0 = any. Another one there is a share that is not mounted any more */
+    /* The folder that the run has taken (folder.h); 0 = any. On another file system it is a share that is not mounted
+     * any more; another folder of that name must not be another run's. */
+    dev_t device;
+    ino_t inode;
+    const char *run; /* the owner's id; NULL: any */
     int rank, world;
     int keep;                    /* newest complete ones that stay, 0 = all */
     const struct layout *layout; /* borrowed */

@@ -93,6 +93,36 @@ static void test_dirs(void **state)
     assert_int_equal(dir_sync(in("x"), &err), TITAN_ENOTFOUND);
 }
 
+/* In a process of its own: that links are refused is for good. */
+static void test_named_dirs_without_links(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    char target[PATH_MAX];
+    snprintf(target, sizeof(target), "%s/others", dir);
+    assert_int_equal(dir_make(target, &err), TITAN_OK);
+    assert_int_equal(symlink(target, in("swapped")), 0);
+    assert_int_equal(file_replace(in("file"), "x", 1, &err), TITAN_OK);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        file_refuse_links();
+        bool well = dir_make_named(in("named/y//z/"), &err) == TITAN_OK && access(in("named/y/z"), F_OK) == 0;
+        well &= dir_make_named(in("swapped"), &err) == TITAN_EINVAL && strstr(err.msg, "symbolic link");
+        well &= dir_make_named(in("swapped/new/sub"), &err) == TITAN_EINVAL && strstr(err.msg, "symbolic link");
+        well &= dir_make_named(in("file"), &err) == TITAN_EEXIST;
+        well &= dir_make_named(in("file/sub"), &err) != TITAN_OK && strstr(err.msg, "Not a directory");
+        well &= dir_make_named("", &err) == TITAN_EINVAL;
+        dir_unmake_named(in("named/y/z"));
+        dir_unmake_named(in("named"));
+        well &= access(in("named/y/z"), F_OK) != 0 && access(in("named/y"), F_OK) == 0;
+        _exit(well ? 0 : 1);
+    }
+    int code = -1;
+    assert_int_equal(waitpid(pid, &code, 0), pid);
+    assert_int_equal(code, 0);
+    assert_int_not_equal(access(in("others/new"), F_OK), 0);
+}
+
 static void test_self(void **state)
 {
     (void)state;
@@ -246,9 +276,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replace_read), cmocka_unit_test(test_replace_full), cmocka_unit_test(test_dirs),
-        cmocka_unit_test(test_self),         cmocka_unit_test(test_no_links),     cmocka_unit_test(test_regular_only),
-        cmocka_unit_test(test_lock),         cmocka_unit_test(test_lock_killed),
+        cmocka_unit_test(test_replace_read), cmocka_unit_test(test_replace_full),
+        cmocka_unit_test(test_dirs),         cmocka_unit_test(test_named_dirs_without_links),
+        cmocka_unit_test(test_self),         cmocka_unit_test(test_no_links),
+        cmocka_unit_test(test_regular_only), cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_lock_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -138,7 +138,7 @@ static void write_rank(const struct layout *l, int rank, const char *dir, const 
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
             pieces[p].data[i] = trained(l->model, &pieces[p], i);
-    if (checkpoint_write_shard(dir, info, rank, specs, n_specs, pieces, n, entry, &err) != TITAN_OK)
+    if (checkpoint_write_shard(-1, dir, info, rank, specs, n_specs, pieces, n, entry, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     free(pieces);
     free(specs);
@@ -156,7 +156,7 @@ static void write_all(const struct layout *l, const char *dir, char path[PATH_MA
     assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
     for (int rank = 0; rank < l->mesh.world; rank++)
         write_rank(l, rank, dir, &info, &entries[rank]);
-    if (checkpoint_commit(dir, &info, specs, n_specs, entries, l->mesh.world, path, &err) != TITAN_OK)
+    if (checkpoint_commit(-1, dir, &info, specs, n_specs, entries, l->mesh.world, path, &err) != TITAN_OK)
         fail_msg("%s: %s", layout_text(l), err.msg);
     for (int rank = 0; rank < l->mesh.world; rank++)
         buf_free(&entries[rank]);

@@ -151,9 +151,9 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
     struct buf entries[WORLD_MAX] = {0};
     titan_status status = TITAN_OK;
     for (int r = 0; r < c->world && status == TITAN_OK; r++)
-        status = checkpoint_write_shard(dir, &info, r, specs, TENSORS, c->pieces[r], c->n[r], &entries[r], err);
+        status = checkpoint_write_shard(-1, dir, &info, r, specs, TENSORS, c->pieces[r], c->n[r], &entries[r], err);
     if (status == TITAN_OK)
-        status = checkpoint_commit(dir, &info, specs, TENSORS, entries, c->world, path, err);
+        status = checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, c->world, path, err);
     for (int r = 0; r < c->world; r++)
         buf_free(&entries[r]);
     return status;
@@ -281,8 +281,8 @@ static void test_columns_of_large_pieces(void **state)
         _cleanup_(buf_free) struct buf entry = BUF_INIT;
         for (int p = 0; p <= i; p++)
             fill_piece(&stored[p], 1);
-        assert_int_equal(checkpoint_write_shard(dir, &info, 0, &large, 1, stored, i + 1, &entry, NULL), TITAN_OK);
-        assert_int_equal(checkpoint_commit(dir, &info, &large, 1, &entry, 1, path, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, &large, 1, stored, i + 1, &entry, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_commit(-1, dir, &info, &large, 1, &entry, 1, path, NULL), TITAN_OK);
         assert_int_equal(checkpoint_load(path, &large, 1, &want[i], 1, NULL, NULL), TITAN_OK);
         check_piece(&want[i], 1);
     }
@@ -394,19 +394,22 @@ static void test_unfinished_is_not_listed(void **state)
     make_cut(&c, 2, &seed);
     fill_cut(&c, 4);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
-    assert_int_equal(checkpoint_write_shard(dir, &info, 0, specs, TENSORS, c.pieces[0], c.n[0], &entry, NULL),
+    assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, specs, TENSORS, c.pieces[0], c.n[0], &entry, NULL),
                      TITAN_OK);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
     /* Without the other rank's entry it must not become complete. */
     struct buf entries[2] = {entry, entry};
     struct titan_error err = {0};
-    assert_int_equal(checkpoint_commit(dir, &info, specs, TENSORS, entries, 2, path, &err), TITAN_ECORRUPT);
-    assert_int_equal(checkpoint_commit(dir, &info, specs, TENSORS, entries, 1, path, &err), TITAN_ECORRUPT);
+    assert_int_equal(checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, 2, path, &err), TITAN_ECORRUPT);
+    assert_int_equal(checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, 1, path, &err), TITAN_ECORRUPT);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
-    checkpoint_sweep(dir, 3);
+    const int at = open(dir, O_RDONLY | O_DIRECTORY);
+    assert_true(at >= 0);
+    checkpoint_sweep(at, 3);
     assert_int_equal(count_entries(dir), 1);
-    checkpoint_sweep(dir, 4);
+    checkpoint_sweep(at, 4);
     assert_int_equal(count_entries(dir), 0);
+    (void)close(at);
     buf_free(&entry);
     free_cut(&c);
 }
@@ -418,17 +421,17 @@ static void test_prune_and_remove(void **state)
     uint64_t step;
     for (uint64_t s = 1; s <= 5; s++)
         write_some(s * 10, 1, path);
-    assert_int_equal(checkpoint_prune(dir, 0, 0, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 0, 0, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 5);
     uint64_t *steps = NULL;
     size_t before = 0, after = 0;
-    assert_int_equal(checkpoint_steps(dir, &steps, &before, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_steps(-1, dir, &steps, &before, NULL), TITAN_OK);
     free(steps);
-    assert_int_equal(checkpoint_prune(dir, 1, 0x1234, NULL), TITAN_OK); /* another recipe's are left alone */
-    assert_int_equal(checkpoint_steps(dir, &steps, &after, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 1, 0x1234, NULL), TITAN_OK); /* another recipe's are left alone */
+    assert_int_equal(checkpoint_steps(-1, dir, &steps, &after, NULL), TITAN_OK);
     free(steps);
     assert_true(before > 2 && before == after);
-    assert_int_equal(checkpoint_prune(dir, 2, 0xfedcba9876543210, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 2, 0xfedcba9876543210, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 2);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_OK);
     assert_int_equal(step, 50);

@@ -124,9 +124,9 @@ static void write_tiny(bool qwen, struct model **ret)
         values_of(m, i, pieces[i].data);
     }
     struct checkpoint_info info = {.step = 3, .epoch = 1, .world = 1, .recipe = text.data};
-    assert_int_equal(checkpoint_write_shard(root, &info, 0, specs, m->n_tensors, pieces, m->n_tensors, &entry, &err),
-                     TITAN_OK);
-    assert_int_equal(checkpoint_commit(root, &info, specs, m->n_tensors, &entry, 1, path, &err), TITAN_OK);
+    assert_int_equal(
+        checkpoint_write_shard(-1, root, &info, 0, specs, m->n_tensors, pieces, m->n_tensors, &entry, &err), TITAN_OK);
+    assert_int_equal(checkpoint_commit(-1, root, &info, specs, m->n_tensors, &entry, 1, path, &err), TITAN_OK);
     for (int i = 0; i < m->n_tensors; i++)
         free(pieces[i].data);
     free(pieces);

@@ -374,6 +374,40 @@ static void test_other_file_system(void **state)
     assert_non_null(strstr(err.msg, "is it mounted?"));
 }
 
+/* Another folder of that name: another run's is left alone, one without an owner is written in. */
+static void test_folder_of_another_run(void **state)
+{
+    struct fixture *f = *state;
+    static const char owner[] = "{\"format\":\"titan-owner\",\"id\":\"b\",\"name\":\"job 2\",\"recipe_hash\":\"0\"}";
+    struct checkpoint_writer *w = NULL;
+    struct written_checkpoint written;
+    struct titan_error err = {0};
+    struct stat st;
+    char path[PATH_MAX];
+    const struct checkpoint_info info = info_of(5);
+
+    assert_int_equal(dir_make(f->checkpoints, &err), TITAN_OK);
+    assert_int_equal(stat(f->checkpoints, &st), 0);
+    (void)snprintf(path, sizeof path, "%s/titan-owner.json", f->checkpoints);
+    for (int i = 0; i < 4; i++) {
+        const bool own = i == 1, same = i == 2, none = i == 3;
+        const struct writer_options o = {.dir = f->checkpoints,
+                                         .device = st.st_dev,
+                                         .inode = st.st_ino + (same ? 0 : 1),
+                                         .run = own ? "b" : "a",
+                                         .rank = 1,
+                                         .world = WORLD,
+                                         .layout = f->states[1]->layout};
+        assert_int_equal(none ? unlink(path) : file_replace(path, owner, sizeof owner - 1, &err), 0);
+        assert_int_equal(checkpoint_writer_open(&o, &w, &err), TITAN_OK);
+        assert_int_equal(checkpoint_writer_start(w, f->states[1], &info, f->stream, &err), TITAN_OK);
+        assert_int_equal(collect(w, &written, &err) == TITAN_OK, own || same || none);
+        checkpoint_writer_close(w);
+        if (i == 0)
+            assert_non_null(strstr(err.msg, "has become that of job 2"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +417,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_failure_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_links_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_other_file_system, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_folder_of_another_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_slow_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_fails, set_up, tear_down),
