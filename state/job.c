@@ -98,7 +98,7 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
                (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->request_hash, s->mesh,
                (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs, (int64_t)s->max_ooms,
-               (int64_t)s->restart_window_s, job->uid, job->gid, job->folder ? job->folder : ""));
+               (int64_t)s->restart_window_s, job->uid, job->gid, job->folder && job->holds_folder ? job->folder : ""));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     if (job->key)
         TRY(db_run(db, err, "INSERT INTO job_keys VALUES (?, ?, ?)", "ttu", job->key_owner, job->key, job->id));

@@ -106,8 +106,11 @@ struct job {
     struct job_status status;
     int64_t submitted_at_ms;
     const char *key, *key_owner; /* job_submit: idempotency key and the submitter's name among keys; NULL = none */
-    const char *folder;          /* of its checkpoints, where that is not its own; NULL = it is. For job_submit only */
-    uint64_t request_hash;       /* of everything the client sent */
+    /* For job_submit only: the folder of its checkpoints, where that is not its own (NULL = it is). Refused where
+     * another job that has not ended holds it; one that writes none unless it is ordered does not hold it. */
+    const char *folder;
+    bool holds_folder;
+    uint64_t request_hash; /* of everything the client sent */
 };
 
 /* Add a PENDING job with its recipe and the event job.submitted. With an idempotency key that is taken nothing is

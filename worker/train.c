@@ -86,6 +86,7 @@ struct epoch {
     struct exec *exec;
     _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting */
     uint64_t writer_step;                       /* newest step handed to the writer */
+    struct titan_error folder_fault;            /* why an ordered checkpoint has no writer */
     int64_t first_microbatch;                   /* of this rank's share */
     int32_t *tokens;                            /* [slot][BATCH_ROWS][N]: what the program loads */
     int32_t *inputs, *targets, *starts;         /* of one microbatch, whole sequences; starts NULL: one document each */
@@ -135,17 +136,14 @@ static int still_ms(const struct recipe *r)
     return (int)(r->fault_tolerance.checkpoint_stall_s * 1000);
 }
 
-/* Where that fails, the first epoch of a run ends it; a later one goes on, and says so. */
-static void take_folder(struct trainer *t)
+/* stop: not zero any more, it is given up; NULL: never. */
+static titan_status take_folder(struct trainer *t, const atomic_int *stop, struct titan_error *err)
 {
     struct folder_owner owner = {.recipe = t->recipe, .text = t->recipe_text.data, .recipe_hash = t->recipe_hash};
 
     (void)snprintf(owner.id, sizeof owner.id, "%s", t->members->run_id);
     (void)snprintf(owner.name, sizeof owner.name, "%s", t->members->run_name);
-    struct titan_error fault = {0};
-    if (folder_take(t->checkpoint_dir, &owner, FOLDER_WAIT_MS, still_ms(t->recipe), &t->log, &t->folder, &fault) !=
-        TITAN_OK)
-        t->folder_fault = fault;
+    return folder_take(t->checkpoint_dir, &owner, FOLDER_WAIT_MS, still_ms(t->recipe), stop, &t->log, &t->folder, err);
 }
 
 /* On the control thread. */
@@ -185,9 +183,10 @@ static titan_status open_trainer(struct trainer *t, const struct train_options *
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
     TRY(recipe_checkpoint_folder(r, t->members->job_dir, t->checkpoint_dir, err));
-    if (r->checkpoint.enable)
-        take_folder(t);
-    TRY(open_data(t, err)); /* before the device: bad input shows at once */
+    struct titan_error fault = {0};
+    if (r->checkpoint.enable && take_folder(t, NULL, &fault) != TITAN_OK)
+        t->folder_fault = fault; /* the first epoch of a run ends with it; a later one goes on, and says so */
+    TRY(open_data(t, err));      /* before the device: bad input shows at once */
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     t->dt = compute_dtype(r, &t->device.info);
@@ -886,37 +885,6 @@ static titan_status verify_copies(struct epoch *e, struct titan_error *err)
     return buddy_seed(e->buddy, e->parts.own, err);
 }
 
-static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
-{
-    struct trainer *t = e->t;
-    const struct train_state *st = e->parts.own;
-    const struct checkpoint_info info = {.step = st->step,
-                                         .epoch = e->view.epoch,
-                                         .tokens = st->tokens,
-                                         .world = e->view.world,
-                                         .recipe_hash = t->recipe_hash,
-                                         .skipped_steps = st->skipped,
-                                         .recipe = t->recipe_text.data};
-
-    struct titan_error fault = {0};
-
-    if (e->writer_step == st->step)
-        return TITAN_OK;
-    if (!atomic_load(&e->writer)) /* the recipe writes none: this one was ordered */
-        TRY(open_writer(e, err));
-    if (collect_checkpoint(e, true, &fault) == TITAN_EREVOKED) { /* of the one before: starting waits for it anyway */
-        if (err)
-            *err = fault;
-        return TITAN_EREVOKED;
-    }
-    TRY(verify_copies(e, err));
-    TRY(checkpoint_writer_start(atomic_load(&e->writer), st, &info, t->streams[STREAM_COMPUTE], err));
-    e->writer_step = st->step;
-    return TITAN_OK;
-}
-
-#define RETRY_MS 500 /* until a checkpoint that must be is tried again, first and at most */
-#define RETRY_MOST_MS 5000
 #define WHY_WORDS 48 /* doubles that carry words */
 
 /* What a rank says after an attempt. */
@@ -946,6 +914,68 @@ static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, stru
     return TITAN_OK;
 }
 
+/* The recipe writes none and this one was ordered: all ranks take the folder before any of them writes in it. Where one
+ * cannot, there is no writer, and the world hears why. */
+static titan_status open_ordered(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct titan_error fault = {0};
+    struct attempt a = {0};
+
+    if (t->folder.at < 0 && take_folder(t, t->members->ops->revoked(t->members), &fault) == TITAN_EREVOKED) {
+        if (err)
+            *err = fault;
+        return TITAN_EREVOKED;
+    }
+    a.failed = fault.status != TITAN_OK;
+    (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
+    if (e->view.rank == 0 && t->folder.at >= 0) /* no rank writes yet */
+        checkpoint_sweep(t->folder.at, e->view.epoch + 1);
+    TRY(agree_on_attempt(e, &a, err));
+    if (a.failed == 0)
+        return open_writer(e, err);
+    (void)titan_fail(&e->folder_fault, TITAN_EIO, "%s", a.why);
+    tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)e->parts.own->step, a.why);
+    if (e->view.rank == 0)
+        t->members->ops->checkpoint_failed(t->members, e->parts.own->step, t->checkpoint_dir, a.why, false);
+    return TITAN_OK;
+}
+
+/* No writer afterwards: the folder could not be taken (folder_fault). */
+static titan_status start_checkpoint(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const struct train_state *st = e->parts.own;
+    const struct checkpoint_info info = {.step = st->step,
+                                         .epoch = e->view.epoch,
+                                         .tokens = st->tokens,
+                                         .world = e->view.world,
+                                         .recipe_hash = t->recipe_hash,
+                                         .skipped_steps = st->skipped,
+                                         .recipe = t->recipe_text.data};
+
+    struct titan_error fault = {0};
+
+    if (e->writer_step == st->step)
+        return TITAN_OK;
+    if (!atomic_load(&e->writer))
+        TRY(open_ordered(e, err));
+    if (!atomic_load(&e->writer))
+        return TITAN_OK;
+    if (collect_checkpoint(e, true, &fault) == TITAN_EREVOKED) { /* of the one before: starting waits for it anyway */
+        if (err)
+            *err = fault;
+        return TITAN_EREVOKED;
+    }
+    TRY(verify_copies(e, err));
+    TRY(checkpoint_writer_start(atomic_load(&e->writer), st, &info, t->streams[STREAM_COMPUTE], err));
+    e->writer_step = st->step;
+    return TITAN_OK;
+}
+
+#define RETRY_MS 500 /* until a checkpoint that must be is tried again, first and at most */
+#define RETRY_MOST_MS 5000
+
 static titan_status wait_to_retry(const struct epoch *e, int ms, struct titan_error *err)
 {
     const atomic_int *const revoked = e->t->members->ops->revoked(e->t->members);
@@ -973,7 +1003,9 @@ static titan_status write_surely(struct epoch *e, bool *ret_stopped, struct tita
         const unsigned told = m->ops->orders(m) & (ORDER_STOP | ORDER_MUST);
         struct attempt a = {.stop = told == ORDER_STOP, .must = told == (ORDER_STOP | ORDER_MUST)};
         TRY(start_checkpoint(e, err));
-        const titan_status status = collect_checkpoint(e, true, &fault);
+        if (!atomic_load(&e->writer))
+            fault = e->folder_fault;
+        const titan_status status = fault.status != TITAN_OK ? fault.status : collect_checkpoint(e, true, &fault);
         if (status == TITAN_EREVOKED) {
             if (err)
                 *err = fault;

@@ -251,11 +251,13 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     s->job.key = request->idempotency_key[0] ? request->idempotency_key : NULL;
     s->job.key_owner = s->user.uid != JOB_NO_ID ? batch_printf(&s->memory, "uid:%lld", (long long)s->user.uid)
                                                 : batch_printf(&s->memory, "user:%s", s->user.name);
-    if (s->recipe.checkpoint.enable && (s->recipe.checkpoint.folder[0] == '/' || s->recipe.job.dump_folder[0] == '/')) {
+    if (s->recipe.checkpoint.folder[0] == '/' || s->recipe.job.dump_folder[0] == '/') {
         char folder[PATH_MAX];
         TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));
         s->job.folder = batch_strdup(&s->memory, folder);
-        s->resumes_step = folder_newest_step(folder, recipe_hash(&s->recipe));
+        s->job.holds_folder = s->recipe.checkpoint.enable;
+        if (s->job.holds_folder)
+            s->resumes_step = folder_newest_step(folder, recipe_hash(&s->recipe));
     }
     uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
     hash = hash_text(hash, request->name);

@@ -285,6 +285,74 @@ def one_run_at_a_time():
         d.ok("cancel", first)
 
 
+def ordered_into_anothers_folder():
+    """checkpoint.enable = false: a checkpoint that is ordered takes the folder first; another run's stays as it is"""
+    with Daemon(None, "--slots", 6) as d:
+        folder, off = d.state / "ck", {"checkpoint__enable": "false", "training__steps": LONG}
+
+        def ordered(job, why):
+            failures, asked = d.status(job)["checkpoint_failures"], 0
+
+            def told():
+                nonlocal asked
+                if time.monotonic() > asked + 10:  # an order may be lost with its node's session
+                    d.ok("checkpoint", job)
+                    asked = time.monotonic()
+                return d.status(job)["checkpoint_failures"] > failures or d.status(job)["checkpoint"]
+            until("it is written or not", told)
+            assert why in reason(d, job) and str(folder.parent) in reason(d, job), reason(d, job)
+            assert d.status(job)["state"] == "RUNNING" and not d.status(job)["checkpoint"], d.status(job)
+
+        first = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=20))
+        d.wait_state(first, "COMPLETED")
+        # The same step, whichever the order comes at.
+        for step in set(range(1, 5000)) - set(steps_in(folder)):
+            (folder / f"step-{step:08d}").mkdir()
+            os.link(folder / "step-00000020/manifest.json", folder / f"step-{step:08d}/manifest.json")
+
+        def what_is_there():
+            return {str(p.relative_to(folder)) for p in folder.rglob("*")}, (folder / "titan-owner.json").read_text()
+        before = what_is_there()
+        other = d.submit("tiny", keys(d, checkpoint__folder=folder, optimizer__lr="1e-5", **off))
+        until("it trains", lambda: d.status(other)["step"] > 2)
+        ordered(other, "checkpoints of another recipe")
+        assert what_is_there() == before, "the folder of another recipe was written"
+        d.ok("cancel", other)
+        d.wait_state(other, "CANCELLED")
+
+        # A run that uses its folder now, by another way to it and by its name.
+        for step in folder.glob("step-*"):
+            if int(step.name[5:]) > 20 or int(step.name[5:]) < 10:
+                (step / "manifest.json").unlink()
+                step.rmdir()
+        first = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=LONG))
+        until("it trains", lambda: d.status(first)["step"] > 2)
+        refused = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(d, checkpoint__folder=folder, **off)))
+        assert refused.code == 6 and f"in use by job {first}" in refused.err, (refused.code, refused.err)
+        (d.state / "link").symlink_to(folder)
+        before = what_is_there()
+        other = d.submit("tiny", keys(d, checkpoint__folder=d.state / "link", fault_tolerance__checkpoint_retry_s=1, **off))
+        until("it trains", lambda: d.status(other)["step"] > 2)
+        ordered(other, f"in use by job {first}")
+        d.ok("cancel", other, "--checkpoint")
+        d.wait_state(other, "CANCELLED")
+        assert "no checkpoint was written" in reason(d, other), reason(d, other)
+        assert what_is_there() == before, "the folder of a running job was written"
+        d.ok("cancel", first)
+        d.wait_state(first, "CANCELLED")
+
+        # Two that write none may name the same folder; the first that has to write takes it.
+        fresh = d.state / "fresh"
+        one, two = (d.submit("tiny", keys(d, checkpoint__folder=fresh, **off)) for _ in range(2))
+        until("both train", lambda: min(d.status(one)["step"], d.status(two)["step"]) > 2)
+        d.ok("checkpoint", one)
+        until("it is written", lambda: d.status(one)["checkpoint"])
+        ordered(two, f"in use by job {one}")
+        d.ok("checkpoint", one)
+        until("another is written", lambda: len(events(d, one, "checkpoint.committed")) == 2)
+        assert d.status(one)["checkpoint_failures"] == 0
+
+
 def swapped_for_a_link():
     """job.follow_links = false: a link in the folder's place, or on the way to it: nothing behind it is removed or made"""
     with Daemon(None, "--slots", 2) as d:
@@ -498,6 +566,6 @@ def unreadable_under_a_job():
 if __name__ == "__main__":
     tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
         full_disk_leaves_nothing, last_checkpoint_is_waited_for, checkpoint_of_a_preempted_job, same_recipe_resumes, one_run_at_a_time,
-        swapped_for_a_link, kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
+        ordered_into_anothers_folder, swapped_for_a_link, kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
         solo_stalled, stalled_under_a_job,
         unreadable_under_a_job)

@@ -232,13 +232,17 @@ static titan_status write_manifest(int at, struct checkpoint_info *info, const s
 }
 
 /* Give the folder its final name. A complete checkpoint of the same step, left by a run that was set back, is exchanged
- * for the new one in one move and then removed. */
-static titan_status publish(int at, const char *folder, const char *name, struct titan_error *err)
+ * for the new one in one move and then removed; another recipe's is not. */
+static titan_status publish(int at, const char *folder, const char *name, const struct checkpoint_info *info,
+                            struct titan_error *err)
 {
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info there = {0};
     if (renameat(at, folder, at, name) == 0)
         return TITAN_OK;
     if (errno != ENOTEMPTY && errno != EEXIST)
         return titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, name);
+    if (checkpoint_read_info_at(at, info->step, &there, NULL) == TITAN_OK && there.recipe_hash != info->recipe_hash)
+        return titan_fail(err, TITAN_ECONFLICT, "'%s' is there already and was written with another recipe", name);
     if (renameat2(at, folder, at, name, RENAME_EXCHANGE) < 0)
         return titan_fail_errno(err, "cannot exchange '%s' and '%s'", folder, name);
     return dir_remove_at(at, folder, err);
@@ -252,7 +256,7 @@ static titan_status commit_at(int at, const char *folder, struct checkpoint_info
     (void)snprintf(name, sizeof(name), STEP_FORMAT, info->step);
     TRY(dir_open_at(at, folder, false, &inside, err));
     TRY(write_manifest(inside, info, specs, nspecs, entries, world, err));
-    TRY(publish(at, folder, name, err));
+    TRY(publish(at, folder, name, info, err));
     if (fsync(at) < 0 && errno != EINVAL)
         return titan_fail_errno(err, "cannot sync the folder");
     return TITAN_OK;

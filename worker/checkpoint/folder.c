@@ -268,7 +268,7 @@ titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop
 }
 
 titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
-                         const struct log *log, struct folder *ret, struct titan_error *err)
+                         const atomic_int *stop, const struct log *log, struct folder *ret, struct titan_error *err)
 {
     _cleanup_(close_job) struct job *j = NULL;
 
@@ -278,7 +278,7 @@ titan_status folder_take(const char *path, const struct folder_owner *owner, int
     j->owner.text = j->text;
     j->wait_ms = wait_ms;
     j->log = log;
-    const titan_status status = apart_run(&j->apart, still_ms > 0 ? still_ms + wait_ms : 0, NULL, err);
+    const titan_status status = apart_run(&j->apart, still_ms > 0 ? still_ms + wait_ms : 0, stop, err);
     if (status == TITAN_OK) {
         *ret = j->folder;
         j->folder = FOLDER_NONE;

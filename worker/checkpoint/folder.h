@@ -43,9 +43,11 @@ titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop
 /* Make the folder, try whether it can be written, and take it. TITAN_ECONFLICT: another run uses it, or it holds
  * another recipe's checkpoints. Any other failure names the folder and what is wrong with it. wait_ms: how long an
  * earlier run may take to let go. TITAN_ETIMEDOUT: the file system has not answered for still_ms (0: it is waited
- * for); log and owner->recipe must then stay for as long as the process. */
+ * for); log and owner->recipe must then stay for as long as the process. TITAN_EREVOKED: *stop is not zero any more
+ * (NULL: never). */
 titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
-                         const struct log *log, struct folder *ret, struct titan_error *err) TITAN_MUST_USE;
+                         const atomic_int *stop, const struct log *log, struct folder *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
 void folder_leave(struct folder *f);
 
 #endif

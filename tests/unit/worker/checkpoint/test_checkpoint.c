@@ -414,6 +414,37 @@ static void test_unfinished_is_not_listed(void **state)
     free_cut(&c);
 }
 
+/* A run that was set back writes a step again over its own, not over another recipe's. */
+static void test_another_recipes_step_stays(void **state)
+{
+    (void)state;
+    char path[PATH_MAX], manifest[PATH_MAX + 16];
+    struct titan_error err = {0};
+    struct stat before, after;
+    struct buf entry = BUF_INIT;
+    struct checkpoint_info other = {.step = 7, .epoch = 9, .world = 1, .recipe_hash = 42, .recipe = (char *)recipe};
+    struct cut c;
+    unsigned seed = 3;
+
+    write_some(7, 1, path);
+    (void)snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
+    assert_int_equal(stat(manifest, &before), 0);
+    make_cut(&c, 1, &seed);
+    fill_cut(&c, 7);
+    assert_int_equal(checkpoint_write_shard(-1, dir, &other, 0, specs, TENSORS, c.pieces[0], c.n[0], &entry, NULL),
+                     TITAN_OK);
+    assert_int_equal(checkpoint_commit(-1, dir, &other, specs, TENSORS, &entry, 1, path, &err), TITAN_ECONFLICT);
+    assert_non_null(strstr(err.msg, "another recipe"));
+    assert_int_equal(stat(manifest, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    assert_int_equal(checkpoint_drop(-1, dir, &other, NULL), TITAN_OK);
+    write_some(7, 2, path);
+    assert_int_equal(stat(manifest, &after), 0);
+    assert_int_not_equal(before.st_ino, after.st_ino);
+    buf_free(&entry);
+    free_cut(&c);
+}
+
 static void test_prune_and_remove(void **state)
 {
     (void)state;
@@ -730,6 +761,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_manifest, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_unfinished_is_not_listed, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_prune_and_remove, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_another_recipes_step_stays, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_same_step_again, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_no_room, make_dir, remove_dir),
     };
