@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, become_nobody, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, as_nobody, at_ms, command, headers_text, overrides, tap, until  # noqa: E402
 
 KEYS = {"training.steps": 60, "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 10,
         "checkpoint.keep_latest_k": 2, "device.threads": 1, "fault_tolerance.backoff_ms": 50}
@@ -34,6 +34,20 @@ def reason(d, job):
     return d.status(job)["reason"] or ""
 
 
+def fails_at_once(d, folder):
+    """Status of a job whose folder cannot be used. It has failed within a second of its first worker's start: the best of
+    three attempts, because other programs use the machine as well."""
+    took = []
+    while not took or took[-1] > 1000:
+        assert len(took) < 3, f"{folder}: failed {took} ms after the start of a worker"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder))
+        s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
+        assert s["state"] == "FAILED", f"{folder}: {s['state']} without a checkpoint"
+        assert str(folder) in s["reason"] and s["step"] == 0 and s["restarts"] == 0, s
+        took.append(at_ms(s["finished_at"]) - min(at_ms(e["at"]) for e in events(d, job, "worker.started")))
+    return s
+
+
 def in_the_way(folder):
     """Put a file where the folder was; what was there comes back with the returned function."""
     aside = folder.with_name("aside")
@@ -46,41 +60,16 @@ def in_the_way(folder):
     return back
 
 
-def as_nobody(test):
-    """Run test in a child that has no rights; root's may read and write everything."""
-    def run():
-        if os.getuid() != 0:
-            return test()
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                become_nobody()
-                test()
-                code = 0
-            except BaseException:
-                import traceback
-                print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
-            os._exit(code)
-        assert os.waitpid(pid, 0)[1] == 0, "failed as nobody"
-    run.__doc__, run.__name__ = test.__doc__, test.__name__
-    return run
-
-
 def unusable_folders_fail_at_once():
-    """folders that cannot be made: the job fails in seconds, with the path and the cause in its status"""
+    """folders that cannot be made: the job fails in its first second, with the path and the cause in its status"""
     with Daemon(None, "--slots", 2) as d:
         (d.state / "file").write_text("x")
         cases = {"/proc/nowhere/ck": "No such file", "/dev/null/ck": "Not a directory",
                  f"{d.state}/file": "not a folder", f"{d.state}/file/ck": "Not a directory",
                  "/sys/kernel/ck": "ermitted"}
         for folder, why in cases.items():
-            job = d.submit("tiny", keys(d, checkpoint__folder=folder))
-            s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
-            assert s["state"] == "FAILED", f"{folder}: {s['state']} without a checkpoint"
-            assert folder in s["reason"] and why in s["reason"], s["reason"]
-            assert s["step"] == 0 and s["restarts"] == 0, s
+            s = fails_at_once(d, folder)
+            assert why in s["reason"], s["reason"]
             run = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d.state / "solo",
                           *overrides(keys(d, checkpoint__folder=folder)))
             assert run.code != 0 and folder in run.err, (run.code, run.err)
@@ -94,9 +83,8 @@ def read_only_file_system():
         if command("mount", "-t", "tmpfs", "-o", "ro", "none", place).code != 0:
             return "cannot mount"
         try:
-            job = d.submit("tiny", keys(d, checkpoint__folder=f"{place}/ck"))
-            s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
-            assert s["state"] == "FAILED" and f"{place}/ck" in s["reason"] and "Read-only" in s["reason"], s
+            s = fails_at_once(d, place / "ck")
+            assert "Read-only" in s["reason"], s
         finally:
             command("umount", place)
 
@@ -108,9 +96,8 @@ def no_right_to_write():
         closed = d.state / "closed"
         closed.mkdir(mode=0o555)
         for folder in (closed, closed / "ck"):
-            job = d.submit("tiny", keys(d, checkpoint__folder=folder))
-            s = d.wait_state(job, "FAILED", "COMPLETED", seconds=20)
-            assert s["state"] == "FAILED" and str(folder) in s["reason"] and "denied" in s["reason"], s
+            s = fails_at_once(d, folder)
+            assert "denied" in s["reason"], s
         closed.chmod(0o755)
 
 

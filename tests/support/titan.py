@@ -46,6 +46,27 @@ def become_nobody():
     os.setuid(65534)
 
 
+def as_nobody(test):
+    """Run test in a child that has no rights; root's may read and write everything."""
+    def run():
+        if os.getuid() != 0:
+            return test()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                become_nobody()
+                test()
+                code = 0
+            except BaseException:
+                print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
+            os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0, "failed as nobody"
+    run.__doc__, run.__name__ = test.__doc__, test.__name__
+    return run
+
+
 def command(*args, timeout=120, env=None, stdin=None):
     """Run a program to its end; never raises for its exit code."""
     done = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout,
