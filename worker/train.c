@@ -126,6 +126,11 @@ static titan_status open_data(struct trainer *t, struct titan_error *err)
     if (dataset_vocabulary(t->data) > r->model.dims.vocab_size)
         return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
                           r->model.tokenizer, (long)dataset_vocabulary(t->data), (long)r->model.dims.vocab_size);
+    const char *first;
+    const uint64_t left_out = dataset_left_out(t->data, &first);
+    if (left_out > 0)
+        tlog_warn(&t->log, "files of the training data are left out", "count=%lu first=\"%s\"", (unsigned long)left_out,
+                  first);
     return TITAN_OK;
 }
 
@@ -1213,6 +1218,39 @@ static titan_status settled(const struct trainer *t, titan_status status, struct
     return TITAN_EINVAL;
 }
 
+static const char *node_of(const struct epoch_view *view, int rank)
+{
+    return view->node_names ? view->node_names[rank] : "this machine";
+}
+
+/* All members read the same corpus, or a sample would be trained on twice and another never. */
+static titan_status compare_data(struct epoch *e, struct titan_error *err)
+{
+    const struct trainer *t = e->t;
+    const int world = e->view.world;
+    const uint64_t hash = dataset_hash(t->data);
+    const double mine[] = {(double)(uint32_t)hash, (double)(hash >> 32), (double)dataset_tokens(t->data)};
+    enum { EACH = ARRAY_SIZE(mine) };
+    _cleanup_free_ double *all = calloc((size_t)world, sizeof mine);
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "training data: out of memory");
+    TRY(gather_doubles(&t->device, e->comm_ops, e->comms[CHANNEL_WORLD], world, mine, EACH, all,
+                       t->streams[STREAM_COMPUTE], err));
+    for (int r = 1; r < world; r++) {
+        const double *other = all + (size_t)r * EACH;
+        if (memcmp(all, other, sizeof mine) == 0)
+            continue;
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "rank 0 on node %s and rank %d on node %s read different training data at '%s': %.0f and %.0f "
+                         "tokens; names and sizes of the files must be the same everywhere",
+                         node_of(&e->view, 0), r, node_of(&e->view, r), t->recipe->training.dataset_path, all[2],
+                         other[2]);
+        return TITAN_EINVAL;
+    }
+    return TITAN_OK;
+}
+
 /* Was the folder of checkpoints taken? If not, a run that has nothing to lose ends at once; one that trains already
  * goes on, as the next checkpoint may work. Where the state came from other members' memory, the folder is theirs. */
 static titan_status judge_folder(struct epoch *e, bool filled, struct titan_error *err)
@@ -1254,6 +1292,7 @@ static titan_status open_and_run(struct epoch *e, enum verdict *ret, struct tita
     TRY(open_world(e, err));
     if (e->view.world > 1)
         TRY(open_groups(e, err));
+    TRY(compare_data(e, err));
     at[OPENING_GROUPED] = clock_mono_ns();
     TRY(judge_folder(e, false, err));
     TRY(recover(e, err));

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import BIN, command, headers_text, tap, until  # noqa: E402
+from titan import BIN, Daemon, as_nobody, command, headers_text, tap, until  # noqa: E402
 
 KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 2, "checkpoint.enable": "false", "training.global_batch_size": 2,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 5}
@@ -59,6 +59,62 @@ def data_is_looked_at_on_the_node():
         assert "/nowhere/at/all" in reason and "on node n" in reason, reason
 
 
+def nodes_with_other_data():
+    """two nodes whose data sets differ below one path: the job fails before its first step and names both; alike, it runs"""
+    cluster = Cluster(slots={"n1": 1, "n2": 1})
+    text, other = headers_text(cluster.dir / "text"), cluster.dir / "other"
+    shutil.copytree(text, other)
+    cluster.hosts["n2"] = (["unshare", "-m", "sh", "-c", f'mount --bind {other} {text}; exec "$@"', "sh"], "127.0.0.1")
+    with cluster as c:
+        keys = {**KEYS, "training.dataset_path": text, "elastic.min_workers": 2}
+        alike = c.submit(keys)
+        until("it has ended", lambda: c.status(alike)["state"] in ("COMPLETED", "FAILED"), 30)
+        assert c.status(alike)["state"] == "COMPLETED", c.status(alike)
+        files = sorted(p for p in other.iterdir() if p.stat().st_size > 10)
+        for change in ("a file is missing", "a file is shorter", "a file has another name"):
+            kept = files[1].read_bytes()
+            if change == "a file is shorter":
+                files[1].write_bytes(kept[:-1])
+            else:
+                files[1].unlink()
+            if change == "a file has another name":
+                (other / (files[1].name + "~")).write_bytes(kept)
+            job = c.submit(keys)
+            until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"), 30)
+            s = c.status(job)
+            assert s["state"] == "FAILED" and s["step"] == 0 and s["restarts"] == 0, (change, s)
+            assert "different training data" in s["reason"] and "node n1" in s["reason"] and "node n2" in s["reason"], s["reason"]
+            assert str(text) in s["reason"], s["reason"]
+            (other / (files[1].name + "~")).unlink(missing_ok=True)
+            files[1].write_bytes(kept)
+
+
+@as_nobody
+def data_that_cannot_be_read():
+    """a data set without the right to read it fails the job at once, by path and cause; files below it are counted, once"""
+    with Daemon(None, "--slots", 1) as d:
+        text = headers_text(d.state / "text")
+        files = sorted(text.iterdir())
+        keys = {**KEYS, "elastic.max_workers": 1}
+        first = d.submit("tiny", {**keys, "training.dataset_path": text, "training.steps": 1000000})
+        until("it trains", lambda: d.status(first)["step"] > 0)
+        folder = d.state / "folder"
+        shutil.copytree(text, folder)
+        jobs = [(d.submit("tiny", {**keys, "training.dataset_path": path}), path) for path in (files[0], folder)]
+        for path in (files[0], files[3], folder):
+            path.chmod(0)
+        d.ok("cancel", first)
+        for job, path in jobs:
+            s = d.wait_state(job, "FAILED", "COMPLETED")
+            assert s["state"] == "FAILED" and str(path) in s["reason"] and "Permission denied" in s["reason"], s
+            assert s["restarts"] == 0 and sum(e["type"] == "worker.exited" for e in d.lines("events", job)) == 1, s
+        folder.chmod(0o755)
+        job = d.submit("tiny", {**keys, "training.dataset_path": text})
+        d.wait_state(job, "COMPLETED")
+        said = "".join(log.read_text() for log in d.state.glob(f"jobs/{job}/logs/*.log"))
+        assert said.count("files of the training data are left out") == 1 and "count=2" in said and str(files[0]) in said, said[-3000:]
+
+
 def configured_folder_must_be_there():
     """storage.jobs_dir is not made: the mount may be missing; a relative one is refused"""
     with tempfile.TemporaryDirectory(prefix="titan-jobs-") as home:
@@ -69,4 +125,6 @@ def configured_folder_must_be_there():
             assert not (Path(home) / "share").exists()
 
 
-tap(data_is_looked_at_on_the_node, configured_folder_must_be_there, *([node_of_another_machine] if unshare_works() else []))
+if __name__ == "__main__":
+    tap(data_is_looked_at_on_the_node, data_that_cannot_be_read, configured_folder_must_be_there,
+        *([node_of_another_machine, nodes_with_other_data] if unshare_works() else []))

@@ -1,5 +1,6 @@
 #include "worker/data/dataset.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
 #include <inttypes.h>
@@ -41,7 +42,8 @@ struct dataset {
     size_t ndocs, docs_cap;
     uint8_t *small; /* all small files, one after the other */
     size_t small_len, small_cap;
-    uint64_t tokens, windows, seed;
+    uint64_t tokens, windows, seed, hash, left_out;
+    struct titan_error first_left_out;
     int64_t seq_len;
 };
 
@@ -83,9 +85,21 @@ static void close_fts(FTS **fts)
         (void)fts_close(*fts);
 }
 
-/* Every regular file below root (or root itself), sorted by the bytes of its path. Links below root are not followed;
- * what cannot be read is left out. */
-static titan_status collect_paths(const char *root, struct path_list *list, struct titan_error *err)
+/* What cannot be read. Below the path that was named it is left out, and counted. */
+static titan_status leave_out(struct dataset *ds, bool named, const char *path, int why, struct titan_error *err)
+{
+    struct titan_error fault = {0};
+    (void)titan_fail(&fault, TITAN_EINVAL, "training data '%s': %s", path, strerror(why));
+    if (!named && ds->left_out++ == 0)
+        ds->first_left_out = fault;
+    if (named && err)
+        *err = fault;
+    return named ? TITAN_EINVAL : TITAN_OK;
+}
+
+/* Every regular file below root (or root itself), sorted by the bytes of its path. Links below root are not followed.
+ */
+static titan_status collect_paths(struct dataset *ds, const char *root, struct path_list *list, struct titan_error *err)
 {
     char *roots[2] = {(char *)root, NULL};
     _cleanup_(close_fts) FTS *fts =
@@ -93,16 +107,27 @@ static titan_status collect_paths(const char *root, struct path_list *list, stru
     if (!fts)
         return titan_fail_errno(err, "cannot list '%s'", root);
     FTSENT *e;
-    while ((e = fts_read(fts))) {
+    while ((errno = 0, e = fts_read(fts))) {
+        if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
+            TRY(leave_out(ds, e->fts_level == 0, e->fts_path, e->fts_errno, err));
         if (e->fts_info == FTS_F && e->fts_statp->st_size > 0)
             TRY(path_list_add(list, e->fts_path, err));
     }
+    if (errno != 0)
+        return leave_out(ds, true, root, errno, err);
     if (list->n > 0)
         qsort(list->path, list->n, sizeof(*list->path), compare_paths);
     return TITAN_OK;
 }
 
-static titan_status document_add(struct dataset *ds, struct document doc, struct titan_error *err)
+static void hash_bytes(struct dataset *ds, const void *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++) /* FNV-1a */
+        ds->hash = (ds->hash ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
+}
+
+/* below: its path below the one that was named. */
+static titan_status document_add(struct dataset *ds, struct document doc, const char *below, struct titan_error *err)
 {
     if (ds->ndocs == ds->docs_cap) {
         size_t cap = ds->docs_cap ? ds->docs_cap * 2 : 64;
@@ -112,6 +137,8 @@ static titan_status document_add(struct dataset *ds, struct document doc, struct
         ds->docs = grown;
         ds->docs_cap = cap;
     }
+    hash_bytes(ds, below, strlen(below) + 1);
+    hash_bytes(ds, &doc.bytes, sizeof(doc.bytes));
     doc.start = ds->tokens;
     ds->docs[ds->ndocs++] = doc;
     ds->tokens += doc.bytes + 1;
@@ -132,68 +159,85 @@ static titan_status small_reserve(struct dataset *ds, size_t more, struct titan_
     return TITAN_OK;
 }
 
-/* Up to len bytes from the beginning of fd; a file that shrank meanwhile gives fewer. */
-static size_t read_up_to(int fd, uint8_t *out, size_t len)
+/* Up to len bytes from the beginning of fd; a file that shrank meanwhile gives fewer. 0, or the errno of a failure. */
+static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
 {
-    size_t got = 0;
-    while (got < len) {
-        ssize_t n = pread(fd, out + got, len - got, (off_t)got);
-        if (n <= 0)
+    *ret_got = 0;
+    while (*ret_got < len) {
+        ssize_t n = pread(fd, out + *ret_got, len - *ret_got, (off_t)*ret_got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno;
+        if (n == 0)
             break;
-        got += (size_t)n;
+        *ret_got += (size_t)n;
     }
-    return got;
+    return 0;
 }
 
-static titan_status add_small_file(struct dataset *ds, int fd, uint64_t bytes, struct titan_error *err)
+/* *ret_why: errno where it cannot be read. */
+static titan_status add_small_file(struct dataset *ds, int fd, uint64_t bytes, const char *below, int *ret_why,
+                                   struct titan_error *err)
 {
     TRY(small_reserve(ds, bytes, err));
     uint8_t *at = ds->small + ds->small_len;
-    size_t got = at ? read_up_to(fd, at, bytes) : 0;
-    if (got == 0 || memchr(at, 0, MIN(got, (size_t)BINARY_PROBE_BYTES)))
+    size_t got = 0;
+    *ret_why = at ? read_up_to(fd, at, bytes, &got) : 0;
+    if (*ret_why || got == 0 || memchr(at, 0, MIN(got, (size_t)BINARY_PROBE_BYTES)))
         return TITAN_OK;
     struct document doc = {.bytes = got, .small_offset = ds->small_len};
-    TRY(document_add(ds, doc, err));
+    TRY(document_add(ds, doc, below, err));
     ds->small_len += got;
     return TITAN_OK;
 }
 
-static titan_status add_mapped_file(struct dataset *ds, int fd, uint64_t bytes, struct titan_error *err)
+static titan_status add_mapped_file(struct dataset *ds, int fd, uint64_t bytes, const char *below, int *ret_why,
+                                    struct titan_error *err)
 {
     uint8_t probe[BINARY_PROBE_BYTES];
-    size_t got = read_up_to(fd, probe, sizeof(probe));
-    if (got == 0 || memchr(probe, 0, got))
+    size_t got = 0;
+    *ret_why = read_up_to(fd, probe, sizeof(probe), &got);
+    if (*ret_why || got == 0 || memchr(probe, 0, got))
         return TITAN_OK;
     void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED)
         return titan_fail_errno(err, "cannot map %" PRIu64 " bytes of training data", bytes);
     struct document doc = {.data = map, .bytes = bytes, .mapped = true};
-    titan_status status = document_add(ds, doc, err);
+    titan_status status = document_add(ds, doc, below, err);
     if (status != TITAN_OK)
         (void)munmap(map, bytes);
     return status;
 }
 
-/* Take path into the corpus unless it is unreadable or binary; at most `room` bytes of it. */
-static titan_status add_file(struct dataset *ds, const char *path, uint64_t room, struct titan_error *err)
+/* Take path into the corpus unless it is binary; at most `room` bytes of it. root: what was named, or a folder that it
+ * lies below. */
+static titan_status add_file(struct dataset *ds, const char *root, const char *path, uint64_t room,
+                             struct titan_error *err)
 {
+    const char *below = path + strlen(root);
     _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size <= 0)
+    int why = 0;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return leave_out(ds, !*below, path, errno, err);
+    if (!S_ISREG(st.st_mode) || st.st_size <= 0)
         return TITAN_OK;
     uint64_t bytes = MIN((uint64_t)st.st_size, room);
-    titan_status status =
-        bytes < MAP_BYTES_MIN ? add_small_file(ds, fd, bytes, err) : add_mapped_file(ds, fd, bytes, err);
+    titan_status status = bytes < MAP_BYTES_MIN ? add_small_file(ds, fd, bytes, below, &why, err)
+                                                : add_mapped_file(ds, fd, bytes, below, &why, err);
+    if (why)
+        return leave_out(ds, !*below, path, why, err);
     return status == TITAN_OK ? status : titan_error_wrap(err, "%s", path);
 }
 
 static titan_status load_corpus(struct dataset *ds, const struct dataset_options *options, struct titan_error *err)
 {
     _cleanup_(path_list_clear) struct path_list list = {0};
-    TRY(collect_paths(options->path, &list, err));
+    TRY(collect_paths(ds, options->path, &list, err));
     uint64_t max = options->corpus_bytes_max ? options->corpus_bytes_max : CORPUS_BYTES_DEFAULT;
     for (size_t i = 0; i < list.n && ds->tokens < max; i++)
-        TRY(add_file(ds, list.path[i], max - ds->tokens, err));
+        TRY(add_file(ds, options->path, list.path[i], max - ds->tokens, err));
     for (size_t i = 0; i < ds->ndocs; i++)
         if (!ds->docs[i].mapped)
             ds->docs[i].data = ds->small + ds->docs[i].small_offset;
@@ -207,14 +251,19 @@ titan_status dataset_open(const struct dataset_options *options, struct dataset 
     if (strcmp(options->tokenizer, "bytes") != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "tokenizer '%s' is not known; there is \"bytes\"",
                           options->tokenizer);
-    struct stat st;
-    if (stat(options->path, &st) < 0)
-        return titan_fail_errno(err, "training data '%s'", options->path);
+    _cleanup_fd_ int named = file_open_named(options->path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    if (named < 0) {
+        const bool missing = titan_fail_errno(err, "training data '%s'", options->path) == TITAN_ENOTFOUND;
+        if (err && !missing)
+            err->status = TITAN_EINVAL;
+        return missing ? TITAN_ENOTFOUND : TITAN_EINVAL;
+    }
     struct dataset *ds = calloc(1, sizeof(*ds));
     if (!ds)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a dataset");
     ds->seq_len = options->seq_len;
     ds->seed = options->seed;
+    ds->hash = UINT64_C(0xcbf29ce484222325);
     titan_status status = load_corpus(ds, options, err);
     if (status != TITAN_OK)
         goto fail;
@@ -264,6 +313,17 @@ uint64_t dataset_tokens(const struct dataset *ds)
 uint64_t dataset_windows(const struct dataset *ds)
 {
     return ds->windows;
+}
+
+uint64_t dataset_hash(const struct dataset *ds)
+{
+    return ds->hash;
+}
+
+uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first)
+{
+    *ret_first = ds->first_left_out.msg;
+    return ds->left_out;
 }
 
 /* The document that holds token number t (its separator included). */

@@ -25,13 +25,18 @@ struct dataset_options {
     uint64_t corpus_bytes_max; /* stop collecting files beyond it; 0 = 1 GiB */
 };
 
-/* TITAN_ENOTFOUND: no such path; TITAN_EINVAL: fewer than one window of data, with both numbers in the message. */
+/* TITAN_ENOTFOUND: no such path; TITAN_EINVAL: it cannot be opened or read, or it has fewer than one window of data,
+ * with both numbers in the message. What cannot be read below a folder is left out and counted. */
 titan_status dataset_open(const struct dataset_options *options, struct dataset **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 void dataset_close(struct dataset *ds);
 int64_t dataset_vocabulary(const struct dataset *ds);
 uint64_t dataset_tokens(const struct dataset *ds);
 uint64_t dataset_windows(const struct dataset *ds);
+/* Over the documents in their order: path below options.path and size in bytes. Alike where the same corpus is read. */
+uint64_t dataset_hash(const struct dataset *ds);
+/* How many files and folders could not be read. *ret_first: the first of them and why. */
+uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first);
 /* The token between two documents. */
 int32_t dataset_separator(const struct dataset *ds);
 /* Sample g: inputs and targets (seq_len each). A target of -1 is not counted in the loss. */

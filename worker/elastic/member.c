@@ -26,7 +26,7 @@ typedef Titan__Internal__WorkerToAgent worker_message;
 struct form {
     Titan__Internal__FormEpoch *order;
     int rank, holders;
-    const char **addresses; /* the order's; members, then leavers */
+    const char **addresses, **node_names; /* the order's; members, then leavers */
     int *nodes, *holder_ranks;
 };
 
@@ -101,6 +101,7 @@ static void form_free(struct form *f)
     if (f->order)
         titan__internal__form_epoch__free_unpacked(f->order, NULL);
     free(f->addresses);
+    free(f->node_names);
     free(f->nodes);
     free(f->holder_ranks);
     free(f);
@@ -231,14 +232,17 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
     f->holders = (int)order->n_state_holders;
     f->rank = rank_of(order, m->opt.worker_id);
     f->addresses = calloc((size_t)ranks, sizeof *f->addresses);
+    f->node_names = calloc((size_t)ranks, sizeof *f->node_names);
     f->nodes = calloc((size_t)ranks, sizeof *f->nodes);
     f->holder_ranks = calloc((size_t)f->holders + 1, sizeof *f->holder_ranks);
     size_t mask = 0;
     _cleanup_free_ int *by_node = rank_table(ranks, &mask), *by_id = rank_table(ranks, &mask);
-    if (!f->addresses || !f->nodes || !f->holder_ranks || !by_node || !by_id)
+    if (!f->addresses || !f->node_names || !f->nodes || !f->holder_ranks || !by_node || !by_id)
         goto fail;
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < ranks; r++) {
         f->addresses[r] = at_rank(f->order, r)->address;
+        f->node_names[r] = at_rank(f->order, r)->node;
+    }
     fill_nodes(order, by_node, mask, f->nodes);
     fill_holders(order, by_id, mask, f->holder_ranks);
     return f;
@@ -261,6 +265,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
                                .leavers = (int)o->n_leavers,
                                .addresses = f->addresses,
                                .nodes = f->nodes,
+                               .node_names = f->node_names,
                                .memfd = -1,
                                .source = sources[o->source],
                                .resume_step = o->resume_step,

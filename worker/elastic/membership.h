@@ -31,9 +31,10 @@ struct epoch_view {
     /* Members of the source epoch that hand their parts over and are out when the state is sealed: ranks world and up
      * of the communicator the state moves over. rank >= world: this worker is one. */
     int leavers;
-    const char *const *addresses; /* of all ranks, then the leavers' */
-    const int *nodes;             /* likewise: ranks with equal numbers share a host; NULL: all do */
-    int memfd;                    /* shared-memory segment; -1 when members span hosts */
+    const char *const *addresses;  /* of all ranks, then the leavers' */
+    const int *nodes;              /* likewise: ranks with equal numbers share a host; NULL: all do */
+    const char *const *node_names; /* likewise; NULL: they have none */
+    int memfd;                     /* shared-memory segment; -1 when members span hosts */
     enum state_source source;
     uint64_t resume_step; /* as far as the coordinator knows; what the members hold decides */
     /* The newest, "" = none; with STATE_FROM_MEMORY for the case that the members do not hold the whole state. Those

@@ -130,6 +130,46 @@ static void test_corpus_limit(void **state)
     dataset_close(ds);
 }
 
+static uint64_t hash_now(void)
+{
+    struct dataset *ds = must_open(3, 1, 0);
+    const uint64_t hash = dataset_hash(ds);
+    const char *first;
+    assert_int_equal(dataset_left_out(ds, &first), 0);
+    dataset_close(ds);
+    return hash;
+}
+
+/* Names and sizes count, and which bytes of which file; neither the place of the folder nor what is no text. */
+static void test_hash_of_the_corpus(void **state)
+{
+    char old[sizeof(root)], from[128], to[128];
+    put_file("a", "0123456789", 10);
+    put_file("b", "01234567", 8);
+    const uint64_t hash = hash_now();
+    put_file("binary", "a\0b", 3);
+    put_file("empty", "", 0);
+    assert_true(hash_now() == hash);
+    put_file("b", "0123456", 7);
+    assert_true(hash_now() != hash);
+    put_file("a", "012345678", 9); /* as many bytes as before in all */
+    put_file("b", "012345678", 9);
+    assert_true(hash_now() != hash);
+    put_file("a", "0123456789", 10);
+    put_file("b", "01234567", 8);
+    (void)snprintf(from, sizeof(from), "%s/b", root);
+    (void)snprintf(to, sizeof(to), "%s/c", root);
+    assert_int_equal(rename(from, to), 0);
+    assert_true(hash_now() != hash);
+    memcpy(old, root, sizeof(root));
+    assert_int_equal(make_root(state), 0);
+    put_file("a", "0123456789", 10);
+    put_file("b", "01234567", 8);
+    assert_true(hash_now() == hash);
+    assert_int_equal(remove_root(state), 0);
+    memcpy(root, old, sizeof(root));
+}
+
 /* Two opens with one seed give one order, another seed another, another pass another. */
 static void test_order_is_a_function_of_the_seed(void **state)
 {
@@ -183,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stream_is_files_in_path_order, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_large_files_are_mapped, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_corpus_limit, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_hash_of_the_corpus, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_order_is_a_function_of_the_seed, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_refusals, make_root, remove_root),
     };
