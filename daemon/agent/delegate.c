@@ -844,17 +844,6 @@ static bool promised(const struct agent_core *c, const struct ajob *j, const pee
     return true;
 }
 
-/* The key of that epoch, under the one that k and at say; false: it has one, and it is not here. */
-static bool uncover(const struct ajob *j, const peer_message *m, const uint8_t under[MAC_BYTES], size_t at,
-                    uint8_t ret[MAC_BYTES])
-{
-    if (m->covered_key.len < (at + 1) * MAC_BYTES)
-        return j->record->accepted->key.len == 0;
-    memcpy(ret, m->covered_key.data + at * MAC_BYTES, MAC_BYTES);
-    proof_cover(under, m->commit, ret);
-    return true;
-}
-
 static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, const struct proof_keys *keys, int k,
                       size_t at, int64_t now, struct agent_actions *out)
 {
@@ -863,10 +852,12 @@ static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *
     if (!promised(c, j, m, now, &form, out))
         return;
     form.key = (ProtobufCBinaryData){0};
-    if (k >= 0) {
-        if (!uncover(j, m, keys->key[k], at, key))
-            return;
+    if (k >= 0 && m->covered_key.len >= (at + 1) * MAC_BYTES) { /* its key, under the one that proves the message */
+        memcpy(key, m->covered_key.data + at * MAC_BYTES, MAC_BYTES);
+        proof_cover(keys->key[k], m->commit, key);
         form.key = (ProtobufCBinaryData){MAC_BYTES, key};
+    } else if (k >= 0 && j->record->accepted->key.len > 0) {
+        return; /* an epoch out of one with a key has one */
     }
     form_epoch *final = agent_action_copy(out, &form.base);
     agent_say(out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",

@@ -434,9 +434,21 @@ bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_M
     return n > 0;
 }
 
+/* Recipe, logs, metrics and checkpoints of a job are for nobody else, also on a path that all may walk. A umask that
+ * lets the group in and others not (the unit's) is left as it is. */
+static titan_status job_dir_make(const char *directory, struct titan_error *err)
+{
+    struct stat st;
+    TRY(dir_make(directory, err));
+    if (stat(directory, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07) && chmod(directory, 0700) != 0)
+        return titan_fail_errno(err, "job directory '%s' cannot be made 0700", directory);
+    return TITAN_OK;
+}
+
 static titan_status worker_paths(struct worker *w, const char *directory, struct titan_error *err)
 {
     char logs[PATH_MAX];
+    TRY(job_dir_make(directory, err));
     if (snprintf(w->job_dir, PATH_MAX, "%s", directory) >= PATH_MAX ||
         snprintf(logs, PATH_MAX, "%s/logs", directory) >= PATH_MAX ||
         snprintf(w->log_path, PATH_MAX, "%s/worker-%" PRIu64 ".log", logs, w->id) >= PATH_MAX ||

@@ -211,25 +211,16 @@ static void on_retry(uv_timer_t *timer)
         send_waiting(c);
 }
 
-/* The recipe goes along, and the job's folder is made, when its first workers start. */
+/* The recipe goes along. The job's folder is the agents' to make: a share that hangs holds up nobody else. */
 static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char *run, char **ret_recipe)
 {
     struct titan_error err = {0};
     start->run = run;
     titan_status status = job_recipe(store_reader(c->store), start->job_id, ret_recipe, &err);
-    if (status == TITAN_OK) {
+    if (status == TITAN_OK)
         start->recipe = *ret_recipe;
-        status = dir_make(start->directory, &err);
-    }
-    char path[PATH_MAX];
-    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/recipe.toml", start->directory) < (int)sizeof(path) &&
-        access(path, F_OK) != 0) {
-        _cleanup_file_ FILE *f = fopen(path, "we");
-        if (!f || fputs(*ret_recipe, f) == EOF)
-            status = titan_fail_errno(&err, "'%s'", path);
-    }
-    if (status != TITAN_OK)
-        tlog_warn(&c->log, "job folder is incomplete", "job=%llu reason=\"%s\"", (unsigned long long)start->job_id,
+    else
+        tlog_warn(&c->log, "recipe cannot be read", "job=%llu reason=\"%s\"", (unsigned long long)start->job_id,
                   err.msg);
 }
 

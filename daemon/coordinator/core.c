@@ -417,7 +417,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
     if (worker_subject(m, &about))
         return hear_report(c, n, &about, m);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
-        detect_probe_result(c, m->probe_result);
+        detect_probe_result(c, n, m->probe_result);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
         delegate_report(c, n, m->delegated);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED)

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "daemon/proof.h"
 
-#define ASKED_MAX 3
 #define QUIET_MS 2000        /* of good beats, before a node that was lost gets work again */
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
@@ -77,26 +77,36 @@ static void ask(struct core *c, struct noderec *n)
     n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
     if (!n->peer_port || (c->secret_set && !n->keyed && !n->unkeyed)) /* there is nothing that it could be asked with */
         return;
-    for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < ASKED_MAX;
+    for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
          o = o->next ? o->next : c->nodes) {
         if (!o->peer_port || !beats_well(c, o))
             continue;
         tell_probe(c, o, n);
-        n->probe.asked++;
+        n->probe.sessions[n->probe.asked++] = o->session;
     }
 }
 
-void detect_probe_result(struct core *c, const Titan__Internal__ProbeResult *m)
+void detect_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m)
 {
-    struct noderec *n = c->nodes;
-    while (n && (!n->probe.at || n->probe.id != m->probe_id))
-        n = n->next;
-    if (!n)
+    struct noderec *about = c->nodes;
+    uint32_t i = 0;
+    while (about && (!about->probe.at || about->probe.id != m->probe_id))
+        about = about->next;
+    if (!about)
         return; /* it has been heard meanwhile */
+    struct probe *p = &about->probe;
+    while (i < p->asked && p->sessions[i] != n->session)
+        i++;
+    if (i == p->asked && !MUTANT(PROBE_UNASKED)) {
+        fence_implausible(c, n, 0, batch_printf(c->out, "it was not asked for node %s, or has answered", about->name));
+        return;
+    }
+    if (i < p->asked)
+        p->sessions[i] = 0;
     if (m->reached)
-        n->probe.reached++;
+        p->reached++;
     else
-        n->probe.denied++;
+        p->denied++;
 }
 
 /* --- silence --------------------------------------------------------------------------------------------------- */

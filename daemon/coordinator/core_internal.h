@@ -17,9 +17,11 @@ struct user;
 
 #define NODE_CRASHES 16 /* that are remembered */
 /* Others are asked whether they reach a silent node. */
+#define PROBE_ASKED_MAX 3
 struct probe {
     uint64_t id;
-    int64_t at; /* when they were asked; 0 = it is not suspected */
+    int64_t at;                         /* when they were asked; 0 = it is not suspected */
+    uint64_t sessions[PROBE_ASKED_MAX]; /* of those that were asked; 0 = it has answered */
     uint32_t asked, reached, denied;
     bool held; /* the round before had reached it */
 };
@@ -336,7 +338,8 @@ void requeue_restored(struct jobrec *j);
 /* Something was heard of it. */
 void detect_heard(struct core *c, struct noderec *n);
 void detect_has_key(struct noderec *n); /* that of its newest session */
-void detect_probe_result(struct core *c, const Titan__Internal__ProbeResult *m);
+/* What n says of a node that it was asked for; counts once. */
+void detect_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m);
 void detect_lost(struct core *c, struct noderec *n);
 void detect_returned(struct core *c, struct noderec *n, bool same_agent);
 void detect_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m);

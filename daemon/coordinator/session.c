@@ -141,7 +141,10 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     }
     const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG) {
-        api_log_chunk(c, s->id, m->log);
+        if (range_check(&m->base, &err) == TITAN_OK)
+            api_log_chunk(c, s->id, m->log);
+        else
+            session_end(c, s, &err);
         return;
     }
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO &&

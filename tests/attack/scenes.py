@@ -102,6 +102,34 @@ def epoch_by_session(a):
 
 
 @scene()
+def log_of_no_rank(a):
+    """a piece of a log of a rank that no job has: the session that brings it ends"""
+    s = Session(a.tcp)
+    s.send(hello("evil"))
+    known = s.hear().welcome
+    s.send(agent.AgentMessage(term=known.term, log=agent.AgentLogChunk(request_id=1, rank=-7, data=b"x")))
+    until("it is refused", lambda: s.ended, 10)
+    assert s.ended[0] == "INVALID_ARGUMENT", s.ended
+    s.close()
+    a.check()
+
+
+@scene()
+def judged_by_the_unasked(a):
+    """a node tells what it knows of nodes it was not asked for: nobody is lost"""
+    s = Session(a.tcp)
+    s.send(hello("evil"))
+    known = s.hear().welcome
+    for probe in range(1, 200):
+        for node in ("n1", "n2"):
+            s.send(agent.AgentMessage(term=known.term, probe_result=agent.ProbeResult(probe_id=probe, node=node, reached=False)))
+    until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+    s.close()
+    a.trains_on()
+    a.check()
+
+
+@scene()
 def fenced_by_a_stranger(a):
     """a term of 2^62 without a hello: the coordinator goes on to accept requests"""
     for message in (agent.AgentMessage(term=1 << 62, beat=agent.AgentBeat(number=1)),

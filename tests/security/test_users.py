@@ -379,6 +379,31 @@ def mode(path):
     return path.stat().st_mode & 0o777
 
 
+def job_folders():
+    """a job's folder on a path that all may walk is for its user only: recipe, log and checkpoint are not to be read with cat"""
+    why = needs_root()
+    if why:
+        return why
+    with tempfile.TemporaryDirectory(prefix="titan-jobs-") as dir:
+        dir = Path(dir)
+        os.chmod(dir, 0o755)
+        jobs = dir / "jobs"
+        jobs.mkdir(mode=0o755)
+        (dir / "titand.toml").write_text(f'[storage]\njobs_dir = "{jobs}"\n')
+        old = os.umask(0o022)
+        try:
+            with Daemon(None, "--slots", 1, "--config", dir / "titand.toml") as d:
+                job = d.submit("tiny", {"training.dataset_path": headers_text(dir / "text"), "training.steps": 20, "checkpoint.interval": 10})
+                d.wait_state(job, "COMPLETED")
+                assert list(jobs.glob(f"{job}/checkpoint/step-*")), list(jobs.rglob("*"))
+                assert mode(jobs / job) == 0o700, oct(mode(jobs / job))
+                seen = subprocess.run(["find", jobs, "-type", "f", "-readable"], user=MALLORY, group=MALLORY, extra_groups=[],
+                                      capture_output=True, text=True).stdout.split()
+                assert not [f for f in seen if f"/{job}/" in f], seen
+        finally:
+            os.umask(old)
+
+
 def state_folder():
     """the state folder is for its user only, one that was open before, too; a copy of it is refused until it is adopted"""
     with tempfile.TemporaryDirectory(prefix="titan-home-") as dir:
@@ -450,5 +475,5 @@ def service_socket():
 
 
 if __name__ == "__main__":
-    tap(root_and_jobs, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm, tokens,
-        paths_of_others, others_socket, service_socket)
+    tap(root_and_jobs, job_folders, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm,
+        tokens, paths_of_others, others_socket, service_socket)

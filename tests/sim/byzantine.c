@@ -227,6 +227,30 @@ static void lie_out_of_range(uint64_t session, const struct jobrec *j)
     CHECK("I12", !say(session, &m), "a number of %llu is taken for an epoch's", LL(body.seen_epoch));
 }
 
+/* Of a node that others are asked for: their numbers can be guessed. */
+static void lie_probe(uint64_t session)
+{
+    Titan__Internal__ProbeResult body = TITAN__INTERNAL__PROBE_RESULT__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT;
+    m.probe_result = &body;
+    for (int h = 0; h < S->plan->nodes && listens(); h++) {
+        const struct noderec *n = core_find_node(S->coord.core, S->hosts[h].name);
+        if (!n || !n->probe.at)
+            continue;
+        const struct probe before = n->probe;
+        body.probe_id = before.id;
+        body.node = S->hosts[h].name;
+        body.reached = roll(2);
+        (void)say(session, &m);
+        n = listens() ? core_find_node(S->coord.core, S->hosts[h].name) : NULL;
+        CHECK("I12",
+              !n || n->probe.id != before.id ||
+                  (n->probe.reached == before.reached && n->probe.denied == before.denied),
+              "%s is judged by what a node says that was not asked", S->hosts[h].name);
+    }
+}
+
 /* The coordinator may have died of it, or the job be over. */
 static const struct jobrec *job_now(uint32_t pick)
 {
@@ -238,6 +262,10 @@ static void from_outside(const struct fault *f, uint64_t session)
 {
     const struct jobrec *j = job_now(f->pick);
     const struct workrec *w = j ? pick_worker(j, -1) : NULL;
+    if (roll(4) == 0) {
+        lie_probe(session);
+        return;
+    }
     switch (j ? roll(7) : 7) {
     case 0:
         lie_refused(session, j, false);

@@ -1142,6 +1142,45 @@ static void test_key_of_an_epoch_missed(void **state)
     world_free();
 }
 
+/* An epoch without a key, of an older coordinator, out of which the next one has none either; the proof is under the
+ * key of the epoch before. */
+static void test_commit_without_key(void **state)
+{
+    (void)state;
+    world_new(20);
+    revoke_epoch(1);
+    advance(500);
+    form(2, 1);
+    advance(200);
+    coordinator_goes();
+    w.loss = 1;
+    agent_dies(4, false);
+    ProtobufCBinaryData *key = &w.nodes[4].record->accepted->key;
+    free(key->data);
+    *key = (ProtobufCBinaryData){0};
+    w.keyed = false;
+    agent_up(4);
+    advance(AWAY_MS + 200);
+    struct proof_keys keys = {0};
+    assert_int_equal(w.nodes[4].record->n_before, 1);
+    proof_add_epoch(&keys, w.nodes[4].record->before[0]);
+    form_epoch *f = copy_of_accepted(UINT64_C(1) << 20);
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    m.id = 99;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
+    m.propose = f;
+    say_under(&m, &keys, NULL);
+    assert_int_equal(promised_by_4(), UINT64_C(1) << 20);
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT;
+    m.commit = f;
+    say_under(&m, &keys, NULL);
+    assert_int_equal(w.nodes[4].record->accepted->epoch, UINT64_C(1) << 20);
+    assert_int_equal(w.nodes[4].record->accepted->key.len, 0);
+    w.keyed = true;
+    world_free();
+    titan__internal__form_epoch__free_unpacked(f, NULL);
+}
+
 /* An answer of long ago brings nobody back to life. */
 static void test_old_state(void **state)
 {
@@ -1243,6 +1282,7 @@ int main(void)
         cmocka_unit_test(test_ask),
         cmocka_unit_test(test_proofs),
         cmocka_unit_test(test_key_of_an_epoch_missed),
+        cmocka_unit_test(test_commit_without_key),
         cmocka_unit_test(test_old_state),
         cmocka_unit_test_teardown(test_random, say_seed),
     };

@@ -290,6 +290,36 @@ static void test_nobody_answers(void **state)
     close_bench(&c.b);
 }
 
+static void say_denied(struct cluster *c, uint64_t session, uint64_t probe_id)
+{
+    Titan__Internal__ProbeResult body = TITAN__INTERNAL__PROBE_RESULT__INIT;
+    body.probe_id = probe_id;
+    body.node = (char *)"b";
+    MESSAGE(m, PROBE_RESULT, probe_result, body);
+    assert_int_equal(say(&c->b, session, &m), TITAN_OK);
+    look(c);
+}
+
+/* What a node says that was not asked counts for nothing, and what one says that was asked counts once. */
+static void test_unasked_answers(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster(&c, 5, 1);
+    (void)until(&c, "never", 1000);
+    c.silent[2] = true;
+    while (c.probes < 3) /* c, d and e are asked */
+        (void)until(&c, "never", 20);
+    for (int i = 0; i < 3; i++)
+        say_denied(&c, 1, 1);
+    assert_int_equal(core_counters(c.b.core)->implausible, 3);
+    assert_int_equal(until(&c, "node.lost", 120), -1); /* three of three that were asked would be enough at once */
+    say_denied(&c, 3, 1);
+    say_denied(&c, 3, 1);
+    assert_int_equal(core_counters(c.b.core)->implausible, 4);
+    close_bench(&c.b);
+}
+
 static void test_nobody_to_ask(void **state)
 {
     (void)state;
@@ -595,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_pace),
         cmocka_unit_test(test_nobody_reaches_it),
         cmocka_unit_test(test_nobody_answers),
+        cmocka_unit_test(test_unasked_answers),
         cmocka_unit_test(test_nobody_to_ask),
         cmocka_unit_test(test_others_reach_it),
         cmocka_unit_test(test_lost_welcome),
