@@ -74,6 +74,15 @@ $(BUILD)/gen/titan.fds: $(protos)
 	@mkdir -p $(@D)
 	$(call say,PROTO,$@)protoc --proto_path=proto --include_imports --descriptor_set_out=$@ $^
 
+# Written when the commit is another one than last time.
+commit := $(if $(wildcard .git),$(shell git -c safe.directory='*' rev-parse --short=12 HEAD 2>/dev/null))
+$(BUILD)/gen/version.c: FORCE
+	@mkdir -p $(@D)
+	@printf '#include "base/version.h"\nconst char titan_version[] = TITAN_VERSION "%s";\n' '$(if $(commit), ($(commit)))' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+FORCE:
+obj_version := $(BUILD)/obj/gen/version.o
+
 # --- objects and libraries -------------------------------------------------------------------------------------------
 $(BUILD)/obj/%.o: %.c | $(if $(BARE),,$(gen_c))
 	@mkdir -p $(@D)
@@ -109,17 +118,17 @@ libs_worker := $(if $(BARE),,-lprotobuf-c) -ldl -lrt -lpthread -lm
 libs_ctl    := $(libs_state) $(libs_rpc) -lpthread -lm
 
 link = @mkdir -p $(@D); $(if $(V),,printf '  %-8s%s\n' LINK $@;) $(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -o $@
-$(BUILD)/bin/titand: $(call obj,daemon/main.c) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
+$(BUILD)/bin/titand: $(call obj,daemon/main.c) $(obj_version) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_daemon)
-$(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
+$(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(obj_version) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
 	$(link) -rdynamic $^ $(libs_worker)
-$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(lib_ctl) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
+$(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(obj_version) $(lib_ctl) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_ctl)
 # The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, nobody installs them.
 fp_programs := $(BUILD)/fp/bin/titand $(BUILD)/fp/bin/titan-worker
-$(BUILD)/fp/bin/titand: $(call obj,base/failpoint.c daemon/main.c) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
+$(BUILD)/fp/bin/titand: $(call obj,base/failpoint.c daemon/main.c) $(obj_version) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_daemon)
-$(BUILD)/fp/bin/titan-worker: $(call obj,base/failpoint.c worker/main.c) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
+$(BUILD)/fp/bin/titan-worker: $(call obj,base/failpoint.c worker/main.c) $(obj_version) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
 	@mkdir -p $(@D) && ln -sfn ../lib $(BUILD)/fp/lib
 	$(link) -rdynamic $^ $(libs_worker)
 $(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)

@@ -47,7 +47,7 @@ static titan_status dispatch(int argc, char **argv, struct titan_error *err)
     if (args_has(&args, "help"))
         return help(&args);
     if (args_has(&args, "version")) {
-        (void)puts("titanctl " TITAN_VERSION);
+        (void)printf("titanctl %s\n", titan_version);
         return TITAN_OK;
     }
     if (!args.command) {

@@ -13,7 +13,7 @@ static void put_json(struct buf *out, const Titan__V1__VersionResponse *server)
     struct json_writer w = {.out = out, .pretty = true};
     json_begin_object(&w, NULL);
     json_begin_object(&w, "client");
-    json_put_string(&w, "version", TITAN_VERSION);
+    json_put_string(&w, "version", titan_version);
     json_put_string(&w, "api", "titan.v1");
     json_end_object(&w);
     if (server)
@@ -36,7 +36,7 @@ static titan_status run(struct ctl *ctl, const struct args *args, struct titan_e
     if (ctl->json) {
         put_json(&text, server);
     } else {
-        buf_puts(&text, "titanctl " TITAN_VERSION "\n");
+        buf_printf(&text, "titanctl %s\n", titan_version);
         if (server) {
             char since[32];
             buf_printf(&text, "titand   %s at %s, %s, store schema %u, up since %s\n", server->version, ctl->server,

@@ -234,7 +234,7 @@ static void on_ready_poll(uv_timer_t *timer)
         if (*p == '\n')
             *p = p[1] ? ',' : '\0';
     tlog_info(&d->log, "ready", "role=%s version=%s ms=%" PRIu64 " state_dir=\"%s\" resident=%s listen=%s",
-              daemon_role_name(d->config->role), TITAN_VERSION, waited, d->config->state_dir,
+              daemon_role_name(d->config->role), titan_version, waited, d->config->state_dir,
               d->resident ? "yes" : "no", d->listening.data ? d->listening.data : "-");
 }
 

@@ -20,7 +20,7 @@ int main(int argc, char **argv)
     if (config_parse(argc, argv, &config, &err) != TITAN_OK)
         return complain(&err);
     if (config.help || config.version) {
-        (void)fputs(config.help ? config_usage() : "titand " TITAN_VERSION "\n", stdout);
+        (void)(config.help ? fputs(config_usage(), stdout) : printf("titand %s\n", titan_version));
         return 0;
     }
     log_set_level(config.log_level);

@@ -415,7 +415,7 @@ int main(int argc, char **argv)
     if (argc < 2)
         return usage_error("a command is needed");
     if (strcmp(argv[1], "--version") == 0) {
-        (void)printf("titan-worker %s\n", TITAN_VERSION);
+        (void)printf("titan-worker %s\n", titan_version);
         return 0;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {

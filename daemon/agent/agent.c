@@ -724,7 +724,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .node = a->node,
         .device = a->device,
         .address = a->address,
-        .version = TITAN_VERSION,
+        .version = titan_version,
         .slots = a->slots,
         .memory_bytes = memory_bytes(),
         .checks = true,

@@ -146,14 +146,14 @@ static void look(uv_work_t *work)
     found(k, "folders", k->problem[0] != '\0', "%s", k->problem[0] ? k->problem : k->jobs_dir);
     found(k, "clock", llabs(k->skew_ms) > SKEW_MS, "%+" PRId64 " ms against the coordinator's%s", k->skew_ms,
           llabs(k->skew_ms) > SKEW_MS ? ": times in events and logs mislead, certificates may not be valid" : "");
-    bool same = !strcmp(k->version, TITAN_VERSION);
-    found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", TITAN_VERSION, k->version);
+    bool same = !strcmp(k->version, titan_version);
+    found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", titan_version, k->version);
     bool runs = access(c->program, X_OK) == 0;
     found(k, "worker", !runs, "%s%s%s", c->program, runs ? "" : ": ", runs ? "" : strerror(errno));
     look_at_cgroups(k);
     look_at_limits(k);
     look_at_certificate(k);
-    found(k, "peers", !c->peers, c->peers ? "other agents reach this one at %s" : "no socket for other agents at %s",
+    found(k, "peers", !c->peers, c->peers ? "a socket for other agents at %s" : "no socket for other agents at %s",
           c->address);
 }
 

@@ -75,7 +75,7 @@ static void ask(struct check_request *r, struct checked_node *n)
     body.jobs_dir = r->owner->jobs_dir;
     body.token = r->owner->jobs_token;
     body.wall_ms = clock_wall_ms();
-    body.version = (char *)TITAN_VERSION;
+    body.version = (char *)(uintptr_t)titan_version;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK;
     m.check = &body;
     n->waiting = true;
@@ -109,6 +109,11 @@ static void each_node(const struct core_node *node, void *data)
     found(r, n, "address", alone,
           alone ? batch_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
+    if (r->owner->beats) /* it listens for them */
+        found(r, n, "datagrams", !node->by_datagram,
+              node->by_datagram
+                  ? "beats arrive as datagrams"
+                  : "beats arrive through the session only: UDP to the coordinator's port is closed or lossy");
     ask(r, n);
 }
 

@@ -327,7 +327,7 @@ void api_version(struct rpc_call *call, const ProtobufCMessage *base, void *data
     const struct coordinator *c = data;
     (void)base;
     Titan__V1__VersionResponse reply = TITAN__V1__VERSION_RESPONSE__INIT;
-    reply.version = (char *)TITAN_VERSION;
+    reply.version = (char *)(uintptr_t)titan_version;
     reply.api = (char *)"titan.v1";
     reply.schema = SCHEMA_VERSION;
     reply.started_at_ms = c->started_wall_ms;

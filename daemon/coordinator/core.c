@@ -493,6 +493,7 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .address = n->address,
                                  .version = n->version,
                                  .connected = n->session != 0,
+                                 .by_datagram = detect_by_datagram(c, n),
                                  .state = n->state,
                                  .state_text = node_state_text(n),
                                  .reason = node_reason_text(n),

@@ -226,7 +226,7 @@ size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses
 uint64_t core_node_session(const struct core *c, const char *node);
 struct core_node {
     const char *name, *device, *address, *version;
-    bool connected;
+    bool connected, by_datagram; /* by_datagram: beats come so */
     enum node_state state;
     const char *state_text, *reason; /* for people */
     const struct node_policy *policy;

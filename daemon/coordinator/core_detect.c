@@ -241,11 +241,16 @@ static void look(struct core *c, struct noderec *n)
         node_lose(c, n, batch_printf(c->out, "is lost: no sign of life for %lld ms", (long long)(now - n->seen_mono)));
 }
 
+bool detect_by_datagram(const struct core *c, const struct noderec *n)
+{
+    return n->session && c->now.mono_ms - n->datagram_mono < c->options.suspect_ms;
+}
+
 void detect_tick(struct core *c)
 {
     c->by_datagram = 0;
     for (struct noderec *n = c->nodes; n; n = n->next) {
-        c->by_datagram += n->session && c->now.mono_ms - n->datagram_mono < c->options.suspect_ms;
+        c->by_datagram += detect_by_datagram(c, n);
         if (n->state == NODE_READY)
             look(c, n);
     }

@@ -337,6 +337,7 @@ void requeue_restored(struct jobrec *j);
 /* --- core_detect.c --- */
 /* Something was heard of it. */
 void detect_heard(struct core *c, struct noderec *n);
+bool detect_by_datagram(const struct core *c, const struct noderec *n);
 void detect_has_key(struct noderec *n); /* that of its newest session */
 /* What n says of a node that it was asked for; counts once. */
 void detect_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m);

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, Daemon, command, headers_text, tap  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, headers_text, tap  # noqa: E402
 
 CTL = BIN / "titanctl"
 
@@ -167,6 +167,9 @@ def check():
     assert {"folders", "clock", "version", "worker", "cgroup", "files", "memlock", "peers", "address"} <= set(found), found
     assert not any(found[what] for what in ("folders", "clock", "version", "worker")), node
     assert done.code == (7 if any(found.values()) else 0), (done.code, found)
+    version = next(f["text"] for f in node["findings"] if f["what"] == "version")
+    commit = command("git", "-C", SOURCE, "rev-parse", "--short=12", "HEAD").out.strip() if (SOURCE / ".git").exists() else ""
+    assert commit in version, (commit, version)
     (World.daemon.state / "jobs/.titan-jobs").write_text("0123456789abcdef\n")
     done = command(CTL, "-s", World.daemon.server, "admin", "check")
     assert done.code == 7 and "another folder" in done.out, done.out

@@ -186,6 +186,10 @@ def join_tokens():
 
         def agent(name, file, *args):
             return command(BIN / "titand", "agent", "--allow-root", "--join", file, "--state-dir", c.dir / name, *args, timeout=20)
+        def found():
+            (node,) = json.loads(command(BIN / "titanctl", "-s", c.unix, "-o", "json", "admin", "check").out)["nodes"]
+            return {f["what"]: f["text"] for f in node["findings"]}
+        until("its beats arrive as datagrams", lambda: found()["datagrams"] == "beats arrive as datagrams", 10)
         used = agent("thief", path)
         assert used.code == 5 and "used already" in used.err, used.err
         open_file = c.dir / "open.join"
@@ -208,6 +212,10 @@ def join_tokens():
         until("n1 has renewed twice", lambda: c.log("n1").count("certificate renewed") >= 2, 20)
         assert "lost" not in c.log("n1"), c.log("n1")
         assert c.nodes()["n1"] == "ready"
+        # Its first certificate has expired by now: a new session takes the one that was renewed.
+        c.stop("c")
+        c.start(f"127.0.0.1:{c.port}")
+        until("n1 is ready again", lambda: c.nodes() == {"n1": "ready"}, 20)
         # Away for longer than its certificate's life: it says so, and joins anew.
         c.stop("n1")
         until("the certificate has expired", lambda: subprocess.run(
