@@ -1,6 +1,9 @@
 /* agents - very many simulated agents, each with a connection of its own to a real coordinator, in one thread.
  *
- *   agents HOST PORT COUNT
+ *   agents HOST PORT COUNT [PKI]
+ *
+ * PKI: the folder of the cluster's CA (ca.pem, ca.key). With it every connection is TLS, with a certificate for its
+ * node.
  *
  * Speaks HTTP/2 and gRPC by hand: a thousand of gRPC's own clients would cost more than what is measured. Each agent
  * (node "s0001" ...) says hello, beats as it is told to (by datagrams of one socket for all, and in its stream), starts
@@ -14,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,8 +28,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+
 #include "base/buf.h"
 #include "base/clock.h"
+#include "daemon/auth/certs.h"
+#include "daemon/proof.h"
 #include "titan/internal/agent.pb-c.h"
 
 #define AGENTS_MAX 20000
@@ -54,7 +64,10 @@ struct sim_denial {
 
 struct sim_agent {
     int fd;
-    bool dead, up, welcomed;
+    SSL *ssl; /* NULL = plain text */
+    X509 *certificate;
+    bool dead, up, greeted, welcomed; /* up: TCP; greeted: and TLS, the stream is open */
+    struct proof_keys keys;           /* of the session */
     char name[16];
     uint64_t incarnation, beats;
     int64_t next_beat_ms, stream_beat_ms, retry_ms;
@@ -75,6 +88,8 @@ struct sim_job {
 static struct {
     struct sockaddr_in to;
     int epoll, datagrams;
+    SSL_CTX *tls; /* NULL = plain text */
+    EVP_PKEY *key;
     uint32_t n_agents;
     struct sim_agent *agents;
     struct sim_job jobs[JOBS_MAX];
@@ -159,10 +174,16 @@ static void open_stream(struct sim_agent *a)
     buf_free(&headers);
 }
 
+static ssize_t put_some(struct sim_agent *a)
+{
+    return a->ssl ? SSL_write(a->ssl, a->out.data, (int)MIN(a->out.len, 1u << 20))
+                  : send(a->fd, a->out.data, a->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static void flush(struct sim_agent *a)
 {
-    while (a->out.len && a->fd >= 0) {
-        const ssize_t n = send(a->fd, a->out.data, a->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (a->out.len && a->fd >= 0 && a->greeted) {
+        const ssize_t n = put_some(a);
         if (n <= 0)
             return;
         buf_consume(&a->out, (size_t)n);
@@ -260,6 +281,7 @@ static void say_hello(struct sim_agent *a)
     hello.incarnation = a->incarnation;
     hello.seen_term = sim.term;
     hello.peer_port = 7071;
+    hello.proves = true;
     SEND(a, HELLO, hello, &hello);
 }
 
@@ -429,6 +451,9 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
         sim.term = m->welcome->term > sim.term ? m->welcome->term : sim.term;
         a->beat_ms = m->welcome->beat_ms * 3 / 4 ? m->welcome->beat_ms * 3 / 4 : 1;
         a->away_ms = m->welcome->away_ms;
+        a->keys.n = 0;
+        if (m->welcome->key.len == MAC_BYTES)
+            proof_add_key(&a->keys, m->welcome->key.data);
         a->next_beat_ms = a->stream_beat_ms = sim.now + (int64_t)(draw() % a->beat_ms);
         a->answered_ms = sim.now;
         break;
@@ -468,10 +493,12 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
 
 static void disconnect(struct sim_agent *a)
 {
+    SSL_free(a->ssl);
     if (a->fd >= 0)
         close(a->fd);
     a->fd = -1;
-    a->up = a->welcomed = false;
+    a->ssl = NULL;
+    a->up = a->greeted = a->welcomed = false;
     buf_clear(&a->in);
     buf_clear(&a->out);
     buf_clear(&a->message);
@@ -504,9 +531,45 @@ static void on_connected(struct sim_agent *a)
         return;
     }
     a->up = true;
+    if (!sim.tls)
+        return;
+    a->ssl = SSL_new(sim.tls);
+    if (!a->ssl || SSL_set_fd(a->ssl, a->fd) != 1 || SSL_use_certificate(a->ssl, a->certificate) != 1 ||
+        SSL_use_PrivateKey(a->ssl, sim.key) != 1)
+        die("a TLS connection");
+    SSL_set_connect_state(a->ssl);
+}
+
+/* The handshake as far as it goes now, then the stream. */
+static void greet(struct sim_agent *a)
+{
+    const int done = a->ssl ? SSL_do_handshake(a->ssl) : 1;
+    if (done != 1) {
+        const int why = SSL_get_error(a->ssl, done);
+        if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
+            disconnect(a);
+        ERR_clear_error();
+        return;
+    }
+    a->greeted = true;
     sim.connects++;
     open_stream(a);
     say_hello(a);
+}
+
+/* > 0 bytes, 0 at the end of the connection, -1 when there are none now. */
+static ssize_t get_some(struct sim_agent *a, char *bytes, size_t cap)
+{
+    if (!a->ssl) {
+        const ssize_t n = recv(a->fd, bytes, cap, MSG_DONTWAIT);
+        return n < 0 && errno != EAGAIN && errno != EINTR ? 0 : n;
+    }
+    const int n = SSL_read(a->ssl, bytes, (int)cap);
+    if (n > 0)
+        return n;
+    const int why = SSL_get_error(a->ssl, n);
+    ERR_clear_error();
+    return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? -1 : 0;
 }
 
 static void on_settings(struct sim_agent *a, const uint8_t *bytes, size_t n)
@@ -563,9 +626,8 @@ static void read_agent(struct sim_agent *a)
 {
     char chunk[65536];
     ssize_t n;
-    while ((n = recv(a->fd, chunk, sizeof(chunk), MSG_DONTWAIT)) > 0)
+    while ((n = get_some(a, chunk, sizeof(chunk))) > 0)
         put_bytes(&a->in, chunk, (size_t)n);
-    const bool closed = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
     size_t at = 0;
     bool good = true;
     while (good && a->in.len - at >= 9) {
@@ -577,7 +639,7 @@ static void read_agent(struct sim_agent *a)
         at += 9 + len;
     }
     buf_consume(&a->in, at);
-    if (closed || !good)
+    if (n == 0 || !good)
         disconnect(a);
 }
 
@@ -587,7 +649,7 @@ static void read_agent(struct sim_agent *a)
 /* The number says whose beat was answered. */
 static void send_datagram(const struct sim_agent *a)
 {
-    uint8_t bytes[256];
+    uint8_t bytes[512], proofs[PROOF_KEYS_MAX * MAC_BYTES];
     Titan__Internal__PeerBeat b = MESSAGE(PEER_BEAT);
     Titan__Internal__PeerMessage m = MESSAGE(PEER_MESSAGE);
     b.incarnation = a->incarnation;
@@ -597,13 +659,14 @@ static void send_datagram(const struct sim_agent *a)
     m.term = sim.term;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
     m.beat = &b;
+    proof_make(&m, &a->keys, proofs);
     const size_t n = titan__internal__peer_message__pack(&m, bytes);
     sim.datagrams_sent += send(sim.datagrams, bytes, n, MSG_DONTWAIT) == (ssize_t)n;
 }
 
 static void read_datagrams(void)
 {
-    uint8_t bytes[256];
+    uint8_t bytes[512];
     ssize_t n;
     while ((n = recv(sim.datagrams, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
         Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(NULL, (size_t)n, bytes);
@@ -755,7 +818,9 @@ static void serve(void)
                 continue;
             if (!a->up && events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
                 on_connected(a);
-            if (a->up && events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+            if (a->up && !a->greeted)
+                greet(a);
+            if (a->greeted && events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
                 read_agent(a);
             flush(a);
         }
@@ -763,12 +828,67 @@ static void serve(void)
     }
 }
 
+static void refuse(const struct titan_error *err)
+{
+    fprintf(stderr, "agents: %s\n", err->msg);
+    exit(1);
+}
+
+static void *pem_of(const struct buf *text, bool key)
+{
+    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
+    void *ret = !bio  ? NULL
+                : key ? (void *)PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL)
+                      : (void *)PEM_read_bio_X509(bio, NULL, NULL, NULL);
+    BIO_free(bio);
+    if (!ret)
+        die("a certificate or key");
+    return ret;
+}
+
+/* A certificate for each node, all of one key: making keys is not what is measured. */
+static void open_tls(const char *pki)
+{
+    struct titan_error err = {0};
+    struct authority ca;
+    struct buf key = BUF_INIT, request = BUF_INIT, certificate = BUF_INIT;
+    const int64_t now = clock_wall_ms();
+    if (authority_load(pki, &ca, &err) != TITAN_OK || pki_key_make(&key, &err) != TITAN_OK ||
+        pki_request_make(&key, "spiffe://titan/node/any", &request, &err) != TITAN_OK)
+        refuse(&err);
+    for (uint32_t i = 0; i < sim.n_agents; i++) {
+        const struct pki_wish wish = {.kind = PKI_NODE,
+                                      .name = sim.agents[i].name,
+                                      .from_ms = pki_begin_ms(now, CERTS_NODE_LIFE_MS),
+                                      .until_ms = now + CERTS_NODE_LIFE_MS};
+        buf_clear(&certificate);
+        if (pki_issue(&ca.certificate, &ca.key, request.data, request.len, &wish, &certificate, &err) != TITAN_OK)
+            refuse(&err);
+        sim.agents[i].certificate = pem_of(&certificate, false);
+    }
+    sim.key = pem_of(&key, true);
+    X509 *root = pem_of(&ca.certificate, false);
+    sim.tls = SSL_CTX_new(TLS_client_method());
+    if (!sim.tls || SSL_CTX_set_alpn_protos(sim.tls, (const uint8_t *)"\x02h2", 3) != 0 ||
+        X509_STORE_add_cert(SSL_CTX_get_cert_store(sim.tls), root) != 1)
+        die("TLS");
+    SSL_CTX_set_verify(sim.tls, SSL_VERIFY_PEER, NULL);
+    (void)SSL_CTX_set_mode(sim.tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                        SSL_MODE_RELEASE_BUFFERS);
+    X509_free(root);
+    authority_free(&ca);
+    buf_free(&key);
+    buf_free(&request);
+    buf_free(&certificate);
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 4) {
-        fprintf(stderr, "usage: agents HOST PORT COUNT\n");
+    if (argc != 4 && argc != 5) {
+        fprintf(stderr, "usage: agents HOST PORT COUNT [PKI]\n");
         return 2;
     }
+    (void)signal(SIGPIPE, SIG_IGN); /* TLS writes without MSG_NOSIGNAL */
     sim.to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
     sim.n_agents = (uint32_t)atoi(argv[3]);
     if (inet_pton(AF_INET, argv[1], &sim.to.sin_addr) != 1 || sim.n_agents < 1 || sim.n_agents > AGENTS_MAX) {
@@ -793,6 +913,8 @@ int main(int argc, char **argv)
         snprintf(sim.agents[i].name, sizeof(sim.agents[i].name), "s%04u", i + 1);
         sim.agents[i].retry_ms = sim.now + i / 4; /* not all in one instant */
     }
+    if (argc == 5)
+        open_tls(argv[4]);
     serve();
     return 0;
 }

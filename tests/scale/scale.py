@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One real coordinator with very many nodes (tests/scale/agents.c): what it costs at rest and with a job on all of them, how long it
+"""One real coordinator with very many nodes (tests/scale/agents.c), over TLS with certificates and proofs: what it costs at rest and with a job on all of them, how long it
 takes to decide when a tenth of them dies at once, what its own death costs. Writes build/scale/results.json."""
 import argparse
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "fault")]
 from agents import Agents  # noqa: E402
 from kit import figures, machine, stamp  # noqa: E402
-from titan import BIN, BUILD, Daemon, headers_text, until  # noqa: E402
+from titan import BIN, BUILD, Daemon, command, headers_text, until  # noqa: E402
 
 HOME = BUILD / "scale"
 STORMS = 5
@@ -23,16 +23,23 @@ PORT = 7198
 
 
 class Coordinator(Daemon):
+    @property
+    def pki(self):
+        return self.state / "pki"
+
     def config(self):
         path = self.state / "titand.toml"
         path.write_text("[coordinator]\nquarantine_crashes = 0\n[limits]\npeer_connections = 65536\nconnections = 65536\n")
         return path
 
     def start(self):
+        if not self.pki.exists():
+            done = command(BIN / "titanctl", "pki", "init", "--state-dir", self.state, "--name", "head")
+            assert done.code == 0, done.err
         self.begun = time.monotonic()
         with open(self.state / "titand.log", "a") as log:
             self.process = subprocess.Popen([BIN / "titand", "coordinator", "--config", self.config(), "--state-dir", self.state, "--listen",
-                                             f"127.0.0.1:{PORT}", "--insecure"],
+                                             f"127.0.0.1:{PORT}"],
                                             stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         until("the coordinator answers", lambda: self.ctl("version").code == 0, 30, 0.005)
         self.ready_ms = 1000 * (time.monotonic() - self.begun)
@@ -89,7 +96,7 @@ def measure(n):
          "fault_tolerance.max_restarts": 1000000, "fault_tolerance.backoff_ms": 100}
     out = {}
     with Coordinator(HOME / "state") as c:
-        agents = Agents(n, "127.0.0.1", PORT)
+        agents = Agents(n, "127.0.0.1", PORT, pki=c.pki)
         try:
             agents.await_counts(welcomed=n)
             out["idle_percent"] = share_of_core(c)

@@ -8,10 +8,10 @@ PROGRAM = BUILD / "tests/scale/agents"
 
 
 class Agents:
-    def __init__(self, n, host, port, space=None):
-        """space: name of the network namespace they are in."""
+    def __init__(self, n, host, port, space=None, pki=None):
+        """space: name of the network namespace they are in; pki: folder of the CA, for TLS."""
         enter = ["nsenter", f"--net=/run/netns/{space}"] if space else []
-        self.process = subprocess.Popen([*enter, PROGRAM, host, str(port), str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*enter, PROGRAM, host, str(port), str(n), *([str(pki)] if pki else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, what):
         self.process.stdin.write(what + "\n")
