@@ -339,8 +339,10 @@ class Cluster:
     def start_coordinator(self, env=None, wait=True):
         """Returns how long it took until the API answered, in ms."""
         begin = time.monotonic()
-        self.c.spawn("coordinator", "--config", self.config, "--listen", f"{self.c.address}:{PORT}", "--insecure",
-                     env=env)
+        if not (self.c.state / "pki").exists():
+            done = command(BIN / "titanctl", "pki", "init", "--state-dir", self.c.state, "--address", self.c.address)
+            assert done.code == 0, done.err
+        self.c.spawn("coordinator", "--config", self.config, "--listen", f"{self.c.address}:{PORT}", env=env)
         if wait:
             until("the coordinator answers", lambda: self.answers(), 20, 0.002)
         return 1000 * (time.monotonic() - begin)
@@ -355,7 +357,13 @@ class Cluster:
         return self.ctl("version").code == 0
 
     def start_agent(self, host, env=None):
-        host.spawn("agent", "--coordinator", f"{self.c.address}:{PORT}", "--insecure", "--node", host.name, "--address", host.address,
+        """It joins with a token the first time; whoever has its state folder has its certificate."""
+        joined = self.dir / f"{host.name}.join"
+        if not joined.exists():
+            text = self.ok("node", "join", host.name, "--address", f"{self.c.address}:{PORT}")
+            joined.touch(0o600)
+            joined.write_text(text)
+        host.spawn("agent", "--join", joined, "--address", host.address,
                    "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *host.args, env=env)
 
     def ctl(self, *args, timeout=60):
