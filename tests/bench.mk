@@ -6,3 +6,7 @@ $(bench_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_da
 
 bench: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire ## measure; figures in build/bench/summary.json (PART=elastic for one)
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/bench.py $(PART)
+
+.PHONY: turns
+turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step (OLD=path PAIRS=5)
+	@BUILD=$(BUILD) $(PYTHON) tests/bench/turns.py $(OLD) $(PAIRS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes docs/reliability.md from what was measured: build/{fault,soak,soak-tls,alarms,attack,fuzz,sim,sim-mutants,sim-scale,model,scale,system,
-system-containers,bench}/results.json, as far as they are there.
+system-containers,bench,turns}/results.json, as far as they are there.
 A part that has not run keeps its block of the page as it is.
 
 results.json of a part: {"at", "commit", "machine", "command", ...}; that of `make fault` has "scenarios", every other one "rows": a list
@@ -27,7 +27,8 @@ PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak
          "sim-mutants": ("Deliberate bugs", "make record-sim-mutants"), "model": ("Model", "make record-model"),
          "scale": ("Scale", "make scale AGENTS=1000"), "sim-scale": ("Scale, simulated", "make record-sim-scale AGENTS=10000"),
          "system": ("Installed system", "make system"),
-         "system-containers": ("Installed system, in containers", "make system KIND=containers"), "bench": ("Numbers", "make bench PART=elastic")}
+         "system-containers": ("Installed system, in containers", "make system KIND=containers"), "bench": ("Numbers", "make bench PART=elastic"),
+         "turns": ("Speed, by turns with an older tree", "make turns OLD=<checkout>")}
 UNITS = {"_ms": "ms", "_s": "s", "_percent": "%", "_mib": "MiB"}
 
 
