@@ -23,7 +23,7 @@ struct detection {
     uint32_t node_timeout_ms;   /* silence after which a node nobody could be asked for is lost */
     uint32_t reachable_ms;      /* ... one that others reach */
     uint32_t away_ms;           /* without an answer, after which a coordinator is away */
-    uint32_t delegate_lease_ms; /* how long agents go on without one, and decide; 0 = for ever, and decide nothing */
+    uint32_t delegate_lease_ms; /* how long agents go on without one, and decide; 0 = the profile's */
     uint32_t hang_floor_ms;     /* a worker that stands still for less does not hang */
 };
 
