@@ -1,0 +1,55 @@
+/* hash.h - hashes that are no secret and no signature: of tables, of recipes, of random streams. Values are part of
+ * files and of the numeric contract (recipe_hash(), rng_key(), request hashes), so these functions never change. */
+#ifndef TITAN_BASE_HASH_H
+#define TITAN_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* FNV-1a, 64 bits (Fowler, Noll, Vo): begin with HASH_INIT, go on with the value so far. */
+#define HASH_INIT UINT64_C(0xcbf29ce484222325)
+#define HASH_PRIME UINT64_C(0x100000001b3)
+
+static inline uint64_t hash_bytes(uint64_t hash, const void *data, size_t len)
+{
+    for (const unsigned char *p = data, *end = p + len; p < end; p++)
+        hash = (hash ^ *p) * HASH_PRIME;
+    return hash;
+}
+
+/* Without the terminator: hash_text("ab") then hash_text("c") is hash_text("abc"). */
+static inline uint64_t hash_text(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * HASH_PRIME;
+    return hash;
+}
+
+/* A whole word in one round; not what hash_bytes() makes of its bytes. */
+static inline uint64_t hash_word(uint64_t hash, uint64_t word)
+{
+    return (hash ^ word) * HASH_PRIME;
+}
+
+/* For a table: FNV's low bits know little of the high ones. */
+static inline size_t hash_index(uint64_t hash, size_t size)
+{
+    return (size_t)((hash ^ hash >> 32) % size);
+}
+
+/* splitmix64's finaliser (Steele, Lea and Flood, OOPSLA 2014, variant 13 of Stafford): a bijection in which every bit
+ * reaches every bit. */
+static inline uint64_t hash_mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* splitmix64, the generator: the next value of a stream that begins with any state. */
+static inline uint64_t hash_draw(uint64_t *state)
+{
+    return hash_mix(*state += UINT64_C(0x9e3779b97f4a7c15));
+}
+
+#endif

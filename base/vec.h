@@ -1,0 +1,61 @@
+/* vec.h - growing arrays. The caller keeps a pointer, a count and a capacity, of integer types of its choice:
+ *   struct token *tokens; size_t n_tokens, cap_tokens;
+ *   if (!VEC_PUSH(l->tokens, l->n_tokens, l->cap_tokens, token)) return titan_fail(err, TITAN_ENOMEM, "out of memory");
+ * All zero is an empty array; free() releases one. Growth doubles the capacity, so pushes take constant time on
+ * average; new entries are not zeroed. False means out of memory, or more entries than the capacity's type counts: the
+ * array is as it was. The macros evaluate their arguments more than once. */
+#ifndef TITAN_BASE_VEC_H
+#define TITAN_BASE_VEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+/* Behind the macros: the array with room for at least `need` entries of `size` bytes, NULL = out of memory. *cap is set
+ * on success; it does not pass `cap_max`. */
+void *vec_grow(void *array, size_t *cap, size_t need, size_t size, size_t cap_max) __attribute__((warn_unused_result));
+
+/* The largest value of an integer expression's type. */
+#define VEC_TYPE_MAX(x) ((__typeof__(x))-1 > 0 ? (size_t)(__typeof__(x))-1 : ((size_t)1 << (8 * sizeof(x) - 1)) - 1)
+
+/* Makes room for `need` entries in all. */
+#define VEC_RESERVE(array, cap, need)                                                                                  \
+    ({                                                                                                                 \
+        size_t cap_ = (size_t)(cap), need_ = (size_t)(need);                                                           \
+        bool fits_ = need_ <= cap_;                                                                                    \
+        if (!fits_) {                                                                                                  \
+            void *grown_ = vec_grow((array), &cap_, need_, sizeof(*(array)), VEC_TYPE_MAX(cap));                       \
+            if (grown_) {                                                                                              \
+                (array) = grown_;                                                                                      \
+                (cap) = (__typeof__(cap))cap_;                                                                         \
+                fits_ = true;                                                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        fits_;                                                                                                         \
+    })
+
+/* Appends an entry: VEC_PUSH(array, n, cap, (struct point){x, y}). */
+#define VEC_PUSH(array, n, cap, ...)                                                                                   \
+    (VEC_RESERVE(array, cap, (size_t)(n) + 1) && ((array)[n] = (__VA_ARGS__), (n)++, true))
+
+/* Inserts an entry in front of entry `at`; at = n appends. */
+#define VEC_INSERT(array, n, cap, at, ...)                                                                             \
+    ({                                                                                                                 \
+        const size_t at_ = (size_t)(at);                                                                               \
+        const __typeof__(*(array)) entry_ = (__VA_ARGS__);                                                             \
+        const bool room_ = VEC_RESERVE(array, cap, (size_t)(n) + 1);                                                   \
+        if (room_) {                                                                                                   \
+            memmove(&(array)[at_ + 1], &(array)[at_], ((size_t)(n)++ - at_) * sizeof(*(array)));                       \
+            (array)[at_] = entry_;                                                                                     \
+        }                                                                                                              \
+        room_;                                                                                                         \
+    })
+
+/* Removes entry `at`; those behind it move up. */
+#define VEC_REMOVE(array, n, at)                                                                                       \
+    ({                                                                                                                 \
+        const size_t at_ = (size_t)(at);                                                                               \
+        memmove(&(array)[at_], &(array)[at_ + 1], ((size_t)--(n)-at_) * sizeof(*(array)));                             \
+    })
+
+#endif
