@@ -46,10 +46,12 @@ static inline uint64_t hash_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* splitmix64, the generator: the next value of a stream that begins with any state. */
+/* splitmix64, the generator: the next value of a stream that begins with any state. Value i, from 1, of the stream of s
+ * is hash_mix(s + i * HASH_STEP). */
+#define HASH_STEP UINT64_C(0x9e3779b97f4a7c15)
 static inline uint64_t hash_draw(uint64_t *state)
 {
-    return hash_mix(*state += UINT64_C(0x9e3779b97f4a7c15));
+    return hash_mix(*state += HASH_STEP);
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/recipe_keys.h"
 #include "base/toml.h"
@@ -649,10 +650,7 @@ uint64_t recipe_hash(const struct recipe *r)
         buf_puts(&text, "\n");
     }
     titan_assert(!buf_failed(&text));
-    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (size_t i = 0; i < text.len; i++)
-        h = (h ^ (unsigned char)text.data[i]) * UINT64_C(0x100000001b3);
-    return h;
+    return hash_bytes(HASH_INIT, text.data, text.len);
 }
 
 /* In place: "/a//b/./c/" -> "/a/b/c". */

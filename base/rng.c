@@ -4,26 +4,16 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 #define PHILOX_M0 0xD2511F53u
 #define PHILOX_M1 0xCD9E8D57u
 #define PHILOX_W0 0x9E3779B9u /* golden ratio */
 #define PHILOX_W1 0xBB67AE85u /* sqrt(3) - 1 */
 
-/* splitmix64's finaliser (Steele, Lea and Flood, OOPSLA 2014, variant 13 of Stafford): every bit reaches every bit. */
-static uint64_t mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
 struct rng_key rng_key(uint64_t seed, const char *name)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (const unsigned char *p = (const unsigned char *)name; *p; p++)
-        h = (h ^ *p) * UINT64_C(0x100000001b3);
-    uint64_t key = mix64(h ^ mix64(seed + UINT64_C(0x9E3779B97F4A7C15)));
+    const uint64_t key = hash_mix(hash_text(HASH_INIT, name) ^ hash_mix(seed + HASH_STEP));
     return (struct rng_key){{(uint32_t)key, (uint32_t)(key >> 32)}};
 }
 

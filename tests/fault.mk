@@ -1,7 +1,7 @@
 # Faults for real: hosts as network namespaces, real daemons and workers. `make test` has a slice (tests/fault/test_scenarios.py).
 
 fault_tools := $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so
-$(BUILD)/tests/fault/wire: $(BUILD)/obj/tests/fault/wire.o
+$(BUILD)/tests/fault/wire: $(BUILD)/obj/tests/fault/wire.o $(lib_base)
 	$(link) $^
 $(BUILD)/tests/fault/shim.so: $(BUILD)/obj/tests/fault/shim.o
 	$(link) -shared $^ -ldl

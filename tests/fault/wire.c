@@ -32,6 +32,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+#include "base/vec.h"
+
 #define PORTS_MAX 32
 #define FRAME_MAX 9216
 #define QUEUE_MS 500
@@ -68,18 +71,9 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* splitmix64 */
-static uint64_t draw(struct wire *w)
-{
-    uint64_t z = w->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static double draw_unit(struct wire *w)
 {
-    return (double)(draw(w) >> 11) * 0x1p-53;
+    return (double)(hash_draw(&w->random) >> 11) * 0x1p-53;
 }
 
 static void die(const char *what, const char *name)
@@ -98,12 +92,8 @@ static bool earlier(const struct late *a, const struct late *b)
 
 static void heap_put(struct wire *w, struct late *f)
 {
-    if (w->n_late == w->room) {
-        w->room = w->room ? 2 * w->room : 256;
-        w->heap = realloc(w->heap, w->room * sizeof(struct late *));
-        if (!w->heap)
-            die("no memory for", "frames");
-    }
+    if (!VEC_RESERVE(w->heap, w->room, w->n_late + 1))
+        die("no memory for", "frames");
     size_t i = w->n_late++;
     for (; i > 0 && earlier(f, w->heap[(i - 1) / 2]); i = (i - 1) / 2)
         w->heap[i] = w->heap[(i - 1) / 2];
@@ -160,7 +150,7 @@ static void pass(struct wire *w, uint32_t from, uint32_t to, const uint8_t *fram
         l->free_ns += len * 8 * 1000000ull / l->rate_kbit;
         due = l->free_ns;
     }
-    due += l->delay_ns + (l->jitter_ns ? draw(w) % l->jitter_ns : 0);
+    due += l->delay_ns + (l->jitter_ns ? hash_draw(&w->random) % l->jitter_ns : 0);
     struct late *f = malloc(sizeof(*f) + len);
     if (!f)
         die("no memory for", "a frame");

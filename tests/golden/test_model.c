@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "worker/device/device.h"
@@ -199,13 +200,6 @@ static double mean_loss(struct fixture *f, bool with_grads)
 
 /* --- digests ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
 /* How far x is from a digest, in units of the tensor's l2 norm: the norm, the root mean square error of the projections
  * (an estimate of |x - want| / |want|) and, per sample, against the tensor's root mean square element. */
 struct distance {
@@ -217,7 +211,7 @@ static struct distance distance_to(const struct json *digest, const float *x, in
     double p[8] = {0}, square = 0.0, want_l2 = member(digest, "l2");
     for (int64_t i = 0; i < n; i++) {
         double v = (double)x[i] * factor;
-        uint64_t signs = mix64((uint64_t)i);
+        uint64_t signs = hash_mix((uint64_t)i);
         square += v * v;
         for (int k = 0; k < 8; k++)
             p[k] += (signs >> k) & 1 ? -v : v;

@@ -1,4 +1,6 @@
 /* The clock, the queue of events, one run from start to end. */
+#include "base/hash.h"
+#include "base/vec.h"
 #include "tests/sim/sim.h"
 
 #include <stdarg.h>
@@ -22,11 +24,8 @@ struct totals *totals = &no_totals;
  */
 
 uint64_t chance_mix(uint64_t a, uint64_t b)
-{ /* splitmix64, Steele et al. 2014 */
-    uint64_t z = a + (b + 1) * UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
+{
+    return hash_mix(a + (b + 1) * HASH_STEP);
 }
 
 uint64_t draw(enum stream_of_chance s)
@@ -126,11 +125,7 @@ static bool before(const struct ev *a, const struct ev *b)
 
 static struct ev *push(const struct ev *e)
 {
-    if (S->n_heap == S->cap_heap) {
-        S->cap_heap = S->cap_heap ? 2 * S->cap_heap : 1024;
-        S->heap = realloc(S->heap, S->cap_heap * sizeof(*S->heap));
-        titan_assert(S->heap);
-    }
+    titan_assert(VEC_RESERVE(S->heap, S->cap_heap, S->n_heap + 1));
     size_t i = S->n_heap++;
     for (; i > 0 && before(e, &S->heap[(i - 1) / 2]); i = (i - 1) / 2)
         S->heap[i] = S->heap[(i - 1) / 2];
@@ -182,12 +177,7 @@ static bool stands_still(const struct ev *e)
 
 static void wait_for_process(const struct ev *e)
 {
-    if (S->n_waiting == S->cap_waiting) {
-        S->cap_waiting = S->cap_waiting ? 2 * S->cap_waiting : 64;
-        S->waiting = realloc(S->waiting, S->cap_waiting * sizeof(*S->waiting));
-        titan_assert(S->waiting);
-    }
-    S->waiting[S->n_waiting++] = *e;
+    titan_assert(VEC_PUSH(S->waiting, S->n_waiting, S->cap_waiting, *e));
 }
 
 void cluster_continue(enum target target, uint64_t a)
@@ -210,51 +200,51 @@ void cluster_continue(enum target target, uint64_t a)
 /* --- what happened --------------------------------------------------------------------------------------------------
  */
 
-static void hash_into(uint64_t *hash, uint64_t x)
+static void trace_add(uint64_t *hash, uint64_t x)
 {
-    *hash = (*hash ^ x) * UINT64_C(0x100000001b3);
+    *hash = hash_word(*hash, x);
     *hash ^= *hash >> 29;
 }
 
-static void hash_word(uint64_t x)
+static void trace_word(uint64_t x)
 {
-    hash_into(&S->hash, x);
+    trace_add(&S->hash, x);
 }
 
-static void hash_text(uint64_t *hash, const char *text)
+static void trace_text(uint64_t *hash, const char *text)
 {
     for (const char *c = text ? text : ""; *c; c++)
-        hash_into(hash, (uint64_t)*c);
-    hash_into(hash, 0);
+        trace_add(hash, (uint64_t)*c);
+    trace_add(hash, 0);
 }
 
 void hash_stored(const struct change *c)
 {
     uint64_t *hash = &S->hash_stored;
-    hash_into(hash, (uint64_t)c->kind);
-    hash_into(hash, c->event.job_id);
-    hash_into(hash, c->event.epoch);
-    hash_into(hash, c->event.step);
+    trace_add(hash, (uint64_t)c->kind);
+    trace_add(hash, c->event.job_id);
+    trace_add(hash, c->event.epoch);
+    trace_add(hash, c->event.step);
     if (c->has_event) {
-        hash_text(hash, c->event.type);
-        hash_text(hash, c->event.node);
-        hash_text(hash, c->event.message);
-        hash_text(hash, c->event.detail);
+        trace_text(hash, c->event.type);
+        trace_text(hash, c->event.node);
+        trace_text(hash, c->event.message);
+        trace_text(hash, c->event.detail);
     }
 }
 
 static void hash_event(const struct ev *e)
 {
-    hash_word((uint64_t)e->at);
-    hash_word(e->a);
-    hash_word(e->b);
+    trace_word((uint64_t)e->at);
+    trace_word(e->a);
+    trace_word(e->b);
     for (const char *c = e->handler->name; *c; c++)
-        hash_word((uint64_t)*c);
+        trace_word((uint64_t)*c);
     const char *bytes = e->bytes;
     for (uint32_t i = 0; i < e->len && !S->plan->scale; i += 8) {
         uint64_t x = 0;
         memcpy(&x, bytes + i, MIN(e->len - i, 8u));
-        hash_word(x);
+        trace_word(x);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "support/device_checker.h"
 
 void result(struct checker *c, bool ok, const char *fmt, ...)
@@ -49,10 +50,7 @@ void sweep(struct checker *c)
 
 uint64_t next_random(struct checker *c)
 {
-    uint64_t z = c->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return hash_draw(&c->random);
 }
 double uniform(struct checker *c, double low, double high)
 {

@@ -9,6 +9,8 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/vec.h"
 
 #define SECTOR 512
 #define SHM_REGION_MAX 64
@@ -75,29 +77,16 @@ struct disk {
     void *watch_data;
 };
 
-/* SplitMix64: small, and every seed is a good one (Steele, Lea, Flood, OOPSLA 2014). */
-static uint64_t draw(uint64_t *rng)
-{
-    uint64_t z = *rng += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
-}
-
 static uint64_t below(uint64_t *rng, uint64_t n)
 {
-    return n ? draw(rng) % n : 0;
+    return n ? hash_draw(rng) % n : 0;
 }
 
 /* --- bytes ------------------------------------------------------------------------------------------------------- */
 
 static void bytes_resize(struct bytes *b, uint64_t len)
 {
-    if (len > b->cap) {
-        b->cap = MAX((size_t)len, 2 * b->cap);
-        b->data = realloc(b->data, b->cap);
-        titan_assert(b->data);
-    }
+    titan_assert(VEC_RESERVE(b->data, b->cap, len));
     if (len > b->len)
         memset(b->data + b->len, 0, len - b->len);
     b->len = len;
@@ -583,7 +572,7 @@ static int on_randomness(sqlite3_vfs *vfs, int n, char *out)
     struct disk *d = vfs->pAppData;
     pthread_mutex_lock(&d->lock);
     for (int i = 0; i < n; i++)
-        out[i] = (char)draw(&d->rng);
+        out[i] = (char)hash_draw(&d->rng);
     pthread_mutex_unlock(&d->lock);
     return n;
 }
@@ -757,7 +746,7 @@ struct disk *disk_after_power_cut(struct disk *d, uint64_t seed)
     static const uint64_t shares[] = {0, 100, 500, 900, 1000, 1000};
     struct cut cut = {.rng = seed};
     cut.per_mille = shares[below(&cut.rng, ARRAY_SIZE(shares))];
-    struct disk *to = disk_new(draw(&cut.rng));
+    struct disk *to = disk_new(hash_draw(&cut.rng));
     pthread_mutex_lock(&d->lock);
     for (const struct file *f = d->files; f; f = f->next) {
         cut.prefix = below(&cut.rng, 2) ? UINT64_MAX : below(&cut.rng, 64);

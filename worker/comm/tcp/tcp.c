@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/progress.h"
 #include "worker/comm/core.h"
 #include "worker/comm/reduce.h"
@@ -487,14 +488,10 @@ static titan_status open_links(struct comm *c, const struct comm_config *config,
     return connect_links(c, &all, err);
 }
 
-/* Different for every meeting of an epoch: a bijection of the count, mixed with the parent's (splitmix64's finaliser).
- */
+/* Different for every meeting of an epoch: a bijection of the count, mixed with the parent's. */
 static uint64_t tag_of(const struct comm *parent)
 {
-    uint64_t z = parent->tag + parent->splits * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return hash_mix(parent->tag + parent->splits * HASH_STEP);
 }
 
 static titan_status split_links(struct comm *c, struct comm *parent, const int *members, int n,

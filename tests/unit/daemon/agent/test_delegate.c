@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "daemon/agent/core.h"
 #include "daemon/proof.h"
 
@@ -76,12 +77,9 @@ static struct {
     size_t refused;
 } w;
 
-static uint64_t draw(void) /* SplitMix64 */
+static uint64_t draw(void)
 {
-    uint64_t z = (w.random += UINT64_C(0x9E3779B97F4A7C15));
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
+    return hash_draw(&w.random);
 }
 static uint64_t below(uint64_t n)
 {

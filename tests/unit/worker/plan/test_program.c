@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "worker/plan/emit.h"
 
 #define ACTIONS 160
@@ -19,10 +20,7 @@ static uint64_t drawn;
 
 static int draw(int n)
 {
-    uint64_t z = drawn += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (int)((z ^ z >> 31) % (uint64_t)n);
+    return (int)(hash_draw(&drawn) % (uint64_t)n);
 }
 
 static const struct layout layout = {.mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
