@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct batch_chunk {
-    struct batch_chunk *next;
-    size_t used, cap;
-    _Alignas(16) char data[];
-};
-
 void batch_init(struct batch *b)
 {
     memset(b, 0, sizeof(*b));
@@ -22,10 +16,7 @@ void batch_init(struct batch *b)
 
 void batch_free(struct batch *b)
 {
-    for (struct batch_chunk *c = b->chunks, *next; c; c = next) {
-        next = c->next;
-        free(c);
-    }
+    arena_free(&b->memory);
     batch_init(b);
 }
 
@@ -36,29 +27,12 @@ bool batch_empty(const struct batch *b)
 
 void *batch_alloc(struct batch *b, size_t bytes)
 {
-    bytes = (bytes + 15) & ~(size_t)15;
-    struct batch_chunk *c = b->chunks;
-    if (!c || c->cap - c->used < bytes) {
-        size_t cap = bytes > 2000 ? bytes : 2000;
-        c = malloc(sizeof(*c) + cap);
-        titan_assert(c);
-        c->used = 0;
-        c->cap = cap;
-        c->next = b->chunks;
-        b->chunks = c;
-    }
-    void *p = c->data + c->used;
-    c->used += bytes;
-    return memset(p, 0, bytes);
+    return arena_alloc(&b->memory, bytes);
 }
 
 char *batch_strdup(struct batch *b, const char *text)
 {
-    size_t len = text ? strlen(text) : 0;
-    char *copy = batch_alloc(b, len + 1);
-    if (len)
-        memcpy(copy, text, len);
-    return copy;
+    return arena_strdup(&b->memory, text);
 }
 
 char *batch_printf(struct batch *b, const char *fmt, ...)

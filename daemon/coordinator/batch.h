@@ -3,6 +3,7 @@
 #ifndef TITAN_DAEMON_COORDINATOR_BATCH_H
 #define TITAN_DAEMON_COORDINATOR_BATCH_H
 
+#include "base/arena.h"
 #include "state/change.h"
 #include "state/metric.h"
 #include "titan/internal/agent.pb-c.h"
@@ -29,7 +30,7 @@ struct batch {
     struct batch_message *answers, **answers_tail; /* rest on nothing that is not stored: they leave at once */
     struct batch_metric *metrics, **metrics_tail;
     struct batch_drop *drops;
-    struct batch_chunk *chunks;
+    struct arena memory; /* of all the above */
 };
 
 void batch_init(struct batch *b);
@@ -39,8 +40,8 @@ bool batch_empty(const struct batch *b);
 /* Zeroed memory of the batch. Running out of it ends the process: half a decision cannot be taken back, and the store
  * is what the next start continues from. */
 void *batch_alloc(struct batch *b, size_t bytes);
-char *batch_strdup(struct batch *b, const char *text); /* NULL -> "" */
-char *batch_printf(struct batch *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+char *batch_strdup(struct batch *b, const char *text);                                           /* NULL -> "" */
+char *batch_printf(struct batch *b, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* cut at 1023 bytes */
 
 /* Appended, to be filled in by the caller. */
 struct change *batch_change(struct batch *b, enum change_kind kind);
