@@ -16,7 +16,7 @@ void api_user(const struct coordinator *c, const struct rpc_call *call, struct a
 
 /* --- on record --------------------------------------------------------------------------------------------------- */
 
-static const char *detail_of(struct batch *out, const struct audit_record *r)
+static const char *detail_of(struct arena *memory, const struct audit_record *r)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
@@ -28,7 +28,7 @@ static const char *detail_of(struct batch *out, const struct audit_record *r)
     if (*r->why)
         json_put_string(&w, "why", r->why);
     json_end_object(&w);
-    return batch_strdup(out, buf_failed(&text) ? "{}" : text.data);
+    return arena_strdup(memory, buf_failed(&text) ? "{}" : text.data);
 }
 
 static const char *outcome_type(titan_status outcome)
@@ -38,7 +38,7 @@ static const char *outcome_type(titan_status outcome)
                                     : EVENT_AUDIT "failed";
 }
 
-static struct event event_of(struct batch *memory, const struct audit_record *r)
+static struct event event_of(struct arena *memory, const struct audit_record *r)
 {
     const char *method = policy_method_short(r->method);
     const char *ending = r->outcome == TITAN_OK ? "" : r->outcome == TITAN_EPERM ? " refused" : " failed";
@@ -49,10 +49,10 @@ static struct event event_of(struct batch *memory, const struct audit_record *r)
                           .at_ms = clock_wall_ms(),
                           .type = outcome_type(r->outcome),
                           .message =
-                              batch_printf(memory, "%s%s%s%s%s", method, ending, times, *r->why ? ": " : "", r->why),
+                              arena_printf(memory, "%s%s%s%s%s", method, ending, times, *r->why ? ": " : "", r->why),
                           .rank = -1,
                           .node = "",
-                          .actor = batch_strdup(memory, r->actor),
+                          .actor = arena_strdup(memory, r->actor),
                           .detail = detail_of(memory, r)};
 }
 
@@ -60,7 +60,7 @@ static void add_event(struct batch *out, const struct audit_record *r)
 {
     struct change *k = batch_change(out, CHANGE_EVENT);
     k->has_event = true;
-    k->event = event_of(out, r);
+    k->event = event_of(&out->memory, r);
 }
 
 static struct audit_record record_of(const struct auth_user *u, unsigned method, uint64_t job_id)
@@ -70,7 +70,7 @@ static struct audit_record record_of(const struct auth_user *u, unsigned method,
     return r;
 }
 
-struct event api_audit_event(struct batch *memory, const struct auth_user *u, unsigned method, uint64_t job_id)
+struct event api_audit_event(struct arena *memory, const struct auth_user *u, unsigned method, uint64_t job_id)
 {
     struct audit_record r = record_of(u, method, job_id);
     return event_of(memory, &r);

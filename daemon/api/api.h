@@ -31,7 +31,7 @@ void api_audit(struct batch *out, const struct auth_user *u, unsigned method, ui
 /* The same of a call that leads to no batch. */
 void api_on_record(struct coordinator *c, const char *actor, unsigned method);
 /* The same as an event for a write of one's own; its texts live in memory. */
-struct event api_audit_event(struct batch *memory, const struct auth_user *u, unsigned method, uint64_t job_id);
+struct event api_audit_event(struct arena *memory, const struct auth_user *u, unsigned method, uint64_t job_id);
 /* The call fails with err: goes on record, at once or counted, if it was refused or would have changed something. */
 void api_failed(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
                 const struct titan_error *err);
@@ -79,7 +79,7 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 void watch_check_callers(struct coordinator *c);
 void api_logs_check_callers(struct coordinator *c);
 
-Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n);
+Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err) TITAN_MUST_USE;
 /* A text of a request: at most max bytes, and fit to be shown (utf8.h). TITAN_EINVAL names the field. */

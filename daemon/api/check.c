@@ -23,7 +23,7 @@ struct check_request {
     struct coordinator *owner;
     struct rpc_call *call; /* NULL: over */
     uint64_t id;
-    struct batch memory;
+    struct arena memory;
     struct checked_node *nodes, **nodes_tail;
     size_t n, waiting, elsewhere; /* nodes with an address that others reach */
     uv_timer_t timer;
@@ -32,13 +32,13 @@ struct check_request {
 static void found(struct check_request *r, struct checked_node *n, const char *what, bool wrong, const char *text)
 {
     Titan__V1__NodeCheck *m = n->message;
-    Titan__V1__Finding *f = batch_alloc(&r->memory, sizeof(*f));
+    Titan__V1__Finding *f = arena_alloc(&r->memory, sizeof(*f));
     if (m->n_findings == FINDINGS_MAX)
         return;
     titan__v1__finding__init(f);
-    f->what = batch_strdup(&r->memory, what);
+    f->what = arena_strdup(&r->memory, what);
     f->wrong = wrong;
-    f->text = batch_strdup(&r->memory, text);
+    f->text = arena_strdup(&r->memory, text);
     m->findings[m->n_findings++] = f;
 }
 
@@ -53,7 +53,7 @@ static void answer(struct check_request *r)
     struct rpc_call *call = TAKE(r->call);
     if (!call)
         return;
-    reply.nodes = batch_alloc(&r->memory, (r->n + 1) * sizeof(*reply.nodes));
+    reply.nodes = arena_alloc(&r->memory, (r->n + 1) * sizeof(*reply.nodes));
     for (struct checked_node *n = r->nodes; n; n = n->next) {
         if (n->waiting)
             found(r, n, "session", true, "no answer within 5 s: a file server that does not answer, or an older agent");
@@ -92,11 +92,11 @@ static void each_address(const struct core_node *node, void *data)
 static void each_node(const struct core_node *node, void *data)
 {
     struct check_request *r = data;
-    struct checked_node *n = batch_alloc(&r->memory, sizeof(*n));
-    *n = (struct checked_node){.message = batch_alloc(&r->memory, sizeof(*n->message))};
+    struct checked_node *n = arena_alloc(&r->memory, sizeof(*n));
+    *n = (struct checked_node){.message = arena_alloc(&r->memory, sizeof(*n->message))};
     titan__v1__node_check__init(n->message);
-    n->message->node = batch_strdup(&r->memory, node->name);
-    n->message->findings = batch_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
+    n->message->node = arena_strdup(&r->memory, node->name);
+    n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
     n->session = node->connected ? core_node_session(r->owner->core, node->name) : 0;
     *r->nodes_tail = n;
     r->nodes_tail = &n->next;
@@ -107,7 +107,7 @@ static void each_node(const struct core_node *node, void *data)
     }
     bool alone = is_loopback(node->address) && r->elsewhere > 0;
     found(r, n, "address", alone,
-          alone ? batch_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
+          alone ? arena_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
     if (r->owner->beats) /* it listens for them */
         found(r, n, "datagrams", !node->by_datagram,
@@ -135,7 +135,6 @@ void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *
     r->call = call;
     r->id = ++c->next_check_request;
     r->nodes_tail = &r->nodes;
-    batch_init(&r->memory);
     (void)uv_timer_init(c->loop, &r->timer);
     r->timer.data = r;
     r->next = c->check_requests;
@@ -172,7 +171,7 @@ bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Inte
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct check_request *r = handle->data;
-    batch_free(&r->memory);
+    arena_free(&r->memory);
     free(r);
 }
 

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "base/version.h"
 #include "daemon/api/api.h"
 #include "daemon/auth/enrol.h"
@@ -13,24 +15,19 @@
 /* Messages of a reply under construction; strings are in the arena. */
 struct reply {
     struct coordinator *c;
-    struct batch memory;
+    struct arena memory;
     void **items;
     size_t n, cap;
 };
 
 static void reply_add(struct reply *r, void *item)
 {
-    if (r->n == r->cap) {
-        r->cap = r->cap ? 2 * r->cap : 16;
-        r->items = realloc(r->items, r->cap * sizeof(*r->items));
-        titan_assert(r->items);
-    }
-    r->items[r->n++] = item;
+    titan_assert(VEC_PUSH(r->items, r->n, r->cap, item));
 }
 
 static void reply_free(struct reply *r)
 {
-    batch_free(&r->memory);
+    arena_free(&r->memory);
     free(r->items);
 }
 
@@ -38,11 +35,11 @@ static void add_losses(struct reply *r, uint64_t job_id, Titan__V1__Job *m)
 {
     struct core_losses losses[CORE_LOSSES_MAX];
     m->n_losses = core_job_losses(r->c->core, job_id, losses);
-    m->losses = batch_alloc(&r->memory, (m->n_losses + 1) * sizeof(*m->losses));
+    m->losses = arena_alloc(&r->memory, (m->n_losses + 1) * sizeof(*m->losses));
     for (size_t i = 0; i < m->n_losses; i++) {
-        m->losses[i] = batch_alloc(&r->memory, sizeof(**m->losses));
+        m->losses[i] = arena_alloc(&r->memory, sizeof(**m->losses));
         titan__v1__loss_count__init(m->losses[i]);
-        m->losses[i]->cause = batch_strdup(&r->memory, losses[i].cause);
+        m->losses[i]->cause = arena_strdup(&r->memory, losses[i].cause);
         m->losses[i]->count = losses[i].count;
         m->losses[i]->budget = losses[i].budget;
         m->losses[i]->window_s = losses[i].window_s;
@@ -59,17 +56,17 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
         s.tokens_per_second = live.tokens_per_second;
         s.mfu = live.mfu;
     }
-    Titan__V1__Job *m = batch_alloc(&r->memory, sizeof(*m));
+    Titan__V1__Job *m = arena_alloc(&r->memory, sizeof(*m));
     titan__v1__job__init(m);
     m->id = job->id;
-    m->name = batch_strdup(&r->memory, job->name);
+    m->name = arena_strdup(&r->memory, job->name);
     m->state = (Titan__V1__JobState)job->state;
     char waits[512];
     if (r->c->stalled && !sm_final(&job_sm, (int)job->state))
-        m->reason = batch_printf(&r->memory, "the job store refuses writes: %s; trying again", r->c->stall.msg);
+        m->reason = arena_printf(&r->memory, "the job store refuses writes: %s; trying again", r->c->stall.msg);
     else
         m->reason =
-            batch_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
+            arena_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
     add_losses(r, job->id, m);
     m->step = s.step;
     m->steps = job->spec.steps;
@@ -83,8 +80,8 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->submitted_at_ms = job->submitted_at_ms;
     m->started_at_ms = s.started_at_ms;
     m->finished_at_ms = s.finished_at_ms;
-    m->checkpoint = batch_strdup(&r->memory, s.checkpoint);
-    m->user = batch_strdup(&r->memory, job->user);
+    m->checkpoint = arena_strdup(&r->memory, s.checkpoint);
+    m->user = arena_strdup(&r->memory, job->user);
     m->uid = job->uid;
     m->min_workers = job->spec.min_workers;
     m->max_workers = job->spec.max_workers;
@@ -92,7 +89,7 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->wanted_max = job->wish.max;
     m->priority = job->spec.priority;
     m->preemptions = s.preemptions;
-    m->directory = batch_printf(&r->memory, "%s/%llu", r->c->jobs_dir, (unsigned long long)job->id);
+    m->directory = arena_printf(&r->memory, "%s/%llu", r->c->jobs_dir, (unsigned long long)job->id);
     return m;
 }
 
@@ -108,7 +105,6 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data
     _cleanup_(reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
     struct auth_user u;
-    batch_init(&r.memory);
     api_user(r.c, call, &u);
     if (api_may(r.c, &u, POLICY_GET_JOB, request->job_id, &err) != TITAN_OK ||
         job_cache_get(r.c->jobs, store_reader(r.c->store), request->job_id, with_job, &r, &err) != TITAN_OK) {
@@ -178,7 +174,6 @@ void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *da
     uint32_t limit = 0;
     char token[24] = "";
     struct auth_user u;
-    batch_init(&r.memory);
     api_user(r.c, call, &u);
     if (list_jobs(&r, &u, (const Titan__V1__ListJobsRequest *)base, &limit, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
@@ -211,11 +206,11 @@ titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, st
 static bool each_checkpoint(const struct checkpoint *k, void *data)
 {
     struct reply *r = data;
-    Titan__V1__Checkpoint *m = batch_alloc(&r->memory, sizeof(*m));
+    Titan__V1__Checkpoint *m = arena_alloc(&r->memory, sizeof(*m));
     titan__v1__checkpoint__init(m);
     m->step = k->step;
     m->epoch = k->epoch;
-    m->path = batch_strdup(&r->memory, k->path);
+    m->path = arena_strdup(&r->memory, k->path);
     m->bytes = k->bytes;
     m->committed_at_ms = k->committed_at_ms;
     m->world_size = k->world_size;
@@ -230,7 +225,6 @@ void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, v
     struct titan_error err = {0};
     bool ended = false;
     struct auth_user u;
-    batch_init(&r.memory);
     api_user(r.c, call, &u);
     titan_status status = api_may(r.c, &u, POLICY_LIST_CHECKPOINTS, request->job_id, &err);
     if (status == TITAN_OK)
@@ -247,18 +241,18 @@ void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, v
     rpc_call_reply(call, &reply.base);
 }
 
-Titan__V1__Node *api_node_message(struct batch *memory, const struct core_node *n)
+Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n)
 {
-    Titan__V1__Node *m = batch_alloc(memory, sizeof(*m));
+    Titan__V1__Node *m = arena_alloc(memory, sizeof(*m));
     titan__v1__node__init(m);
-    m->name = batch_strdup(memory, n->name);
-    m->state = batch_strdup(memory, n->state_text);
-    m->reason = batch_strdup(memory, n->reason);
+    m->name = arena_strdup(memory, n->name);
+    m->state = arena_strdup(memory, n->state_text);
+    m->reason = arena_strdup(memory, n->reason);
     m->slots = n->slots;
     m->slots_used = n->slots_used;
-    m->device = batch_strdup(memory, n->device);
-    m->address = batch_strdup(memory, n->address);
-    m->version = batch_strdup(memory, n->version);
+    m->device = arena_strdup(memory, n->device);
+    m->address = arena_strdup(memory, n->address);
+    m->version = arena_strdup(memory, n->version);
     m->last_seen_ms = n->last_seen_ms;
     m->drain_deadline_ms = n->policy->deadline_ms;
     m->window_from_ms = n->policy->window_from_ms;
@@ -277,7 +271,6 @@ void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *d
 {
     _cleanup_(reply_free) struct reply r = {.c = data};
     (void)base;
-    batch_init(&r.memory);
     core_nodes(r.c->core, each_node, &r);
     Titan__V1__ListNodesResponse reply = TITAN__V1__LIST_NODES_RESPONSE__INIT;
     reply.n_nodes = r.n;
@@ -287,7 +280,7 @@ void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *d
 
 static void add_counter(struct reply *r, const char *name, uint64_t value, const char *text)
 {
-    Titan__V1__Counter *m = batch_alloc(&r->memory, sizeof(*m));
+    Titan__V1__Counter *m = arena_alloc(&r->memory, sizeof(*m));
     titan__v1__counter__init(m);
     m->name = (char *)name;
     m->value = value;
@@ -301,7 +294,6 @@ void api_counters(struct rpc_call *call, const ProtobufCMessage *base, void *dat
     const struct core_counters *of_core = core_counters(r.c->core);
     const struct store_stats of_store = store_stats(r.c->store);
     (void)base;
-    batch_init(&r.memory);
 #define CORE_COUNTER(name, text) add_counter(&r, #name, of_core->name, text);
     CORE_COUNTERS(CORE_COUNTER)
 #undef CORE_COUNTER

@@ -12,13 +12,13 @@
 /* A reply that waits for its commit; it lives in memory. */
 struct answer {
     struct rpc_call *call; /* NULL when the client has gone */
-    struct batch memory;
+    struct arena memory;
     const ProtobufCMessage *reply;
 };
 
 static void answer_free(struct answer *a)
 {
-    batch_free(&a->memory);
+    arena_free(&a->memory);
     free(a);
 }
 
@@ -58,8 +58,6 @@ static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufC
     struct answer *a = calloc(1, sizeof(*a));
     titan_status status = a ? shell_accepts(c, &err) : titan_fail(&err, TITAN_ENOMEM, "out of memory");
     batch_init(&batch);
-    if (a)
-        batch_init(&a->memory);
     api_user(c, call, &u);
     bool may = status == TITAN_OK && (!of_job || (status = api_may(c, &u, method, job_id, &err)) == TITAN_OK);
     if (status == TITAN_OK)
@@ -99,7 +97,7 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
                                struct titan_error *err)
 {
     const Titan__V1__CancelJobRequest *request = (const Titan__V1__CancelJobRequest *)base;
-    Titan__V1__CancelJobResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    Titan__V1__CancelJobResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     uint32_t grace = request->grace_ms ? MIN(request->grace_ms, GRACE_MAX_MS) : GRACE_DEFAULT_MS;
     enum job_state state = JOB_NONE;
     titan__v1__cancel_job_response__init(reply);
@@ -124,7 +122,7 @@ static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *ba
                                struct titan_error *err)
 {
     const Titan__V1__ResizeJobRequest *request = (const Titan__V1__ResizeJobRequest *)base;
-    Titan__V1__ResizeJobResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    Titan__V1__ResizeJobResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     struct core_resize r = {.workers = request->workers, .min = request->min_workers, .max = request->max_workers};
     titan__v1__resize_job_response__init(reply);
     a->reply = &reply->base;
@@ -149,7 +147,7 @@ static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage
                                    struct batch *out, struct titan_error *err)
 {
     const Titan__V1__CheckpointJobRequest *request = (const Titan__V1__CheckpointJobRequest *)base;
-    Titan__V1__CheckpointJobResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    Titan__V1__CheckpointJobResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__checkpoint_job_response__init(reply);
     a->reply = &reply->base;
     titan_status status = core_checkpoint(c->core, request->job_id, shell_now(), out, &reply->step, err);
@@ -165,7 +163,7 @@ void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, 
 /* --- nodes ----------------------------------------------------------------------------------------------------- */
 
 struct node_search {
-    struct batch *memory;
+    struct arena *memory;
     const char *name;
     Titan__V1__Node *found;
 };
@@ -188,7 +186,7 @@ static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *bas
                               struct titan_error *err)
 {
     const Titan__V1__DrainNodeRequest *request = (const Titan__V1__DrainNodeRequest *)base;
-    Titan__V1__DrainNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    Titan__V1__DrainNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     struct core_drain d = {.reason = request->reason,
                            .deadline_ms = (int64_t)MIN(request->deadline_ms, DEADLINE_MAX_MS),
                            .from_ms = request->from_ms,
@@ -211,7 +209,7 @@ static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *b
                                 struct batch *out, struct titan_error *err)
 {
     const Titan__V1__UndrainNodeRequest *request = (const Titan__V1__UndrainNodeRequest *)base;
-    Titan__V1__UndrainNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    Titan__V1__UndrainNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__undrain_node_response__init(reply);
     a->reply = &reply->base;
     TRY(api_check_text("node", request->node, API_NODE_MAX, err));
@@ -229,7 +227,7 @@ static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *ba
                                struct titan_error *err)
 {
     const Titan__V1__ForgetNodeRequest *request = (const Titan__V1__ForgetNodeRequest *)base;
-    Titan__V1__ForgetNodeResponse *reply = batch_alloc(&a->memory, sizeof(*reply));
+    Titan__V1__ForgetNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__forget_node_response__init(reply);
     a->reply = &reply->base;
     TRY(api_check_text("node", request->node, API_NODE_MAX, err));

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/folder_owner.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
@@ -30,7 +31,7 @@ struct submit {
     struct job job;
     struct auth_user user; /* that submits it */
     const struct paths_options *paths;
-    struct batch memory;
+    struct arena memory;
     struct event on_record;
     struct recipe recipe;   /* resolved */
     struct buf text;        /* printed */
@@ -44,16 +45,14 @@ static void submit_free(struct submit *s)
     if (s->request)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
     buf_free(&s->text);
-    batch_free(&s->memory);
+    arena_free(&s->memory);
     free(s);
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text)
+/* With the terminator, so that ("ab", "c") and ("a", "bc") differ. */
+static uint64_t hash_field(uint64_t hash, const char *text)
 {
-    do { /* FNV-1a, the terminator included */
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    } while (*text++);
-    return hash;
+    return hash_bytes(hash, text, strlen(text) + 1);
 }
 
 /* A relative path is meant from the folder of the recipe. */
@@ -177,7 +176,7 @@ static titan_status choose_owner(struct submit *s, const char *wanted, struct ti
         return titan_fail(err, TITAN_EPERM,
                           "not permitted: user = \"%s\": only an operator may submit for others; you are %s", wanted,
                           u->actor);
-    s->job.user = !own ? batch_strdup(&s->memory, wanted) : *u->name ? u->name : "anonymous";
+    s->job.user = !own ? arena_strdup(&s->memory, wanted) : *u->name ? u->name : "anonymous";
     s->job.uid = own ? u->uid : JOB_NO_ID;
     s->job.gid = own ? u->gid : JOB_NO_ID;
     return TITAN_OK;
@@ -242,27 +241,27 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
         return titan_fail(err, TITAN_EPERM,
                           "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",
                           (int)s->job.spec.priority, s->user.actor);
-    char *described = batch_strdup(&s->memory, s->recipe.job.description[0] ? s->recipe.job.description : "run");
+    char *described = arena_strdup(&s->memory, s->recipe.job.description[0] ? s->recipe.job.description : "run");
     text_fit(described, ' '); /* a text there, a name here */
     s->job.name = request->name[0] ? request->name : described;
     s->job.state = JOB_PENDING;
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
     s->job.key = request->idempotency_key[0] ? request->idempotency_key : NULL;
-    s->job.key_owner = s->user.uid != JOB_NO_ID ? batch_printf(&s->memory, "uid:%lld", (long long)s->user.uid)
-                                                : batch_printf(&s->memory, "user:%s", s->user.name);
+    s->job.key_owner = s->user.uid != JOB_NO_ID ? arena_printf(&s->memory, "uid:%lld", (long long)s->user.uid)
+                                                : arena_printf(&s->memory, "user:%s", s->user.name);
     if (s->recipe.checkpoint.folder[0] == '/' || s->recipe.job.dump_folder[0] == '/') {
         char folder[PATH_MAX];
         TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));
-        s->job.folder = batch_strdup(&s->memory, folder);
+        s->job.folder = arena_strdup(&s->memory, folder);
         s->job.holds_folder = s->recipe.checkpoint.enable;
         if (s->job.holds_folder)
             s->resumes_step = folder_newest_step(folder, recipe_hash(&s->recipe));
     }
-    uint64_t hash = hash_text(UINT64_C(0xcbf29ce484222325), request->recipe);
-    hash = hash_text(hash, request->name);
-    hash = hash_text(hash, s->job.user);
-    s->job.request_hash = hash_text(hash, request->recipe_path);
+    uint64_t hash = hash_field(HASH_INIT, request->recipe);
+    hash = hash_field(hash, request->name);
+    hash = hash_field(hash, s->job.user);
+    s->job.request_hash = hash_field(hash, request->recipe_path);
     recipe_print(&s->recipe, &s->text);
     return buf_failed(&s->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
@@ -387,7 +386,6 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     struct titan_error err = {0};
     struct submit *s = calloc(1, sizeof(*s));
     titan_assert(s);
-    batch_init(&s->memory);
     api_user(c, call, &s->user);
     if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK) {
         api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);

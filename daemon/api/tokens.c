@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/vec.h"
 #include "daemon/api/api.h"
 
 #define TTL_DEFAULT_S (30 * 86400)
@@ -17,7 +18,7 @@ struct token_write {
     char text[TOKEN_TEXT];
     bool revoke;
     int64_t at_ms;
-    struct batch memory;
+    struct arena memory;
     struct event event;
 };
 
@@ -63,7 +64,7 @@ static void written(void *arg, const struct titan_error *err)
         watch_check_callers(c);
         api_logs_check_callers(c);
     }
-    batch_free(&w->memory);
+    arena_free(&w->memory);
     explicit_bzero(w->text, sizeof(w->text));
     free(w);
 }
@@ -113,7 +114,6 @@ static void begin(struct coordinator *c, struct rpc_call *call, const ProtobufCM
     w->owner = c;
     w->at_ms = clock_wall_ms();
     w->revoke = method == POLICY_REVOKE_TOKEN;
-    batch_init(&w->memory);
     titan_status status = shell_accepts(c, &err);
     if (status == TITAN_OK && w->revoke) {
         const char *id = ((const Titan__V1__RevokeTokenRequest *)request)->id;
@@ -126,13 +126,13 @@ static void begin(struct coordinator *c, struct rpc_call *call, const ProtobufCM
     if (status != TITAN_OK) {
         api_failed(c, &u, method, 0, &err);
         rpc_call_fail(call, &err);
-        batch_free(&w->memory);
+        arena_free(&w->memory);
         free(w);
         return;
     }
     w->event = api_audit_event(&w->memory, &u, method, 0);
     w->event.message =
-        batch_printf(&w->memory, "%s: %s%s%s", w->event.message, w->token.id, w->revoke ? "" : " for ", w->token.name);
+        arena_printf(&w->memory, "%s: %s%s%s", w->event.message, w->token.id, w->revoke ? "" : " for ", w->token.name);
     w->call = call;
     rpc_call_set_data(call, w);
     store_write(c->store, write_token, w, written);
@@ -151,7 +151,7 @@ void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, vo
 /* --- list -------------------------------------------------------------------------------------------------------- */
 
 struct listing {
-    struct batch memory;
+    struct arena memory;
     Titan__V1__Token **tokens;
     size_t n, cap;
 };
@@ -160,21 +160,16 @@ static bool each_token(const struct token *t, void *data)
 {
     static const char *const roles[] = {[TOKEN_USER] = "user", [TOKEN_OPERATOR] = "operator", [TOKEN_ADMIN] = "admin"};
     struct listing *l = data;
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 16;
-        l->tokens = realloc(l->tokens, l->cap * sizeof(Titan__V1__Token *));
-        titan_assert(l->tokens);
-    }
-    Titan__V1__Token *m = batch_alloc(&l->memory, sizeof(*m));
+    Titan__V1__Token *m = arena_alloc(&l->memory, sizeof(*m));
     titan__v1__token__init(m);
-    m->id = batch_strdup(&l->memory, t->id);
-    m->name = batch_strdup(&l->memory, t->name);
-    m->role = batch_strdup(&l->memory, roles[t->role]);
+    m->id = arena_strdup(&l->memory, t->id);
+    m->name = arena_strdup(&l->memory, t->name);
+    m->role = arena_strdup(&l->memory, roles[t->role]);
     m->created_at_ms = t->created_at_ms;
     m->expires_at_ms = t->expires_at_ms;
     m->revoked_at_ms = t->revoked_at_ms;
-    m->created_by = batch_strdup(&l->memory, t->created_by);
-    l->tokens[l->n++] = m;
+    m->created_by = arena_strdup(&l->memory, t->created_by);
+    titan_assert(VEC_PUSH(l->tokens, l->n, l->cap, m));
     return true;
 }
 
@@ -184,7 +179,6 @@ void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, voi
     struct titan_error err = {0};
     struct listing l = {.n = 0};
     (void)request;
-    batch_init(&l.memory);
     if (token_list(store_reader(c->store), each_token, &l, &err) == TITAN_OK) {
         Titan__V1__ListTokensResponse reply = TITAN__V1__LIST_TOKENS_RESPONSE__INIT;
         reply.n_tokens = l.n;
@@ -193,6 +187,6 @@ void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, voi
     } else {
         rpc_call_fail(call, &err);
     }
-    batch_free(&l.memory);
+    arena_free(&l.memory);
     free(l.tokens);
 }
