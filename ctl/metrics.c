@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "base/vec.h"
 #include "ctl/client.h"
 #include "ctl/options.h"
 #include "ctl/output.h"
@@ -19,7 +20,7 @@ struct series {
     struct ctl *ctl;
     bool plot, live; /* live: draw again as points come */
     double *x, *y;
-    size_t n, cap;
+    size_t n, cap_x, cap_y;
     double tokens_per_second;
     int drawn_lines;
     int64_t drawn_ns;
@@ -27,20 +28,8 @@ struct series {
 
 static bool add_point(struct series *s, const Titan__V1__MetricPoint *point)
 {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 1024;
-        if (cap > POINTS_MAX)
-            return false;
-        double *x = realloc(s->x, cap * sizeof(*x));
-        if (x)
-            s->x = x;
-        double *y = realloc(s->y, cap * sizeof(*y));
-        if (y)
-            s->y = y;
-        if (!x || !y)
-            return false;
-        s->cap = cap;
-    }
+    if (s->n == POINTS_MAX || !VEC_RESERVE(s->x, s->cap_x, s->n + 1) || !VEC_RESERVE(s->y, s->cap_y, s->n + 1))
+        return false;
     s->x[s->n] = (double)point->step;
     s->y[s->n++] = point->loss;
     s->tokens_per_second = point->tokens_per_second;

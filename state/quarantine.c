@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 
 uint64_t change_job(const struct change *c)
 {
@@ -50,12 +51,7 @@ struct ends {
 static bool each_worker(const struct worker *w, void *data)
 {
     struct ends *e = data;
-    if (e->n == e->cap) {
-        e->cap = e->cap ? 2 * e->cap : 16;
-        e->workers = realloc(e->workers, e->cap * sizeof(*e->workers));
-        titan_assert(e->workers);
-    }
-    e->workers[e->n++] = (struct worker){.id = w->id, .job_id = w->job_id, .run = w->run};
+    titan_assert(VEC_PUSH(e->workers, e->n, e->cap, (struct worker){.id = w->id, .job_id = w->job_id, .run = w->run}));
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/vec.h"
 #include "daemon/api/api.h"
 #include "daemon/auth/certs.h"
 #include "state/enrolment.h"
@@ -33,7 +34,7 @@ struct enrol {
     struct rpc_tls own;
     uv_timer_t timer;
     struct denied *denied;
-    size_t n_denied;
+    size_t n_denied, cap_denied;
 };
 
 /* --- what is revoked -----------------------------------------------------------------------------------------------
@@ -51,13 +52,10 @@ static bool deny(struct enrol *e, const char *uri, int64_t at_ms)
 {
     struct denied *d = find_denied(e, uri);
     if (!d) {
-        struct denied *more = realloc(e->denied, (e->n_denied + 1) * sizeof(*more));
-        if (!more)
+        if (!VEC_PUSH(e->denied, e->n_denied, e->cap_denied, (struct denied){.at_ms = 0}))
             return false;
-        e->denied = more;
-        d = &more[e->n_denied++];
+        d = &e->denied[e->n_denied - 1];
         (void)snprintf(d->uri, sizeof(d->uri), "%s", uri);
-        d->at_ms = 0;
     }
     d->at_ms = MAX(d->at_ms, at_ms);
     return true;

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "base/vec.h"
 
 #define CACHE 256       /* uids whose groups are known */
 #define CACHE_MS 60000  /* a change of the groups counts after that */
@@ -136,12 +137,7 @@ void auth_put_token(struct auth *a, const struct token *token)
 {
     if (token->revoked_at_ms || find_token(a, token->id))
         return;
-    if (a->n_tokens == a->cap_tokens) {
-        a->cap_tokens = a->cap_tokens ? 2 * a->cap_tokens : 16;
-        a->tokens = realloc(a->tokens, a->cap_tokens * sizeof(*a->tokens));
-        titan_assert(a->tokens);
-    }
-    a->tokens[a->n_tokens++] = *token;
+    titan_assert(VEC_PUSH(a->tokens, a->n_tokens, a->cap_tokens, *token));
 }
 
 void auth_drop_token(struct auth *a, const char *id)

@@ -17,6 +17,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/vec.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -322,14 +323,8 @@ titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, siz
         uint64_t step;
         if (!parse_step_name(e->d_name, &step))
             continue;
-        if (n == cap) {
-            cap = cap ? cap * 2 : 16;
-            uint64_t *grown = realloc(steps, cap * sizeof(*steps));
-            if (!grown)
-                return titan_fail(err, TITAN_ENOMEM, "no memory to list '%s'", dir);
-            steps = grown;
-        }
-        steps[n++] = step;
+        if (!VEC_PUSH(steps, n, cap, step))
+            return titan_fail(err, TITAN_ENOMEM, "no memory to list '%s'", dir);
     }
     if (n > 0)
         qsort(steps, n, sizeof(*steps), compare_steps_down);

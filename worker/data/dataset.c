@@ -14,7 +14,9 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/rng.h"
+#include "base/vec.h"
 
 #define CORPUS_BYTES_DEFAULT (UINT64_C(1) << 30)
 /* Files from this size on are mapped; smaller ones are copied into one buffer, since a mapping costs whole pages and a
@@ -59,14 +61,8 @@ static titan_status path_list_add(struct path_list *list, const char *path, stru
 {
     if (list->n == FILES_MAX)
         return titan_fail(err, TITAN_ELIMIT, "more than %d files of training data", FILES_MAX);
-    if (list->n == list->cap) {
-        size_t cap = list->cap ? list->cap * 2 : 64;
-        char **grown = realloc(list->path, cap * sizeof(*grown));
-        if (!grown)
-            return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", cap);
-        list->path = grown;
-        list->cap = cap;
-    }
+    if (!VEC_RESERVE(list->path, list->cap, list->n + 1))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", list->n + 1);
     list->path[list->n] = strdup(path);
     if (!list->path[list->n])
         return titan_fail(err, TITAN_ENOMEM, "no memory for a path");
@@ -120,42 +116,22 @@ static titan_status collect_paths(struct dataset *ds, const char *root, struct p
     return TITAN_OK;
 }
 
-static void hash_bytes(struct dataset *ds, const void *data, size_t len)
-{
-    for (size_t i = 0; i < len; i++) /* FNV-1a */
-        ds->hash = (ds->hash ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
-}
-
 /* below: its path below the one that was named. */
 static titan_status document_add(struct dataset *ds, struct document doc, const char *below, struct titan_error *err)
 {
-    if (ds->ndocs == ds->docs_cap) {
-        size_t cap = ds->docs_cap ? ds->docs_cap * 2 : 64;
-        struct document *grown = realloc(ds->docs, cap * sizeof(*grown));
-        if (!grown)
-            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu documents", cap);
-        ds->docs = grown;
-        ds->docs_cap = cap;
-    }
-    hash_bytes(ds, below, strlen(below) + 1);
-    hash_bytes(ds, &doc.bytes, sizeof(doc.bytes));
+    ds->hash = hash_bytes(ds->hash, below, strlen(below) + 1);
+    ds->hash = hash_bytes(ds->hash, &doc.bytes, sizeof(doc.bytes));
     doc.start = ds->tokens;
-    ds->docs[ds->ndocs++] = doc;
+    if (!VEC_PUSH(ds->docs, ds->ndocs, ds->docs_cap, doc))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu documents", ds->ndocs + 1);
     ds->tokens += doc.bytes + 1;
     return TITAN_OK;
 }
 
 static titan_status small_reserve(struct dataset *ds, size_t more, struct titan_error *err)
 {
-    if (ds->small_cap - ds->small_len >= more)
-        return TITAN_OK;
-    size_t cap = MAX(ds->small_cap * 2, ds->small_len + more);
-    cap = MAX(cap, (size_t)1 << 20);
-    uint8_t *grown = realloc(ds->small, cap);
-    if (!grown)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", cap);
-    ds->small = grown;
-    ds->small_cap = cap;
+    if (!VEC_RESERVE(ds->small, ds->small_cap, ds->small_len + more))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", ds->small_len + more);
     return TITAN_OK;
 }
 
@@ -263,7 +239,7 @@ titan_status dataset_open(const struct dataset_options *options, struct dataset 
         return titan_fail(err, TITAN_ENOMEM, "no memory for a dataset");
     ds->seq_len = options->seq_len;
     ds->seed = options->seed;
-    ds->hash = UINT64_C(0xcbf29ce484222325);
+    ds->hash = HASH_INIT;
     titan_status status = load_corpus(ds, options, err);
     if (status != TITAN_OK)
         goto fail;
