@@ -17,7 +17,7 @@
 #include "base/lock.h"
 #include "base/toml.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "state/backup.h"
 
@@ -330,8 +330,9 @@ static titan_status run_fix(struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     const char *action = args->words[0], *path = args->n > 1 ? args->words[1] : NULL;
     int64_t keep = 0;
     if (strcmp(action, "check") == 0 && !path)

@@ -4,7 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 
@@ -37,8 +37,9 @@ static titan_status parse_since(const char *text, int64_t *ret_ms, struct titan_
     return when_time(text, now, ret_ms, err);
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     Titan__V1__AuditRequest request = TITAN__V1__AUDIT_REQUEST__INIT;
     int64_t after;
     TRY(parse_since(args_text(args, "since", NULL), &request.since_ms, err));

@@ -1,7 +1,7 @@
 /* cancel.c - titanctl cancel: ask jobs to stop. */
 #include "base/cleanup.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 static titan_status cancel_one(struct ctl *ctl, uint64_t id, const struct args *args, uint32_t grace_ms,
@@ -34,8 +34,9 @@ static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState st
     (void)output_line(&text);
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     double grace_s;
     TRY(args_real(args, "grace", 0.001, 3600, 0, &grace_s, err));
     uint64_t id;

@@ -1,11 +1,12 @@
 /* checkpoint.c - titanctl checkpoint: have running jobs write one now. */
 #include "base/cleanup.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     for (int i = 0; i < args->n; i++) {
         Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;
         _cleanup_message_ Titan__V1__CheckpointJobResponse *reply = NULL;

@@ -3,11 +3,12 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
     Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;

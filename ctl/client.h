@@ -20,6 +20,11 @@ struct ctl {
     struct rpc_channel *channel; /* opened by the first call */
 };
 
+struct args; /* base/options.h */
+
+/* Output and server as the options, the environment and defaults say; no call is made. */
+titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_error *err) TITAN_MUST_USE;
+
 enum {
     CALL_MS = 30000,
     GONE_MS = 30000, /* a command that waits for something waits so long for a server that is gone */

@@ -1,9 +1,10 @@
 /* command.c - the table of commands, in the order help lists them. */
 #include "ctl/command.h"
 
-#include <string.h>
+#include <errno.h>
+#include <stdlib.h>
 
-const struct command *const commands[] = {
+static const struct command *const commands[] = {
     &command_submit,      &command_run,      &command_status,     &command_list,
     &command_cancel,      &command_resize,   &command_checkpoint, &command_wait,
     &command_logs,        &command_events,   &command_metrics,    &command_nodes,
@@ -13,7 +14,7 @@ const struct command *const commands[] = {
     &command_version,     &command_help,     &command_completion, NULL,
 };
 
-const struct option_spec global_options[] = {
+static const struct option_spec options[] = {
     {"server", 's', "TARGET", "server to talk to: unix:PATH or HOST:PORT (default: $TITAN_SERVER, see ENVIRONMENT)",
      WORD_FILE},
     {"tls-ca", 0, "FILE", "for HOST:PORT: the CA of its certificate (default: $TITAN_TLS_CA, see ENVIRONMENT)",
@@ -28,18 +29,19 @@ const struct option_spec global_options[] = {
     {NULL, 0, NULL, NULL, WORD_NONE},
 };
 
-const struct command *command_find(const char *name)
-{
-    for (size_t i = 0; commands[i]; i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
-    return NULL;
-}
+const struct command_table titanctl = {.name = "titanctl", .noun = "command", .commands = commands, .options = options};
 
-size_t command_names(const char **names, size_t cap)
+titan_status args_job(const struct args *args, int i, uint64_t *ret, struct titan_error *err)
 {
-    size_t n = 0;
-    for (; n < cap && commands[n]; n++)
-        names[n] = commands[n]->name;
-    return n;
+    const char *text = args->words[i];
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value == 0 || value > INT64_MAX) {
+        titan_status status = titan_fail(err, TITAN_EINVAL, "'%.64s' is not the number of a job", text);
+        titan_error_hint(err, "titanctl list shows them");
+        return status;
+    }
+    *ret = value;
+    return TITAN_OK;
 }

@@ -1,19 +1,202 @@
-/* completion.c - titanctl completion: the shell's part. */
+/* completion.c - completion of commands, options and what they are about: `titanctl completion bash` prints the shell's
+ * part, which asks `titanctl __complete WORD...` for every key pressed. */
+#include "ctl/completion.h"
+
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "ctl/client.h"
-#include "ctl/help.h"
-#include "ctl/options.h"
 #include "ctl/output.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+/* --- candidates --------------------------------------------------------------------------------------------------- */
+
+struct completion {
+    struct args args; /* what stands in front of the word: the command, options with their values */
+    const char *word; /* as far as it is typed */
+};
+
+static void offer(const struct completion *c, const char *candidate)
 {
-    (void)ctl;
+    if (strncmp(candidate, c->word, strlen(c->word)) == 0)
+        (void)puts(candidate);
+}
+
+static void offer_all(const struct completion *c, const char *const *candidates)
+{
+    for (; *candidates; candidates++)
+        offer(c, *candidates);
+}
+
+static void offer_commands(const struct completion *c)
+{
+    for (size_t i = 0; titanctl.commands[i]; i++)
+        offer(c, titanctl.commands[i]->name);
+}
+
+static void offer_options(const struct completion *c, const struct option_spec *options)
+{
+    for (; options && options->name; options++) {
+        char name[64];
+        (void)snprintf(name, sizeof(name), "--%s", options->name);
+        offer(c, name);
+        (void)snprintf(name, sizeof(name), "-%c", options->letter);
+        if (options->letter)
+            offer(c, name);
+    }
+}
+
+/* From the server that the line names. Without an answer there is nothing to offer, and nobody to tell. */
+static void offer_jobs(const struct completion *c)
+{
+    struct ctl ctl = {.channel = NULL};
+    struct titan_error unsaid = {0};
+    Titan__V1__ListJobsRequest request = TITAN__V1__LIST_JOBS_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListJobsResponse *reply = NULL;
+    request.page_size = 50;
+    if (ctl_set_up(&ctl, &c->args, &unsaid) == TITAN_OK &&
+        ctl_call(&ctl, TITAN_METHOD("ListJobs"), &request.base, &titan__v1__list_jobs_response__descriptor, &reply,
+                 &unsaid) == TITAN_OK)
+        for (size_t i = 0; i < reply->n_jobs; i++) {
+            char id[24];
+            (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)reply->jobs[i]->id);
+            offer(c, id);
+        }
+    rpc_channel_close(ctl.channel);
+}
+
+static void offer_nodes(const struct completion *c)
+{
+    struct ctl ctl = {.channel = NULL};
+    struct titan_error unsaid = {0};
+    Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
+    if (ctl_set_up(&ctl, &c->args, &unsaid) == TITAN_OK &&
+        ctl_call(&ctl, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor, &reply,
+                 &unsaid) == TITAN_OK)
+        for (size_t i = 0; i < reply->n_nodes; i++)
+            offer(c, reply->nodes[i]->name);
+    rpc_channel_close(ctl.channel);
+}
+
+static void offer_words(const struct completion *c, enum word word)
+{
+    static const char *const formats[] = {"table", "json", NULL}, *const shells[] = {"bash", NULL};
+    switch (word) {
+    case WORD_NONE:
+        return;
+    case WORD_FILE:
+        (void)puts(":files"); /* the shell knows how */
+        return;
+    case WORD_JOB:
+        offer_jobs(c);
+        return;
+    case WORD_NODE:
+        offer_nodes(c);
+        return;
+    case WORD_FORMAT:
+        offer_all(c, formats);
+        return;
+    case WORD_STATE:
+        for (int state = TITAN__V1__JOB_STATE__PENDING; state <= TITAN__V1__JOB_STATE__CANCELLED; state++)
+            offer(c, job_state_name((Titan__V1__JobState)state));
+        return;
+    case WORD_COMMAND:
+        offer_commands(c);
+        return;
+    case WORD_SHELL:
+        offer_all(c, shells);
+        return;
+    }
+}
+
+/* --- the line so far ---------------------------------------------------------------------------------------------- */
+
+static const struct option_spec *find_in(const struct option_spec *options, const char *word)
+{
+    const bool is_long = strncmp(word, "--", 2) == 0;
+    const size_t len = strcspn(word + 2, "=");
+    for (; options && options->name; options++)
+        if (is_long ? strlen(options->name) == len && strncmp(options->name, word + 2, len) == 0
+                    : options->letter && options->letter == word[1])
+            return options;
+    return NULL;
+}
+
+static const struct option_spec *find_option(const struct args *args, const char *word)
+{
+    const struct option_spec *own = args->command ? find_in(args->command->options, word) : NULL;
+    return own ? own : find_in(titanctl.options, word);
+}
+
+/* A value that bash has taken apart, as it does at '=' and ':': "--state" "=" "RUN", "unix" ":" "/run/x". */
+static bool is_break(const char *word)
+{
+    return strcmp(word, "=") == 0 || strcmp(word, ":") == 0;
+}
+
+void completion_print(int n, char **words)
+{
+    struct completion c = {.word = n > 0 ? words[n - 1] : ""};
+    const struct option_spec *open = NULL; /* waits for its value */
+    bool literal = false;                  /* behind "--" */
+    for (int i = 0; i < n - 1; i++) {
+        char *word = words[i];
+        if (is_break(word)) {
+            if (word[0] == ':' && i + 1 < n - 1)
+                i++; /* the rest of a value */
+        } else if (open) {
+            if (c.args.n_given < OPTIONS_GIVEN_MAX)
+                c.args.given[c.args.n_given++] = (struct given){open, word};
+            open = NULL;
+        } else if (word[0] == '-' && word[1] && !literal) {
+            literal = strcmp(word, "--") == 0;
+            const struct option_spec *spec = literal ? NULL : find_option(&c.args, word);
+            const bool attached = word[1] == '-' ? strchr(word, '=') != NULL : word[2] != '\0';
+            open = spec && spec->value && !attached ? spec : NULL;
+        } else if (!c.args.command && !(c.args.command = command_find(&titanctl, word))) {
+            return; /* there is no such command */
+        }
+    }
+    if (n > 0 && is_break(c.word))
+        c.word = "";
+    const struct command *command = c.args.command;
+    if (open) {
+        offer_words(&c, open->word);
+    } else if (c.word[0] == '-' && !literal) {
+        offer_options(&c, command ? command->options : NULL);
+        offer_options(&c, titanctl.options);
+    } else if (command) {
+        offer_words(&c, command->word);
+    } else {
+        offer_commands(&c);
+    }
+}
+
+/* --- titanctl completion ------------------------------------------------------------------------------------------ */
+
+void completion_bash(struct buf *out)
+{
+    buf_puts(out, "# bash completion for titanctl; written by `titanctl completion bash`.\n"
+                  "# Load it with: source <(titanctl completion bash)\n"
+                  "_titanctl() {\n"
+                  "    local cur=${COMP_WORDS[COMP_CWORD]}\n"
+                  "    mapfile -t COMPREPLY < <(titanctl __complete \"${COMP_WORDS[@]:1:COMP_CWORD}\" 2>/dev/null)\n"
+                  "    if [ \"${COMPREPLY[0]}\" = :files ]; then\n"
+                  "        compopt -o filenames 2>/dev/null\n"
+                  "        mapfile -t COMPREPLY < <(compgen -f -- \"${cur#[=:]}\")\n"
+                  "    fi\n"
+                  "}\n"
+                  "complete -F _titanctl titanctl\n");
+}
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    (void)with;
     if (strcmp(args->words[0], "bash") != 0)
         return titan_fail(err, TITAN_EINVAL, "completion: there is none for '%.32s', only for bash", args->words[0]);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    help_bash(&text);
+    completion_bash(&text);
     (void)output_line(&text);
     return TITAN_OK;
 }

@@ -1,8 +1,9 @@
 /* convert.c - titanctl convert: a checkpoint as a Hugging Face directory. */
 #include "ctl/worker_tool.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     char path[PATH_MAX];
     TRY(checkpoint_resolve(ctl, args, path, err));
     char *argv[] = {"titan-worker", "convert", path, args->words[1], args_has(args, "force") ? "--force" : NULL, NULL};

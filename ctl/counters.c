@@ -2,11 +2,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     (void)args;
     Titan__V1__CountersRequest request = TITAN__V1__COUNTERS_REQUEST__INIT;
     _cleanup_message_ Titan__V1__CountersResponse *reply = NULL;

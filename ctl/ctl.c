@@ -10,12 +10,12 @@
 #include "base/version.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/completion.h"
 #include "ctl/help.h"
-#include "ctl/options.h"
 #include "ctl/output.h"
 #include "ctl/tls.h"
 
-static titan_status set_up(struct ctl *ctl, const struct args *args, struct titan_error *err)
+titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     const char *output = args_text(args, "output", "table"), *no_color = getenv("NO_COLOR");
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
@@ -32,7 +32,7 @@ static titan_status help(const struct args *args)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (args->command)
-        help_command(args->command, &text);
+        help_put_command(&titanctl, args->command, &text);
     else
         help_overview(&text);
     (void)output_line(&text);
@@ -43,7 +43,7 @@ static titan_status dispatch(int argc, char **argv, struct titan_error *err)
 {
     struct args args;
     struct ctl ctl = {.channel = NULL};
-    TRY(args_parse(argc, argv, &args, err));
+    TRY(args_parse(&titanctl, argc, argv, &args, err));
     if (args_has(&args, "help"))
         return help(&args);
     if (args_has(&args, "version")) {
@@ -55,7 +55,7 @@ static titan_status dispatch(int argc, char **argv, struct titan_error *err)
         titan_error_hint(err, "titanctl --help lists them");
         return status;
     }
-    TRY(set_up(&ctl, &args, err));
+    TRY(ctl_set_up(&ctl, &args, err));
     titan_status status = args.command->run(&ctl, &args, err);
     rpc_channel_close(ctl.channel);
     return status;
@@ -75,6 +75,10 @@ int ctl_main(int argc, char **argv)
 {
     struct titan_error err = {.status = TITAN_OK};
     log_set_level(LOG_LEVEL_ERROR);
+    if (argc > 1 && strcmp(argv[1], "__complete") == 0) { /* the shell's; neither in help nor in the manual */
+        completion_print(argc - 2, argv + 2);
+        return 0;
+    }
     titan_status status = dispatch(argc, argv, &err);
     /* Ctrl-C is no news to the person who pressed it. */
     if (status != TITAN_OK && !(status == TITAN_ECANCELLED && ctl_interrupted))

@@ -4,7 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 
@@ -36,8 +36,9 @@ static titan_status read_window(const struct args *args, Titan__V1__DrainNodeReq
     return duration_option(args, "lead", &request->deadline_ms, err);
 }
 
-static titan_status run_drain(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run_drain(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     Titan__V1__DrainNodeRequest request = TITAN__V1__DRAIN_NODE_REQUEST__INIT;
     request.reason = (char *)(uintptr_t)args_text(args, "reason", "");
     TRY(duration_option(args, "deadline", &request.deadline_ms, err));
@@ -52,8 +53,9 @@ static titan_status run_drain(struct ctl *ctl, const struct args *args, struct t
     return TITAN_OK;
 }
 
-static titan_status run_undrain(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run_undrain(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     for (int i = 0; i < args->n; i++) {
         Titan__V1__UndrainNodeRequest request = TITAN__V1__UNDRAIN_NODE_REQUEST__INIT;
         _cleanup_message_ Titan__V1__UndrainNodeResponse *reply = NULL;

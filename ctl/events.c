@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 struct printing {
@@ -32,8 +32,9 @@ static bool each(const ProtobufCMessage *message, void *data)
     return fflush(stdout) == 0;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     int64_t after;
     uint64_t id = 0;
     if (args->n > 0)

@@ -4,8 +4,9 @@
 #include "base/cleanup.h"
 #include "ctl/worker_tool.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     static const char *const passed[] = {"prompt", "max-tokens", "temperature", "top-k", "seed"};
     char path[PATH_MAX], flags[ARRAY_SIZE(passed)][16];
     int64_t whole;

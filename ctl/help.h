@@ -5,9 +5,7 @@
 #include "base/buf.h"
 #include "ctl/command.h"
 
-void help_overview(struct buf *out);                         /* titanctl --help */
-void help_command(const struct command *c, struct buf *out); /* titanctl COMMAND --help */
-void help_man(struct buf *out);                              /* titanctl(1), roff */
-void help_bash(struct buf *out);                             /* bash completion */
+void help_overview(struct buf *out); /* titanctl --help */
+void help_man(struct buf *out);      /* titanctl(1), roff */
 
 #endif

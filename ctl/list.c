@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 enum { PAGE = 500, STATES_MAX = 16 };
@@ -122,8 +122,9 @@ static titan_status add_pages(struct listing *l, Titan__V1__ListJobsRequest *req
     return TITAN_OK;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     Titan__V1__JobState states[STATES_MAX];
     Titan__V1__ListJobsRequest request = TITAN__V1__LIST_JOBS_REQUEST__INIT;
     int64_t limit;

@@ -4,7 +4,7 @@
 
 #include "base/cleanup.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 struct printing {
@@ -39,8 +39,9 @@ static bool each(const ProtobufCMessage *message, void *data)
     return !p->gone;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     uint64_t id;
     int64_t rank, tail;
     TRY(args_job(args, 0, &id, err));

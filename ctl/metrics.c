@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "base/vec.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/plot.h"
 
@@ -92,8 +92,9 @@ static bool each(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     int64_t after;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/json.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 #include "daemon/auth/join.h"
@@ -101,8 +101,9 @@ titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, con
     return TITAN_OK;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "forget") == 0)
         return run_forget(ctl, args, err);

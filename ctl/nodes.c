@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
@@ -21,8 +21,9 @@ void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
     (void)output_line(&text);
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
     _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor, &reply,

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "daemon/auth/certs.h"
 
@@ -232,8 +232,9 @@ static titan_status run_show(struct ctl *ctl, const struct args *args, struct ti
     return TITAN_OK;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "init") == 0 && args->n == 1)
         return run_coordinator(ctl, args, true, err);

@@ -7,8 +7,9 @@
 
 #define SETS_MAX 64
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     static const char *const passed[] = {"world", "device", "memory", "timeline", "picture"};
     static const char *const flags[] = {"search", "print"};
     char name[ARRAY_SIZE(passed)][16], flag[ARRAY_SIZE(flags)][16];

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 /* "3", "2:4" or "recipe". */
@@ -157,8 +157,9 @@ static void print_end(const struct ctl *ctl, uint64_t job, const Titan__V1__Resi
     (void)output_line(&text);
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     const int64_t begin_ns = clock_mono_ns();
     Titan__V1__ResizeJobRequest request = TITAN__V1__RESIZE_JOB_REQUEST__INIT;
     TRY(args_job(args, 0, &request.job_id, err));

@@ -5,9 +5,9 @@
 #include "base/cleanup.h"
 #include "base/machine.h"
 #include "ctl/client.h"
+#include "ctl/command.h"
 #include "ctl/dev_daemon.h"
 #include "ctl/follow.h"
-#include "ctl/options.h"
 #include "ctl/output.h"
 #include "ctl/run_file.h"
 #include "ctl/submit.h"
@@ -53,8 +53,9 @@ static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_
     return TITAN_OK;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     int64_t workers, slots;
     TRY(args_int(args, "workers", 1, 1024, 0, &workers, err));

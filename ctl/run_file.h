@@ -6,7 +6,7 @@
 
 #include "base/buf.h"
 #include "base/recipe.h"
-#include "ctl/options.h"
+#include "base/options.h"
 
 struct run_file {
     struct recipe recipe; /* resolved */

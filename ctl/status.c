@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t now_ms)
@@ -69,8 +69,9 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
         buf_printf(out, "  %-12s %s\n", "directory", job->directory);
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;

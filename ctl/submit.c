@@ -4,8 +4,8 @@
 
 #include "base/cleanup.h"
 #include "ctl/client.h"
+#include "ctl/command.h"
 #include "ctl/follow.h"
-#include "ctl/options.h"
 #include "ctl/output.h"
 #include "ctl/run_file.h"
 #include "ctl/submit.h"
@@ -65,8 +65,9 @@ static void print_unplaceable(struct ctl *ctl, uint64_t id)
     }
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     /* The data is where the workers are, which may be no machine of ours. */
     TRY(run_file_load(&file, args->words[0], args, 0, false, err));

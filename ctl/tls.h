@@ -2,7 +2,7 @@
 #ifndef TITAN_CTL_TLS_H
 #define TITAN_CTL_TLS_H
 
-#include "ctl/options.h"
+#include "base/options.h"
 #include "proto/rpc/tls.h"
 
 /* --tls-ca, --tls-cert and --tls-key, else $TITAN_TLS_CA, _CERT and _KEY, else ca.pem, cert.pem and key.pem of the

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 
@@ -80,8 +80,9 @@ static titan_status revoke_all(struct ctl *ctl, const struct args *args, struct 
     return TITAN_OK;
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "create") == 0)
         return create(ctl, args, err);

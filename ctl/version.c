@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 #include "ctl/output.h"
 
 static void put_json(struct buf *out, const Titan__V1__VersionResponse *server)
@@ -23,8 +23,9 @@ static void put_json(struct buf *out, const Titan__V1__VersionResponse *server)
     json_end_object(&w);
 }
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     _cleanup_message_ Titan__V1__VersionResponse *server = NULL;
     titan_status status = TITAN_OK;

@@ -1,12 +1,13 @@
 /* wait.c - titanctl wait: until a job has ended. */
 #include "base/cleanup.h"
 #include "ctl/client.h"
+#include "ctl/command.h"
 #include "ctl/follow.h"
-#include "ctl/options.h"
 #include "ctl/output.h"
 
-static titan_status run(struct ctl *ctl, const struct args *args, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     uint64_t id;
     double timeout_s;
     TRY(args_job(args, 0, &id, err));

@@ -5,7 +5,7 @@
 #include <limits.h>
 
 #include "ctl/client.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 
 /* Folder of the checkpoint that a word names: a job's number (its newest one, or that of --step), or a path. */
 titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX],

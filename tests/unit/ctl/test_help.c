@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "ctl/completion.h"
 #include "ctl/help.h"
 
 /* The file in the tree is what the program prints. */
@@ -26,7 +27,7 @@ static void test_files(void **state)
 {
     (void)state;
     file_is("docs/man/titanctl.1", help_man);
-    file_is("ctl/titanctl.bash", help_bash);
+    file_is("ctl/titanctl.bash", completion_bash);
 }
 
 static void test_commands(void **state)
@@ -35,10 +36,10 @@ static void test_commands(void **state)
     _cleanup_(buf_free) struct buf overview = BUF_INIT, man = BUF_INIT;
     help_overview(&overview);
     help_man(&man);
-    for (size_t i = 0; commands[i]; i++) {
-        const struct command *c = commands[i];
+    for (size_t i = 0; titanctl.commands[i]; i++) {
+        const struct command *c = titanctl.commands[i];
         _cleanup_(buf_free) struct buf text = BUF_INIT;
-        assert_ptr_equal(command_find(c->name), c);
+        assert_ptr_equal(command_find(&titanctl, c->name), c);
         assert_non_null(strstr(overview.data, c->name));
         assert_non_null(strstr(overview.data, c->summary));
         assert_true(c->examples && c->examples[0].line);
@@ -46,14 +47,14 @@ static void test_commands(void **state)
             assert_non_null(strstr(e->line, c->name));
             assert_non_null(e->what);
         }
-        help_command(c, &text);
+        help_put_command(&titanctl, c, &text);
         assert_non_null(strstr(text.data, "examples\n"));
         for (const struct option_spec *o = c->options; o && o->name; o++) {
             assert_non_null(strstr(text.data, o->name));
             /* no letter twice, none of a global option's */
             for (const struct option_spec *other = o + 1; other->name; other++)
                 assert_true(!o->letter || o->letter != other->letter);
-            for (const struct option_spec *global = global_options; global->name; global++)
+            for (const struct option_spec *global = titanctl.options; global->name; global++)
                 assert_true(!o->letter || o->letter != global->letter);
         }
     }
@@ -63,13 +64,13 @@ static void test_commands(void **state)
 static void test_width(void **state)
 {
     (void)state;
-    for (size_t i = 0; commands[i]; i++) {
+    for (size_t i = 0; titanctl.commands[i]; i++) {
         _cleanup_(buf_free) struct buf text = BUF_INIT;
-        help_command(commands[i], &text);
+        help_put_command(&titanctl, titanctl.commands[i], &text);
         for (const char *line = text.data; *line;) {
             size_t len = strcspn(line, "\n");
             if (len > 120)
-                fail_msg("%s --help: %.*s", commands[i]->name, (int)len, line);
+                fail_msg("%s --help: %.*s", titanctl.commands[i]->name, (int)len, line);
             line += len + (line[len] == '\n');
         }
     }

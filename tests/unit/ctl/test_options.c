@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "ctl/options.h"
+#include "ctl/command.h"
 
 enum { WORDS = 32 };
 
@@ -27,7 +27,7 @@ static titan_status parse(const char *text, struct args *args, struct titan_erro
     }
     argv[argc] = NULL;
     memset(err, 0, sizeof(*err));
-    return args_parse(argc, argv, args, err);
+    return args_parse(&titanctl, argc, argv, args, err);
 }
 
 static void refused(const char *text, const char *message, const char *hint)
@@ -91,7 +91,7 @@ static void test_refused(void **state)
 {
     (void)state;
     refused("statsu", "unknown command 'statsu'", "did you mean status?");
-    refused("frobnicate", "unknown command 'frobnicate'", "titanctl help lists them");
+    refused("frobnicate", "unknown command 'frobnicate'", "titanctl --help lists them");
     refused("submit --folow x", "submit: unknown option --folow", "did you mean --follow?");
     refused("submit --folow=1 x", "submit: unknown option --folow", "did you mean --follow?");
     refused("submit --follo x", "submit: unknown option --follo", "did you mean --follow?");
