@@ -2,7 +2,6 @@
 #include "daemon/config.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <netdb.h>
 #include <stddef.h>
@@ -15,60 +14,78 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 #include "base/file.h"
+#include "base/options.h"
 #include "base/toml.h"
 
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_QUARANTINE_CRASHES 3
 #define ROOT_STATE_DIR "/var/lib/titan"
 
-static const char usage[] =
-    "usage: titand dev|agent|coordinator [options]\n"
-    "\n"
-    "  dev          agent and coordinator in one process: a laptop, a single machine\n"
-    "  agent        one per node: starts and watches the workers of this node\n"
-    "  coordinator  one per cluster: queue, membership, job store, API\n"
-    "\n"
-    "options:\n"
-    "  --state-dir DIR        where everything is kept (default: /var/lib/titan as root,\n"
-    "                         else $XDG_STATE_HOME/titan or ~/.local/state/titan)\n"
-    "  --config FILE          read settings from a TOML file; flags win over it\n"
-    "  --listen ADDRESS       HOST:PORT or unix:PATH to serve the API on, besides the Unix socket in the state\n"
-    "                         directory; may be given several times (dev, coordinator). TCP is served with TLS: the\n"
-    "                         files of [tls], or tls/{ca,cert,key}.pem in the state directory\n"
-    "  --allow-root           let root run jobs (dev, agent); without it titand refuses to, as what a run file\n"
-    "                         names would be read and written as root\n"
-    "  --adopt-state          the state directory is a copy of another one that nothing will run on again\n"
-    "  --insecure             TCP without TLS: everybody who reaches the address is let in (a network you trust)\n"
-    "  --coordinator ADDRESS  HOST:PORT or unix:PATH of the coordinator (agent)\n"
-    "  --join FILE            become a node of the cluster with a file of `titanctl node join` (agent): a key is made\n"
-    "                         here, its certificate goes into tls/ of the state directory; used once\n"
-    "  --node NAME            unique name of this node (default: its certificate's, else the host's)\n"
-    "  --address HOST         where other nodes reach this node's workers (default: 127.0.0.1)\n"
-    "  --slots N              workers at a time (default: one per GPU, or 4 without one)\n"
-    "  --device NAME          auto, cpu or cuda (default: auto)\n"
-    "  --worker PATH          the worker program (default: titan-worker beside titand)\n"
-    "  --lease-ms N           how long workers go on without an agent (default: 30000)\n"
-    "  --log-bytes-max N      bytes kept of each worker's output (default: 67108864)\n"
-    "  --grace-ms N           time workers have to write a checkpoint at shutdown (default: 10000)\n"
-    "  --stop-workers         stop workers at SIGTERM (default for dev)\n"
-    "  --keep-workers         leave workers to the next agent at SIGTERM (default for agent)\n"
-    "  --log-level LEVEL      error, warn, info or debug (default: info)\n"
-    "  --help, --version\n"
-    "\n"
-    "examples:\n"
-    "  titand dev --state-dir ~/titan                     everything on one machine\n"
-    "  titand coordinator --listen 10.0.0.1:7070          after `titanctl pki init --address 10.0.0.1`\n"
-    "  titand agent --join n2.join --address 10.0.0.2     with a file of `titanctl node join n2`\n";
+/* --- flags and roles ---------------------------------------------------------------------------------------------- */
 
-const char *config_usage(void)
+static const struct option_spec options[] = {
+    {"state-dir", 0, "DIR",
+     "where everything is kept (default: /var/lib/titan as root, else $XDG_STATE_HOME/titan or ~/.local/state/titan)",
+     WORD_FILE},
+    {"config", 0, "FILE", "read settings from a TOML file; flags win over it", WORD_FILE},
+    {"listen", 0, "ADDRESS",
+     "HOST:PORT or unix:PATH to serve the API on, besides the Unix socket in the state directory; may be given several "
+     "times (dev, coordinator). TCP is served with TLS: the files of [tls], or tls/{ca,cert,key}.pem in the state "
+     "directory",
+     WORD_NONE},
+    {"allow-root", 0, NULL,
+     "let root run jobs (dev, agent); without it titand refuses to, as what a run file names would be read and written "
+     "as root",
+     WORD_NONE},
+    {"adopt-state", 0, NULL, "the state directory is a copy of another one that nothing will run on again", WORD_NONE},
+    {"insecure", 0, NULL, "TCP without TLS: everybody who reaches the address is let in (a network you trust)",
+     WORD_NONE},
+    {"coordinator", 0, "ADDRESS", "HOST:PORT or unix:PATH of the coordinator (agent)", WORD_NONE},
+    {"join", 0, "FILE",
+     "become a node of the cluster with a file of `titanctl node join` (agent): a key is made here, its certificate "
+     "goes into tls/ of the state directory; used once",
+     WORD_FILE},
+    {"node", 0, "NAME", "unique name of this node (default: its certificate's, else the host's)", WORD_NONE},
+    {"address", 0, "HOST", "where other nodes reach this node's workers (default: 127.0.0.1)", WORD_NONE},
+    {"slots", 0, "N", "workers at a time (default: one per GPU, or 4 without one)", WORD_NONE},
+    {"device", 0, "NAME", "auto, cpu or cuda (default: auto)", WORD_NONE},
+    {"worker", 0, "PATH", "the worker program (default: titan-worker beside titand)", WORD_FILE},
+    {"lease-ms", 0, "N", "how long workers go on without an agent (default: 30000)", WORD_NONE},
+    {"log-bytes-max", 0, "N", "bytes kept of each worker's output (default: 67108864)", WORD_NONE},
+    {"grace-ms", 0, "N", "time workers have to write a checkpoint at shutdown (default: 10000)", WORD_NONE},
+    {"stop-workers", 0, NULL, "stop workers at SIGTERM (default for dev)", WORD_NONE},
+    {"keep-workers", 0, NULL, "leave workers to the next agent at SIGTERM (default for agent)", WORD_NONE},
+    {"log-level", 0, "LEVEL", "error, warn, info or debug (default: info)", WORD_NONE},
+    {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
+    {"version", 'V', NULL, "print titand's version", WORD_NONE},
+    {NULL},
+};
+
+static const struct command dev = {
+    .name = "dev", .summary = "agent and coordinator in one process: a laptop, a single machine", .arguments = ""};
+static const struct command agent = {
+    .name = "agent", .summary = "one per node: starts and watches the workers of this node", .arguments = ""};
+static const struct command coordinator = {
+    .name = "coordinator", .summary = "one per cluster: queue, membership, job store, API", .arguments = ""};
+static const struct command *const roles[] = {
+    [ROLE_DEV] = &dev, [ROLE_AGENT] = &agent, [ROLE_COORDINATOR] = &coordinator, NULL};
+static const struct command_table titand = {.name = "titand", .noun = "role", .commands = roles, .options = options};
+
+void config_help(struct buf *out)
 {
-    return usage;
+    buf_puts(out, "usage: titand dev|agent|coordinator [OPTION]...\n\nroles\n");
+    help_put_commands(&titand, out);
+    buf_puts(out, "\noptions\n");
+    help_put_options(options, out);
+    buf_puts(out, "\nexamples\n"
+                  "  titand dev --state-dir ~/titan                     everything on one machine\n"
+                  "  titand coordinator --listen 10.0.0.1:7070          after `titanctl pki init --address 10.0.0.1`\n"
+                  "  titand agent --join n2.join --address 10.0.0.2     with a file of `titanctl node join n2`\n");
 }
 
 const char *daemon_role_name(enum daemon_role role)
 {
-    static const char *const names[] = {"dev", "agent", "coordinator"};
-    return names[role];
+    return roles[role]->name;
 }
 
 /* --- one value ------------------------------------------------------------------------------------------------------
@@ -335,151 +352,55 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     return status;
 }
 
-/* --- flags ----------------------------------------------------------------------------------------------------------
+/* --- flags ---------------------------------------------------------------------------------------------------------
  */
 
-enum flag {
-    FLAG_CONFIG = 256,
-    FLAG_INSECURE,
-    FLAG_ALLOW_ROOT,
-    FLAG_ADOPT,
-    FLAG_KEEP,
-    FLAG_STOP,
-    FLAG_HELP,
-    FLAG_VERSION,
-    FLAG_SETTING
-};
-
-/* Flags that are settings of the same name, with '-' for '_'. */
-static const char *const flag_keys[] = {"state_dir",     "log_level", "listen", "coordinator", "node",
-                                        "address",       "slots",     "device", "worker",      "lease_ms",
-                                        "log_bytes_max", "grace_ms",  "join"};
-
-static const struct option options[] = {
-    {"config", required_argument, NULL, FLAG_CONFIG},
-    {"insecure", no_argument, NULL, FLAG_INSECURE},
-    {"allow-root", no_argument, NULL, FLAG_ALLOW_ROOT},
-    {"adopt-state", no_argument, NULL, FLAG_ADOPT},
-    {"keep-workers", no_argument, NULL, FLAG_KEEP},
-    {"stop-workers", no_argument, NULL, FLAG_STOP},
-    {"help", no_argument, NULL, FLAG_HELP},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {"state-dir", required_argument, NULL, FLAG_SETTING + 0},
-    {"log-level", required_argument, NULL, FLAG_SETTING + 1},
-    {"listen", required_argument, NULL, FLAG_SETTING + 2},
-    {"coordinator", required_argument, NULL, FLAG_SETTING + 3},
-    {"node", required_argument, NULL, FLAG_SETTING + 4},
-    {"address", required_argument, NULL, FLAG_SETTING + 5},
-    {"slots", required_argument, NULL, FLAG_SETTING + 6},
-    {"device", required_argument, NULL, FLAG_SETTING + 7},
-    {"worker", required_argument, NULL, FLAG_SETTING + 8},
-    {"lease-ms", required_argument, NULL, FLAG_SETTING + 9},
-    {"log-bytes-max", required_argument, NULL, FLAG_SETTING + 10},
-    {"grace-ms", required_argument, NULL, FLAG_SETTING + 11},
-    {"join", required_argument, NULL, FLAG_SETTING + 12},
-    {NULL, 0, NULL, 0},
-};
-
-static titan_status flag_set(struct daemon_config *c, int flag, const char *text, bool *listen_given,
-                             struct titan_error *err)
+/* A flag with the name of a setting, '-' for '_'. */
+static titan_status flag_set(struct daemon_config *c, const struct given *given, struct titan_error *err)
 {
     const struct setting *s = NULL;
-    const char *key = flag_keys[flag - FLAG_SETTING];
-    char what[64] = "";
-    for (const struct option *o = options; o->name; o++)
-        if (o->val == flag)
-            (void)snprintf(what, sizeof(what), "--%s", o->name);
+    char key[64], what[64];
+    (void)snprintf(key, sizeof(key), "%s", given->spec->name);
+    for (char *dash = key; (dash = strchr(dash, '-'));)
+        *dash = '_';
+    (void)snprintf(what, sizeof(what), "--%s", given->spec->name);
     for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
         if (!strcmp(settings[i].key, key))
             s = &settings[i];
     titan_assert(s != NULL);
-    if (s->type == VALUE_LISTEN) {
-        if (!*listen_given)
-            c->n_listen = 0; /* flags replace the file's list */
-        *listen_given = true;
-        return add_listen(c, text, what, err);
+    switch (s->type) {
+    case VALUE_BOOL:
+        *(bool *)((char *)c + s->offset) = true;
+        return TITAN_OK;
+    case VALUE_LISTEN:
+        return add_listen(c, given->value, what, err);
+    case VALUE_U32:
+    case VALUE_U64: {
+        char *end;
+        errno = 0;
+        long long value = strtoll(given->value, &end, 10);
+        if (errno || end == given->value || *end)
+            return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not a number", what, given->value);
+        return set_number(c, s, value, what, err);
     }
-    if (s->type != VALUE_U32 && s->type != VALUE_U64)
-        return set_text(c, s, text, what, err);
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end)
-        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not a number", what, text);
-    return set_number(c, s, value, what, err);
+    default:
+        return set_text(c, s, given->value, what, err);
+    }
 }
 
-static titan_status flag_unknown(const char *given, struct titan_error *err)
+static titan_status flags_apply(const struct args *args, struct daemon_config *c, struct titan_error *err)
 {
-    const char *names[ARRAY_SIZE(options)];
-    size_t n = 0;
-    for (const struct option *o = options; o->name; o++)
-        names[n++] = o->name;
-    if (optopt) {
-        return titan_fail(err, TITAN_EINVAL, "option '%s' needs a value, or takes none", given);
-    }
-    char name[64];
-    (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(given, "="), given);
-    (void)titan_fail(err, TITAN_EINVAL, "unknown option '%s'", name);
-    const char *near = text_nearest(name + strspn(name, "-"), names, n);
-    if (near)
-        titan_error_hint(err, "did you mean '--%s'?", near);
-    else
-        titan_error_hint(err, "titand --help lists them");
-    return TITAN_EINVAL;
-}
-
-static titan_status role_parse(const char *word, enum daemon_role *ret, struct titan_error *err)
-{
-    static const char *const names[] = {"dev", "agent", "coordinator"};
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        if (!strcmp(word, names[i])) {
-            *ret = (enum daemon_role)i;
-            return TITAN_OK;
-        }
-    }
-    const char *near = text_nearest(word, names, ARRAY_SIZE(names));
-    (void)titan_fail(err, TITAN_EINVAL, "unknown role '%s'", word);
-    titan_error_hint(err, "dev, agent or coordinator%s%s%s", near ? "; did you mean '" : "", near ? near : "",
-                     near ? "'?" : "");
-    return TITAN_EINVAL;
-}
-
-/* One pass over the flags. The file comes before them whatever their order, so there are two passes. */
-static titan_status flags_parse(int argc, char **argv, struct daemon_config *c, bool only_file, bool *stop_given,
-                                struct titan_error *err)
-{
-    bool listen_given = false;
-    optind = 0;
-    opterr = 0;
-    int index = 0, at = 1;
-    for (int flag; (flag = getopt_long(argc, argv, "+", options, &index)) != -1; at = optind) {
-        if (flag == '?' || flag == ':')
-            return flag_unknown(argv[optind - 1], err);
-        if (strcspn(argv[at] + 2, "=") != strlen(options[index].name)) /* getopt takes what begins a name for it */
-            return flag_unknown(argv[at], err);
-        if (flag == FLAG_HELP)
-            c->help = true;
-        else if (flag == FLAG_VERSION)
-            c->version = true;
-        else if (flag == FLAG_CONFIG)
-            (void)snprintf(c->file, sizeof(c->file), "%s", optarg);
-        else if (only_file)
-            continue;
-        else if (flag == FLAG_INSECURE)
-            c->insecure = true;
-        else if (flag == FLAG_ALLOW_ROOT)
-            c->allow_root = true;
-        else if (flag == FLAG_ADOPT)
+    if (args_has(args, "listen"))
+        c->n_listen = 0; /* flags replace the file's list */
+    for (int i = 0; i < args->n_given; i++) {
+        const char *name = args->given[i].spec->name;
+        if (!strcmp(name, "adopt-state"))
             c->adopt_state = true;
-        else if (flag == FLAG_KEEP || flag == FLAG_STOP) {
-            c->stop_workers = flag == FLAG_STOP;
-            *stop_given = true;
-        } else
-            TRY(flag_set(c, flag, optarg, &listen_given, err));
+        else if (!strcmp(name, "stop-workers") || !strcmp(name, "keep-workers"))
+            c->stop_workers = name[0] == 's';
+        else if (strcmp(name, "config") != 0)
+            TRY(flag_set(c, &args->given[i], err));
     }
-    if (optind < argc)
-        return titan_fail(err, TITAN_EINVAL, "unexpected argument '%s'", argv[optind]);
     return TITAN_OK;
 }
 
@@ -700,25 +621,30 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err)
 {
     struct daemon_config *c = ret;
-    bool stop_given = false;
     *c = (struct daemon_config){
         .log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS, .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
     const char *allow_root = getenv("TITAN_ALLOW_ROOT");
     c->allow_root = allow_root && !strcmp(allow_root, "1");
     TRY(auth_list_add(&c->auth.admins, "uid:0", err));
     TRY(auth_list_add(&c->auth.admins, "group:titan-admin", err));
-    if (argc < 2)
+    struct args args;
+    c->help = argc > 1 && !strcmp(argv[1], "help");
+    if (c->help)
+        return TITAN_OK;
+    TRY(args_parse(&titand, argc, argv, &args, err));
+    c->help = args_has(&args, "help");
+    c->version = args_has(&args, "version");
+    if (c->help || c->version)
+        return TITAN_OK;
+    if (!args.command)
         return titan_fail(err, TITAN_EINVAL, "no role given: dev, agent or coordinator (titand --help)");
-    c->help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
-    c->version = !strcmp(argv[1], "--version");
-    if (c->help || c->version)
-        return TITAN_OK;
-    TRY(role_parse(argv[1], &c->role, err));
-    TRY(flags_parse(argc - 1, argv + 1, c, true, &stop_given, err));
-    if (c->help || c->version)
-        return TITAN_OK;
+    while (roles[c->role] != args.command)
+        c->role++;
+    const char *file = args_text(&args, "config", "");
+    if ((size_t)snprintf(c->file, sizeof(c->file), "%s", file) >= sizeof(c->file))
+        return titan_fail(err, TITAN_EINVAL, "--config: longer than %zu bytes", sizeof(c->file) - 1);
     if (c->file[0])
         TRY(config_load(c, c->file, err));
-    TRY(flags_parse(argc - 1, argv + 1, c, false, &stop_given, err));
-    return resolve(c, stop_given, err);
+    TRY(flags_apply(&args, c, err));
+    return resolve(c, args_has(&args, "stop-workers") || args_has(&args, "keep-workers"), err);
 }

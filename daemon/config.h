@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "daemon/auth/paths.h"
@@ -75,7 +76,7 @@ titan_status config_transport(const struct daemon_config *config, const char *ad
                               struct titan_error *err) TITAN_MUST_USE;
 /* May other hosts reach a TCP listener on this address? */
 bool config_address_off_host(const char *address);
-/* Usage text, for --help. */
-const char *config_usage(void);
+/* What --help says. */
+void config_help(struct buf *out);
 
 #endif

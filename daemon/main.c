@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "base/cleanup.h"
 #include "base/version.h"
 #include "daemon/config.h"
 #include "daemon/loop.h"
@@ -19,8 +20,14 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN);
     if (config_parse(argc, argv, &config, &err) != TITAN_OK)
         return complain(&err);
-    if (config.help || config.version) {
-        (void)(config.help ? fputs(config_usage(), stdout) : printf("titand %s\n", titan_version));
+    if (config.help) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        config_help(&text);
+        (void)fputs(text.data, stdout);
+        return 0;
+    }
+    if (config.version) {
+        (void)printf("titand %s\n", titan_version);
         return 0;
     }
     log_set_level(config.log_level);

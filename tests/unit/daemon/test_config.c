@@ -193,16 +193,16 @@ static void test_bad_flags(void **state)
 {
     (void)state;
     EXPECT("unknown role 'agnet'", "agent", "agnet");
-    EXPECT("unknown option '--slosts'", "--slots", "dev", "--slosts", "3");
-    EXPECT("unknown option '--slot'", "--slots", "dev", "--slot", "3");
-    EXPECT("unknown option '--slot'", "--slots", "dev", "--slots", "3", "--slot=4");
+    EXPECT("unknown option --slosts", "--slots", "dev", "--slosts", "3");
+    EXPECT("unknown option --slot", "--slots", "dev", "--slot", "3");
+    EXPECT("unknown option --slot", "--slots", "dev", "--slots", "3", "--slot=4");
     EXPECT("--slots: 'many' is not a number", "", "dev", "--slots", "many");
     EXPECT("--slots: 5000 is not between", "", "dev", "--slots", "5000");
     EXPECT("--slots: '3x' is not a number", "", "dev", "--slots", "3x");
     EXPECT("--log-level: 'loud'", "", "dev", "--log-level", "loud");
     EXPECT("--listen: '127.0.0.1' is not an address", "", "dev", "--listen", "127.0.0.1");
     EXPECT("--listen: '127.0.0.1:99999' is not an address", "", "dev", "--listen", "127.0.0.1:99999");
-    EXPECT("unexpected argument 'extra'", "", "dev", "extra");
+    EXPECT("'extra' is one word too many", "", "dev", "extra");
     EXPECT("an agent needs the address", "--coordinator", "agent");
     EXPECT("an agent does not listen", "", "agent", "--coordinator", "a:1", "--listen", "127.0.0.1:1");
     char *argv[] = {(char *)"titand", NULL};
