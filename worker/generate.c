@@ -1,12 +1,8 @@
 #include "worker/generate.h"
 
-#include <errno.h>
-#include <getopt.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -231,101 +227,46 @@ titan_status generate_text(const struct generate_options *options, FILE *out, st
     return status;
 }
 
-/* --- command
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- command ------------------------------------------------------------------------------------------------------ */
 
-static const char usage[] =
-    "usage: titan-worker generate CHECKPOINT [--prompt TEXT] [--max-tokens N] [--temperature T] [--top-k K]\n"
-    "                             [--seed S] [--device NAME] [--dtype bf16|f32] [--logits FILE]\n"
-    "Continue a text with a checkpoint (or the newest in a folder of them).\n"
-    "  --max-tokens N    tokens to add at most (256); 0 = none, for --logits alone\n"
-    "  --temperature T   0 = always the likeliest (0.8)\n"
-    "  --top-k K         draw among the K likeliest, 0 = all (40)\n"
-    "  --seed S          the same seed gives the same text (0)\n"
-    "  --logits FILE     write the logits of every position of the prompt as safetensors\n";
-
-static bool parse_count(const char *text, int64_t *ret)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    char *end;
-    errno = 0;
-    *ret = strtoll(text, &end, 10);
-    return *text && !*end && errno == 0;
-}
-
-/* One option into o; false when it cannot be read. */
-static bool take_option(struct generate_options *o, int name, const char *value)
-{
-    char *end;
+    struct generate_options o = {.checkpoint = args->words[0],
+                                 .prompt = args_text(args, "prompt", ""),
+                                 .device = args_text(args, "device", NULL),
+                                 .dtype = args_text(args, "dtype", NULL),
+                                 .logits_path = args_text(args, "logits", NULL)};
     int64_t seed;
-    switch (name) {
-    case 'p':
-        o->prompt = value;
-        return true;
-    case 'n':
-        return parse_count(value, &o->max_tokens);
-    case 't':
-        o->temperature = strtod(value, &end);
-        return *value && !*end;
-    case 'k':
-        return parse_count(value, &o->top_k);
-    case 's':
-        if (!parse_count(value, &seed))
-            return false;
-        o->seed = (uint64_t)seed;
-        return true;
-    case 'd':
-        o->device = value;
-        return true;
-    case 'y':
-        o->dtype = value;
-        return true;
-    case 'l':
-        o->logits_path = value;
-        return true;
-    default:
-        return false;
-    }
+    (void)with;
+    TRY(args_int(args, "max-tokens", 0, MAX_TOKENS_LIMIT, MAX_TOKENS_DEFAULT, &o.max_tokens, err));
+    TRY(args_real(args, "temperature", 0, 100, TEMPERATURE_DEFAULT, &o.temperature, err));
+    TRY(args_int(args, "top-k", 0, INT64_MAX, TOP_K_DEFAULT, &o.top_k, err));
+    TRY(args_int(args, "seed", INT64_MIN, INT64_MAX, 0, &seed, err));
+    o.seed = (uint64_t)seed;
+    return generate_text(&o, stdout, err);
 }
 
-int generate_main(int argc, char **argv)
-{
-    static const struct option options[] = {{"prompt", required_argument, NULL, 'p'},
-                                            {"max-tokens", required_argument, NULL, 'n'},
-                                            {"temperature", required_argument, NULL, 't'},
-                                            {"top-k", required_argument, NULL, 'k'},
-                                            {"seed", required_argument, NULL, 's'},
-                                            {"device", required_argument, NULL, 'd'},
-                                            {"dtype", required_argument, NULL, 'y'},
-                                            {"logits", required_argument, NULL, 'l'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    struct generate_options o = {
-        .prompt = "", .max_tokens = MAX_TOKENS_DEFAULT, .temperature = TEMPERATURE_DEFAULT, .top_k = TOP_K_DEFAULT};
-    struct titan_error err = {0};
-    (void)signal(SIGPIPE, SIG_IGN);
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        if (c == 'h') {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (c != '?' && take_option(&o, c, optarg))
-            continue;
-        if (c != '?')
-            fprintf(stderr, "titan-worker generate: cannot read '%s'\n", optarg);
-        fputs(usage, stderr);
-        return titan_status_exit(TITAN_EINVAL);
-    }
-    if (argc - optind != 1) {
-        fputs(usage, stderr);
-        return titan_status_exit(TITAN_EINVAL);
-    }
-    o.checkpoint = argv[optind];
-    titan_status status = generate_text(&o, stdout, &err);
-    if (status == TITAN_OK)
-        return 0;
-    fprintf(stderr, "titan-worker generate: %s\n", err.msg);
-    if (err.hint[0])
-        fprintf(stderr, "%s\n", err.hint);
-    return titan_status_exit(status);
-}
+const struct command generate_command = {
+    .name = "generate",
+    .summary = "continue a text with a checkpoint",
+    .arguments = "CHECKPOINT",
+    .text =
+        "CHECKPOINT is one, or a folder of them: the newest. The text ends with the model's own end of a text, too.",
+    .min_args = 1,
+    .max_args = 1,
+    .options =
+        (const struct option_spec[]){
+            {"prompt", 0, "TEXT", "the text to go on from (default: the beginning of a text)", WORD_NONE},
+            {"max-tokens", 0, "N", "tokens to add at most (256); 0 = none, for --logits alone", WORD_NONE},
+            {"temperature", 0, "T", "0 = always the likeliest (0.8)", WORD_NONE},
+            {"top-k", 0, "K", "draw among the K likeliest, 0 = all (40)", WORD_NONE},
+            {"seed", 0, "S", "the same seed gives the same text (0)", WORD_NONE},
+            {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
+            {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
+            {"logits", 0, "FILE", "write the logits of every position of the prompt as safetensors", WORD_FILE},
+            {NULL}},
+    .examples = (const struct example[]){{"titan-worker generate run/checkpoint --prompt '#include <' --temperature 0",
+                                          "the newest checkpoint, no chance involved"},
+                                         {NULL}},
+    .run = run,
+};

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/options.h"
 
 struct generate_options {
     const char *checkpoint; /* or a folder of them: the newest */
@@ -29,7 +30,6 @@ titan_status generate_text(const struct generate_options *options, FILE *out, st
  * number u in [0,1). Ties go to the lower index. work: v int32 of scratch. */
 int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_t top_k, double u, int32_t *work);
 
-/* `titan-worker generate CHECKPOINT --prompt TEXT ...`; argv[0] is "generate". Exit code. */
-int generate_main(int argc, char **argv);
+extern const struct command generate_command; /* titan-worker generate */
 
 #endif

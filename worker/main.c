@@ -1,7 +1,6 @@
 /* main.c - titan-worker: trains. Started by an agent (serve), by hand without any daemon (run), or to look at things
  * (check, generate, convert). */
 #include <errno.h>
-#include <getopt.h>
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "base/recipe.h"
 #include "base/version.h"
 #include "worker/checkpoint/convert.h"
@@ -23,26 +23,6 @@
 #include "worker/generate.h"
 #include "worker/planner.h"
 #include "worker/train.h"
-
-static const char usage[] =
-    "Usage: titan-worker COMMAND ...\n"
-    "\n"
-    "  run FILE [-n N] [--set KEY=VALUE]... [--dir DIR] [--device NAME]\n"
-    "          train with N workers of this machine, without a daemon; goes on from a checkpoint in DIR\n"
-    "  check FILE [-n N] [--set KEY=VALUE]... [--print]\n"
-    "          build and check the step programs of N workers; --print shows them\n"
-    "  plan FILE --world N [--device NAME] [--timeline FILE] [--picture FILE] [--search] [--memory GIB]\n"
-    "       [--json] [--set KEY=VALUE]...\n"
-    "          memory, traffic, step time and MFU of the run on N devices, without running it\n"
-    "  generate ...   text from a checkpoint (generate --help)\n"
-    "  convert ...    checkpoint to Hugging Face safetensors (convert --help)\n"
-    "  serve --socket PATH --page PATH --job ID --worker ID --host ADDRESS --dir DIR\n"
-    "          what an agent starts\n"
-    "  --version, --help\n"
-    "\n"
-    "Examples:\n"
-    "  titan-worker run recipes/tiny.toml -n 4 --set training.dataset_path=/usr/include --dir /tmp/tiny\n"
-    "  titan-worker check recipes/llama3_8b.toml -n 8 --print\n";
 
 /* What a command is given and is not there is bad input (2); "not found" (3) is for jobs. */
 static titan_status input_status(titan_status status)
@@ -55,88 +35,39 @@ static int fail(const struct titan_error *err)
     (void)fprintf(stderr, "titan-worker: %s\n", err->msg[0] ? err->msg : titan_status_text(err->status));
     if (err->hint[0])
         (void)fprintf(stderr, "  %s\n", err->hint);
-    return titan_status_exit(input_status(err->status));
+    return titan_status_exit(err->status);
 }
 
-static int usage_error(const char *what)
-{
-    (void)fprintf(stderr, "titan-worker: %s (titan-worker --help)\n", what);
-    return titan_status_exit(TITAN_EINVAL);
-}
-
-/* --- options of run and check
- * --------------------------------------------------------------------------------------------------- */
-
-#define SETS_MAX 64
+/* --- run and check ------------------------------------------------------------------------------------------------ */
 
 struct cli {
-    const char *file, *dir, *device;
-    const char *sets[SETS_MAX];
-    int n_sets, world;
-    bool print;
+    const struct args *args;
+    int world;
 };
 
-/* Returns 0, or the exit code of a usage error. */
-static int parse(int argc, char **argv, struct cli *cli)
+static titan_status cli_read(const struct args *args, struct cli *ret, struct titan_error *err)
 {
-    static const struct option options[] = {
-        {"workers", required_argument, NULL, 'n'}, {"set", required_argument, NULL, 's'},
-        {"dir", required_argument, NULL, 'd'},     {"device", required_argument, NULL, 'D'},
-        {"print", no_argument, NULL, 'p'},         {NULL, 0, NULL, 0}};
-    int c;
-
-    while ((c = getopt_long(argc, argv, "n:", options, NULL)) != -1) {
-        char *end;
-        long n;
-        switch (c) {
-        case 'n':
-            n = strtol(optarg, &end, 10);
-            if (*end || end == optarg || n < 1 || n > COMM_WORLD_MAX)
-                return usage_error("-n takes a number of workers");
-            cli->world = (int)n;
-            break;
-        case 's':
-            if (cli->n_sets == SETS_MAX)
-                return usage_error("too many --set");
-            cli->sets[cli->n_sets++] = optarg;
-            break;
-        case 'd':
-            cli->dir = optarg;
-            break;
-        case 'D':
-            cli->device = optarg;
-            break;
-        case 'p':
-            cli->print = true;
-            break;
-        default:
-            return titan_status_exit(TITAN_EINVAL);
-        }
-    }
-    if (optind + 1 != argc)
-        return usage_error("one run file is needed");
-    cli->file = argv[optind];
-    return 0;
+    int64_t world;
+    TRY(args_int(args, "workers", 1, COMM_WORLD_MAX, 1, &world, err));
+    *ret = (struct cli){.args = args, .world = (int)world};
+    return TITAN_OK;
 }
 
 static titan_status read_recipe(const struct cli *cli, struct recipe *r, struct titan_error *err)
 {
-    char device[64];
+    const char *assignment, *device = args_text(cli->args, "device", NULL);
+    char text[64];
 
     recipe_init(r);
-    TRY(recipe_load(r, cli->file, err));
-    for (int i = 0; i < cli->n_sets; i++)
-        TRY(recipe_set(r, cli->sets[i], err));
-    if (cli->device) {
-        (void)snprintf(device, sizeof device, "device.name=%s", cli->device);
-        TRY(recipe_set(r, device, err));
+    TRY(recipe_load(r, cli->args->words[0], err));
+    for (int i = 0; (assignment = args_each(cli->args, "set", i)); i++)
+        TRY(recipe_set(r, assignment, err));
+    if (device) {
+        (void)snprintf(text, sizeof text, "device.name=%s", device);
+        TRY(recipe_set(r, text, err));
     }
     return recipe_resolve(r, err);
 }
-
-/* --- run
- * ---------------------------------------------------------------------------------------------------------------------------
- */
 
 /* Cores of the affinity mask, shared among the workers of this machine. */
 static int threads_each(int world)
@@ -161,7 +92,10 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
     if (status == TITAN_OK)
         return 0;
     /* When one rank fails, the others see a vanished peer: that is not worth a line. */
-    return status == TITAN_EPEER ? titan_status_exit(status) : fail(&err);
+    if (status == TITAN_EPEER)
+        return titan_status_exit(status);
+    err.status = input_status(err.status);
+    return fail(&err);
 }
 
 static volatile sig_atomic_t stop_signal;
@@ -256,7 +190,7 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     TRY(recipe_check_run(r, err));
     TRY(recipe_check_world(r, cli->world, err));
     TRY(recipe_check_data(r, NULL, err));
-    name = cli->dir ? cli->dir : r->job.dump_folder[0] ? r->job.dump_folder : "titan-run";
+    name = args_text(cli->args, "dir", r->job.dump_folder[0] ? r->job.dump_folder : "titan-run");
     TRY(dir_make(name, err));
     if (!realpath(name, dir))
         return titan_fail_errno(err, "folder '%s'", name);
@@ -272,97 +206,95 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     return TITAN_OK;
 }
 
-static int run_main(int argc, char **argv)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    struct cli cli = {.world = 1};
-    struct titan_error err = {0};
+    int *code = with;
+    struct cli cli;
     struct recipe r;
     char dir[PATH_MAX];
     _cleanup_fd_ int memfd = -1;
 
-    const int code = parse(argc, argv, &cli);
-    if (code != 0)
-        return code;
-    titan_status status = prepare_run(&cli, &r, dir, &err);
+    TRY(cli_read(args, &cli, err));
+    titan_status status = prepare_run(&cli, &r, dir, err);
     if (status == TITAN_OK && cli.world > 1)
-        status = comm_shm_segment(cli.world, &memfd, &err);
+        status = comm_shm_segment(cli.world, &memfd, err);
     if (status != TITAN_OK)
-        return fail(&err);
+        return input_status(status);
     /* Ranks are forked before anything starts a thread or opens a device. */
-    return cli.world == 1 ? run_rank(&r, dir, 0, 1, -1) : fork_ranks(&r, dir, cli.world, memfd);
+    *code = cli.world == 1 ? run_rank(&r, dir, 0, 1, -1) : fork_ranks(&r, dir, cli.world, memfd);
+    return TITAN_OK;
 }
 
-/* --- check
- * --------------------------------------------------------------------------------------------------------------------------
- */
-
-static int check_main(int argc, char **argv)
+static titan_status check(void *with, const struct args *args, struct titan_error *err)
 {
-    struct cli cli = {.world = 1};
-    struct titan_error err = {0};
+    struct cli cli;
     struct recipe r;
     _cleanup_(buf_free) struct buf text = {.limit = (size_t)1 << 30};
 
-    const int code = parse(argc, argv, &cli);
-    if (code != 0)
-        return code;
-    titan_status status = read_recipe(&cli, &r, &err);
+    (void)with;
+    TRY(cli_read(args, &cli, err));
+    titan_status status = read_recipe(&cli, &r, err);
     if (status == TITAN_OK)
-        status = train_check(&r, cli.world, cli.print ? &text : NULL, &err);
+        status = train_check(&r, cli.world, args_has(args, "print") ? &text : NULL, err);
     if (status != TITAN_OK)
-        return fail(&err);
+        return input_status(status);
     if (text.len > 0)
         (void)fwrite(text.data, 1, text.len, stdout);
     (void)printf("the programs of %d workers are sound\n", cli.world);
-    return 0;
+    return TITAN_OK;
 }
 
-/* --- serve
- * --------------------------------------------------------------------------------------------------------------------------
- */
+static const struct command command_run = {
+    .name = "run",
+    .summary = "train with workers of this machine, without a daemon",
+    .arguments = "FILE",
+    .text = "Goes on from the newest checkpoint in the run's folder. Membership is fixed: a lost worker ends the run.",
+    .min_args = 1,
+    .max_args = 1,
+    .options =
+        (const struct option_spec[]){
+            {"workers", 'n', "N", "how many (default 1)", WORD_NONE},
+            {"dir", 0, "DIR", "folder of logs, metrics and checkpoints (default job.dump_folder, or titan-run)",
+             WORD_FILE},
+            {"device", 0, "NAME", "auto, cpu or cuda, in place of device.name", WORD_NONE},
+            {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
+            {NULL}},
+    .examples = (const struct example[]){{"titan-worker run recipes/tiny.toml -n 4 --set "
+                                          "training.dataset_path=/usr/include --dir /tmp/tiny",
+                                          "on the text of this machine's headers"},
+                                         {NULL}},
+    .run = run,
+};
+
+static const struct command command_check = {
+    .name = "check",
+    .summary = "build and check the step programs of all workers, without running them",
+    .arguments = "FILE",
+    .min_args = 1,
+    .max_args = 1,
+    .options = (const struct option_spec[]){{"workers", 'n', "N", "how many (default 1)", WORD_NONE},
+                                            {"device", 0, "NAME", "in place of device.name", WORD_NONE},
+                                            {"set", 0, "KEY=VALUE", "override a key of the file; may be given again",
+                                             WORD_NONE},
+                                            {"print", 0, NULL, "the programs themselves, a line an action", WORD_NONE},
+                                            {NULL}},
+    .examples = (const struct example[]){{"titan-worker check recipes/llama3_8b.toml -n 8 --print",
+                                          "what each of 8 workers does in a step"},
+                                         {NULL}},
+    .run = check,
+};
+
+/* --- serve -------------------------------------------------------------------------------------------------------- */
 
 #ifdef TITAN_BARE
-static int serve_main(int argc, char **argv)
+static titan_status serve_command(void *with, const struct args *args, struct titan_error *err)
 {
-    (void)argc;
-    (void)argv;
-    return usage_error("serve: this worker was built without protobuf-c (BARE=1) and cannot talk to an agent");
+    (void)with;
+    (void)args;
+    return titan_fail(err, TITAN_EINVAL,
+                      "serve: this worker was built without protobuf-c (BARE=1) and cannot talk to an agent");
 }
 #else
-static int parse_serve(int argc, char **argv, struct link_options *o)
-{
-    static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'}, {"page", required_argument, NULL, 'p'},
-        {"job", required_argument, NULL, 'j'},    {"worker", required_argument, NULL, 'w'},
-        {"host", required_argument, NULL, 'h'},   {"dir", required_argument, NULL, 'd'},
-        {"run", required_argument, NULL, 'r'},    {NULL, 0, NULL, 0}};
-    int c;
-
-    o->run = NULL;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        if (c == 's')
-            o->socket = optarg;
-        else if (c == 'p')
-            o->page = optarg;
-        else if (c == 'j')
-            o->job_id = strtoull(optarg, NULL, 10);
-        else if (c == 'w')
-            o->worker_id = strtoull(optarg, NULL, 10);
-        else if (c == 'h')
-            o->host = optarg;
-        else if (c == 'd')
-            o->job_dir = optarg;
-        else if (c == 'r')
-            o->run = optarg;
-        else
-            return titan_status_exit(TITAN_EINVAL);
-    }
-    o->run = o->run ? o->run : o->job_dir; /* of an older agent */
-    if (!o->socket || !o->page || !o->job_dir || !o->host || optind != argc)
-        return usage_error("serve needs --socket, --page, --job, --worker, --host and --dir");
-    return 0;
-}
-
 static titan_status serve(const struct link_options *o, struct titan_error *err)
 {
     char path[PATH_MAX];
@@ -388,43 +320,97 @@ static titan_status serve(const struct link_options *o, struct titan_error *err)
     return status;
 }
 
-static int serve_main(int argc, char **argv)
+static titan_status serve_command(void *with, const struct args *args, struct titan_error *err)
 {
-    struct link_options o = {0};
-    struct titan_error err = {0};
+    int64_t job, worker;
 
-    const int code = parse_serve(argc, argv, &o);
-    if (code != 0)
-        return code;
-    return serve(&o, &err) == TITAN_OK ? 0 : fail(&err);
+    (void)with;
+    TRY(args_int(args, "job", 0, INT64_MAX, 0, &job, err));
+    TRY(args_int(args, "worker", 0, INT64_MAX, 0, &worker, err));
+    struct link_options o = {.socket = args_text(args, "socket", NULL),
+                             .page = args_text(args, "page", NULL),
+                             .host = args_text(args, "host", NULL),
+                             .job_dir = args_text(args, "dir", NULL),
+                             .job_id = (uint64_t)job,
+                             .worker_id = (uint64_t)worker};
+    o.run = args_text(args, "run", o.job_dir); /* an older agent does not give it */
+    if (!o.socket || !o.page || !o.job_dir || !o.host)
+        return titan_fail(err, TITAN_EINVAL, "serve needs --socket, --page, --job, --worker, --host and --dir");
+    return input_status(serve(&o, err));
 }
 #endif
 
+static const struct command command_serve = {
+    .name = "serve",
+    .summary = "what an agent starts",
+    .arguments = "",
+    .options = (const struct option_spec[]){{"socket", 0, "PATH", "the agent's socket", WORD_FILE},
+                                            {"page", 0, "PATH", "the page shared with the agent", WORD_FILE},
+                                            {"job", 0, "ID", "number of the job", WORD_NONE},
+                                            {"worker", 0, "ID", "number of the worker", WORD_NONE},
+                                            {"host", 0, "ADDRESS", "where other nodes reach it", WORD_NONE},
+                                            {"dir", 0, "DIR", "the job's folder, with recipe.toml", WORD_FILE},
+                                            {"run", 0, "NAME", "the run, for its checkpoints (default: the folder)",
+                                             WORD_NONE},
+                                            {NULL}},
+    .run = serve_command,
+};
+
+/* --- the program -------------------------------------------------------------------------------------------------- */
+
+/* Commands get an int: the exit code when it is not that of a status. */
+static const struct command *const commands[] = {&command_run,     &command_check, &plan_command, &generate_command,
+                                                 &convert_command, &command_serve, NULL};
+static const struct option_spec options[] = {
+    {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
+    {"version", 'V', NULL, "print titan-worker's version", WORD_NONE},
+    {NULL},
+};
+static const struct command_table titan_worker = {
+    .name = "titan-worker", .noun = "command", .commands = commands, .options = options};
+
+static void print_help(const struct command *c)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+
+    if (c) {
+        help_put_command(&titan_worker, c, &text);
+    } else {
+        buf_puts(&text, "usage: titan-worker COMMAND [OPTION]... [ARGUMENT]...\n\n"
+                        "Trains: started by an agent, or by hand without any daemon.\n\ncommands\n");
+        help_put_commands(&titan_worker, &text);
+        buf_puts(&text, "\noptions of all commands\n");
+        help_put_options(options, &text);
+        buf_puts(&text, "\n`titan-worker COMMAND --help` shows a command's options and examples.\n");
+    }
+    (void)fputs(text.data, stdout);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int (*main)(int argc, char **argv);
-    } commands[] = {{"run", run_main},     {"check", check_main},       {"plan", planner_main},
-                    {"serve", serve_main}, {"generate", generate_main}, {"convert", convert_main}};
+    struct titan_error err = {0};
+    struct args args;
+    int code = 0;
 
     (void)signal(SIGPIPE, SIG_IGN);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     /* Workers share cores: a thread that waits must not spin. Read when the device plug-in loads OpenMP. */
     (void)setenv("OMP_WAIT_POLICY", "passive", 0);
-    if (argc < 2)
-        return usage_error("a command is needed");
-    if (strcmp(argv[1], "--version") == 0) {
+    if (args_parse(&titan_worker, argc, argv, &args, &err) != TITAN_OK)
+        return fail(&err);
+    if (args_has(&args, "help")) {
+        print_help(args.command);
+        return 0;
+    }
+    if (args_has(&args, "version")) {
         (void)printf("titan-worker %s\n", titan_version);
         return 0;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        (void)fputs(usage, stdout);
-        return 0;
+    if (!args.command) {
+        (void)titan_fail(&err, TITAN_EINVAL, "no command was given");
+        titan_error_hint(&err, "titan-worker --help lists them");
+        return fail(&err);
     }
-    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].main(argc - 1, argv + 1);
-    (void)fprintf(stderr, "titan-worker: unknown command '%s' (titan-worker --help)\n", argv[1]);
-    return titan_status_exit(TITAN_EINVAL);
+    err.status = args.command->run(&code, &args, &err);
+    return err.status == TITAN_OK ? code : fail(&err);
 }

@@ -1,8 +1,6 @@
 /* planner.c - the plan command: recipe, machine and number of devices in, report out. */
 #include "worker/planner.h"
 
-#include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +11,12 @@
 #include "worker/plan/picture.h"
 #include "worker/plan/search.h"
 
-#define SETS_MAX 64
 #define WORLD_MAX (1 << 20)
 
 struct planner {
-    const char *file, *timeline, *picture;
-    const char *sets[SETS_MAX];
-    int n_sets, world;
+    const struct args *args;
+    const char *timeline, *picture; /* NULL = none */
+    int world;                      /* 0 = what the file says */
     const struct machine *machine;
     struct machine resized; /* with --memory */
     bool search, json, print;
@@ -27,109 +24,44 @@ struct planner {
     struct model *model;
 };
 
-/* --- command line
- * ----------------------------------------------------------------------------------------------------- */
+/* --- command line ------------------------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 1, 2))) static int usage_error(const char *format, ...)
+static titan_status read_options(const struct args *args, struct planner *p, struct titan_error *err)
 {
-    va_list args;
-
-    va_start(args, format);
-    fputs("titan-worker plan: ", stderr);
-    (void)vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return titan_status_exit(TITAN_EINVAL);
-}
-
-static int read_option(struct planner *p, int c)
-{
-    char *end;
-    long n;
+    const char *device = args_text(args, "device", "h100");
+    int64_t world;
     double gib;
 
-    switch (c) {
-    case 'n':
-        n = strtol(optarg, &end, 10);
-        if (*end || end == optarg || n < 1 || n > WORLD_MAX)
-            return usage_error("--world %s: a number of devices from 1 to %d", optarg, WORLD_MAX);
-        p->world = (int)n;
-        return 0;
-    case 'D':
-        p->machine = machine_find(optarg);
-        return p->machine ? 0 : usage_error("--device %s: there are %s", optarg, machine_names());
-    case 'm':
-        gib = strtod(optarg, &end);
-        if (*end || end == optarg || !(gib > 0 && gib < 1e6))
-            return usage_error("--memory %s: GiB of a device, as in 80", optarg);
-        p->resized.memory_bytes = (uint64_t)(gib * 1073741824.0);
-        return 0;
-    case 's':
-        if (p->n_sets == SETS_MAX)
-            return usage_error("too many --set");
-        p->sets[p->n_sets++] = optarg;
-        return 0;
-    case 't':
-        p->timeline = optarg;
-        return 0;
-    case 'P':
-        p->picture = optarg;
-        return 0;
-    case 'S':
-        p->search = true;
-        return 0;
-    case 'j':
-        p->json = true;
-        return 0;
-    case 'p':
-        p->print = true;
-        return 0;
-    default:
-        return titan_status_exit(TITAN_EINVAL);
-    }
-}
-
-static int parse(int argc, char **argv, struct planner *p)
-{
-    static const struct option options[] = {{"world", required_argument, NULL, 'n'},
-                                            {"workers", required_argument, NULL, 'n'},
-                                            {"device", required_argument, NULL, 'D'},
-                                            {"memory", required_argument, NULL, 'm'},
-                                            {"timeline", required_argument, NULL, 't'},
-                                            {"set", required_argument, NULL, 's'},
-                                            {"picture", required_argument, NULL, 'P'},
-                                            {"search", no_argument, NULL, 'S'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"print", no_argument, NULL, 'p'},
-                                            {NULL, 0, NULL, 0}};
-    int c;
-
-    while ((c = getopt_long(argc, argv, "n:", options, NULL)) != -1) {
-        const int code = read_option(p, c);
-        if (code != 0)
-            return code;
-    }
-    if (optind + 1 != argc)
-        return usage_error("one run file is needed");
-    p->file = argv[optind];
-    if (p->resized.memory_bytes > 0) {
-        const uint64_t bytes = p->resized.memory_bytes;
+    *p = (struct planner){.args = args,
+                          .timeline = args_text(args, "timeline", NULL),
+                          .picture = args_text(args, "picture", NULL),
+                          .machine = machine_find(device),
+                          .search = args_has(args, "search"),
+                          .json = args_has(args, "json"),
+                          .print = args_has(args, "print")};
+    if (!p->machine)
+        return titan_fail(err, TITAN_EINVAL, "--device %s: there are %s", device, machine_names());
+    TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
+    p->world = (int)world;
+    TRY(args_real(args, "memory", 0.001, 1e6, 0, &gib, err));
+    if (gib > 0) {
         p->resized = *p->machine;
-        p->resized.memory_bytes = bytes;
+        p->resized.memory_bytes = (uint64_t)(gib * 1073741824.0);
         p->machine = &p->resized;
     }
-    return 0;
+    return TITAN_OK;
 }
 
 /* A plan is for this many workers, whatever bounds the file has. */
 static titan_status read_recipe(struct planner *p, struct titan_error *err)
 {
+    const char *assignment;
     char bound[64];
 
     recipe_init(&p->recipe);
-    TRY(recipe_load(&p->recipe, p->file, err));
-    for (int i = 0; i < p->n_sets; i++)
-        TRY(recipe_set(&p->recipe, p->sets[i], err));
+    TRY(recipe_load(&p->recipe, p->args->words[0], err));
+    for (int i = 0; (assignment = args_each(p->args, "set", i)); i++)
+        TRY(recipe_set(&p->recipe, assignment, err));
     if (p->world == 0) { /* the file's own number: given, or what its mesh takes */
         TRY(recipe_resolve(&p->recipe, err));
         p->world = (int)p->recipe.elastic.max_workers;
@@ -218,23 +150,42 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     return status;
 }
 
-int planner_main(int argc, char **argv)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    struct planner p = {.machine = machine_find("h100")};
-    struct titan_error err = {0};
+    struct planner p;
     _cleanup_(buf_free) struct buf out = {.limit = (size_t)4 << 30};
 
-    const int code = parse(argc, argv, &p);
-    if (code != 0)
-        return code;
-    const titan_status status = make_plan(&p, &out, &err);
+    (void)with;
+    TRY(read_options(args, &p, err));
+    const titan_status status = make_plan(&p, &out, err);
     model_close(p.model);
-    if (status != TITAN_OK) {
-        fprintf(stderr, "titan-worker: %s\n", err.msg);
-        if (err.hint[0])
-            fprintf(stderr, "  %s\n", err.hint);
-        return titan_status_exit(status == TITAN_ENOTFOUND ? TITAN_EINVAL : status);
-    }
+    if (status != TITAN_OK) /* "not found" is for jobs: a file that is not there is bad input */
+        return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
     (void)fwrite(out.data, 1, out.len, stdout);
-    return 0;
+    return TITAN_OK;
 }
+
+const struct command plan_command = {
+    .name = "plan",
+    .summary = "memory, traffic, step time and MFU of a run file, without running it",
+    .arguments = "FILE",
+    .min_args = 1,
+    .max_args = 1,
+    .options =
+        (const struct option_spec[]){
+            {"world", 'n', "N", "number of devices; otherwise elastic.max_workers, or what the mesh takes", WORD_NONE},
+            {"workers", 0, "N", "the same", WORD_NONE},
+            {"device", 0, "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
+            {"memory", 0, "GIB", "memory of a device in GiB, in place of the model's own", WORD_NONE},
+            {"timeline", 0, "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
+            {"picture", 0, "PATH", "draw the step as an SVG picture", WORD_FILE},
+            {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
+            {"json", 0, NULL, "the report for programs, in bytes and seconds", WORD_NONE},
+            {"print", 0, NULL, "the programs themselves, a line an action", WORD_NONE},
+            {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
+            {NULL}},
+    .examples =
+        (const struct example[]){
+            {"titan-worker plan recipes/llama3_405b.toml --world 512", "before 512 GPUs are taken"}, {NULL}},
+    .run = run,
+};

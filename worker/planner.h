@@ -2,9 +2,8 @@
 #ifndef TITAN_WORKER_PLANNER_H
 #define TITAN_WORKER_PLANNER_H
 
-/* `titan-worker plan FILE --world N [--device NAME] [--timeline FILE] [--picture FILE] [--search] [--memory GIB]
- * [--json] [--print]
- * [--set KEY=VALUE]...`; argv[0] is "plan". Exit code. */
-int planner_main(int argc, char **argv);
+#include "base/options.h"
+
+extern const struct command plan_command;
 
 #endif

@@ -2,11 +2,9 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -437,11 +435,6 @@ titan_status convert_checkpoint(const char *checkpoint, const char *out_dir, con
     return status;
 }
 
-static const char usage[] =
-    "usage: titan-worker convert CHECKPOINT OUT_DIR [--dtype bf16|f32] [--force]\n"
-    "Write a checkpoint (or the newest in a folder of them) as a directory that Hugging Face transformers opens.\n"
-    "OUT_DIR must be empty, or missing; with --force files of the same names are replaced.\n";
-
 /* What lies there may be somebody's work. */
 static titan_status check_empty(const char *dir, struct titan_error *err)
 {
@@ -461,45 +454,30 @@ static titan_status check_empty(const char *dir, struct titan_error *err)
     return TITAN_EEXIST;
 }
 
-int convert_main(int argc, char **argv)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    static const struct option options[] = {{"dtype", required_argument, NULL, 'd'},
-                                            {"force", no_argument, NULL, 'f'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    const char *dtype = "bf16";
-    bool force = false;
-    struct titan_error err = {0};
-    (void)signal(SIGPIPE, SIG_IGN);
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        if (c == 'h') {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (c == 'f') {
-            force = true;
-            continue;
-        }
-        if (c != 'd') {
-            fputs(usage, stderr);
-            return titan_status_exit(TITAN_EINVAL);
-        }
-        dtype = optarg;
-    }
-    if (argc - optind != 2) {
-        fputs(usage, stderr);
-        return titan_status_exit(TITAN_EINVAL);
-    }
-    titan_status status = force ? TITAN_OK : check_empty(argv[optind + 1], &err);
-    if (status == TITAN_OK)
-        status = convert_checkpoint(argv[optind], argv[optind + 1], dtype, &err);
-    if (status != TITAN_OK) {
-        fprintf(stderr, "titan-worker convert: %s\n", err.msg);
-        if (err.hint[0])
-            fprintf(stderr, "%s\n", err.hint);
-        return titan_status_exit(status);
-    }
-    printf("%s\n", argv[optind + 1]);
-    return 0;
+    const char *out_dir = args->words[1];
+    (void)with;
+    if (!args_has(args, "force"))
+        TRY(check_empty(out_dir, err));
+    TRY(convert_checkpoint(args->words[0], out_dir, args_text(args, "dtype", "bf16"), err));
+    (void)puts(out_dir);
+    return TITAN_OK;
 }
+
+const struct command convert_command = {
+    .name = "convert",
+    .summary = "write a checkpoint as a directory that Hugging Face transformers opens",
+    .arguments = "CHECKPOINT OUT_DIR",
+    .text = "CHECKPOINT is one, or a folder of them: the newest. OUT_DIR must be empty, or missing.",
+    .min_args = 2,
+    .max_args = 2,
+    .word = WORD_FILE,
+    .options =
+        (const struct option_spec[]){
+            {"dtype", 0, "TYPE", "bf16 (default) or f32", WORD_NONE},
+            {"force", 0, NULL, "also into a folder that is not empty; files of the same names are replaced", WORD_NONE},
+            {NULL}},
+    .examples = (const struct example[]){{"titan-worker convert run/checkpoint ./hf", "the newest checkpoint"}, {NULL}},
+    .run = run,
+};

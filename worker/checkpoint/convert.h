@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/options.h"
 
 /* Rows of w (heads*d, cols), from adjacent pairs to halves and back. in and out must not overlap; d is even. */
 void convert_pairs_to_halves(float *out, const float *in, int64_t heads, int64_t d, int64_t cols);
@@ -20,7 +21,6 @@ void convert_halves_to_pairs(float *out, const float *in, int64_t heads, int64_t
 titan_status convert_checkpoint(const char *checkpoint, const char *out_dir, const char *dtype,
                                 struct titan_error *err) TITAN_MUST_USE;
 
-/* `titan-worker convert CHECKPOINT OUT_DIR [--dtype bf16|f32] [--force]`; argv[0] is "convert". Exit code. */
-int convert_main(int argc, char **argv);
+extern const struct command convert_command; /* titan-worker convert */
 
 #endif
