@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/mutant.h"
 
 void *core_alloc(size_t bytes)
@@ -129,11 +130,8 @@ void core_free(struct core *c)
 /* --- records --------------------------------------------------------------------------------------------------- */
 
 static size_t name_bucket(const char *name)
-{ /* FNV-1a */
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    return (hash ^ hash >> 32) % CORE_BUCKETS;
+{
+    return hash_index(hash_text(HASH_INIT, name), CORE_BUCKETS);
 }
 
 struct noderec *core_find_node(const struct core *c, const char *name)

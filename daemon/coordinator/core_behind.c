@@ -66,9 +66,7 @@ void behind_tick(struct core *c)
 
 void core_restore_taken(struct core *c, uint64_t worker_id)
 {
-    c->taken = realloc(c->taken, (c->n_taken + 1) * sizeof(*c->taken));
-    titan_assert(c->taken);
-    c->taken[c->n_taken++] = worker_id;
+    titan_assert(VEC_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id));
 }
 
 /* Was it started after the backup, by a coordinator before the restore, and is it not in the store yet? */

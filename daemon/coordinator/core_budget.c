@@ -58,12 +58,7 @@ static uint32_t count(const struct jobrec *j, enum loss_cause cause)
 
 static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_ms)
 {
-    if (j->n_past == j->cap_past) {
-        j->cap_past = j->cap_past ? 2 * j->cap_past : 8;
-        j->past = realloc(j->past, j->cap_past * sizeof(*j->past));
-        titan_assert(j->past);
-    }
-    j->past[j->n_past++] = (struct past_loss){cause, at_ms};
+    titan_assert(VEC_PUSH(j->past, j->n_past, j->cap_past, (struct past_loss){cause, at_ms}));
 }
 
 void budget_restore(struct jobrec *j, const struct loss *loss)

@@ -7,6 +7,7 @@
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 
 #include "base/mac.h"
+#include "base/vec.h"
 #include "daemon/coordinator/core.h"
 #include "proto/ranges.h"
 #include "titan/internal/worker.pb-c.h"
@@ -171,9 +172,9 @@ struct jobrec {
     bool keyed;
     uint8_t key[MAC_BYTES]; /* of the epoch */
     uint64_t *holders;
-    size_t n_holders;
+    size_t n_holders, cap_holders;
     struct base *bases; /* in the order of their numbers */
-    size_t n_bases;
+    size_t n_bases, cap_bases;
     int64_t quorum_at;      /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
     bool quorum_waits;      /* the job's reason says so */
     bool above_delegates;   /* the next epoch's number is to be above all that delegates can have given unheard */
@@ -261,7 +262,7 @@ struct core {
     bool behind; /* agents may know what the restored store does not */
     int64_t behind_since;
     uint64_t *taken; /* workers above options.backup_worker that the store has */
-    size_t n_taken;
+    size_t n_taken, cap_taken;
     int64_t late_mono; /* this process was found to have stood still; 0 = never */
     struct core_counters counters;
     bool slots_changed;

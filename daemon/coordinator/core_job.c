@@ -75,24 +75,16 @@ bool job_member(struct jobrec *j, const struct workrec *w)
 
 void job_add_worker(struct jobrec *j, struct workrec *w)
 {
-    if (j->n_workers == j->cap_workers) {
-        j->cap_workers = j->cap_workers ? 2 * j->cap_workers : 4;
-        j->workers = realloc(j->workers, j->cap_workers * sizeof(*j->workers));
-        titan_assert(j->workers);
-    }
     const size_t at = worker_at(j, w->id);
     titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
-    memmove(&j->workers[at + 1], &j->workers[at], (j->n_workers - at) * sizeof(*j->workers));
-    j->workers[at] = w;
-    j->n_workers++;
+    titan_assert(VEC_INSERT(j->workers, j->n_workers, j->cap_workers, at, w));
 }
 
 void job_remove_worker(struct jobrec *j, const struct workrec *w)
 {
     size_t at = worker_at(j, w->id);
     titan_assert(at < j->n_workers && j->workers[at] == w);
-    memmove(&j->workers[at], &j->workers[at + 1], (j->n_workers - at - 1) * sizeof(*j->workers));
-    j->n_workers--;
+    VEC_REMOVE(j->workers, j->n_workers, at);
 }
 
 uint32_t job_staying(const struct jobrec *j)
@@ -223,16 +215,10 @@ void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Che
         return; /* a report that was sent twice: steps of an epoch are written in order */
     if (again) {
         free(j->ckpts[at].path);
-    } else {
-        if (j->n_ckpts == j->cap_ckpts) {
-            j->cap_ckpts = j->cap_ckpts ? 2 * j->cap_ckpts : 4;
-            j->ckpts = realloc(j->ckpts, j->cap_ckpts * sizeof(*j->ckpts));
-            titan_assert(j->ckpts);
-        }
-        memmove(&j->ckpts[at + 1], &j->ckpts[at], (j->n_ckpts - at) * sizeof(*j->ckpts));
-        j->n_ckpts++;
+        VEC_REMOVE(j->ckpts, j->n_ckpts, at);
     }
-    j->ckpts[at] = (struct ckptrec){.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
+    const struct ckptrec written = {.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
+    titan_assert(VEC_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written));
     if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
         j->status.step = MAX(j->status.step, m->step);
     say_checkpoint(c, j, m);

@@ -95,11 +95,9 @@ bool quorum_any_on(const struct jobrec *j, const struct noderec *n)
 
 struct base_member *quorum_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 {
-    j->bases = realloc(j->bases, (j->n_bases + 1) * sizeof(*j->bases));
-    titan_assert(j->bases);
-    j->bases[j->n_bases] =
-        (struct base){.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct base_member))};
-    return j->bases[j->n_bases++].members;
+    const struct base base = {.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct base_member))};
+    titan_assert(VEC_PUSH(j->bases, j->n_bases, j->cap_bases, base));
+    return base.members;
 }
 
 void quorum_formed(struct jobrec *j)

@@ -90,8 +90,7 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
         return; /* the same as for the epoch before, which was never sealed */
     const struct base *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
     j->n_holders = !epoch ? 0 : base ? base->n : j->n_seats;
-    j->holders = realloc(j->holders, (j->n_holders + 1) * sizeof(*j->holders));
-    titan_assert(j->holders);
+    titan_assert(VEC_RESERVE(j->holders, j->cap_holders, j->n_holders));
     for (size_t i = 0; i < j->n_holders; i++)
         j->holders[i] = base ? base->members[i].worker_id : j->seats[i].worker_id;
 }

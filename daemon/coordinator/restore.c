@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "proto/ranges.h"
 #include "state/backup.h"
 
-/* What one job's queries gather; the strings live in the batch's arena until the core has copied them. */
+/* What one job's queries gather; the strings live in an arena until the core has copied them. */
 struct gather {
     struct core *core;
     struct db *db;
@@ -18,7 +20,7 @@ struct gather {
     void (*bad)(uint64_t job_id, const char *why, void *data); /* NULL: nothing is passed over */
     void *bad_data;
 
-    struct batch memory;
+    struct arena memory; /* of one job */
     struct core_saved_job saved;
     struct worker *workers;
     struct checkpoint *checkpoints;
@@ -26,8 +28,19 @@ struct gather {
     struct epoch epoch;
     uint64_t *holders;
     struct core_saved_base *bases;
+    size_t cap_workers, cap_checkpoints, cap_losses, cap_bases, cap_lost; /* kept from job to job, as the arrays are */
     struct worker *lost;
 };
+
+static void gather_free(struct gather *g)
+{
+    arena_free(&g->memory);
+    free(g->workers);
+    free(g->checkpoints);
+    free(g->losses);
+    free(g->bases);
+    free(g->lost);
+}
 
 static bool each_node(const struct node *n, void *data)
 {
@@ -39,32 +52,27 @@ static bool each_node(const struct node *n, void *data)
 static bool each_worker(const struct worker *w, void *data)
 {
     struct gather *g = data;
-    struct worker *grown = realloc(g->workers, (g->saved.n_workers + 1) * sizeof(*grown));
-    titan_assert(grown);
-    g->workers = grown;
-    struct worker *copy = &g->workers[g->saved.n_workers++];
-    *copy = *w;
-    copy->node = batch_strdup(&g->memory, w->node);
-    copy->address = batch_strdup(&g->memory, w->address);
-    copy->reason = "";
+    struct worker copy = *w;
+    copy.node = arena_strdup(&g->memory, w->node);
+    copy.address = arena_strdup(&g->memory, w->address);
+    copy.reason = "";
+    titan_assert(VEC_PUSH(g->workers, g->saved.n_workers, g->cap_workers, copy));
     return true;
 }
 
 static bool each_checkpoint(const struct checkpoint *k, void *data)
 {
     struct gather *g = data;
-    struct checkpoint *grown = realloc(g->checkpoints, (g->saved.n_checkpoints + 1) * sizeof(*grown));
-    titan_assert(grown);
-    g->checkpoints = grown;
-    g->checkpoints[g->saved.n_checkpoints] = *k;
-    g->checkpoints[g->saved.n_checkpoints++].path = batch_strdup(&g->memory, k->path);
+    struct checkpoint copy = *k;
+    copy.path = arena_strdup(&g->memory, k->path);
+    titan_assert(VEC_PUSH(g->checkpoints, g->saved.n_checkpoints, g->cap_checkpoints, copy));
     return true;
 }
 
 static uint64_t *copy_ids(struct gather *g, const struct epoch *e)
 {
     const size_t n = e->world_size + e->leavers;
-    uint64_t *ids = batch_alloc(&g->memory, (n + 1) * sizeof(*ids));
+    uint64_t *ids = arena_alloc(&g->memory, (n + 1) * sizeof(*ids));
     memcpy(ids, e->workers, n * sizeof(*ids));
     return ids;
 }
@@ -73,8 +81,8 @@ static void with_epoch(const struct epoch *e, void *data)
 {
     struct gather *g = data;
     g->epoch = *e;
-    g->epoch.checkpoint = batch_strdup(&g->memory, e->checkpoint);
-    g->epoch.delegate = batch_strdup(&g->memory, e->delegate);
+    g->epoch.checkpoint = arena_strdup(&g->memory, e->checkpoint);
+    g->epoch.delegate = arena_strdup(&g->memory, e->delegate);
     g->epoch.workers = copy_ids(g, e);
     g->saved.epoch = &g->epoch;
 }
@@ -89,13 +97,14 @@ static void with_holders(const struct epoch *e, void *data)
 static void with_base(const struct epoch *e, void *data)
 {
     struct gather *g = data;
-    g->bases[g->saved.n_bases++] = (struct core_saved_base){
+    const struct core_saved_base base = {
         .epoch = e->number,
         .n = e->world_size,
         .workers = copy_ids(g, e),
         .source = e->source_epoch,
         .complete = e->complete,
     };
+    titan_assert(VEC_PUSH(g->bases, g->saved.n_bases, g->cap_bases, base));
 }
 
 static bool each_lost(const struct worker *w, void *data)
@@ -103,11 +112,9 @@ static bool each_lost(const struct worker *w, void *data)
     struct gather *g = data;
     if (w->state != WORKER_LOST)
         return true;
-    struct worker *grown = realloc(g->lost, (g->saved.n_lost + 1) * sizeof(*grown));
-    titan_assert(grown);
-    g->lost = grown;
-    g->lost[g->saved.n_lost] = *w;
-    g->lost[g->saved.n_lost++].node = batch_strdup(&g->memory, w->node);
+    struct worker copy = *w;
+    copy.node = arena_strdup(&g->memory, w->node);
+    titan_assert(VEC_PUSH(g->lost, g->saved.n_lost, g->cap_lost, copy));
     return true;
 }
 
@@ -117,9 +124,6 @@ static titan_status gather_bases(struct gather *g, uint64_t id)
     uint64_t first = 0;
     TRY(epoch_last_trained(g->db, id, &first, g->err));
     for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
-        struct core_saved_base *grown = realloc(g->bases, (g->saved.n_bases + 1) * sizeof(*grown));
-        titan_assert(grown);
-        g->bases = grown;
         TRY(epoch_get(g->db, id, number, with_base, g, g->err));
         TRY(epoch_next(g->db, id, &number, g->err));
     }
@@ -152,10 +156,7 @@ static titan_status gather_job(struct gather *g, uint64_t id)
 static void each_job_loss(const struct loss *l, void *data)
 {
     struct gather *g = data;
-    struct loss *grown = realloc(g->losses, (g->saved.n_losses + 1) * sizeof(*grown));
-    titan_assert(grown);
-    g->losses = grown;
-    g->losses[g->saved.n_losses++] = *l;
+    titan_assert(VEC_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l));
 }
 
 static titan_status gather_losses(struct gather *g)
@@ -200,7 +201,6 @@ static bool passed_over(struct gather *g, uint64_t job_id)
 static bool each_job(const struct job *job, void *data)
 {
     struct gather *g = data;
-    batch_init(&g->memory);
     memset(&g->saved, 0, sizeof(g->saved));
     g->saved.job = *job;
     if (job->state != JOB_PENDING || job->status.preemptions > 0)
@@ -216,17 +216,7 @@ static bool each_job(const struct job *job, void *data)
         core_restore_job(g->core, &g->saved, g->now);
     else
         (void)passed_over(g, job->id);
-    batch_free(&g->memory);
-    free(g->workers);
-    free(g->checkpoints);
-    free(g->bases);
-    free(g->lost);
-    g->bases = NULL;
-    g->lost = NULL;
-    free(g->losses);
-    g->losses = NULL;
-    g->workers = NULL;
-    g->checkpoints = NULL;
+    arena_free(&g->memory);
     return g->status == TITAN_OK;
 }
 
@@ -264,7 +254,8 @@ titan_status core_restore_but(struct core *c, struct db *db, struct core_time no
                               void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
                               struct titan_error *err)
 {
-    struct gather g = {.core = c, .db = db, .now = now, .err = err, .bad = bad, .bad_data = data};
+    _cleanup_(gather_free) struct gather g = {
+        .core = c, .db = db, .now = now, .err = err, .bad = bad, .bad_data = data};
     TRY(restore_taken(c, db, err));
     TRY(node_list(db, each_node, &g, err));
     TRY(node_policy_list(db, each_policy, &g, err));
