@@ -7,14 +7,6 @@
 #include "base/cleanup.h"
 #include "daemon/agent/core_internal.h"
 
-#define CHUNK_BYTES 2000
-
-struct agent_chunk {
-    struct agent_chunk *next;
-    size_t used, cap;
-    _Alignas(16) char data[];
-};
-
 void agent_actions_init(struct agent_actions *a)
 {
     *a = (struct agent_actions){.tail = NULL};
@@ -23,34 +15,18 @@ void agent_actions_init(struct agent_actions *a)
 
 void agent_actions_free(struct agent_actions *a)
 {
-    for (struct agent_chunk *c = a->chunks, *next; c; c = next) {
-        next = c->next;
-        free(c);
-    }
+    arena_free(&a->memory);
     agent_actions_init(a);
 }
 
-/* Zeroed. Without memory the process ends: half a decision cannot be taken back, and the next start goes on from what
- * is on disk. */
 void *agent_action_alloc(struct agent_actions *a, size_t bytes)
 {
-    bytes = (bytes + 15) & ~(size_t)15;
-    struct agent_chunk *c = a->chunks;
-    if (!c || c->cap - c->used < bytes) {
-        size_t cap = MAX(bytes, (size_t)CHUNK_BYTES);
-        c = malloc(sizeof(*c) + cap);
-        titan_assert(c);
-        *c = (struct agent_chunk){.next = a->chunks, .cap = cap};
-        a->chunks = c;
-    }
-    void *p = c->data + c->used;
-    c->used += bytes;
-    return memset(p, 0, bytes);
+    return arena_alloc(&a->memory, bytes);
 }
 
 static void *unpack_alloc(void *arena, size_t bytes)
 {
-    return agent_action_alloc(arena, bytes);
+    return arena_alloc(arena, bytes);
 }
 
 static void unpack_free(void *arena, void *p)
@@ -72,7 +48,7 @@ static void *copy_with(const ProtobufCMessage *m, ProtobufCAllocator *allocator)
 
 void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m)
 {
-    ProtobufCAllocator allocator = {unpack_alloc, unpack_free, out};
+    ProtobufCAllocator allocator = {unpack_alloc, unpack_free, &out->memory};
     return copy_with(m, &allocator);
 }
 
@@ -90,23 +66,11 @@ struct agent_action *agent_action_add(struct agent_actions *out, enum agent_acti
     return a;
 }
 
-static char *text_va(struct agent_actions *out, const char *fmt, va_list args)
-{
-    va_list again;
-    va_copy(again, args);
-    int len = vsnprintf(NULL, 0, fmt, again);
-    va_end(again);
-    titan_assert(len >= 0);
-    char *text = agent_action_alloc(out, (size_t)len + 1);
-    (void)vsnprintf(text, (size_t)len + 1, fmt, args);
-    return text;
-}
-
 char *agent_action_text(struct agent_actions *out, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    char *text = text_va(out, fmt, args);
+    char *text = arena_vprintf(&out->memory, fmt, args);
     va_end(args);
     return text;
 }
@@ -118,6 +82,6 @@ void agent_say(struct agent_actions *out, enum agent_level level, const char *se
     struct agent_action *a = agent_action_add(out, AGENT_SAY);
     a->level = level;
     a->text = sentence;
-    a->pairs = text_va(out, pairs_fmt, args);
+    a->pairs = arena_vprintf(&out->memory, pairs_fmt, args);
     va_end(args);
 }

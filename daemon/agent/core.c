@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "daemon/agent/core_internal.h"
 #include "daemon/epochs.h"
 #include "proto/ranges.h"
@@ -722,10 +723,7 @@ static bool stale(const struct agent_core *c, int64_t now)
 static void hold(struct agent_core *c, const form_epoch *m, int64_t now)
 {
     c->next_beat_at = c->stream_beat_at = now;
-    void *grown = realloc(c->held, (c->n_held + 1) * sizeof(*c->held));
-    titan_assert(grown);
-    c->held = grown;
-    c->held[c->n_held++] = agent_message_copy(&m->base);
+    titan_assert(VEC_PUSH(c->held, c->n_held, c->cap_held, agent_message_copy(&m->base)));
 }
 
 static void on_beat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m, int64_t now,

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "daemon/proof.h"
 #include "titan/internal/agent.pb-c.h"
@@ -67,7 +68,7 @@ struct agent_action {
 /* Everything in it lives in its arena and dies with it. */
 struct agent_actions {
     struct agent_action *first, **tail;
-    struct agent_chunk *chunks;
+    struct arena memory; /* of them and all that they point to */
 };
 void agent_actions_init(struct agent_actions *a);
 void agent_actions_free(struct agent_actions *a); /* ready for use again after init */

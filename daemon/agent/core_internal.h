@@ -111,7 +111,7 @@ struct agent_core {
     struct ajob *jobs;
     struct probe *probes;
     form_epoch **held; /* orders that wait for a sign that they are of now; owned */
-    size_t n_held;
+    size_t n_held, cap_held;
     struct report *reports, *reports_last;
     size_t n_reports;
     struct {

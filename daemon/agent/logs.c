@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/vec.h"
 
 #define CHUNK_BYTES 65536
 #define FOLLOW_MS 50
@@ -36,7 +37,7 @@ struct log_request {
     uint32_t tail_lines;
     char folder[PATH_MAX]; /* JOBDIR/logs */
     struct log_file *files;
-    size_t n_files;
+    size_t n_files, cap_files;
 };
 
 struct logs {
@@ -163,12 +164,10 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id)
     for (size_t i = 0; i < r->n_files; i++)
         if (r->files[i].worker_id == worker_id)
             return &r->files[i];
-    struct log_file *grown = r->n_files < FILES_MAX ? realloc(r->files, (r->n_files + 1) * sizeof(*grown)) : NULL;
-    if (!grown)
+    const struct log_file file = {.worker_id = worker_id, .rank = -1};
+    if (r->n_files == FILES_MAX || !VEC_PUSH(r->files, r->n_files, r->cap_files, file))
         return NULL;
-    r->files = grown;
-    struct log_file *f = &r->files[r->n_files++];
-    *f = (struct log_file){.worker_id = worker_id, .rank = -1};
+    struct log_file *f = &r->files[r->n_files - 1];
     file_start(r, f);
     return f;
 }
