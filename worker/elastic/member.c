@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/mutant.h"
 #include "base/utf8.h"
 #include "worker/comm/comm.h"
@@ -159,25 +160,8 @@ static const char *fault_of(const struct member *m, const Titan__Internal__FormE
 
 /* --- who is where, of very many: a table of ranks by a hash of their node or id, open addressing ---- */
 
-#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
-#define FNV_PRIME UINT64_C(0x100000001b3)
-
-static size_t hash_text(const char *text)
-{
-    uint64_t hash = FNV_BASIS;
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * FNV_PRIME;
-    return (size_t)(hash ^ hash >> 32);
-}
-
-static size_t hash_id(uint64_t id)
-{
-    const uint64_t hash = (id ^ FNV_BASIS) * FNV_PRIME;
-    return (size_t)(hash ^ hash >> 32);
-}
-
-/* All -1, at least half of which stay so; *ret_mask: its size - 1. NULL when out of memory. */
-static int *rank_table(int ranks, size_t *ret_mask)
+/* All -1, at least half of which stay so; *ret_size: how many. NULL when out of memory. */
+static int *rank_table(int ranks, size_t *ret_size)
 {
     size_t size = 16;
     while (size < 2 * (size_t)ranks)
@@ -185,36 +169,36 @@ static int *rank_table(int ranks, size_t *ret_mask)
     int *table = malloc(size * sizeof *table);
     for (size_t i = 0; table && i < size; i++)
         table[i] = -1;
-    *ret_mask = size - 1;
+    *ret_size = size;
     return table;
 }
 
 /* nodes[r]: the lowest rank on the same node. */
-static void fill_nodes(const Titan__Internal__FormEpoch *o, int *table, size_t mask, int *nodes)
+static void fill_nodes(const Titan__Internal__FormEpoch *o, int *table, size_t size, int *nodes)
 {
     for (int r = 0; r < ranks_of(o); r++) {
         const char *node = at_rank(o, r)->node;
-        size_t i = hash_text(node) & mask;
+        size_t i = hash_index(hash_text(HASH_INIT, node), size);
         while (table[i] >= 0 && strcmp(at_rank(o, table[i])->node, node) != 0)
-            i = (i + 1) & mask;
+            i = (i + 1) % size;
         table[i] = table[i] < 0 ? r : table[i];
         nodes[r] = table[i];
     }
 }
 
 /* holder_ranks[h]: the lowest rank of that holder, -1 when it has none. */
-static void fill_holders(const Titan__Internal__FormEpoch *o, int *table, size_t mask, int *holder_ranks)
+static void fill_holders(const Titan__Internal__FormEpoch *o, int *table, size_t size, int *holder_ranks)
 {
     for (int r = 0; r < ranks_of(o); r++) {
-        size_t i = hash_id(at_rank(o, r)->worker_id) & mask;
+        size_t i = hash_index(hash_word(HASH_INIT, at_rank(o, r)->worker_id), size);
         while (table[i] >= 0 && at_rank(o, table[i])->worker_id != at_rank(o, r)->worker_id)
-            i = (i + 1) & mask;
+            i = (i + 1) % size;
         table[i] = table[i] < 0 ? r : table[i];
     }
     for (size_t h = 0; h < o->n_state_holders; h++) {
-        size_t i = hash_id(o->state_holders[h]) & mask;
+        size_t i = hash_index(hash_word(HASH_INIT, o->state_holders[h]), size);
         while (table[i] >= 0 && at_rank(o, table[i])->worker_id != o->state_holders[h])
-            i = (i + 1) & mask;
+            i = (i + 1) % size;
         holder_ranks[h] = table[i];
     }
 }
@@ -235,16 +219,16 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
     f->node_names = calloc((size_t)ranks, sizeof *f->node_names);
     f->nodes = calloc((size_t)ranks, sizeof *f->nodes);
     f->holder_ranks = calloc((size_t)f->holders + 1, sizeof *f->holder_ranks);
-    size_t mask = 0;
-    _cleanup_free_ int *by_node = rank_table(ranks, &mask), *by_id = rank_table(ranks, &mask);
+    size_t size = 0;
+    _cleanup_free_ int *by_node = rank_table(ranks, &size), *by_id = rank_table(ranks, &size);
     if (!f->addresses || !f->node_names || !f->nodes || !f->holder_ranks || !by_node || !by_id)
         goto fail;
     for (int r = 0; r < ranks; r++) {
         f->addresses[r] = at_rank(f->order, r)->address;
         f->node_names[r] = at_rank(f->order, r)->node;
     }
-    fill_nodes(order, by_node, mask, f->nodes);
-    fill_holders(order, by_id, mask, f->holder_ranks);
+    fill_nodes(order, by_node, size, f->nodes);
+    fill_holders(order, by_id, size, f->holder_ranks);
     return f;
 fail:
     form_free(f);

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "base/vec.h"
 
 #define MESSAGE_MAX (INT64_C(4) << 20) /* elements */
 
@@ -122,15 +123,8 @@ static titan_status flush(struct transfer *t)
 
 static titan_status note_parcel(struct transfer *t, struct parcel p, struct titan_error *err)
 {
-    if (t->n_parcels == t->cap_parcels) {
-        const int cap = t->cap_parcels ? 2 * t->cap_parcels : 64;
-        struct parcel *grown = realloc(t->parcels, (size_t)cap * sizeof *grown);
-        if (!grown)
-            return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-        t->parcels = grown;
-        t->cap_parcels = cap;
-    }
-    t->parcels[t->n_parcels++] = p;
+    if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, p))
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     return TITAN_OK;
 }
 

@@ -5,18 +5,11 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/progress.h"
 
 /* --- hashes ---------------------------------------------------------------------------------------------------------
  */
-
-/* The finaliser of SplitMix64 (Steele, Lea and Flood 2014). */
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
 
 static uint64_t row_hash(uint64_t key, const float *x, int64_t first, int64_t n)
 {
@@ -25,8 +18,7 @@ static uint64_t row_hash(uint64_t key, const float *x, int64_t first, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
-        uint64_t z =
-            (key + (uint64_t)(first + i) * UINT64_C(0x9e3779b97f4a7c15)) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
+        uint64_t z = (key + (uint64_t)(first + i) * HASH_STEP) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
         z = (z ^ (z >> 32)) * UINT64_C(0xbf58476d1ce4e5b9);
         sum += z ^ (z >> 29);
     }
@@ -41,7 +33,7 @@ static uint64_t pieces_hash(const struct piece *pieces, int n, int tensors)
     for (int i = 0; i < n; i++) {
         progress_action();
         for (int64_t r = 0; pieces[i].tensor < tensors && r < pieces[i].rows; r++)
-            sum += row_hash(mix((uint64_t)pieces[i].tensor << 40 | (uint64_t)(pieces[i].row + r)),
+            sum += row_hash(hash_mix((uint64_t)pieces[i].tensor << 40 | (uint64_t)(pieces[i].row + r)),
                             pieces[i].data + r * pieces[i].cols, pieces[i].col, pieces[i].cols);
     }
     return sum;
