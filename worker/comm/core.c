@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/vec.h"
+
 titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
                             const struct device_handle *device, struct titan_error *err)
 {
@@ -225,16 +227,8 @@ static titan_status gather_request(struct comm_core *core, const struct comm_req
     struct comm_request *group = &core->group;
     if (group->n_parts > 0 && group->stream != r->stream)
         return TITAN_EINVAL;
-    if ((group->n_parts & (group->n_parts - 1)) == 0) { /* full at each power of two */
-        size_t capacity = group->n_parts ? 2 * (size_t)group->n_parts : 1;
-        struct comm_request *parts = realloc(group->parts, capacity * sizeof(*parts));
-        if (!parts)
-            return TITAN_ENOMEM;
-        group->parts = parts;
-    }
     group->stream = r->stream;
-    group->parts[group->n_parts++] = *r;
-    return TITAN_OK;
+    return VEC_PUSH(group->parts, group->n_parts, group->cap_parts, *r) ? TITAN_OK : TITAN_ENOMEM;
 }
 
 static titan_status enqueue(struct comm_core *core, const struct comm_request *call)

@@ -43,7 +43,7 @@ struct comm_request {
     int peer;                                 /* root, to, from; a shift's distance, 0 <= distance < world */
     const int32_t *recv_counts, *send_counts; /* all-to-all-v */
     struct comm_request *parts;               /* a group's */
-    int n_parts;
+    int n_parts, cap_parts;
 };
 
 /* What a transport does; on a stream's host thread unless said otherwise, and only where there are two members or more.
