@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 
 #define LEVELS_MAX 16
 #define SPREAD 4       /* slices of a level to one of the level above */
@@ -124,16 +125,7 @@ static size_t first_fit(const struct slice *slice, const struct buffer *b)
 
 static bool slice_add(struct slice *slice, const struct placed *entry)
 {
-    if (slice->n == slice->cap) {
-        const int cap = MAX(16, 2 * slice->cap);
-        struct placed *larger = realloc(slice->list, (size_t)cap * sizeof *larger);
-        if (!larger)
-            return false;
-        slice->list = larger;
-        slice->cap = cap;
-    }
-    slice->list[slice->n++] = *entry;
-    return true;
+    return VEC_PUSH(slice->list, slice->n, slice->cap, *entry);
 }
 
 static int by_address(const void *x, const void *y)
@@ -149,13 +141,8 @@ static bool slice_sort(struct placer *s, struct slice *slice)
 
     if (right < 0)
         return true;
-    if (right >= s->cap_added) {
-        struct placed *larger = realloc(s->added, (size_t)(2 * right + 16) * sizeof *larger);
-        if (!larger)
-            return false;
-        s->added = larger;
-        s->cap_added = 2 * right + 16;
-    }
+    if (!VEC_RESERVE(s->added, s->cap_added, right + 1))
+        return false;
     memcpy(s->added, slice->list + slice->n_sorted, (size_t)(right + 1) * sizeof *s->added);
     qsort(s->added, (size_t)right + 1, sizeof *s->added, by_address);
     for (int at = slice->n - 1; right >= 0; at--) /* merge from the end */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "worker/plan/checker.h"
 
 #define VISIT_PHASES (PHASE_WGRAD + 1) /* forward, recompute, dgrad, wgrad */
@@ -109,18 +110,7 @@ static int find_part(const struct contents *s, size_t at)
 
 static bool insert_part(struct contents *s, int at, struct part part)
 {
-    if (s->n == s->cap) {
-        const int cap = MAX(2, 2 * s->cap);
-        struct part *larger = realloc(s->parts, (size_t)cap * sizeof *larger);
-        if (!larger)
-            return false;
-        s->parts = larger;
-        s->cap = cap;
-    }
-    memmove(s->parts + at + 1, s->parts + at, (size_t)(s->n - at) * sizeof *s->parts);
-    s->parts[at] = part;
-    s->n++;
-    return true;
+    return VEC_INSERT(s->parts, s->n, s->cap, at, part);
 }
 
 static bool write_part(struct contents *s, struct part part)

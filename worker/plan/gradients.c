@@ -1,4 +1,5 @@
 /* gradients.c - what becomes of a step's weight gradients: sums within the rank, across ranks, norm and update. */
+#include "base/vec.h"
 #include "worker/plan/builder.h"
 
 #include <stdlib.h>
@@ -112,16 +113,8 @@ static void note_add(void *arg, int left, int right)
 
     if (list->failed)
         return;
-    if (list->p->n_adds == list->cap) {
-        const int cap = MAX(64, 2 * list->cap);
-        struct tree_add *larger = realloc(list->p->adds, (size_t)cap * sizeof *larger);
-        list->failed = !larger;
-        if (!larger)
-            return;
-        list->p->adds = larger;
-        list->cap = cap;
-    }
-    list->p->adds[list->p->n_adds++] = (struct tree_add){.left = left, .right = right};
+    list->failed =
+        !VEC_PUSH(list->p->adds, list->p->n_adds, list->cap, (struct tree_add){.left = left, .right = right});
 }
 
 /* Subtrees of one rank of the batch. */

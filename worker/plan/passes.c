@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "worker/device/device.h"
 
 #define BUCKET_PAIRS 8
@@ -157,29 +158,14 @@ static bool can_join(const struct program *p, const struct action *a, const stru
 
 static titan_status append_params(struct program *p, const struct op_params *params, int *ret, struct titan_error *err)
 {
-    if (p->n_params == p->cap_params) {
-        const int cap = MAX(16, 2 * p->cap_params);
-        struct op_params *more = realloc(p->params, (size_t)cap * sizeof *more);
-        if (!more)
-            return no_memory(err);
-        p->params = more;
-        p->cap_params = cap;
-    }
-    p->params[p->n_params] = *params;
-    *ret = p->n_params++;
-    return TITAN_OK;
+    *ret = p->n_params;
+    return VEC_PUSH(p->params, p->n_params, p->cap_params, *params) ? TITAN_OK : no_memory(err);
 }
 
 static titan_status append_operands(struct program *p, int from, int n, struct titan_error *err)
 {
-    if (p->n_operands + n > p->cap_operands) {
-        const int cap = 2 * p->cap_operands + n;
-        struct operand *more = realloc(p->operands, (size_t)cap * sizeof *more);
-        if (!more)
-            return no_memory(err);
-        p->operands = more;
-        p->cap_operands = cap;
-    }
+    if (!VEC_RESERVE(p->operands, p->cap_operands, p->n_operands + n))
+        return no_memory(err);
     memcpy(p->operands + p->n_operands, p->operands + from, (size_t)n * sizeof *p->operands);
     p->n_operands += n;
     return TITAN_OK;
@@ -459,16 +445,7 @@ static bool is_token_transfer(const struct program *p, const struct action *a)
 
 static titan_status put(struct pieces *k, const struct action *a, struct titan_error *err)
 {
-    if (k->n_out == k->cap_out) {
-        const int cap = MAX(256, 2 * k->cap_out);
-        struct action *more = realloc(k->out, (size_t)cap * sizeof *more);
-        if (!more)
-            return no_memory(err);
-        k->out = more;
-        k->cap_out = cap;
-    }
-    k->out[k->n_out++] = *a;
-    return TITAN_OK;
+    return VEC_PUSH(k->out, k->n_out, k->cap_out, *a) ? TITAN_OK : no_memory(err);
 }
 
 static void cut_operand(struct operand *o, int piece, int n)

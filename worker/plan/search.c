@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "worker/plan/forecast.h"
 
 #define SIMULATED_MAX 24 /* candidates that are built */
@@ -78,16 +79,9 @@ static titan_status add(struct search *s, const struct recipe *r, struct titan_e
 
     if (recipe_check_world(r, s->world, NULL) != TITAN_OK || recipe_mesh(r, s->world, &c.mesh, NULL) != TITAN_OK)
         return TITAN_OK;
-    if (s->n == s->cap) {
-        const int cap = MAX(64, 2 * s->cap);
-        struct candidate *more = realloc(s->candidates, (size_t)cap * sizeof *more);
-        if (!more)
-            return titan_fail(err, TITAN_ENOMEM, "search: out of memory");
-        s->candidates = more;
-        s->cap = cap;
-    }
     c.estimate = estimate(s, &c);
-    s->candidates[s->n++] = c;
+    if (!VEC_PUSH(s->candidates, s->n, s->cap, c))
+        return titan_fail(err, TITAN_ENOMEM, "search: out of memory");
     return TITAN_OK;
 }
 

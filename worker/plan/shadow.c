@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 
 #define NONE (-1)
 
@@ -13,19 +14,6 @@ struct shadow_segment {
     uint32_t readers; /* bits of streams */
     int read[STREAM_COUNT];
 };
-
-static bool grow(void *array, int *cap, int need, size_t elem)
-{
-    if (need <= *cap)
-        return true;
-    const int more = MAX(MAX(64, need), *cap * 2);
-    void *larger = realloc(*(void **)array, (size_t)more * elem);
-    if (!larger)
-        return false;
-    *(void **)array = larger;
-    *cap = more;
-    return true;
-}
 
 static int take_segment(struct shadow *s)
 {
@@ -46,8 +34,8 @@ static void give_segment(struct shadow *s, int i)
 static bool make_room(struct shadow *s)
 {
     int cap = s->cap;
-    return grow(&s->start, &cap, s->n + 4, sizeof *s->start) && grow(&s->slot, &s->cap, s->n + 4, sizeof *s->slot) &&
-           grow(&s->pool, &s->cap_pool, s->n_pool + 4, sizeof *s->pool);
+    return VEC_RESERVE(s->start, cap, s->n + 4) && VEC_RESERVE(s->slot, s->cap, s->n + 4) &&
+           VEC_RESERVE(s->pool, s->cap_pool, s->n_pool + 4);
 }
 
 /* The segment that begins at an address, cut there if need be. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "worker/plan/shadow.h"
 
 #define NONE (-1)
@@ -27,19 +28,6 @@ struct hazards {
     int n_clocks, cap_clocks;
     int *at; /* per action: the version under which it was issued */
 };
-
-static bool grow(void *array, int *cap, int need, size_t elem)
-{
-    if (need <= *cap)
-        return true;
-    const int more = MAX(MAX(64, need), *cap * 2);
-    void *larger = realloc(*(void **)array, (size_t)more * elem);
-    if (!larger)
-        return false;
-    *(void **)array = larger;
-    *cap = more;
-    return true;
-}
 
 static void hazards_free(struct hazards *h)
 {
@@ -79,9 +67,8 @@ static titan_status wait_for(struct hazards *h, struct action *a, struct titan_e
 
     a->wait = p->n_waits;
     for (int w; (w = next_wait(h, now)) != NONE;) {
-        if (!grow(&p->waits, &p->cap_waits, p->n_waits + 1, sizeof *p->waits))
+        if (!VEC_PUSH(p->waits, p->n_waits, p->cap_waits, w))
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-        p->waits[p->n_waits++] = w;
         p->actions[w].signal = true;
         merge_clocks(now, &h->clocks[h->at[w]]);
         now->done[p->actions[w].stream] = MAX(now->done[p->actions[w].stream], w);
@@ -89,10 +76,9 @@ static titan_status wait_for(struct hazards *h, struct action *a, struct titan_e
     a->n_waits = p->n_waits - a->wait;
     if (a->n_waits == 0)
         return TITAN_OK;
-    if (!grow(&h->clocks, &h->cap_clocks, h->n_clocks + 1, sizeof *h->clocks))
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     h->version[a->stream] = h->n_clocks;
-    h->clocks[h->n_clocks++] = *now;
+    if (!VEC_PUSH(h->clocks, h->n_clocks, h->cap_clocks, *now))
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     return TITAN_OK;
 }
 
@@ -115,12 +101,8 @@ static bool hazards_init(struct hazards *h, struct program *p)
 {
     *h = (struct hazards){.p = p};
     h->at = malloc(((size_t)p->n_actions + 1) * sizeof *h->at);
-    if (!shadow_init(&h->shadow, p) || !h->at || !grow(&h->clocks, &h->cap_clocks, 1, sizeof *h->clocks))
-        return false;
     memset(h->now, 0xff, sizeof h->now);
-    h->clocks[0] = h->now[0];
-    h->n_clocks = 1;
-    return true;
+    return shadow_init(&h->shadow, p) && h->at && VEC_PUSH(h->clocks, h->n_clocks, h->cap_clocks, h->now[0]);
 }
 
 titan_status waits_derive(struct program *p, struct titan_error *err)
