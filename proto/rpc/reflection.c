@@ -18,133 +18,94 @@ enum { NOT_FOUND = 5, UNIMPLEMENTED = 12 };
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-static bool varint(struct rpc_bytes *in, uint64_t *ret)
+/* What of a symbol stands behind a name and its dot; "" when it is the name, NULL when it is another. */
+static const char *behind(const char *symbol, const char *name)
 {
-    uint64_t value = 0;
-    for (unsigned shift = 0; shift < 64 && in->len > 0; shift += 7) {
-        uint8_t byte = *in->data++;
-        in->len--;
-        value |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80)) {
-            *ret = value;
+    const size_t len = strlen(name);
+    if (len == 0 || strncmp(symbol, name, len) != 0)
+        return NULL;
+    return symbol[len] == '\0' ? symbol + len : symbol[len] == '.' && symbol[len + 1] ? symbol + len + 1 : NULL;
+}
+
+static bool any_is(Titan__Wire__Named *const *named, size_t n, const char *symbol)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(named[i]->name, symbol) == 0)
             return true;
-        }
-    }
     return false;
 }
 
-/* Next length-delimited field; the others are stepped over. False at the end (and at the first damage). */
-static bool field_next(struct rpc_bytes *in, uint32_t *ret_number, struct rpc_bytes *ret)
+static bool any_group(Titan__Wire__Group *const *groups, size_t n, const char *symbol)
 {
-    uint64_t key, len;
-    while (in->len > 0 && varint(in, &key)) {
-        switch (key & 7) {
-        case 0:
-            if (!varint(in, &len))
-                return false;
-            continue;
-        case 1:
-            len = 8;
-            break;
-        case 5:
-            len = 4;
-            break;
-        case 2:
-            if (!varint(in, &len))
-                return false;
-            break;
-        default:
-            return false;
-        }
-        if (len > in->len)
-            return false;
-        *ret = (struct rpc_bytes){in->data, (size_t)len};
-        in->data += len;
-        in->len -= (size_t)len;
-        if ((key & 7) == 2) {
-            *ret_number = (uint32_t)(key >> 3);
+    for (size_t i = 0; i < n; i++) {
+        const char *rest = behind(symbol, groups[i]->name);
+        if (rest && (!*rest || any_is(groups[i]->member, groups[i]->n_member, rest)))
             return true;
-        }
     }
     return false;
 }
 
-static struct rpc_bytes field_first(struct rpc_bytes in, uint32_t wanted)
+static bool any_message(Titan__Wire__Message *const *messages, size_t n, const char *symbol)
 {
-    uint32_t number;
-    struct rpc_bytes field;
-    while (field_next(&in, &number, &field))
-        if (number == wanted)
-            return field;
-    return (struct rpc_bytes){0};
-}
-
-static bool equals(struct rpc_bytes bytes, const char *text)
-{
-    return bytes.len == strlen(text) && (bytes.len == 0 || memcmp(bytes.data, text, bytes.len) == 0);
-}
-
-/* Field numbers of google/protobuf/descriptor.proto under which something with a name (field 1) can stand. */
-enum holder { IN_FILE, IN_MESSAGE, IN_ENUM, IN_SERVICE, IN_NOTHING };
-static const struct holding {
-    uint8_t number;
-    enum holder inside;
-} holdings[][5] = {
-    [IN_FILE] = {{4, IN_MESSAGE}, {5, IN_ENUM}, {6, IN_SERVICE}},
-    [IN_MESSAGE] = {{2, IN_NOTHING}, {3, IN_MESSAGE}, {4, IN_ENUM}, {8, IN_NOTHING}},
-    [IN_ENUM] = {{2, IN_NOTHING}},
-    [IN_SERVICE] = {{2, IN_NOTHING}},
-    [IN_NOTHING] = {{0}},
-};
-
-/* Does the thing hold a definition whose path from here is symbol ("Titan.Submit")? */
-static bool defines(struct rpc_bytes thing, enum holder kind, const char *symbol)
-{
-    uint32_t number;
-    struct rpc_bytes inner;
-    while (field_next(&thing, &number, &inner)) {
-        for (const struct holding *h = holdings[kind]; h->number; h++) {
-            if (h->number != number)
-                continue;
-            struct rpc_bytes name = field_first(inner, 1);
-            if (name.len == 0 || strncmp(symbol, (const char *)name.data, name.len) != 0)
-                continue;
-            const char *rest = symbol + name.len;
-            if (*rest == '\0' || (*rest == '.' && defines(inner, h->inside, rest + 1)))
-                return true;
-        }
+    for (size_t i = 0; i < n; i++) {
+        const Titan__Wire__Message *m = messages[i];
+        const char *rest = behind(symbol, m->name);
+        if (rest && (!*rest || any_is(m->field, m->n_field, rest) || any_is(m->oneof, m->n_oneof, rest) ||
+                     any_group(m->enum_, m->n_enum_, rest) || any_message(m->nested, m->n_nested, rest)))
+            return true;
     }
     return false;
 }
 
-struct rpc_bytes rpc_reflection_file(const struct rpc_reflection *reflection, const char *name)
+static bool is_called(const Titan__Wire__File *file, const char *name)
 {
-    struct rpc_bytes in = {reflection->set, reflection->bytes}, file;
-    uint32_t number;
-    while (field_next(&in, &number, &file))
-        if (number == 1 && equals(field_first(file, 1), name))
-            return file;
-    return (struct rpc_bytes){0};
+    return strcmp(file->name, name) == 0;
 }
 
-struct rpc_bytes rpc_reflection_symbol(const struct rpc_reflection *reflection, const char *symbol)
+static bool defines(const Titan__Wire__File *file, const char *symbol)
 {
-    struct rpc_bytes in = {reflection->set, reflection->bytes}, file;
-    uint32_t number;
-    if (*symbol == '.')
-        symbol++;
-    while (field_next(&in, &number, &file)) {
-        struct rpc_bytes package = field_first(file, 2);
-        const char *rest = symbol;
-        if (package.len > 0) {
-            if (strncmp(symbol, (const char *)package.data, package.len) != 0 || symbol[package.len] != '.')
-                continue;
-            rest += package.len + 1;
-        }
-        if (number == 1 && defines(file, IN_FILE, rest))
-            return file;
+    const char *rest = *file->package ? behind(symbol, file->package) : symbol;
+    return rest && *rest &&
+           (any_message(file->message, file->n_message, rest) || any_group(file->enum_, file->n_enum_, rest) ||
+            any_group(file->service, file->n_service, rest));
+}
+
+/* The first file of the set that matches; damaged ones are passed over. */
+static const ProtobufCBinaryData *find(const struct rpc_reflection *r, const char *text,
+                                       bool (*matches)(const Titan__Wire__File *file, const char *text))
+{
+    for (size_t i = 0; r->set && i < r->set->n_file; i++) {
+        Titan__Wire__File *file = titan__wire__file__unpack(NULL, r->set->file[i].len, r->set->file[i].data);
+        const bool found = file && matches(file, text);
+        if (file)
+            titan__wire__file__free_unpacked(file, NULL);
+        if (found)
+            return &r->set->file[i];
     }
-    return (struct rpc_bytes){0};
+    return NULL;
+}
+
+const ProtobufCBinaryData *rpc_reflection_file(const struct rpc_reflection *reflection, const char *name)
+{
+    return find(reflection, name, is_called);
+}
+
+const ProtobufCBinaryData *rpc_reflection_symbol(const struct rpc_reflection *reflection, const char *symbol)
+{
+    return find(reflection, symbol + (*symbol == '.'), defines);
+}
+
+void rpc_reflection_open(struct rpc_reflection *ret, const uint8_t *set, size_t bytes, const struct rpc_method *methods,
+                         size_t n)
+{
+    *ret = (struct rpc_reflection){titan__wire__file_set__unpack(NULL, bytes, set), methods, n};
+}
+
+void rpc_reflection_close(struct rpc_reflection *reflection)
+{
+    if (reflection->set)
+        titan__wire__file_set__free_unpacked(reflection->set, NULL);
+    reflection->set = NULL;
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------ */
@@ -160,13 +121,13 @@ static void send_error(struct rpc_call *call, reflection_response *response, int
     response->error_response = NULL; /* error goes */
 }
 
-static void send_file(struct rpc_call *call, reflection_response *response, struct rpc_bytes file)
+static void send_file(struct rpc_call *call, reflection_response *response, const ProtobufCBinaryData *file)
 {
-    if (file.len == 0) {
+    if (!file) {
         send_error(call, response, NOT_FOUND, "not found");
         return;
     }
-    ProtobufCBinaryData one = {.len = file.len, .data = (uint8_t *)(uintptr_t)file.data};
+    ProtobufCBinaryData one = *file;
     Grpc__Reflection__V1alpha__FileDescriptorResponse files = GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
     files.n_file_descriptor_proto = 1;
     files.file_descriptor_proto = &one;
@@ -243,7 +204,7 @@ static void info(struct rpc_call *call, const ProtobufCMessage *message, void *d
         send_error(call, &response, NOT_FOUND, "there are no extensions");
         return;
     case REQUEST(ALL_EXTENSION_NUMBERS_OF_TYPE): {
-        if (rpc_reflection_symbol(reflection, request->all_extension_numbers_of_type).len == 0) {
+        if (!rpc_reflection_symbol(reflection, request->all_extension_numbers_of_type)) {
             send_error(call, &response, NOT_FOUND, "not found");
             return;
         }
@@ -264,6 +225,11 @@ static void info(struct rpc_call *call, const ProtobufCMessage *message, void *d
 const struct rpc_method rpc_reflection_methods[RPC_REFLECTION_METHODS] = {
     {
         .path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        .request = &grpc__reflection__v1alpha__server_reflection_request__descriptor,
+        .on_message = info,
+    },
+    {
+        .path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         .request = &grpc__reflection__v1alpha__server_reflection_request__descriptor,
         .on_message = info,
     },

@@ -1,28 +1,26 @@
-/* reflection.h - grpc.reflection.v1alpha out of an embedded FileDescriptorSet. Private to proto/rpc.
- *
- * Nothing is decoded into objects: files and symbols are found by walking the wire format, and the answer is the
- * file's own bytes. */
+/* reflection.h - grpc.reflection.v1 and v1alpha out of an embedded FileDescriptorSet. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_REFLECTION_H
 #define TITAN_PROTO_RPC_REFLECTION_H
 
 #include "proto/rpc/server.h"
+#include "titan/wire/descriptor.pb-c.h"
 
 struct rpc_reflection {
-    const uint8_t *set; /* google.protobuf.FileDescriptorSet; borrowed */
-    size_t bytes;
-    const struct rpc_method *methods; /* what is served besides */
+    Titan__Wire__FileSet *set;        /* owned; NULL = there is none, or it is damaged: no file is found */
+    const struct rpc_method *methods; /* what is served besides; borrowed */
     size_t n;
 };
 
-#define RPC_REFLECTION_METHODS 1
+#define RPC_REFLECTION_METHODS 2
 extern const struct rpc_method rpc_reflection_methods[RPC_REFLECTION_METHODS]; /* data: a struct rpc_reflection */
 
-struct rpc_bytes {
-    const uint8_t *data;
-    size_t len;
-};
-/* The FileDescriptorProto called name, or the one that defines symbol ("titan.v1.Titan.Submit"). len 0: none. */
-struct rpc_bytes rpc_reflection_file(const struct rpc_reflection *reflection, const char *name);
-struct rpc_bytes rpc_reflection_symbol(const struct rpc_reflection *reflection, const char *symbol);
+/* set: a serialized google.protobuf.FileDescriptorSet, which is copied. */
+void rpc_reflection_open(struct rpc_reflection *ret, const uint8_t *set, size_t bytes, const struct rpc_method *methods,
+                         size_t n);
+void rpc_reflection_close(struct rpc_reflection *reflection);
+/* The serialized FileDescriptorProto called name, or the one that defines symbol ("titan.v1.Titan.Submit"). NULL: none.
+ * Borrowed from the set. */
+const ProtobufCBinaryData *rpc_reflection_file(const struct rpc_reflection *reflection, const char *name);
+const ProtobufCBinaryData *rpc_reflection_symbol(const struct rpc_reflection *reflection, const char *symbol);
 
 #endif

@@ -598,7 +598,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->memory_bytes = o->memory_bytes ? o->memory_bytes : 64 << 20;
     server->spare_fd = -1;
     server->health = (struct rpc_health){.methods = methods, .n = n};
-    server->reflection = (struct rpc_reflection){descriptors, descriptors_bytes, methods, n};
+    rpc_reflection_open(&server->reflection, descriptors, descriptors_bytes, methods, n);
     endpoints_add(server, methods, n, data, false);
     endpoints_add(server, rpc_health_methods, RPC_HEALTH_METHODS, &server->health, true);
     endpoints_add(server, rpc_reflection_methods, RPC_REFLECTION_METHODS, &server->reflection, true);
@@ -738,6 +738,7 @@ void rpc_server_free(struct rpc_server *server)
         free(call);
     }
     rpc_listeners_free(server);
+    rpc_reflection_close(&server->reflection);
     free(server->endpoints);
     free(server);
     rpc_library_leave();

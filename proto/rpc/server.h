@@ -3,7 +3,7 @@
  * One completion-queue thread drains gRPC's events into a list and wakes the loop; every callback below runs on the
  * loop's thread. Requests are decoded (bounded) before the handler sees them; undecodable bytes are answered with
  * INVALID_ARGUMENT, oversize ones with RESOURCE_EXHAUSTED, unknown methods with UNIMPLEMENTED, without the handler.
- * grpc.health.v1 (Check, Watch) and grpc.reflection.v1alpha are served by the server itself. */
+ * grpc.health.v1 (Check, Watch) and grpc.reflection (v1, v1alpha) are served by the server itself. */
 #ifndef TITAN_PROTO_RPC_SERVER_H
 #define TITAN_PROTO_RPC_SERVER_H
 
@@ -72,7 +72,7 @@ struct rpc_server_options {
 };
 
 /* Creates the server; no listener and no thread yet. methods: array of n, must outlive the server; data is handed to
- * every callback. descriptors: a serialized FileDescriptorSet for reflection (embedded at build time), borrowed. */
+ * every callback. descriptors: a serialized FileDescriptorSet for reflection (embedded at build time), copied. */
 titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
                              const void *descriptors, size_t descriptors_bytes,
                              const struct rpc_server_options *options, struct rpc_server **ret,

@@ -194,11 +194,13 @@ static void test_descriptors(void **state)
         memcpy(copy, titan_descriptors, n);
         for (uint32_t k = draw(20); k > 0; k--)
             copy[draw((uint32_t)n)] = (uint8_t)draw(256);
-        const struct rpc_reflection set = {.set = copy, .bytes = draw(4) ? n : draw((uint32_t)n + 1)};
-        struct rpc_bytes file = rpc_reflection_symbol(&set, "titan.v1.Titan.Submit");
-        assert_true(file.len == 0 || (file.data >= copy && file.data + file.len <= copy + n));
-        file = rpc_reflection_file(&set, "titan/v1/titan.proto");
-        assert_true(file.len == 0 || (file.data >= copy && file.data + file.len <= copy + n));
+        struct rpc_reflection r;
+        rpc_reflection_open(&r, copy, draw(4) ? n : draw((uint32_t)n + 1), NULL, 0);
+        const ProtobufCBinaryData *file = rpc_reflection_symbol(&r, "titan.v1.Titan.Submit");
+        assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
+        file = rpc_reflection_file(&r, "titan/v1/titan.proto");
+        assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
+        rpc_reflection_close(&r);
     }
     free(copy);
 }

@@ -186,9 +186,14 @@ def healthy():
 
 
 def reflecting():
-    """grpc.reflection.v1alpha: services, files by name and symbol, byte for byte what protoc makes"""
+    """grpc.reflection.v1 and v1alpha: services, files by name and symbol, byte for byte what protoc makes"""
+    for version in ("v1alpha", "v1"):
+        reflecting_of(version)
+
+
+def reflecting_of(version):
     ask = World.client.channel.stream_stream(
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         request_serializer=reflection.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection.ServerReflectionResponse.FromString)
     Request = reflection.ServerReflectionRequest
@@ -197,7 +202,8 @@ def reflecting():
                              Request(host="h", file_containing_symbol="titan.v1.JobState")]), timeout=20))
     assert len(answers) == 5
     services = {s.name for s in answers[0].list_services_response.service}
-    assert services >= {"titan.v1.Titan", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}, services
+    assert services >= {"titan.v1.Titan", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection",
+                         "grpc.reflection.v1.ServerReflection"}, services
     ours = descriptor_pb2.FileDescriptorSet.FromString((WORK / "all.fds").read_bytes())
     by_name = {f.name: f for f in ours.file}
     for answer, name in ((answers[1], "titan/v1/titan.proto"), (answers[2], "titan/wire/health.proto")):

@@ -892,46 +892,60 @@ static void on_reflected(struct rpc_stream *stream, const ProtobufCMessage *mess
     rpc_stream_close_send(stream);
 }
 
-static void test_reflection(void **state)
+static void ask_reflection(struct fixture *f, const char *method)
 {
-    struct fixture *f = *state;
     const struct rpc_stream_events events = {on_reflected, on_end};
     Grpc__Reflection__V1alpha__ServerReflectionRequest request =
         GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
     request.message_request_case = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_LIST_SERVICES;
     request.list_services = (char *)(uintptr_t) "";
-    assert_int_equal(rpc_client_stream(f->client, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                                       &request.base, false,
+    assert_int_equal(rpc_client_stream(f->client, method, &request.base, false,
                                        &grpc__reflection__v1alpha__server_reflection_response__descriptor, &events, f,
                                        &f->stream, NULL),
                      TITAN_OK);
     run_until_count(f, &f->ends, 1);
     assert_int_equal(f->error.status, TITAN_OK);
     assert_string_equal(f->text, "titan.v1.Titan titan.internal.Coordinator grpc.health.v1.Health "
-                                 "grpc.reflection.v1alpha.ServerReflection ");
+                                 "grpc.reflection.v1alpha.ServerReflection grpc.reflection.v1.ServerReflection ");
+}
+
+static void test_reflection(void **state)
+{
+    ask_reflection(*state, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo");
+}
+
+static void test_reflection_v1(void **state)
+{
+    ask_reflection(*state, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
 }
 
 static void test_reflection_lookup(void **state)
 {
     (void)state;
-    const struct rpc_reflection set = {.set = titan_descriptors, .bytes = titan_descriptors_bytes};
-    struct rpc_bytes titan = rpc_reflection_file(&set, "titan/v1/titan.proto");
-    assert_true(titan.len > 1000);
+    struct rpc_reflection r;
+    rpc_reflection_open(&r, titan_descriptors, titan_descriptors_bytes, NULL, 0);
+    const ProtobufCBinaryData *titan = rpc_reflection_file(&r, "titan/v1/titan.proto");
+    assert_true(titan && titan->len > 1000);
     static const char *const inside[] = {"titan.v1.Titan",          "titan.v1.Titan.Submit", "titan.v1.Job",
                                          "titan.v1.Job.world_size", "titan.v1.JobState",     ".titan.v1.Event"};
     for (size_t i = 0; i < ARRAY_SIZE(inside); i++)
-        assert_ptr_equal(rpc_reflection_symbol(&set, inside[i]).data, titan.data);
-    static const char *const outside[] = {"titan.v1", "titan.v1.Jo", "titan.v1.Job.none", "titan.v1.Titan.Submit.x",
-                                          "",         "Job",         "titan.v2.Job",      "titan.v1."};
+        assert_ptr_equal(rpc_reflection_symbol(&r, inside[i]), titan);
+    static const char *const outside[] = {"titan.v1", "titan.v1.Jo",  "titan.v1.Job.none", "titan.v1.Titan.Submit.x",
+                                          "",         "Job",          "titan.v2.Job",      "titan.v1.",
+                                          ".",        "titan.v1.Job."};
     for (size_t i = 0; i < ARRAY_SIZE(outside); i++)
-        assert_int_equal(rpc_reflection_symbol(&set, outside[i]).len, 0);
-    assert_int_equal(rpc_reflection_file(&set, "titan/v1/titan").len, 0);
-    assert_ptr_equal(rpc_reflection_symbol(&set, "grpc.health.v1.HealthCheckResponse.ServingStatus").data,
-                     rpc_reflection_file(&set, "titan/wire/health.proto").data);
-    /* A damaged set is walked to its first damage and no further. */
+        assert_null(rpc_reflection_symbol(&r, outside[i]));
+    assert_null(rpc_reflection_file(&r, "titan/v1/titan"));
+    assert_ptr_equal(rpc_reflection_symbol(&r, "grpc.health.v1.HealthCheckResponse.ServingStatus"),
+                     rpc_reflection_file(&r, "titan/wire/health.proto"));
+    assert_ptr_equal(rpc_reflection_symbol(&r, "grpc.reflection.v1.ServerReflection.ServerReflectionInfo"),
+                     rpc_reflection_file(&r, "titan/wire/reflection_v1.proto"));
+    rpc_reflection_close(&r);
+    /* In a damaged set there is nothing, or what is whole. */
     for (size_t n = 0; n < 200; n++) {
-        const struct rpc_reflection cut = {.set = titan_descriptors, .bytes = n};
-        (void)rpc_reflection_symbol(&cut, "titan.v1.Titan");
+        rpc_reflection_open(&r, titan_descriptors, n, NULL, 0);
+        (void)rpc_reflection_symbol(&r, "titan.v1.Titan");
+        rpc_reflection_close(&r);
     }
 }
 
@@ -1049,33 +1063,20 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        WITH_SERVER(test_unary),
-        WITH_SERVER(test_error),
-        WITH_SERVER(test_concurrent),
-        WITH_SERVER(test_costly),
-        WITH_SERVER(test_stream),
-        WITH_SERVER(test_back_pressure),
-        WITH_SERVER(test_bidi),
-        WITH_SERVER(test_send_limit),
-        WITH_SERVER(test_authorize),
-        WITH_SERVER(test_deadline),
-        WITH_SERVER(test_cancel),
-        WITH_SERVER(test_client_close),
-        WITH_SERVER(test_shutdown_hung),
-        WITH_SERVER(test_shutdown_drains),
-        WITH_SERVER(test_oversize),
-        WITH_SERVER(test_garbage_message),
-        WITH_SERVER(test_not_utf8),
-        cmocka_unit_test(test_nul),
-        WITH_SERVER(test_unknown_method),
-        WITH_SERVER(test_garbage_bytes),
-        WITH_SERVER(test_late_request),
-        WITH_SERVER(test_taken),
-        WITH_SERVER(test_stale_socket),
-        WITH_SERVER(test_unreachable),
-        WITH_SERVER(test_health),
-        WITH_SERVER(test_reflection),
-        cmocka_unit_test(test_reflection_lookup),
+        WITH_SERVER(test_unary),          WITH_SERVER(test_error),
+        WITH_SERVER(test_concurrent),     WITH_SERVER(test_costly),
+        WITH_SERVER(test_stream),         WITH_SERVER(test_back_pressure),
+        WITH_SERVER(test_bidi),           WITH_SERVER(test_send_limit),
+        WITH_SERVER(test_authorize),      WITH_SERVER(test_deadline),
+        WITH_SERVER(test_cancel),         WITH_SERVER(test_client_close),
+        WITH_SERVER(test_shutdown_hung),  WITH_SERVER(test_shutdown_drains),
+        WITH_SERVER(test_oversize),       WITH_SERVER(test_garbage_message),
+        WITH_SERVER(test_not_utf8),       cmocka_unit_test(test_nul),
+        WITH_SERVER(test_unknown_method), WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_late_request),   WITH_SERVER(test_taken),
+        WITH_SERVER(test_stale_socket),   WITH_SERVER(test_unreachable),
+        WITH_SERVER(test_health),         WITH_SERVER(test_reflection),
+        WITH_SERVER(test_reflection_v1),  cmocka_unit_test(test_reflection_lookup),
         WITH_SERVER(test_channel),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
