@@ -1,6 +1,7 @@
 # Titan. `make help` lists the targets; docs/operations.md tells how to install and run what they build.
 #
-# Sources are found by folder: a new .c file needs no line here. Everything built goes below $(BUILD).
+# Sources are found by folder: a new .c file, or folder of them, needs no line here. Everything built goes below $(BUILD).
+# What is not the build itself (installation, checks, faults, benchmarks, CUDA, ...) is in mk/, a file a topic.
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -29,17 +30,17 @@ say = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 # --- sources ---------------------------------------------------------------------------------------------------------
 protos      := $(wildcard proto/titan/*/*.proto)
 gen_c       := $(protos:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
-src_base    := $(wildcard base/*.c)
-src_rpc     := $(wildcard proto/rpc/*.c) proto/ranges.c
-src_state   := $(wildcard state/*.c)
-src_daemon  := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
-src_worker  := $(filter-out worker/main.c,$(wildcard worker/*.c worker/model/*.c worker/plan/*.c worker/exec/*.c \
-	worker/optim/*.c worker/data/*.c worker/checkpoint/*.c worker/elastic/*.c worker/metrics/*.c \
-	worker/device/*.c worker/comm/*.c worker/comm/shm/*.c worker/comm/tcp/*.c))
+sources      = $(sort $(shell find $(1) -name '*.c'))
+plugins     := worker/device/cpu worker/device/cuda worker/comm/nccl
+src_base    := $(call sources,base)
+src_rpc     := $(call sources,proto)
+src_state   := $(call sources,state)
+src_daemon  := $(filter-out daemon/main.c,$(call sources,daemon))
+src_worker  := $(filter-out worker/main.c $(plugins:%=%/%),$(call sources,worker))
 # A machine with nothing but a compiler and a CUDA toolkit (BARE=1) has no protobuf-c: the worker then runs without an agent.
 src_worker  := $(if $(BARE),$(filter-out worker/elastic/link.c worker/elastic/member.c,$(src_worker)),$(src_worker))
-src_ctl     := $(filter-out ctl/main.c,$(wildcard ctl/*.c))
-src_cpu     := $(wildcard worker/device/cpu/*.c)
+src_ctl     := $(filter-out ctl/main.c,$(call sources,ctl))
+src_cpu     := $(call sources,worker/device/cpu)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 lib_base   := $(BUILD)/obj/libbase.a
@@ -138,10 +139,10 @@ $(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)
 # --- tests -----------------------------------------------------------------------------------------------------------
 # tests/unit mirrors the tree: every test_*.c is one program linked against everything. Scripts (test_*.sh, test_*.py)
 # print TAP. `make test T=unit/base` runs what matches.
-test_c       := $(wildcard tests/unit/*/test_*.c tests/unit/*/*/test_*.c tests/golden/test_*.c tests/sim/test_*.c tests/fuzz/test_*.c)
+test_c       := $(sort $(shell find tests -name 'test_*.c'))
 test_support := $(wildcard tests/support/*.c)
 test_bins    := $(test_c:%.c=$(BUILD)/%)
-test_scripts := $(wildcard tests/*/test_*.sh tests/*/test_*.py)
+test_scripts := $(sort $(shell find tests -name 'test_*.sh' -o -name 'test_*.py'))
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(test_libs) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
@@ -161,4 +162,4 @@ clean: ## remove everything built
 	rm -rf build
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
--include deploy/*.mk tests/*.mk worker/device/cuda/*.mk
+-include mk/*.mk

@@ -1,6 +1,6 @@
 /* What thousands of agents and workers of one epoch keep alike is kept once: each of them holds the order to form it,
  * which names every member, so that their own copies would take the square of their number. The linker puts these in
- * the place of the routines that copy and free messages (tests/sim.mk, --wrap); the code that calls them is the real
+ * the place of the routines that copy and free messages (mk/sim.mk, --wrap); the code that calls them is the real
  * one. */
 #include <stdlib.h>
 #include <string.h>

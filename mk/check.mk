@@ -29,7 +29,7 @@ check-format:
 	$(call say,FORMAT,"$$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | wc -l) files")git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
 check-cppcheck:
 	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
-		--library=posix --library=gnu --inline-suppr --suppressions-list=deploy/cppcheck.txt --error-exitcode=1 \
+		--library=posix --library=gnu --inline-suppr --suppressions-list=mk/cppcheck.txt --error-exitcode=1 \
 		--template='{file}:{line}: {severity}: {message} [{id}]' -D_GNU_SOURCE -I. $(check_own)
 tidy: check-tidy ## clang-tidy alone
 check-tidy: $(gen_c)

@@ -3,4 +3,4 @@ demo: ## packages, build, and a 4-worker run on real text that loses a worker on
 	@$(MAKE) --no-print-directory deps
 	@echo "packages: $(words $(packages)) needed, all there"
 	@$(MAKE) --no-print-directory -j$(shell nproc) all
-	@BUILD=$(BUILD) $(PYTHON) deploy/demo.py $(if $(DATA),--data '$(DATA)')
+	@BUILD=$(BUILD) $(PYTHON) tests/demo/demo.py $(if $(DATA),--data '$(DATA)')

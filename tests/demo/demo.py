@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BIN, BUILD, Daemon, overrides, until  # noqa: E402
 
 TEXT_BYTES_MAX = 24 << 20
