@@ -4,6 +4,7 @@
 #define TITAN_TESTS_SUPPORT_CORE_BENCH_H
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,111 +69,126 @@ static inline titan_status hello(struct bench *b, uint64_t session, const char *
     return say(b, session, &m);
 }
 
-static inline void ready(struct bench *b, uint64_t session, uint64_t job, uint64_t worker)
+/* What an agent says of a worker, by name: progress(&b, .worker = 2, .epoch = 1, .step = 7). */
+struct said {
+    uint64_t session, job; /* 1 unless named */
+    uint64_t worker, epoch, step;
+    uint64_t sealed, unsealed; /* epochs that the state it holds is of, with which parts whole and which not */
+    int code;                  /* below 0: it died of SIGKILL */
+    int rung;                  /* Titan__Internal__StateRung */
+    const char *reason, *path; /* "" and "/c/STEP" unless named */
+};
+#define SAID(...) said_of((struct said){__VA_ARGS__})
+
+static inline struct said said_of(struct said s)
 {
-    Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
-    body.job_id = job;
-    body.worker_id = worker;
-    body.address = (char *)"h:1";
-    MESSAGE(m, WORKER_READY, worker_ready, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    s.session = s.session ? s.session : 1;
+    s.job = s.job ? s.job : 1;
+    s.reason = s.reason ? s.reason : "";
+    return s;
 }
 
-static inline void progress(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                            uint64_t step)
+#define ready(b, ...) bench_ready((b), SAID(__VA_ARGS__))
+static inline void bench_ready(struct bench *b, struct said s)
+{
+    Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.address = (char *)"h:1";
+    MESSAGE(m, WORKER_READY, worker_ready, body);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
+}
+
+#define progress(b, ...) bench_progress((b), SAID(__VA_ARGS__))
+static inline void bench_progress(struct bench *b, struct said s)
 {
     Titan__Internal__WorkerProgress body = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
-    body.job_id = job;
-    body.worker_id = worker;
-    body.epoch = epoch;
-    body.step = step;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.epoch = s.epoch;
+    body.step = s.step;
     body.loss = 2.5;
     MESSAGE(m, PROGRESS, progress, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
 /* Out of its epoch, holding the state of step as parts of the epochs sealed and unsealed. */
-static inline void quiesced_with(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                                 uint64_t step, uint64_t sealed, uint64_t unsealed)
+#define quiesced_with(b, ...) bench_quiesced((b), SAID(__VA_ARGS__))
+static inline void bench_quiesced(struct bench *b, struct said s)
 {
     Titan__Internal__WorkerQuiesced body = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
-    body.job_id = job;
-    body.worker_id = worker;
-    body.epoch = epoch;
-    body.last_step = step;
-    body.sealed_epoch = sealed;
-    body.unsealed_epoch = unsealed;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.epoch = s.epoch;
+    body.last_step = s.step;
+    body.sealed_epoch = s.sealed;
+    body.unsealed_epoch = s.unsealed;
     MESSAGE(m, WORKER_QUIESCED, worker_quiesced, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
 /* The same for one that has trained in that epoch. */
-static inline void quiesced(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                            uint64_t step)
+#define quiesced(b, ...) bench_quiesced_trained((b), SAID(__VA_ARGS__))
+static inline void bench_quiesced_trained(struct bench *b, struct said s)
 {
-    quiesced_with(b, session, job, worker, epoch, step, epoch, 0);
+    s.sealed = s.epoch;
+    bench_quiesced(b, s);
 }
 
 /* Rank 0 of job 1 says where the members' state came from. */
-static inline void state_ready(struct bench *b, uint64_t session, uint64_t worker, uint64_t epoch, int rung,
-                               uint64_t step)
+#define state_ready(b, ...) bench_state_ready((b), SAID(__VA_ARGS__))
+static inline void bench_state_ready(struct bench *b, struct said s)
 {
     Titan__Internal__StateReady body = TITAN__INTERNAL__STATE_READY__INIT;
-    body.job_id = 1;
-    body.worker_id = worker;
-    body.epoch = epoch;
-    body.rung = (Titan__Internal__StateRung)rung;
-    body.step = step;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.epoch = s.epoch;
+    body.rung = (Titan__Internal__StateRung)s.rung;
+    body.step = s.step;
     body.params_hash = 0xabc;
     body.state_ms = 12.5;
     MESSAGE(m, STATE_READY, state_ready, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
-static inline void exited(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, int code,
-                          const char *reason)
+#define exited(b, ...) bench_exited((b), SAID(__VA_ARGS__))
+static inline void bench_exited(struct bench *b, struct said s)
 {
     Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
-    body.job_id = job;
-    body.worker_id = worker;
-    body.exit_code = code;
-    body.signal = code < 0 ? 9 : 0;
-    body.reason = (char *)reason;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.exit_code = s.code;
+    body.signal = s.code < 0 ? 9 : 0;
+    body.reason = (char *)(uintptr_t)s.reason;
     MESSAGE(m, WORKER_EXITED, worker_exited, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
-static inline void checkpoint_at(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                                 uint64_t step, const char *path)
-{
-    Titan__Internal__CheckpointWritten body = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
-    body.job_id = job;
-    body.worker_id = worker;
-    body.epoch = epoch;
-    body.step = step;
-    body.path = (char *)(uintptr_t)path;
-    MESSAGE(m, CHECKPOINT, checkpoint, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
-}
-
-static inline void checkpoint(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                              uint64_t step)
+#define checkpoint(b, ...) bench_checkpoint((b), SAID(__VA_ARGS__))
+static inline void bench_checkpoint(struct bench *b, struct said s)
 {
     char path[32];
-    (void)snprintf(path, sizeof(path), "/c/%llu", (unsigned long long)step);
-    checkpoint_at(b, session, job, worker, epoch, step, path);
+    (void)snprintf(path, sizeof(path), "/c/%llu", (unsigned long long)s.step);
+    Titan__Internal__CheckpointWritten body = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.epoch = s.epoch;
+    body.step = s.step;
+    body.path = s.path ? (char *)(uintptr_t)s.path : path;
+    MESSAGE(m, CHECKPOINT, checkpoint, body);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
-static inline void finished(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t epoch,
-                            uint64_t step)
+#define finished(b, ...) bench_finished((b), SAID(__VA_ARGS__))
+static inline void bench_finished(struct bench *b, struct said s)
 {
     Titan__Internal__WorkerFinished body = TITAN__INTERNAL__WORKER_FINISHED__INIT;
-    body.job_id = job;
-    body.worker_id = worker;
-    body.epoch = epoch;
-    body.step = step;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.epoch = s.epoch;
+    body.step = s.step;
     MESSAGE(m, FINISHED, finished, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
 static inline void tick(struct bench *b, int64_t ms)
@@ -280,23 +296,23 @@ static inline void running_job(struct bench *b)
     assert_string_equal(m->start->directory, "/jobs/1");
     assert_non_null(moved(b, JOB_FORMING));
     for (uint64_t w = 1; w <= 3; w++) {
-        ready(b, 1, 1, w);
+        ready(b, .worker = w);
         assert_null(told(b, FORM, 0)); /* a gang: all or none */
     }
-    ready(b, 1, 1, 4);
+    ready(b, .worker = 4);
     m = told(b, FORM, 1);
     assert_non_null(m);
     assert_members(m->form, 4, 1, 2, 3, 4);
     assert_int_equal(m->form->epoch, 1);
     assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_INIT);
     assert_int_equal(m->form->comm_id.len, 16);
-    progress(b, 1, 1, 2, 1, 1);
+    progress(b, .worker = 2, .epoch = 1, .step = 1);
     assert_non_null(moved(b, JOB_RUNNING));
     assert_non_null(event(b, "epoch.formed"));
     assert_null(b->out.metrics); /* rank 0 speaks for all */
-    progress(b, 1, 1, 1, 1, 7);
+    progress(b, .worker = 1, .epoch = 1, .step = 7);
     assert_non_null(b->out.metrics);
-    checkpoint(b, 1, 1, 1, 1, 5);
+    checkpoint(b, .worker = 1, .epoch = 1, .step = 5);
     assert_non_null(event(b, "checkpoint.committed"));
     assert_non_null(told(b, COMMITTED, 1));
 }

@@ -225,10 +225,10 @@ static void open_world(void)
         says_hello(i, false, NULL);
     submit_stored(1, 2, 2);
     for (int i = 1; i <= 2; i++) {
-        ready(&W.b, W.session[i], 1, (uint64_t)i);
+        ready(&W.b, .session = W.session[i], .worker = (uint64_t)i);
         commit();
     }
-    progress(&W.b, W.session[1], 1, 1, 1, 7);
+    progress(&W.b, .session = W.session[1], .worker = 1, .epoch = 1, .step = 7);
     commit();
     submit_stored(2, 3, 3);
     assert_int_equal(db_exec(W.db,
@@ -285,14 +285,14 @@ static void test_newer_epoch(void **state)
     assert_int_equal(W.stopped & ~UINT64_C(6), 0); /* but for workers 1 and 2, should they be there */
     /* A loss: the next number is above all that were given before the restore. */
     forget_seen();
-    exited(&W.b, W.session[3], 1, 12, -1, "");
+    exited(&W.b, .session = W.session[3], .worker = 12, .code = -1);
     commit();
     assert_int_equal(status_of(1).restarts, 1);
-    quiesced(&W.b, W.session[2], 1, 11, 5, 51);
+    quiesced(&W.b, .session = W.session[2], .worker = 11, .epoch = 5, .step = 51);
     commit();
     pass(400);
     assert_true(W.starts > 0);
-    ready(&W.b, W.session[1], 1, 1000003);
+    ready(&W.b, .session = W.session[1], .worker = 1000003);
     commit();
     pass(100);
     assert_int_equal(W.form_epoch, FIRST_EPOCH + 1);
@@ -328,7 +328,7 @@ static void test_newer_epoch_in_any_order(void **state)
     back(2, &on_b);
     assert_true(told_of("epoch.restored"));
     assert_int_equal(status_of(1).world_size, 2);
-    exited(&W.b, W.session[2], 1, 12, -1, ""); /* it is found */
+    exited(&W.b, .session = W.session[2], .worker = 12, .code = -1); /* it is found */
     commit();
     assert_int_equal(status_of(1).restarts, 1);
     close_world();
@@ -428,7 +428,7 @@ static void test_restart(void **state)
     assert_true(told_of("store.settled"));
     assert_int_equal(status_of(1).epoch, 5);
     /* Once settled it decides at once after a start. Worker 12 has ended since: an epoch with it is not taken. */
-    exited(&W.b, W.session[3], 1, 12, 0, "");
+    exited(&W.b, .session = W.session[3], .worker = 12);
     commit();
     restart_restored(RESTORED_TERM + 3);
     const struct known odd = {1, 6, 11, 2, 2, "", 11, 60};
@@ -466,7 +466,8 @@ static void test_unknown_job(void **state)
     assert_true(W.stop.must_checkpoint);
     assert_int_equal(W.stop.grace_ms, 120000);
     forget_seen();
-    checkpoint(&W.b, W.session[1], 7, 31, 3, 31); /* that is no reason to kill it */
+    checkpoint(&W.b, .session = W.session[1], .job = 7, .worker = 31, .epoch = 3,
+               .step = 31); /* that is no reason to kill it */
     assert_true(told(&W.b, STOP, 0)->stop->grace_ms > 0);
     commit();
     close_world();

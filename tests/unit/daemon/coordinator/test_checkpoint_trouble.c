@@ -70,7 +70,7 @@ static void test_told_and_counted(void **state)
     failed(1, 1, 107, "'/c': cannot write: Read-only file system", false);
     assert_int_equal(take("checkpoint.failed"), 1); /* something else */
 
-    checkpoint(&b, 1, 1, 1, 1, 90);
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 90);
     const struct event *e = event(&b, "checkpoint.committed");
     assert_non_null(e);
     assert_non_null(strstr(e->message, "101 before it were not written"));

@@ -18,12 +18,12 @@ static void test_life_of_a_job(void **state)
     running_job(&b);
     for (uint64_t w = 1; w <= 4; w++) {
         assert_null(told(&b, STOP, 0));
-        finished(&b, 1, 1, w, 1, 100);
+        finished(&b, .worker = w, .epoch = 1, .step = 100);
     }
     assert_non_null(told(&b, STOP, 1));
     assert_null(moved(&b, JOB_COMPLETED));
     for (uint64_t w = 1; w <= 4; w++)
-        exited(&b, 1, 1, w, w == 2 ? -1 : 0, ""); /* how it ends no longer matters */
+        exited(&b, .worker = w, .code = w == 2 ? -1 : 0); /* how it ends no longer matters */
     const struct change *c = moved(&b, JOB_COMPLETED);
     assert_non_null(c);
     assert_int_equal(c->job.status.restarts, 0);
@@ -39,17 +39,17 @@ static void test_loss_and_return(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
     assert_non_null(moved(&b, JOB_RECOVERING));
     assert_non_null(event(&b, "worker.exited"));
     const Titan__Internal__CoordinatorMessage *m = told(&b, REVOKE, 1);
     assert_non_null(m);
     assert_int_equal(m->revoke->epoch, 1);
     b.now += 30;
-    quiesced(&b, 1, 1, 1, 1, 7);
-    quiesced(&b, 1, 1, 2, 1, 8);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 8);
     assert_null(told(&b, FORM, 0));
-    quiesced(&b, 1, 1, 4, 1, 7);
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
     m = told(&b, FORM, 1);
     assert_non_null(m);
     assert_int_equal(m->form->epoch, 2);
@@ -60,18 +60,18 @@ static void test_loss_and_return(void **state)
     assert_string_equal(m->form->checkpoint_path, "/c/5");                       /* the rung below */
     assert_int_equal(m->form->resume_step, 8);                                   /* of the furthest */
     b.now += 10;
-    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY, 8);
+    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY, .step = 8);
     assert_string_equal(
         event(&b, "state.ready")->detail,
         "{\"rung\":\"buddy\",\"step\":8,\"bytes\":0,\"params_hash\":\"0000000000000abc\","
         "\"rolled_forward\":false,\"connect_ms\":0.0,\"plan_ms\":0.0,\"state_ms\":12.5,\"prepare_ms\":0.0}");
-    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_INIT, 0); /* once */
+    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_INIT); /* once */
     assert_null(b.out.changes);
-    progress(&b, 1, 1, 1, 1, 9); /* from the dead epoch */
+    progress(&b, .worker = 1, .epoch = 1, .step = 9); /* from the dead epoch */
     assert_null(b.out.changes);
     assert_null(b.out.metrics);
     b.now += 20;
-    progress(&b, 1, 1, 1, 2, 9);
+    progress(&b, .worker = 1, .epoch = 2, .step = 9);
     const struct event *e = event(&b, "recovery.finished");
     assert_non_null(e);
     assert_string_equal(e->detail,
@@ -92,22 +92,22 @@ static void test_loss_and_return(void **state)
     m = told(&b, START, 1);
     assert_non_null(m);
     assert_ids(m->start->worker_ids, m->start->n_worker_ids, 1, 5);
-    ready(&b, 1, 1, 5);
+    ready(&b, .worker = 5);
     assert_non_null(moved(&b, JOB_RESIZING));
     m = told(&b, PAUSE, 1);
     assert_non_null(m);
     assert_int_equal(m->pause->epoch, 2);
     assert_int_equal(m->pause->world, 4);
-    quiesced(&b, 1, 1, 1, 2, 9);
-    quiesced(&b, 1, 1, 2, 2, 9);
-    quiesced(&b, 1, 1, 4, 2, 9);
+    quiesced(&b, .worker = 1, .epoch = 2, .step = 9);
+    quiesced(&b, .worker = 2, .epoch = 2, .step = 9);
+    quiesced(&b, .worker = 4, .epoch = 2, .step = 9);
     m = told(&b, FORM, 1);
     assert_non_null(m);
     assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     assert_members(m->form, 4, 1, 2, 4, 5);
     assert_ids(m->form->state_holders, m->form->n_state_holders, 3, 1, 2, 4);
     assert_int_equal(m->form->resume_step, 9);
-    progress(&b, 1, 1, 1, 3, 10);
+    progress(&b, .worker = 1, .epoch = 3, .step = 10);
     assert_non_null(event(&b, "resize.finished"));
     close_bench(&b);
 }
@@ -118,19 +118,19 @@ static void test_loss_while_resizing(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
     for (uint64_t w = 1; w <= 4; w++)
         if (w != 3)
-            quiesced(&b, 1, 1, w, 1, 7);
-    progress(&b, 1, 1, 1, 2, 6);
+            quiesced(&b, .worker = w, .epoch = 1, .step = 7);
+    progress(&b, .worker = 1, .epoch = 2, .step = 6);
     tick(&b, 250);
-    ready(&b, 1, 1, 5);
+    ready(&b, .worker = 5);
     assert_non_null(told(&b, PAUSE, 1));
-    quiesced(&b, 1, 1, 1, 2, 9);
-    exited(&b, 1, 1, 2, -1, "");
+    quiesced(&b, .worker = 1, .epoch = 2, .step = 9);
+    exited(&b, .worker = 2, .code = -1);
     assert_non_null(moved(&b, JOB_RECOVERING));
     assert_non_null(told(&b, REVOKE, 1));
-    quiesced(&b, 1, 1, 4, 2, 9);
+    quiesced(&b, .worker = 4, .epoch = 2, .step = 9);
     const Titan__Internal__CoordinatorMessage *m = told(&b, FORM, 1);
     assert_non_null(m);
     assert_int_equal(m->form->epoch, 3);
@@ -154,19 +154,19 @@ static void test_members_fall_to_the_checkpoint(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    checkpoint(&b, 1, 1, 1, 1, 6);
-    exited(&b, 1, 1, 3, -1, "");
-    quiesced(&b, 1, 1, 1, 1, 7);
-    quiesced(&b, 1, 1, 2, 1, 7);
-    quiesced(&b, 1, 1, 4, 1, 7);
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 6);
+    exited(&b, .worker = 3, .code = -1);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_string_equal(f->checkpoint_path, "/c/6");
     assert_int_equal(f->n_older_checkpoints, 1);
     assert_string_equal(f->older_checkpoints[0], "/c/5");
     assert_int_equal(status_step(&b), 7);
-    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, 6);
+    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, .step = 6);
     assert_int_equal(status_step(&b), 6);
-    progress(&b, 1, 1, 1, 2, 7);
+    progress(&b, .worker = 1, .epoch = 2, .step = 7);
     assert_int_equal(status_step(&b), 7);
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"resume_step\":6"));
     close_bench(&b);
@@ -178,14 +178,14 @@ static void test_first_step_before_the_state(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
-    quiesced(&b, 1, 1, 1, 1, 7);
-    quiesced(&b, 1, 1, 2, 1, 7);
-    quiesced(&b, 1, 1, 4, 1, 7);
-    progress(&b, 1, 1, 2, 2, 6);
+    exited(&b, .worker = 3, .code = -1);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
+    progress(&b, .worker = 2, .epoch = 2, .step = 6);
     assert_int_equal(status_step(&b), 6);
     assert_null(event(&b, "recovery.finished")); /* the state may still be told of */
-    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, 5);
+    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, .step = 5);
     assert_int_equal(status_step(&b), 6); /* not back again */
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"rung\":\"checkpoint\""));
     close_bench(&b);
@@ -197,14 +197,14 @@ static void test_loss_before_the_seal(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
-    quiesced(&b, 1, 1, 1, 1, 7);
-    quiesced(&b, 1, 1, 2, 1, 7);
-    quiesced(&b, 1, 1, 4, 1, 7);
+    exited(&b, .worker = 3, .code = -1);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
     assert_int_equal(told(&b, FORM, 1)->form->epoch, 2);
-    exited(&b, 1, 1, 4, -1, "");
-    quiesced_with(&b, 1, 1, 1, 2, 7, 1, 0);
-    quiesced_with(&b, 1, 1, 2, 2, 7, 1, 2);
+    exited(&b, .worker = 4, .code = -1);
+    quiesced_with(&b, .worker = 1, .epoch = 2, .step = 7, .sealed = 1);
+    quiesced_with(&b, .worker = 2, .epoch = 2, .step = 7, .sealed = 1, .unsealed = 2);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_int_equal(f->epoch, 3);
     assert_int_equal(f->source_epoch, 1);
@@ -213,13 +213,13 @@ static void test_loss_before_the_seal(void **state)
 
     /* The same, but one of them had passed the barrier: then each has its part of the new one. */
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
-    quiesced(&b, 1, 1, 1, 1, 7);
-    quiesced(&b, 1, 1, 2, 1, 7);
-    quiesced(&b, 1, 1, 4, 1, 7);
-    exited(&b, 1, 1, 4, -1, "");
-    quiesced_with(&b, 1, 1, 1, 2, 7, 1, 2);
-    quiesced_with(&b, 1, 1, 2, 2, 7, 2, 0);
+    exited(&b, .worker = 3, .code = -1);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
+    exited(&b, .worker = 4, .code = -1);
+    quiesced_with(&b, .worker = 1, .epoch = 2, .step = 7, .sealed = 1, .unsealed = 2);
+    quiesced_with(&b, .worker = 2, .epoch = 2, .step = 7, .sealed = 2);
     f = told(&b, FORM, 1)->form;
     assert_int_equal(f->source_epoch, 2);
     assert_ids(f->state_holders, f->n_state_holders, 3, 1, 2, 4);
@@ -232,20 +232,20 @@ static void test_metrics_of_who_died(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    progress(&b, 1, 1, 2, 1, 7); /* rank 0 has said so */
-    progress(&b, 1, 1, 2, 1, 8);
+    progress(&b, .worker = 2, .epoch = 1, .step = 7); /* rank 0 has said so */
+    progress(&b, .worker = 2, .epoch = 1, .step = 8);
     assert_null(b.out.metrics);
-    exited(&b, 1, 1, 1, -1, "");
+    exited(&b, .worker = 1, .code = -1);
     assert_int_equal(b.out.metrics->metric.step, 8);
     assert_null(b.out.metrics->next);
-    progress(&b, 1, 1, 4, 1, 9); /* on its way when the epoch was revoked */
+    progress(&b, .worker = 4, .epoch = 1, .step = 9); /* on its way when the epoch was revoked */
     assert_int_equal(b.out.metrics->metric.step, 9);
-    progress(&b, 1, 1, 3, 1, 9);
+    progress(&b, .worker = 3, .epoch = 1, .step = 9);
     assert_null(b.out.metrics); /* once */
     assert_int_equal(status_step(&b), 9);
     for (uint64_t w = 2; w <= 4; w++)
-        quiesced(&b, 1, 1, w, 1, 9);
-    progress(&b, 1, 1, 2, 2, 10);
+        quiesced(&b, .worker = w, .epoch = 1, .step = 9);
+    progress(&b, .worker = 2, .epoch = 2, .step = 10);
     assert_int_equal(b.out.metrics->metric.step, 10);
     close_bench(&b);
 }
@@ -256,10 +256,10 @@ static void test_nothing_in_memory(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
     for (uint64_t w = 1; w <= 4; w++)
         if (w != 3)
-            quiesced_with(&b, 1, 1, w, 1, 0, 0, 0);
+            quiesced_with(&b, .worker = w, .epoch = 1);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
     assert_int_equal(f->source_epoch, 0);
@@ -278,15 +278,15 @@ static void test_time_to_form(void **state)
     hello(&b, 1, "a", 4, NULL, 0);
     submit(&b, 1, 2, 4);
     for (uint64_t w = 1; w <= 4; w++)
-        ready(&b, 1, 1, w);
+        ready(&b, .worker = w);
     b.now += 2000;
-    state_ready(&b, 1, 1, 1, TITAN__INTERNAL__STATE_RUNG__RUNG_INIT, 0);
-    progress(&b, 1, 1, 1, 1, 7);
+    state_ready(&b, .worker = 1, .epoch = 1, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_INIT);
+    progress(&b, .worker = 1, .epoch = 1, .step = 7);
     for (int loss = 0; loss < 2; loss++) {
         if (loss == 0)
-            exited(&b, 1, 1, 4, -1, "");
+            exited(&b, .worker = 4, .code = -1);
         for (uint64_t w = 1; w <= 3; w++)
-            quiesced_with(&b, 1, 1, w, 1 + (uint64_t)loss, 7, 1, 0);
+            quiesced_with(&b, .worker = w, .epoch = 1 + (uint64_t)loss, .step = 7, .sealed = 1);
         assert_int_equal(told(&b, FORM, 1)->form->epoch, 2 + loss);
         int64_t since = b.now;
         while (!told(&b, REVOKE, 1) && b.now - since < 400000) {
@@ -308,7 +308,7 @@ static void test_order_to_form_is_one(void **state)
     assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 4);
     for (uint64_t w = 1; w <= 4; w++)
-        ready(&b, w <= 2 ? 1 : 2, 1, w);
+        ready(&b, .session = w <= 2 ? 1 : 2, .worker = w);
     const Titan__Internal__CoordinatorMessage *first = told(&b, FORM, 1);
     assert_non_null(first);
     assert_ptr_equal(told(&b, FORM, 2), first);
@@ -317,9 +317,9 @@ static void test_order_to_form_is_one(void **state)
     for (const struct batch_message *m = b.out.messages; m; m = m->next)
         forms += (int)m->message->kind_case == FORM;
     assert_int_equal(forms, 2);
-    exited(&b, 1, 1, 1, -1, "");
+    exited(&b, .worker = 1, .code = -1);
     for (uint64_t w = 2; w <= 4; w++)
-        quiesced(&b, w <= 2 ? 1 : 2, 1, w, 1, 0);
+        quiesced(&b, .session = w <= 2 ? 1 : 2, .worker = w, .epoch = 1);
     const Titan__Internal__CoordinatorMessage *second = told(&b, FORM, 1);
     assert_non_null(second);
     assert_ptr_equal(told(&b, FORM, 2), second);
@@ -338,17 +338,17 @@ static void test_ranks_of_a_node_are_neighbours(void **state)
     assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 4);
     for (uint64_t w = 1; w <= 4; w++)
-        ready(&b, w <= 2 ? 1 : 2, 1, w);
-    progress(&b, 1, 1, 1, 1, 7);
-    exited(&b, 1, 1, 1, -1, "");
+        ready(&b, .session = w <= 2 ? 1 : 2, .worker = w);
+    progress(&b, .worker = 1, .epoch = 1, .step = 7);
+    exited(&b, .worker = 1, .code = -1);
     for (uint64_t w = 2; w <= 4; w++)
-        quiesced(&b, w <= 2 ? 1 : 2, 1, w, 1, 7);
+        quiesced(&b, .session = w <= 2 ? 1 : 2, .worker = w, .epoch = 1, .step = 7);
     assert_members(told(&b, FORM, 1)->form, 3, 2, 3, 4);
-    progress(&b, 1, 1, 2, 2, 8);
+    progress(&b, .worker = 2, .epoch = 2, .step = 8);
     tick(&b, 250);
-    ready(&b, 1, 1, 5);
+    ready(&b, .worker = 5);
     for (uint64_t w = 2; w <= 4; w++)
-        quiesced(&b, w <= 2 ? 1 : 2, 1, w, 2, 8);
+        quiesced(&b, .session = w <= 2 ? 1 : 2, .worker = w, .epoch = 2, .step = 8);
     assert_members(told(&b, FORM, 2)->form, 4, 2, 5, 3, 4);
     close_bench(&b);
 }
@@ -358,7 +358,7 @@ static void test_messages_say_the_term(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
     for (const struct batch_message *m = b.out.messages; m; m = m->next)
         assert_int_equal(m->message->term, 1);
     assert_non_null(b.out.messages);
@@ -370,9 +370,9 @@ static void test_laggard_is_excluded(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 3, -1, "");
-    quiesced(&b, 1, 1, 1, 1, 7);
-    quiesced(&b, 1, 1, 2, 1, 7);
+    exited(&b, .worker = 3, .code = -1);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
     for (int i = 0; i < 101 && !told(&b, STOP, 1); i++) {
         beat(&b, 1);
         tick(&b, 100);
@@ -384,7 +384,7 @@ static void test_laggard_is_excluded(void **state)
     m = told(&b, FORM, 1);
     assert_non_null(m);
     assert_members(m->form, 2, 1, 2);
-    exited(&b, 1, 1, 4, -1, "");
+    exited(&b, .worker = 4, .code = -1);
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 2);
@@ -404,14 +404,14 @@ static void test_hang(void **state)
     }
     assert_int_equal(b.now - since, 300000);
     for (uint64_t w = 1; w <= 3; w++)
-        quiesced(&b, 1, 1, w, 1, 7);
+        quiesced(&b, .worker = w, .epoch = 1, .step = 7);
     while (!told(&b, STOP, 1) && b.now - since < 400000) {
         beat(&b, 1);
         tick(&b, 100);
     }
     assert_int_equal(told(&b, STOP, 1)->stop->worker_ids[0], 4);
     assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 3);
-    exited(&b, 1, 1, 4, -1, "");
+    exited(&b, .worker = 4, .code = -1);
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 1);
@@ -428,7 +428,7 @@ static void test_crash_loop(void **state)
     submit(&b, 1, 1, 1);
     static const int64_t waits[] = {200, 400, 500};
     for (int i = 0; i < 3; i++) {
-        exited(&b, 1, 1, 1 + (uint64_t)i, 1, "no such library");
+        exited(&b, .worker = 1 + (uint64_t)i, .code = 1, .reason = "no such library");
         assert_null(told(&b, START, 0));
         beat(&b, 1);
         tick(&b, waits[i] - 10);
@@ -436,7 +436,7 @@ static void test_crash_loop(void **state)
         tick(&b, 10);
         assert_non_null(told(&b, START, 1));
     }
-    exited(&b, 1, 1, 4, 1, "no such library");
+    exited(&b, .worker = 4, .code = 1, .reason = "no such library");
     const struct change *c = moved(&b, JOB_FAILED);
     assert_non_null(c);
     assert_string_equal(c->job.reason, "lost a worker 4 times; restart budget of 3 used; last: no such library");
@@ -450,7 +450,7 @@ static void test_permanent_error(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    exited(&b, 1, 1, 2, 2, "training.dataset_path: no such file");
+    exited(&b, .worker = 2, .code = 2, .reason = "training.dataset_path: no such file");
     const struct change *c = moved(&b, JOB_FAILED);
     assert_non_null(c);
     assert_string_equal(c->job.reason, "training.dataset_path: no such file (on node a)");
@@ -484,11 +484,11 @@ static void test_cancel(void **state)
     assert_int_equal(told(&b, STOP, 1)->stop->grace_ms, 700);
     assert_int_equal(cancel(&b, 1, &got), TITAN_OK); /* the same again */
     assert_null(b.out.changes);
-    checkpoint(&b, 1, 1, 1, 1, 8); /* the last one, written within the grace */
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 8); /* the last one, written within the grace */
     assert_non_null(event(&b, "checkpoint.committed"));
     for (uint64_t w = 1; w <= 4; w++) {
         assert_null(moved(&b, JOB_CANCELLED));
-        exited(&b, 1, 1, w, w == 1 ? 2 : 0, "");
+        exited(&b, .worker = w, .code = w == 1 ? 2 : 0);
     }
     assert_non_null(moved(&b, JOB_CANCELLED));
     close_bench(&b);
@@ -595,10 +595,10 @@ static void mesh_job(struct bench *b, const uint32_t *worlds)
     strcpy(job.spec.mesh, "pp=2 tp=2");
     submit_job(b, &job);
     for (uint64_t w = 1; w <= 3; w++)
-        ready(b, 1, 1, w);
-    ready(b, 2, 1, 4);
+        ready(b, .worker = w);
+    ready(b, .session = 2, .worker = 4);
     assert_members(told(b, FORM, 1)->form, 4, 1, 2, 3, 4);
-    progress(b, 1, 1, 1, 1, 7);
+    progress(b, .worker = 1, .epoch = 1, .step = 7);
 }
 
 /* Node b falls silent; the others leave the epoch. */
@@ -609,7 +609,7 @@ static void lose_node_b(struct bench *b)
         tick(b, 100);
     }
     for (uint64_t w = 1; w <= 3; w++)
-        quiesced(b, 1, 1, w, 1, 7);
+        quiesced(b, .worker = w, .epoch = 1, .step = 7);
 }
 
 static const struct change *reason(const struct bench *b)
@@ -628,7 +628,7 @@ static void test_smaller_mesh(void **state)
     mesh_job(&b, (const uint32_t[]){2, 4, 0});
     lose_node_b(&b);
     assert_members(told(&b, FORM, 1)->form, 2, 1, 2);
-    progress(&b, 1, 1, 1, 2, 3);
+    progress(&b, .worker = 1, .epoch = 2, .step = 3);
     for (int i = 0; i < 10; i++) {
         beat(&b, 1);
         tick(&b, 100);
@@ -637,10 +637,10 @@ static void test_smaller_mesh(void **state)
     }
     hello(&b, 3, "b", 1, NULL, 0);
     assert_ids(told(&b, START, 3)->start->worker_ids, 1, 1, 5);
-    ready(&b, 3, 1, 5);
+    ready(&b, .session = 3, .worker = 5);
     assert_non_null(told(&b, PAUSE, 1));
-    quiesced(&b, 1, 1, 1, 2, 4);
-    quiesced(&b, 1, 1, 2, 2, 4);
+    quiesced(&b, .worker = 1, .epoch = 2, .step = 4);
+    quiesced(&b, .worker = 2, .epoch = 2, .step = 4);
     assert_members(told(&b, FORM, 1)->form, 4, 1, 2, 3, 5);
     close_bench(&b);
 }
@@ -659,7 +659,7 @@ static void test_waits_for_a_mesh(void **state)
     beat(&b, 1);
     tick(&b, 100);
     assert_null(reason(&b)); /* once is enough */
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
     assert_string_equal(reason(&b)->job.reason, "waiting for 2 more workers: the mesh pp=2 tp=2 needs 4, 2 are there");
     for (int i = 0; i < 20; i++) { /* the back-off is over, and the free slot on node a of no use alone */
         beat(&b, 1);
@@ -670,8 +670,8 @@ static void test_waits_for_a_mesh(void **state)
     hello(&b, 3, "b", 1, NULL, 0);
     assert_ids(told(&b, START, 1)->start->worker_ids, 1, 1, 5);
     assert_ids(told(&b, START, 3)->start->worker_ids, 1, 1, 6);
-    ready(&b, 1, 1, 5);
-    ready(&b, 3, 1, 6);
+    ready(&b, .worker = 5);
+    ready(&b, .session = 3, .worker = 6);
     assert_members(told(&b, FORM, 1)->form, 4, 1, 2, 5, 6);
     assert_string_equal(reason(&b)->job.reason, "");
     assert_false(reason(&b)->has_event);
@@ -713,7 +713,7 @@ static void test_waits_without_workers(void **state)
     }
     assert_string_equal(reason(&b)->job.reason, "waiting for 4 more workers: the mesh pp=2 tp=2 needs 4, 0 are there");
     for (uint64_t w = 1; w <= 3; w++)
-        exited(&b, 1, 1, w, 0, "");
+        exited(&b, .worker = w);
     hello(&b, 3, "b", 1, NULL, 0);
     assert_non_null(told(&b, START, 1));
     assert_non_null(told(&b, START, 3));
@@ -773,7 +773,7 @@ static void test_agent_comes_back(void **state)
     assert_int_equal(hello(&b, 3, "a", 4, lives, 3), TITAN_OK);
     assert_non_null(b.out.drops); /* the older stream of the node */
     assert_null(moved(&b, JOB_RECOVERING));
-    exited(&b, 3, 1, 4, 139, "a reason worth having");
+    exited(&b, .session = 3, .worker = 4, .code = 139, .reason = "a reason worth having");
     assert_non_null(moved(&b, JOB_RECOVERING));
     assert_non_null(strstr(event(&b, "worker.exited")->message, "worth having"));
 
@@ -793,8 +793,8 @@ static void test_commands_are_said_again(void **state)
     open_bench(&b);
     hello(&b, 1, "a", 2, NULL, 0);
     submit(&b, 1, 2, 2);
-    ready(&b, 1, 1, 1);
-    ready(&b, 1, 1, 2);
+    ready(&b, .worker = 1);
+    ready(&b, .worker = 2);
     const Titan__Internal__CoordinatorMessage *m = told(&b, FORM, 1);
     uint8_t id[16];
     memcpy(id, m->form->comm_id.data, 16);
@@ -840,7 +840,7 @@ static void test_strangers(void **state)
     list_workers(2, 3, 50, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
     assert_int_equal(hello(&b, 1, "a", 4, lives, 2), TITAN_OK);
     assert_non_null(told(&b, STOP, 1));
-    progress(&b, 1, 7, 7, 1, 1);
+    progress(&b, .job = 7, .worker = 7, .epoch = 1, .step = 1);
     assert_ids(told(&b, STOP, 1)->stop->worker_ids, 1, 1, 7);
     close_bench(&b);
 }
@@ -850,15 +850,15 @@ static void test_keep_latest(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    checkpoint(&b, 1, 1, 1, 1, 10);
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 10);
     assert_int_equal(told(&b, COMMITTED, 1)->checkpoint_committed->n_expired_paths, 0);
-    checkpoint(&b, 1, 1, 1, 1, 15);
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 15);
     const Titan__Internal__CheckpointCommitted *m = told(&b, COMMITTED, 1)->checkpoint_committed;
     assert_int_equal(m->n_expired_paths, 1);
     assert_string_equal(m->expired_paths[0], "/c/5");
     assert_non_null(event(&b, "checkpoint.expired"));
-    checkpoint(&b, 1, 1, 1, 1, 10); /* sent twice */
-    checkpoint(&b, 1, 1, 1, 0, 20); /* from a lower epoch */
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 10); /* sent twice */
+    checkpoint(&b, .worker = 1, .epoch = 0, .step = 20); /* from a lower epoch */
     assert_null(b.out.changes);
     close_bench(&b);
 }

@@ -514,20 +514,20 @@ static void test_hang(void **state)
     assert_ids(told(&b, STOP, 1)->stop->worker_ids, 1, 1, 3);
     assert_int_equal(told(&b, STOP, 1)->stop->grace_ms, 0);
     assert_int_equal(told(&b, REVOKE, 1)->revoke->epoch, 1);
-    progress(&b, 1, 1, 3, 1, 8); /* SIGCONT: too late */
+    progress(&b, .worker = 3, .epoch = 1, .step = 8); /* SIGCONT: too late */
     assert_null(b.out.changes);
     for (uint64_t w = 1; w <= 4; w++)
         if (w != 3)
-            quiesced(&b, 1, 1, w, 1, 7);
+            quiesced(&b, .worker = w, .epoch = 1, .step = 7);
     assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 4); /* it is not waited for */
-    progress(&b, 1, 1, 3, 1, 8);
+    progress(&b, .worker = 3, .epoch = 1, .step = 8);
     assert_null(b.out.changes);
     assert_true(core_counters(b.core)->old_epoch >= 2);
     assert_int_equal(core_counters(b.core)->workers_hung, 1);
-    state_ready(&b, 1, 1, 2, TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA, 7);
-    progress(&b, 1, 1, 1, 2, 8);
+    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA, .step = 7);
+    progress(&b, .worker = 1, .epoch = 2, .step = 8);
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"detect_ms\":310"));
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 1);

@@ -241,21 +241,21 @@ static void test_others_workers(void **state)
     struct bench b;
     running_job(&b);
     assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
-    progress(&b, 2, 1, 1, 1, 50);
+    progress(&b, .session = 2, .worker = 1, .epoch = 1, .step = 50);
     assert_null(told(&b, STOP, 0)); /* it is not b's to be stopped */
     assert_string_equal(event(&b, "report.refused")->detail, "{\"job\":1,\"worker\":1}");
-    exited(&b, 2, 1, 1, -1, "");
+    exited(&b, .session = 2, .worker = 1, .code = -1);
     assert_null(told(&b, REVOKE, 0));
-    progress(&b, 2, 7, 7, 1, 50);
+    progress(&b, .session = 2, .job = 7, .worker = 7, .epoch = 1, .step = 50);
     assert_non_null(told(&b, STOP, 2));
     assert_null(event(&b, "report.refused")); /* once */
     const struct core_counters *counters = core_counters(b.core);
     assert_int_equal(counters->unknown_worker, 2);
     assert_int_equal(counters->duplicate, 1);
-    progress(&b, 1, 1, 2, 9, 50); /* of an epoch to come */
+    progress(&b, .worker = 2, .epoch = 9, .step = 50); /* of an epoch to come */
     assert_null(b.out.changes);
     assert_int_equal(counters->unknown_rank, 1);
-    progress(&b, 1, 1, 2, 0, 50);
+    progress(&b, .worker = 2, .epoch = 0, .step = 50);
     assert_int_equal(counters->old_epoch, 1);
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
@@ -304,8 +304,8 @@ static void test_said_twice(void **state)
     running_job(&b);
     assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_ECONFLICT);
     assert_int_equal(core_counters(b.core)->duplicate, 1);
-    exited(&b, 1, 1, 3, -1, "");
-    exited(&b, 1, 1, 3, -1, "");
+    exited(&b, .worker = 3, .code = -1);
+    exited(&b, .worker = 3, .code = -1);
     assert_null(b.out.changes);
     assert_int_equal(core_counters(b.core)->duplicate, 2);
     Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
@@ -359,7 +359,7 @@ static void test_out_of_range(void **state)
     assert_non_null(event(&b, "report.refused"));
     assert_null(told(&b, REVOKE, 0));
     assert_int_equal(core_counters(b.core)->out_of_range, 1);
-    progress(&b, 1, 1, 1, 1, 8);
+    progress(&b, .worker = 1, .epoch = 1, .step = 8);
     close_bench(&b);
 }
 
@@ -437,16 +437,16 @@ static void test_implausible_reports(void **state)
     core_set_folder(b.core, 1, "/c/");
     assert_false(core_wants_folder(b.core, 1));
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        checkpoint_at(&b, 1, 1, 1, 1, 8, bad[i]);
+        checkpoint(&b, .worker = 1, .epoch = 1, .step = 8, .path = bad[i]);
         assert_null(event(&b, "checkpoint.committed"));
     }
-    checkpoint_at(&b, 1, 1, 1, 1, 101, "/c/step-00000101"); /* the job has 100 */
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 101, .path = "/c/step-00000101"); /* the job has 100 */
     assert_null(event(&b, "checkpoint.committed"));
     assert_int_equal(core_counters(b.core)->implausible, 6);
-    checkpoint_at(&b, 1, 1, 1, 1, 8, "/c/step-00000008");
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 8, .path = "/c/step-00000008");
     assert_non_null(event(&b, "checkpoint.committed"));
-    finished(&b, 1, 1, 1, 1, 99);
-    progress(&b, 1, 1, 1, 1, 101);
+    finished(&b, .worker = 1, .epoch = 1, .step = 99);
+    progress(&b, .worker = 1, .epoch = 1, .step = 101);
     assert_int_equal(core_counters(b.core)->implausible, 8);
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));

@@ -71,10 +71,10 @@ static int setup(void **state)
     commit();
     submit_stored(1, 2, 0);
     for (uint64_t w = 1; w <= 2; w++) {
-        ready(&b, 1, 1, w);
+        ready(&b, .worker = w);
         commit();
     }
-    progress(&b, 1, 1, 1, 1, 7);
+    progress(&b, .worker = 1, .epoch = 1, .step = 7);
     commit();
     return 0;
 }
@@ -204,18 +204,18 @@ static void test_drain_and_maintenance(void **state)
 static void test_between_epochs(void **state)
 {
     (void)state;
-    exited(&b, 1, 1, 2, -1, "");
+    exited(&b, .worker = 2, .code = -1);
     commit();
-    quiesced(&b, 1, 1, 1, 1, 7);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
     commit();
     submit_stored(2, 2, 9);
     assert_false(stopped());
     pass(500);
     assert_false(stopped());
-    ready(&b, 1, 1, 3); /* the replacement */
+    ready(&b, .worker = 3); /* the replacement */
     commit();
     assert_false(stopped());
-    progress(&b, 1, 1, 1, 2, 8);
+    progress(&b, .worker = 1, .epoch = 2, .step = 8);
     commit();
     assert_true(stop.must_checkpoint);
     assert_int_equal(stop.grace_ms, 120000);
@@ -231,15 +231,15 @@ static void test_leaver(void **state)
     assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
     commit();
     for (uint64_t w = 3; w <= 4; w++) {
-        ready(&b, 2, 1, w);
+        ready(&b, .session = 2, .worker = w);
         commit();
     }
     for (uint64_t w = 1; w <= 2; w++) {
-        quiesced(&b, 1, 1, w, 1, 8);
+        quiesced(&b, .worker = w, .epoch = 1, .step = 8);
         commit();
     }
     assert_false(stopped());
-    progress(&b, 2, 1, 3, 2, 9);
+    progress(&b, .session = 2, .worker = 3, .epoch = 2, .step = 9);
     commit();
     assert_int_equal(stop.grace_ms, 0);
     assert_false(stop.must_checkpoint);

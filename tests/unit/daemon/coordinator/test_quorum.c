@@ -148,11 +148,11 @@ static void open_world(uint32_t min)
     submit_job(&W.b, &job);
     commit();
     for (int i = 1; i <= N; i++) {
-        ready(&W.b, W.session[i], 1, (uint64_t)i);
+        ready(&W.b, .session = W.session[i], .worker = (uint64_t)i);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 1);
-    progress(&W.b, W.session[1], 1, 1, 1, 7);
+    progress(&W.b, .session = W.session[1], .worker = 1, .epoch = 1, .step = 7);
     commit();
     forget_seen();
 }
@@ -187,7 +187,7 @@ static void lose(int first)
     pass(1200);
     assert_true(told_of("node.lost"));
     for (int i = 1; i < first; i++) {
-        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+        quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1, .step = 7);
         commit();
     }
 }
@@ -247,7 +247,7 @@ static void test_lost_in_turn(void **state)
     }
     pass(1200);
     for (int i = 1; i <= 2; i++) {
-        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+        quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1, .step = 7);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 0);
@@ -286,7 +286,7 @@ static void test_certificate_revoked(void **state)
     assert_true(told_of("node.lost") && told_of("epoch.revoked"));
     for (int i = 1; i <= N; i++)
         if (i != 4) {
-            quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+            quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1, .step = 7);
             commit();
         }
     assert_int_equal(W.seen.form_epoch, 2); /* nothing is waited for */
@@ -309,14 +309,14 @@ static void test_stopped_counts_until_it_has_ended(void **state)
     W.session[3] = 0;
     pass(1200);
     for (int i = 1; i <= 2; i++) {
-        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 2, 7, 1, 0);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .sealed = 1);
         commit();
     }
-    assert_int_equal(W.seen.form_epoch, 0);  /* three of epoch 1, which none of them may know to be over */
-    exited(&W.b, W.session[1], 1, 4, 0, ""); /* not its agent */
+    assert_int_equal(W.seen.form_epoch, 0);             /* three of epoch 1, which none of them may know to be over */
+    exited(&W.b, .session = W.session[1], .worker = 4); /* not its agent */
     commit();
     assert_int_equal(W.seen.form_epoch, 0);
-    exited(&W.b, W.session[4], 1, 4, 0, "");
+    exited(&W.b, .session = W.session[4], .worker = 4);
     commit();
     assert_int_equal(W.seen.form_epoch, 3);
     assert_int_equal(W.seen.form_members, 2);
@@ -334,7 +334,7 @@ static void test_unlisted_has_ended(void **state)
     W.session[3] = 0;
     pass(1200);
     for (int i = 1; i <= 2; i++) {
-        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 2, 7, 1, 0);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .sealed = 1);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 3);
@@ -350,7 +350,7 @@ static void test_cancel_does_not_wait(void **state)
     assert_int_equal(core_cancel(W.b.core, 1, "", 0, at(&W.b), &W.b.out, &got, NULL), TITAN_OK);
     commit();
     for (int i = 1; i <= 2; i++) {
-        exited(&W.b, W.session[i], 1, (uint64_t)i, 0, "");
+        exited(&W.b, .session = W.session[i], .worker = (uint64_t)i);
         commit();
     }
     struct job_status status;
@@ -426,14 +426,14 @@ static void test_delegated(void **state)
     pass(500); /* the others' agents are on their way */
     back(4, 1024, TRAINING, &d);
     back(5, 1024, TRAINING, &d);
-    progress(&W.b, W.session[3], 1, 3, 1024, 30);
+    progress(&W.b, .session = W.session[3], .worker = 3, .epoch = 1024, .step = 30);
     commit();
     assert_true(told_of("epoch.formed"));
     assert_int_equal(W.seen.form_told, 0); /* nobody is told what they have themselves decided */
     assert_int_equal(W.seen.stops, 0);
     /* Then they grow to five again, which revokes nothing. */
     for (int i = 3; i <= N; i++) {
-        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1024, 31);
+        quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1024, .step = 31);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 1025);
@@ -462,7 +462,7 @@ static void test_old_hello(void **state)
     assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
     commit();
     assert_true(told_of("epoch.delegated"));
-    quiesced(&W.b, W.session[3], 1, 3, 1, 7); /* kept by its agent until now */
+    quiesced(&W.b, .session = W.session[3], .worker = 3, .epoch = 1, .step = 7); /* kept by its agent until now */
     commit();
     beat(&W.b, W.session[3]);
     commit();
@@ -504,9 +504,9 @@ static void refuses(const Titan__Internal__EpochDelegated *d)
     assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
     commit();
     for (int i = 1; i <= N; i++) {
-        quiesced(&W.b, W.session[i], 1, (uint64_t)i, 1, 7);
+        quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1, .step = 7);
         commit();
-        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 1024, 7, 1, 0);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1024, .step = 7, .sealed = 1);
         commit();
     }
     pass(1000);
@@ -591,7 +591,7 @@ static void test_refused(void **state)
     assert_true(told_of("epoch.refused"));
     assert_true(W.seen.revokes > 0);
     for (int i = 1; i < 5; i++) {
-        quiesced_with(&W.b, W.session[i], 1, (uint64_t)i, 2, 7, 1, 0);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .sealed = 1);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 1025);
@@ -646,7 +646,7 @@ static void test_restart(void **state)
     restart();
     for (int i = 1; i <= N; i++)
         back(i, 1, TRAINING, NULL);
-    progress(&W.b, W.session[2], 1, 2, 1, 9);
+    progress(&W.b, .session = W.session[2], .worker = 2, .epoch = 1, .step = 9);
     commit();
     pass(1000);
     assert_int_equal(W.seen.form_told + W.seen.revokes + W.seen.stops, 0);

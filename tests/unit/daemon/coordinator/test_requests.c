@@ -20,7 +20,7 @@ static void all_quiesced(struct bench *b, uint64_t epoch, uint64_t step, size_t 
     va_list ap;
     va_start(ap, n);
     for (size_t i = 0; i < n; i++)
-        quiesced(b, 1, 1, (uint64_t)va_arg(ap, int), epoch, step);
+        quiesced(b, .worker = (uint64_t)va_arg(ap, int), .epoch = epoch, .step = step);
     va_end(ap);
 }
 
@@ -48,7 +48,7 @@ static void test_shrink(void **state)
     assert_non_null(told(&b, PAUSE, 1));
     all_quiesced(&b, 1, 9, 3, 1, 2, 3);
     assert_null(told(&b, FORM, 0));
-    quiesced(&b, 1, 1, 4, 1, 9);
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 9);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_members(f, 3, 1, 2, 3);
     assert_leavers(f, 1, 4);
@@ -56,15 +56,15 @@ static void test_shrink(void **state)
     assert_ids(f->state_holders, f->n_state_holders, 4, 1, 2, 3, 4);
     assert_int_equal(f->resume_step, 9);
     assert_null(told(&b, STOP, 0)); /* it still has to hand over */
-    quiesced(&b, 1, 1, 4, 2, 9);
+    quiesced(&b, .worker = 4, .epoch = 2, .step = 9);
     assert_null(told(&b, REVOKE, 0)); /* a leaver that is out breaks nothing */
-    progress(&b, 1, 1, 1, 2, 10);
+    progress(&b, .worker = 1, .epoch = 2, .step = 10);
     e = event(&b, "resize.finished");
     assert_non_null(e);
     assert_string_equal(e->detail, "{\"resize_ms\":0,\"resume_step\":9,\"world\":3}");
     const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
     assert_ids(m->stop->worker_ids, m->stop->n_worker_ids, 1, 4);
-    exited(&b, 1, 1, 4, -1, "");
+    exited(&b, .worker = 4, .code = -1);
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
@@ -82,16 +82,16 @@ static void test_grow(void **state)
     assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
     all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
     assert_leavers(told(&b, FORM, 1)->form, 2, 3, 4);
-    progress(&b, 1, 1, 1, 2, 10);
-    exited(&b, 1, 1, 3, 0, "");
-    exited(&b, 1, 1, 4, 0, "");
+    progress(&b, .worker = 1, .epoch = 2, .step = 10);
+    exited(&b, .worker = 3);
+    exited(&b, .worker = 4);
     assert_int_equal(resize(&b, 1, 0, 0, 0, NULL), TITAN_OK);
     assert_null(told(&b, PAUSE, 0));
     const Titan__Internal__CoordinatorMessage *m = told(&b, START, 1);
     assert_ids(m->start->worker_ids, m->start->n_worker_ids, 2, 5, 6);
-    ready(&b, 1, 1, 5);
+    ready(&b, .worker = 5);
     assert_null(told(&b, PAUSE, 0)); /* both at once */
-    ready(&b, 1, 1, 6);
+    ready(&b, .worker = 6);
     assert_non_null(told(&b, PAUSE, 1));
     all_quiesced(&b, 2, 12, 2, 1, 2);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
@@ -109,7 +109,7 @@ static void test_leaver_lost(void **state)
     running_job(&b);
     assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
     all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
-    exited(&b, 1, 1, 4, -1, "");
+    exited(&b, .worker = 4, .code = -1);
     assert_non_null(told(&b, REVOKE, 1));
     assert_int_equal(told(&b, REVOKE, 1)->revoke->epoch, 2);
     all_quiesced(&b, 2, 9, 3, 1, 2, 3);
@@ -129,15 +129,15 @@ static void test_surplus_goes(void **state)
     open_bench(&b);
     assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 4);
-    ready(&b, 1, 1, 1);
-    ready(&b, 1, 1, 2);
-    progress(&b, 1, 1, 1, 1, 5);
+    ready(&b, .worker = 1);
+    ready(&b, .worker = 2);
+    progress(&b, .worker = 1, .epoch = 1, .step = 5);
     assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     assert_ids(told(&b, START, 2)->start->worker_ids, told(&b, START, 2)->start->n_worker_ids, 1, 3);
     assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
     assert_int_equal(told(&b, STOP, 2)->stop->worker_ids[0], 3);
     assert_null(told(&b, PAUSE, 0));
-    exited(&b, 2, 1, 3, -1, "");
+    exited(&b, .session = 2, .worker = 3, .code = -1);
     assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
     assert_int_equal(told(&b, START, 2)->start->worker_ids[0], 4);
     struct core_drain d = {.reason = ""};
@@ -217,7 +217,7 @@ static void test_number_after_a_restart(void **state)
         assert_non_null(told(&b, START, 1));
         const uint64_t worker = told(&b, START, 1)->start->worker_ids[0];
         beat(&b, 1);
-        ready(&b, 1, 1, worker);
+        ready(&b, .worker = worker);
         const uint64_t number = told(&b, FORM, 1)->form->epoch;
         assert_int_equal(number, lease_ms ? UINT64_C(1) << 20 : 6);
         close_bench(&b);

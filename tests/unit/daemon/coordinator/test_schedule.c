@@ -25,8 +25,8 @@ static void make_run(struct bench *b, uint64_t session, uint64_t job, uint64_t f
                      uint64_t step)
 {
     for (uint64_t w = first; w < first + n; w++)
-        ready(b, session, job, w);
-    progress(b, session, job, first, epoch, step);
+        ready(b, .session = session, .job = job, .worker = w);
+    progress(b, .session = session, .job = job, .worker = first, .epoch = epoch, .step = step);
 }
 
 static bool said(const struct bench *b, const char *type)
@@ -116,12 +116,12 @@ static void test_order(void **state)
     assert_int_equal(m->stop->grace_ms, 0);
     assert_string_equal(why_waits(&b, 8), "waiting behind job 7 (priority 5)");
     assert_string_equal(why_waits(&b, 3), "waiting behind job 7 (priority 5)");
-    exited(&b, 1, 2, 2, -1, "");
+    exited(&b, .job = 2, .worker = 2, .code = -1);
     assert_int_equal(started(&b), 7);
     /* Now one slot after the other comes free: worker, of job, next job. */
     static const uint64_t ends[][3] = {{1, 1, 2}, {3, 7, 3}, {4, 2, 5}, {5, 3, 4}, {6, 5, 6}, {7, 4, 8}};
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-        exited(&b, 1, ends[i][1], ends[i][0], 2, "bad input");
+        exited(&b, .job = ends[i][1], .worker = ends[i][0], .code = 2, .reason = "bad input");
         assert_int_equal(started(&b), ends[i][2]);
     }
     close_bench(&b);
@@ -146,13 +146,13 @@ static void test_fair_order(void **state)
     assert_string_equal(why_waits(&b, 6), "waiting: needs 1 slot, none free");
     assert_string_equal(why_waits(&b, 4), "waiting behind job 6 (priority 0)");
     /* One slot after the other comes free: cid has none, then bob and cid have one each, then the oldest. */
-    exited(&b, 1, 1, 1, 2, "bad input");
+    exited(&b, .worker = 1, .code = 2, .reason = "bad input");
     assert_int_equal(started(&b), 6);
-    exited(&b, 1, 3, 3, 2, "bad input");
+    exited(&b, .job = 3, .worker = 3, .code = 2, .reason = "bad input");
     assert_int_equal(started(&b), 5); /* bob has none now */
-    exited(&b, 1, 2, 2, 2, "bad input");
-    assert_int_equal(started(&b), 4);    /* ann has none now */
-    exited(&b, 1, 4, 6, 2, "bad input"); /* ann again: 4 was worker 6 */
+    exited(&b, .job = 2, .worker = 2, .code = 2, .reason = "bad input");
+    assert_int_equal(started(&b), 4);                                    /* ann has none now */
+    exited(&b, .job = 4, .worker = 6, .code = 2, .reason = "bad input"); /* ann again: 4 was worker 6 */
     assert_int_equal(started(&b), 7);
     close_bench(&b);
 }
@@ -196,21 +196,21 @@ static void test_preemption_shrinks(void **state)
     assert_non_null(m);
     assert_int_equal(m->pause->job_id, 2);
     for (uint64_t w = 5; w <= 8; w++)
-        quiesced(&b, 1, 2, w, 1, 6);
+        quiesced(&b, .job = 2, .worker = w, .epoch = 1, .step = 6);
     assert_members(told(&b, FORM, 1)->form, 2, 5, 6);
-    progress(&b, 1, 2, 5, 2, 7);
-    exited(&b, 1, 2, 7, 0, "");
+    progress(&b, .job = 2, .worker = 5, .epoch = 2, .step = 7);
+    exited(&b, .job = 2, .worker = 7);
     assert_null(told(&b, START, 0)); /* not for 3, though it would fit: 4 is first */
-    exited(&b, 1, 2, 8, 0, "");
+    exited(&b, .job = 2, .worker = 8);
     assert_int_equal(started(&b), 4);
     struct job_status status;
     assert_true(core_job_status(b.core, 2, &status));
     assert_int_equal(status.restarts, 0);
     /* When nobody waits any more it is what it was. */
     make_run(&b, 1, 4, 9, 2, 1, 1);
-    exited(&b, 1, 4, 9, 2, "bad input");
+    exited(&b, .job = 4, .worker = 9, .code = 2, .reason = "bad input");
     assert_int_equal(started(&b), 3);
-    exited(&b, 1, 4, 10, -1, "");
+    exited(&b, .job = 4, .worker = 10, .code = -1);
     assert_int_equal(started(&b), 2);
     close_bench(&b);
 }
@@ -226,15 +226,15 @@ static void test_slots_are_held(void **state)
     submit_as(&b, 2, 3, 3, 0, "ann");
     make_run(&b, 1, 1, 1, 2, 1, 5);
     make_run(&b, 1, 2, 3, 3, 1, 5);
-    exited(&b, 1, 1, 1, 1, "no such GPU");
+    exited(&b, .worker = 1, .code = 1, .reason = "no such GPU");
     submit_as(&b, 3, 4, 4, 9, "bob");
     assert_int_equal(event(&b, "job.preempted")->job_id, 2); /* with what is free that is enough */
     wait_ms(&b, 1, 400);
     assert_null(told(&b, START, 0)); /* job 1 would need the free one */
-    exited(&b, 1, 2, 3, 0, "");
-    exited(&b, 1, 2, 4, 0, "");
+    exited(&b, .job = 2, .worker = 3);
+    exited(&b, .job = 2, .worker = 4);
     assert_null(told(&b, START, 0));
-    exited(&b, 1, 2, 5, 0, "");
+    exited(&b, .job = 2, .worker = 5);
     assert_int_equal(started(&b), 3);
     close_bench(&b);
 
@@ -245,7 +245,7 @@ static void test_slots_are_held(void **state)
     submit_as(&b, 2, 3, 3, 9, "ann");
     make_run(&b, 1, 1, 1, 2, 1, 5);
     make_run(&b, 1, 2, 3, 3, 1, 5);
-    exited(&b, 1, 1, 1, 1, "no such GPU");
+    exited(&b, .worker = 1, .code = 1, .reason = "no such GPU");
     submit_as(&b, 3, 4, 4, 9, "bob");
     assert_null(event(&b, "job.preempted"));
     uint64_t again = 0;
@@ -274,12 +274,12 @@ static void test_preemption_stops(void **state)
     assert_int_equal(m->stop->job_id, 1);
     assert_true(m->stop->must_checkpoint);
     assert_true(m->stop->grace_ms > 0);
-    progress(&b, 1, 1, 1, 1, 6); /* the step that was under way */
+    progress(&b, .worker = 1, .epoch = 1, .step = 6); /* the step that was under way */
     assert_non_null(b.out.metrics);
-    checkpoint(&b, 1, 1, 1, 1, 6);
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 6);
     assert_true(said(&b, "checkpoint.committed"));
-    exited(&b, 1, 1, 1, 0, "");
-    exited(&b, 1, 1, 2, -1, "");
+    exited(&b, .worker = 1);
+    exited(&b, .worker = 2, .code = -1);
     const struct change *c = moved(&b, JOB_PENDING);
     assert_non_null(c);
     assert_string_equal(c->job.reason, "preempted by job 3 (priority 2)");
@@ -288,11 +288,11 @@ static void test_preemption_stops(void **state)
     assert_int_equal(started(&b), 3);
     assert_string_equal(why_waits(&b, 1), "preempted by job 3 (priority 2); waiting: needs 2 slots, none free");
     make_run(&b, 1, 3, 5, 2, 1, 1);
-    exited(&b, 1, 3, 5, 2, "bad input");
-    exited(&b, 1, 3, 6, -1, "");
+    exited(&b, .job = 3, .worker = 5, .code = 2, .reason = "bad input");
+    exited(&b, .job = 3, .worker = 6, .code = -1);
     assert_int_equal(started(&b), 1);
-    ready(&b, 1, 1, 7);
-    ready(&b, 1, 1, 8);
+    ready(&b, .worker = 7);
+    ready(&b, .worker = 8);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_int_equal(f->epoch, 2);
     assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT);
@@ -318,24 +318,24 @@ static void test_drain_swaps(void **state)
     assert_null(told(&b, PAUSE, 0));
     const Titan__Internal__CoordinatorMessage *m = told(&b, START, 2);
     assert_ids(m->start->worker_ids, m->start->n_worker_ids, 2, 3, 4);
-    ready(&b, 2, 1, 3);
+    ready(&b, .session = 2, .worker = 3);
     assert_null(told(&b, PAUSE, 0));
-    ready(&b, 2, 1, 4);
+    ready(&b, .session = 2, .worker = 4);
     assert_non_null(told(&b, PAUSE, 1));
     m = told(&b, PAUSE, 2); /* who comes hears how many there will be */
     assert_non_null(m);
     assert_int_equal(m->pause->world, 2);
-    quiesced(&b, 1, 1, 1, 1, 8);
-    quiesced(&b, 1, 1, 2, 1, 8);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 8);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 8);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 2)->form;
     assert_members(f, 2, 3, 4);
     assert_int_equal(f->n_leavers, 2);
     assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     assert_non_null(told(&b, FORM, 1)); /* the leavers hand over */
-    progress(&b, 2, 1, 3, 2, 9);
+    progress(&b, .session = 2, .worker = 3, .epoch = 2, .step = 9);
     assert_non_null(told(&b, STOP, 1));
-    exited(&b, 1, 1, 1, 0, "");
-    exited(&b, 1, 1, 2, 0, "");
+    exited(&b, .worker = 1);
+    exited(&b, .worker = 2);
     assert_node(&b, "a", "drained");
     tick(&b, 100);
     assert_true(said(&b, "node.drained"));
@@ -362,15 +362,15 @@ static void test_drain_shrinks(void **state)
     assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 3);
-    ready(&b, 1, 1, 1);
-    ready(&b, 1, 1, 2);
-    ready(&b, 2, 1, 3);
-    progress(&b, 1, 1, 1, 1, 5);
+    ready(&b, .worker = 1);
+    ready(&b, .worker = 2);
+    ready(&b, .session = 2, .worker = 3);
+    progress(&b, .worker = 1, .epoch = 1, .step = 5);
     assert_int_equal(drain(&b, "a", 0), TITAN_OK);
     assert_non_null(told(&b, PAUSE, 0));
-    quiesced(&b, 1, 1, 1, 1, 6);
-    quiesced(&b, 1, 1, 2, 1, 6);
-    quiesced(&b, 2, 1, 3, 1, 6);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 6);
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 6);
+    quiesced(&b, .session = 2, .worker = 3, .epoch = 1, .step = 6);
     assert_members(told(&b, FORM, 2)->form, 1, 3);
     close_bench(&b);
 }
@@ -392,8 +392,8 @@ static void test_drain_deadline(void **state)
     assert_null(told(&b, STOP, 0));
     wait_ms(&b, 2, 100);
     assert_true(told(&b, STOP, 1)->stop->must_checkpoint);
-    exited(&b, 1, 1, 1, 0, "");
-    exited(&b, 1, 1, 2, 0, "");
+    exited(&b, .worker = 1);
+    exited(&b, .worker = 2);
     const struct change *c = moved(&b, JOB_PENDING);
     assert_non_null(c);
     assert_int_equal(c->job.status.restarts, 0);
@@ -435,7 +435,7 @@ static void test_maintenance(void **state)
 /* Crash the job's only worker, which is on the session's node, and wait for the next. */
 static uint64_t crash(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t sessions)
 {
-    exited(b, session, job, worker, 1, "no such GPU");
+    exited(b, .session = session, .job = job, .worker = worker, .code = 1, .reason = "no such GPU");
     for (int i = 0; i < 20; i++) {
         wait_ms(b, sessions, 100);
         const Titan__Internal__CoordinatorMessage *m = told(b, START, 0);
@@ -482,7 +482,7 @@ static void test_quarantine_ends(void **state)
     assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     (void)crash(&b, 1, 1, 1, 2);
     (void)crash(&b, 1, 2, 2, 2);
-    exited(&b, 1, 1, 3, 1, "no such GPU");
+    exited(&b, .worker = 3, .code = 1, .reason = "no such GPU");
     assert_true(said(&b, "node.quarantined"));
     assert_node(&b, "a", "quarantined");
     wait_ms(&b, 2, 1000);
@@ -511,7 +511,7 @@ static void test_quarantine_needs_a_witness(void **state)
     assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     uint64_t w = crash(&b, 1, 1, 1, 2);
     w = crash(&b, 1, 1, w, 2);
-    exited(&b, 1, 1, w, 1, "no such GPU");
+    exited(&b, .worker = w, .code = 1, .reason = "no such GPU");
     assert_node(&b, "a", "ready");
     for (int i = 0; i < 20 && !told(&b, START, 0); i++)
         wait_ms(&b, 2, 100);
@@ -533,12 +533,12 @@ static void crash_beside(struct bench *b, bool other_too)
     job.spec.max_restarts = 100;
     submit_job(b, &job);
     for (uint64_t w = 1; w <= 4; w++)
-        ready(b, core_node_session(b->core, w <= 2 ? "b" : w == 3 ? "a" : "c"), 1, w);
+        ready(b, .session = core_node_session(b->core, w <= 2 ? "b" : w == 3 ? "a" : "c"), .worker = w);
     if (other_too)
-        exited(b, 3, 1, 4, 1, "no such file");
+        exited(b, .session = 3, .worker = 4, .code = 1, .reason = "no such file");
     uint64_t w = crash(b, 1, 1, 3, 3);
     w = crash(b, 1, 1, w, 3);
-    exited(b, 1, 1, w, 1, "no such GPU");
+    exited(b, .worker = w, .code = 1, .reason = "no such GPU");
 }
 
 static void test_quarantine_by_one_job(void **state)
@@ -615,7 +615,7 @@ static void test_agent_leaves(void **state)
     assert_true(said(&b, "node.draining"));
     assert_node(&b, "a", "draining");
     assert_int_equal(told(&b, START, 2)->start->n_worker_ids, 2);
-    exited(&b, 1, 1, 1, 1, "the node goes");
+    exited(&b, .worker = 1, .code = 1, .reason = "the node goes");
     assert_int_equal(say(&b, 1, &m), TITAN_OK); /* once more: a new coordinator is told so */
     assert_false(said(&b, "node.draining"));
     assert_true(core_job_status(b.core, 1, &status));
@@ -692,7 +692,7 @@ static void test_budgets(void **state)
     assert_string_equal(losses[0].cause, "crash");
     assert_int_equal(losses[0].count, 2);
     assert_int_equal(losses[0].budget, 2);
-    exited(&b, 1, 1, w, 1, "no such GPU");
+    exited(&b, .worker = w, .code = 1, .reason = "no such GPU");
     assert_string_equal(moved(&b, JOB_FAILED)->job.reason,
                         "3 workers crashed within 60 s; budget of 2 (fault_tolerance.max_restarts) used; last: no such "
                         "GPU");
@@ -720,7 +720,7 @@ static void test_one_fault_is_charged_once(void **state)
     for (uint64_t w = 1; w <= 4; w++) {
         char words[64];
         (void)snprintf(words, sizeof(words), "rank %u: cannot read batch 5 of 'data'", (unsigned)(8 + w));
-        exited(&b, 1, 1, w, 1, words);
+        exited(&b, .worker = w, .code = 1, .reason = words);
         assert_int_equal(restarts(&b), 1);
     }
     const Titan__Internal__CoordinatorMessage *m = NULL;
@@ -729,13 +729,13 @@ static void test_one_fault_is_charged_once(void **state)
     assert_non_null(m);
     assert_int_equal(m->start->n_worker_ids, 4);
     const uint64_t next = m->start->worker_ids[0];
-    exited(&b, 1, 1, next, 1, "rank 0: cannot read batch 5 of 'data'");
+    exited(&b, .worker = next, .code = 1, .reason = "rank 0: cannot read batch 5 of 'data'");
     assert_int_equal(restarts(&b), 2);
-    exited(&b, 1, 1, next + 1, 1, "rank 10: cannot read batch 5 of 'data'");
+    exited(&b, .worker = next + 1, .code = 1, .reason = "rank 10: cannot read batch 5 of 'data'");
     assert_int_equal(restarts(&b), 2);
-    exited(&b, 1, 1, next + 2, 1, "no such GPU");
+    exited(&b, .worker = next + 2, .code = 1, .reason = "no such GPU");
     assert_int_equal(restarts(&b), 3);
-    exited(&b, 1, 1, next + 3, 1, ""); /* it has given no reason: nothing says that it is the same */
+    exited(&b, .worker = next + 3, .code = 1); /* it has given no reason: nothing says that it is the same */
     assert_non_null(moved(&b, JOB_FAILED));
     close_bench(&b);
 }

@@ -160,7 +160,7 @@ static void look(void)
 
 static void end_worker(uint64_t session, uint64_t id, int code)
 {
-    exited(&w.b, session, w.workers[id].job, id, code, "");
+    exited(&w.b, .session = session, .job = w.workers[id].job, .worker = id, .code = code);
     look();
 }
 
@@ -171,7 +171,7 @@ static void stop(uint64_t session, const Titan__Internal__StopWorkers *m)
         return;
     if (m->must_checkpoint && id == w.rank0[job] && w.workers[id].epoch == w.epoch[job]) {
         w.step[job] += w.step[job] < STEPS;
-        checkpoint(&w.b, session, job, id, w.epoch[job], w.step[job]);
+        checkpoint(&w.b, .session = session, .job = job, .worker = id, .epoch = w.epoch[job], .step = w.step[job]);
         look();
     }
     end_worker(session, id, 0);
@@ -182,7 +182,7 @@ static void leave(uint64_t session, uint64_t job, uint64_t epoch)
     for (uint64_t id = 1; id < WORKERS; id++)
         if (w.workers[id].alive && w.workers[id].job == job && w.workers[id].epoch == epoch &&
             (uint64_t)w.workers[id].node + 1 == session) {
-            quiesced(&w.b, session, job, id, epoch, w.step[job]);
+            quiesced(&w.b, .session = session, .job = job, .worker = id, .epoch = epoch, .step = w.step[job]);
             look();
         }
 }
@@ -202,7 +202,7 @@ static void obey(uint64_t session, const Titan__Internal__CoordinatorMessage *m)
     case START:
         for (size_t i = 0; i < m->start->n_worker_ids; i++)
             if (w.workers[m->start->worker_ids[i]].alive) {
-                ready(&w.b, session, m->start->job_id, m->start->worker_ids[i]);
+                ready(&w.b, .session = session, .job = m->start->job_id, .worker = m->start->worker_ids[i]);
                 look();
             }
         break;
@@ -241,14 +241,15 @@ static void train(void)
             w.workers[id].epoch != w.epoch[job])
             continue;
         w.step[job] += w.step[job] < STEPS;
-        progress(&w.b, session, job, id, w.epoch[job], w.step[job]);
+        progress(&w.b, .session = session, .job = job, .worker = id, .epoch = w.epoch[job], .step = w.step[job]);
         look();
         deliver();
         if (w.step[job] < STEPS)
             continue;
         for (uint64_t k = 1; k < WORKERS; k++)
             if (w.workers[k].alive && w.workers[k].job == job && w.workers[k].epoch == w.epoch[job]) {
-                finished(&w.b, (uint64_t)w.workers[k].node + 1, job, k, w.epoch[job], w.step[job]);
+                finished(&w.b, .session = (uint64_t)w.workers[k].node + 1, .job = job, .worker = k,
+                         .epoch = w.epoch[job], .step = w.step[job]);
                 look();
             }
         deliver();
@@ -299,7 +300,7 @@ static void act(uint64_t *next_job)
         uint64_t id = w.rank0[job];
         if (w.workers[id].alive && w.workers[id].epoch == w.epoch[job] && w.states[job] == JOB_RUNNING) {
             w.crashes[job]++;
-            exited(&w.b, (uint64_t)w.workers[id].node + 1, job, id, 1, "");
+            exited(&w.b, .session = (uint64_t)w.workers[id].node + 1, .job = job, .worker = id, .code = 1);
         }
     }
     look();
