@@ -142,8 +142,8 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
         const struct rpc_method *method = &server->endpoints[i].method;
         if (!method->path)
             continue;
-        front->methods[i].registered = grpc_server_register_method(
-            front->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
+        front->methods[i].registered =
+            grpc_server_register_method(front->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
         titan_assert(front->methods[i].registered); /* or a method is in the table twice */
     }
     *ret = front;

@@ -103,7 +103,7 @@ struct rpc_server {
     bool started, stopping, stopped, grace_is_over;
     int fronts_up, n_handing;
     uv_timer_t timer; /* requests that are late; from the shutdown on, its end */
-    int handles; /* still to be closed */
+    int handles;      /* still to be closed */
     void (*done)(void *);
     void *data;
 };
