@@ -240,13 +240,13 @@ static void test_no_links(void **state)
 {
     (void)state;
     char folder[64], file[96], link_path[64], through[96];
-    (void)snprintf(folder, sizeof(folder), "%s/named", dir);
+    (void)snprintf(folder, sizeof(folder), "%s/direct", dir);
     (void)snprintf(file, sizeof(file), "%s/file", folder);
-    (void)snprintf(link_path, sizeof(link_path), "%s/named-link", dir);
+    (void)snprintf(link_path, sizeof(link_path), "%s/indirect", dir);
     (void)snprintf(through, sizeof(through), "%s/file", link_path);
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(file_replace(file, "x", 1, NULL), TITAN_OK);
-    assert_int_equal(symlink("named", link_path), 0);
+    assert_int_equal(symlink("direct", link_path), 0);
     pid_t child = fork();
     if (child == 0) {
         int failed = file_open_named(through, O_RDONLY) < 0 ? 1 : 0;
