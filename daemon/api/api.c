@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "daemon/auth/enrol.h"
 #include "titan/internal/enrol.pb-c.h"
@@ -126,16 +127,18 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_VERSION,
      .request = &titan__v1__version_request__descriptor,
      .on_request = api_version},
-    {.path = "/titan.internal.Coordinator/Session",
-     .needs = POLICY_SESSION,
-     .request = &titan__internal__agent_message__descriptor,
-     .on_message = session_on_message,
-     .on_close = session_on_close},
     {.path = "/titan.internal.Enrolment/Enroll",
      .needs = POLICY_ENROLL,
      .request = &titan__internal__enroll_request__descriptor,
      .on_request = api_enroll,
      .on_close = enrol_call_closed},
+    /* From here on those of agents. */
+    {.path = "/titan.internal.Coordinator/Session",
+     .needs = POLICY_SESSION,
+     .request = &titan__internal__agent_message__descriptor,
+     .on_message = session_on_message,
+     .on_close = session_on_close,
+     .large = true},
     {.path = "/titan.internal.Enrolment/Renew",
      .needs = POLICY_RENEW,
      .request = &titan__internal__renew_request__descriptor,
@@ -147,7 +150,7 @@ const struct rpc_method *api_agent_methods(size_t *ret_n)
     const struct rpc_method *session = methods;
     while (session->needs != POLICY_SESSION)
         session++;
-    *ret_n = 1;
+    *ret_n = (size_t)(methods + ARRAY_SIZE(methods) - session);
     return session;
 }
 

@@ -24,8 +24,10 @@
 #include "proto/rpc/pair.h"
 
 enum {
-    FRONTS_MAX = 512, /* by uid, and those of TCP */
-    SLOTS_FIRST = 2,  /* of a method; a front that is used gets more */
+    USERS_MAX = 512, /* uids, each with a front */
+    PEERS_MAX = 64,  /* addresses with a front each, of TCP with or without TLS; more of them share */
+    SHARES = 4,      /* so many times memory_bytes for all fronts of TCP together */
+    SLOTS_FIRST = 2, /* of a method; a front that is used gets more */
     LISTEN_BACKLOG = 4096,
     ACCEPTS = 64,       /* in one turn of the loop */
     HANDING_MAX = 4,    /* of a front at a time */
@@ -83,8 +85,9 @@ static titan_status taker_open(struct front *front, struct titan_error *err)
     if (strncmp(grpc_version_string(), TAKER_CORE, strlen(TAKER_CORE)) != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "rpc: TCP needs gRPC core %sx, and this is %s", TAKER_CORE,
                           grpc_version_string());
-    grpc_server_credentials *credentials =
-        front->pair ? rpc_pair_server(front->pair) : grpc_insecure_server_credentials_create();
+    grpc_server_credentials *credentials = front->pair
+                                               ? rpc_pair_server(front->pair, front->owner->options.certificates_only)
+                                               : grpc_insecure_server_credentials_create();
     (void)grpc_server_add_http2_port(front->server, TAKER, credentials);
     grpc_server_credentials_release(credentials);
     return front->taker ? TITAN_OK : titan_fail(err, TITAN_EBUG, "rpc: gRPC takes no connections of ours");
@@ -107,7 +110,7 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
     front->trusted = identity->kind == RPC_ID_UID && (identity->uid == 0 || identity->uid == geteuid());
     uint32_t message_max =
         identity->kind == RPC_ID_UID && !front->trusted ? options->max_user_message_bytes : options->max_message_bytes;
-    grpc_resource_quota *quota = grpc_resource_quota_create(identity->name);
+    grpc_resource_quota *quota = front->quota = grpc_resource_quota_create(identity->name);
     grpc_resource_quota_resize(quota, (size_t)options->memory_bytes);
     grpc_arg args[] = {
         arg_int(GRPC_ARG_ALLOW_REUSEPORT, 0),
@@ -133,11 +136,9 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
     front->identity = *identity;
     front->waiting_last = &front->waiting;
     front->server = grpc_server_create(&list, NULL);
-    grpc_resource_quota_unref(quota);
     grpc_server_register_completion_queue(front->server, server->queue.cq, NULL);
     front->next = server->fronts; /* from here on the server's, also when it fails below */
     server->fronts = front;
-    server->n_fronts++;
     for (size_t i = 0; i < server->n_endpoints; i++) {
         const struct rpc_method *method = &server->endpoints[i].method;
         if (!method->path)
@@ -153,31 +154,26 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
 static const struct rpc_identity anonymous = {
     .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
 
-static titan_status plain_open(struct rpc_server *server, struct titan_error *err)
+/* A front for connections of an address, with the server's TLS or without. */
+static titan_status tcp_open(struct rpc_server *server, bool sealed, struct front **ret, struct titan_error *err)
 {
-    if (server->plain)
-        return TITAN_OK;
-    TRY(front_open(server, &anonymous, &server->plain, err));
-    return taker_open(server->plain, err);
+    struct rpc_identity identity = anonymous;
+    identity.sealed = sealed;
+    TRY(front_open(server, &identity, ret, err));
+    (*ret)->pair = sealed ? server->pair : NULL;
+    server->n_peers[sealed]++;
+    return taker_open(*ret, err);
 }
 
-static titan_status tls_open(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
+/* The first of its kind is made before the server starts: what would not work is told then. */
+static titan_status tcp_prepare(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
 {
-    if (server->tls)
-        return TITAN_OK;
-    struct rpc_identity identity = anonymous;
-    struct rpc_pair *pair = NULL;
-    identity.sealed = true;
-    if (!tls->certificate[0])
+    struct front *front;
+    if (tls && !tls->certificate[0])
         return titan_fail(err, TITAN_EINVAL, "tls: a server needs a certificate of its own");
-    TRY(rpc_pair_open(tls, &pair, err));
-    titan_status status = front_open(server, &identity, &server->tls, err);
-    if (status != TITAN_OK) {
-        rpc_pair_free(pair);
-        return status;
-    }
-    server->tls->pair = pair;
-    return taker_open(server->tls, err);
+    if (tls && !server->pair)
+        TRY(rpc_pair_open(tls, &server->pair, err));
+    return server->n_peers[tls != NULL] ? TITAN_OK : tcp_open(server, tls != NULL, &front, err);
 }
 
 /* The certificate of a session that was resumed was not looked at again: it may have expired since. */
@@ -226,7 +222,7 @@ static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
 }
 
 /* The front of this end's uid; NULL when it gets none. */
-static struct front *front_of(struct rpc_server *server, int fd)
+static struct front *front_of_user(struct rpc_server *server, int fd)
 {
     struct ucred peer;
     socklen_t len = sizeof(peer);
@@ -238,10 +234,50 @@ static struct front *front_of(struct rpc_server *server, int fd)
     struct rpc_identity identity;
     struct front *front = NULL;
     uid_identity(&peer, &identity);
-    if (server->n_fronts >= FRONTS_MAX || front_open(server, &identity, &front, NULL) != TITAN_OK)
+    if (server->n_users >= USERS_MAX || front_open(server, &identity, &front, NULL) != TITAN_OK)
         return NULL;
+    server->n_users++;
     front_start(front);
     return front;
+}
+
+/* The front of this address: its own, one that no address has now, a new one, or that of the fewest connections. */
+static struct front *front_of_peer(struct rpc_server *server, bool sealed, const struct peer *peer)
+{
+    struct front *idle = NULL, *fewest = NULL, *fresh = NULL;
+    for (struct front *front = server->fronts; front; front = front->next) {
+        if (!front->taker || front->identity.sealed != sealed)
+            continue;
+        if (memcmp(&front->peer, peer, sizeof(*peer)) == 0)
+            return front;
+        if (front->n_connections == 0 && front->n_calls == 0 && !front->waiting && front->n_handing == 0)
+            idle = front;
+        if (!fewest || front->n_connections < fewest->n_connections)
+            fewest = front;
+    }
+    if (!idle && server->n_peers[sealed] < PEERS_MAX) {
+        titan_status status = tcp_open(server, sealed, &fresh, NULL);
+        if (fresh)
+            front_start(fresh);
+        if (status == TITAN_OK)
+            idle = fresh;
+    }
+    if (idle)
+        idle->peer = *peer;
+    return idle ? idle : fewest;
+}
+
+/* What gRPC may hold for each address that has connections: less when there are many. */
+static void memory_share(struct rpc_server *server)
+{
+    const uint64_t most = server->options.memory_bytes;
+    const uint64_t share = MIN(most, SHARES * most / MAX(server->n_peers_active, 1));
+    if (share == server->peer_share)
+        return;
+    server->peer_share = share;
+    for (struct front *front = server->fronts; front; front = front->next)
+        if (front->taker)
+            grpc_resource_quota_resize(front->quota, (size_t)share);
 }
 
 void rpc_fronts_destroy(struct rpc_server *server)
@@ -250,10 +286,10 @@ void rpc_fronts_destroy(struct rpc_server *server)
         struct front *front = server->fronts;
         server->fronts = front->next;
         grpc_server_destroy(front->server);
-        rpc_pair_free(front->pair);
+        grpc_resource_quota_unref(front->quota);
         free(front);
     }
-    server->plain = server->tls = NULL;
+    rpc_pair_free(TAKE(server->pair));
 }
 
 /* --- listeners ---------------------------------------------------------------------------------------------------- */
@@ -279,13 +315,13 @@ static titan_status socket_check(const char *path, struct titan_error *err)
 }
 
 /* Takes fd on success. */
-static titan_status listener_add(struct rpc_server *server, int fd, struct front *front, const char *path,
+static titan_status listener_add(struct rpc_server *server, int fd, enum listener_kind kind, const char *path,
                                  struct titan_error *err)
 {
     struct listener *l = calloc(1, sizeof(*l));
     if (!l)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a listener");
-    *l = (struct listener){.next = server->listeners, .server = server, .fd = fd, .front = front};
+    *l = (struct listener){.next = server->listeners, .server = server, .fd = fd, .kind = kind};
     (void)snprintf(l->path, sizeof(l->path), "%s", path);
     server->listeners = l;
     return TITAN_OK;
@@ -305,7 +341,7 @@ static titan_status listen_local(struct rpc_server *server, const char *path, st
     if (!bound || chmod(path, server->options.socket_mode) != 0 || listen(fd, LISTEN_BACKLOG) != 0)
         status = titan_fail_errno(err, "cannot listen on unix:%s", path);
     if (status == TITAN_OK)
-        status = listener_add(server, fd, NULL, path, err);
+        status = listener_add(server, fd, LISTENER_LOCAL, path, err);
     if (status == TITAN_OK)
         server->listeners->owned = true;
     if (status != TITAN_OK) {
@@ -323,7 +359,7 @@ static uint16_t *port_of(struct sockaddr *address)
 }
 
 /* text is for messages; *port: 0 = any, and the one it got. A connection has the options of its listener. */
-static titan_status listen_at(struct rpc_server *server, const struct addrinfo *at, struct front *front,
+static titan_status listen_at(struct rpc_server *server, const struct addrinfo *at, enum listener_kind kind,
                               const char *text, in_port_t *port, struct titan_error *err)
 {
     struct sockaddr_storage address;
@@ -349,7 +385,7 @@ static titan_status listen_at(struct rpc_server *server, const struct addrinfo *
     }
     if (getsockname(fd, (struct sockaddr *)&address, &len) != 0)
         return titan_fail_errno(err, "cannot listen on %s", text);
-    TRY(listener_add(server, fd, front, "", err));
+    TRY(listener_add(server, fd, kind, "", err));
     server->listeners->owned = true;
     *port = *port_of((struct sockaddr *)&address);
     fd = -1;
@@ -357,7 +393,7 @@ static titan_status listen_at(struct rpc_server *server, const struct addrinfo *
 }
 
 /* On each address of the name that this machine has; all with one port. */
-static titan_status listen_tcp(struct rpc_server *server, const char *address, struct front *front, int *ret_port,
+static titan_status listen_tcp(struct rpc_server *server, const char *address, enum listener_kind kind, int *ret_port,
                                struct titan_error *err)
 {
     const char *colon = strrchr(address, ':');
@@ -378,7 +414,7 @@ static titan_status listen_tcp(struct rpc_server *server, const char *address, s
     titan_status status = TITAN_OK, last = TITAN_OK;
     bool listening = false;
     for (const struct addrinfo *at = found; at && status == TITAN_OK; at = at->ai_next) {
-        last = listen_at(server, at, front, address, &port, err);
+        last = listen_at(server, at, kind, address, &port, err);
         listening = listening || last == TITAN_OK;
         if (last == TITAN_EEXIST)
             status = last;
@@ -400,11 +436,8 @@ titan_status rpc_server_listen(struct rpc_server *server, const char *address, c
         *ret_port = 0;
     if (strncmp(address, "unix:", 5) == 0)
         return listen_local(server, address + 5, err);
-    if (tls)
-        TRY(tls_open(server, tls, err));
-    else
-        TRY(plain_open(server, err));
-    return listen_tcp(server, address, tls ? server->tls : server->plain, ret_port, err);
+    TRY(tcp_prepare(server, tls, err));
+    return listen_tcp(server, address, tls ? LISTENER_TLS : LISTENER_PLAIN, ret_port, err);
 }
 
 titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err)
@@ -419,8 +452,8 @@ titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_er
         fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
         return titan_fail_errno(err, "cannot use socket %d", fd);
     if (domain != AF_UNIX)
-        TRY(plain_open(server, err));
-    return listener_add(server, fd, domain == AF_UNIX ? NULL : server->plain, "", err);
+        TRY(tcp_prepare(server, NULL, err));
+    return listener_add(server, fd, domain == AF_UNIX ? LISTENER_LOCAL : LISTENER_PLAIN, "", err);
 }
 
 /* --- connections -------------------------------------------------------------------------------------------------- */
@@ -498,6 +531,8 @@ static void connection_end(struct connection *connection)
     front->n_connections--;
     if (front->taker) {
         server->n_tcp--;
+        server->n_peers_active -= front->n_connections == 0;
+        memory_share(server);
         *(connection->prev_peer ? &connection->prev_peer->next_peer : peer_bucket(server, &connection->peer)) =
             connection->next_peer;
         if (connection->next_peer)
@@ -556,6 +591,8 @@ static struct connection *connection_watch(struct front *front, int fd, const st
     if (front->taker) {
         struct connection **bucket = peer_bucket(server, peer);
         server->n_tcp++;
+        server->n_peers_active += front->n_connections == 1;
+        memory_share(server);
         connection->peer = *peer;
         connection->next_peer = *bucket;
         if (connection->next_peer)
@@ -688,12 +725,15 @@ static const char *tcp_refusal(struct rpc_server *server, int fd, struct peer *r
 static const char *connection_take(struct listener *l, int fd)
 {
     struct peer peer;
-    struct front *front = l->front ? l->front : front_of(l->server, fd);
-    if (!front)
+    const bool local = l->kind == LISTENER_LOCAL;
+    struct front *front = local ? front_of_user(l->server, fd) : NULL;
+    if (local && !front)
         return "too many users are connected";
-    const char *why = l->front ? tcp_refusal(l->server, fd, &peer) : local_refusal(front, fd);
+    const char *why = local ? local_refusal(front, fd) : tcp_refusal(l->server, fd, &peer);
     if (why)
         return why;
+    if (!local)
+        front = front_of_peer(l->server, l->kind == LISTENER_TLS, &peer);
     struct connection *connection = connection_watch(front, fd, &peer);
     if (!connection)
         return "descriptors are short";

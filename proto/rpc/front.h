@@ -2,7 +2,8 @@
  *
  * A front is a gRPC server of its own for every identity that a connection gives: gRPC does not say by which listener
  * or connection a call came, and its name of a connection that was handed to it is a descriptor's number, which comes
- * again. Fronts share the completion queue; those of user ids are made when the first connection comes. */
+ * again. Over TCP it is one for each address: what gRPC holds is bounded by front. Fronts share the completion queue;
+ * they are made when the first connection comes. One of an address that has no connection left goes to another. */
 #ifndef TITAN_PROTO_RPC_FRONT_H
 #define TITAN_PROTO_RPC_FRONT_H
 
@@ -19,17 +20,26 @@ struct endpoint {
     bool own; /* health and reflection */
 };
 
+/* A host: of IPv6 its /64, which is one host's to choose from. */
+struct peer {
+    uint8_t address[16]; /* IPv4 as IPv6 has it */
+};
+
 struct front {
     struct front *next;
     struct rpc_server *owner;
     grpc_server *server;
     struct rpc_identity identity; /* of its connections; with TLS each may have another */
-    struct rpc_pair *pair;        /* with TLS */
-    void *taker;                  /* gRPC's, of connections that are accepted here; of TCP, with and without TLS */
+    struct rpc_pair *pair;        /* with TLS; the server's */
+    struct peer peer;             /* of TCP: has this front to itself, unless there are too many of them */
+    grpc_resource_quota *quota;
+    void *taker; /* gRPC's, of connections that are accepted here; of TCP, with and without TLS */
     struct rpc_tag shutdown_tag;
-    uint32_t n_connections, n_calls; /* that are open */
-    bool trusted;                    /* root's or our own */
-    bool shutting;                   /* gRPC was told to shut it down */
+    uint32_t n_connections;
+    uint32_t n_calls;     /* open ones of callers without a name of their own (struct caller) */
+    uint32_t n_own_calls; /* open ones of health and reflection, whoever calls */
+    bool trusted;         /* root's or our own */
+    bool shutting;        /* gRPC was told to shut it down */
     struct arrival *waiting, **waiting_last;
     int n_handing; /* arrivals on their way into gRPC, each on a thread */
     struct front_method {
@@ -38,12 +48,15 @@ struct front {
     } methods[];   /* as the server's endpoints */
 };
 
-/* A host: of IPv6 its /64, which is one host's to choose from. */
-struct peer {
-    uint8_t address[16]; /* IPv4 as IPv6 has it */
-};
+enum { PEER_BUCKETS = 1024, CALLER_BUCKETS = 256 };
 
-enum { PEER_BUCKETS = 1024 };
+/* One with a certificate or a token that has calls open, wherever it calls from. */
+struct caller {
+    struct caller *next; /* in its bucket */
+    uint32_t n_calls;
+    enum rpc_id_kind kind;
+    char name[sizeof(((struct rpc_identity *)0)->name)];
+};
 
 /* gRPC has the descriptor; fd is another of the same socket, which tells its end. */
 struct connection {
@@ -67,12 +80,14 @@ struct arrival {
     int fd;
 };
 
+enum listener_kind { LISTENER_LOCAL, LISTENER_PLAIN, LISTENER_TLS };
+
 /* A listening socket: connections are accepted here and handed to gRPC. */
 struct listener {
     struct listener *next;
     struct rpc_server *server;
     int fd;
-    struct front *front;                                    /* NULL for a Unix socket: that of the connection's uid */
+    enum listener_kind kind;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "" = none */
     bool owned;                                             /* or of the service manager: stays open when we go */
     bool polled;
@@ -82,8 +97,13 @@ struct listener {
 struct rpc_server {
     uv_loop_t *loop;
     struct rpc_queue queue;
-    struct front *fronts, *plain, *tls; /* plain, tls: of TCP without and with TLS, or NULL */
-    size_t n_fronts;
+    struct front *fronts;
+    struct rpc_pair *pair;   /* of its listeners with TLS, or NULL */
+    uint32_t n_users;        /* fronts of uids */
+    uint32_t n_peers[2];     /* fronts of TCP, without and with TLS */
+    uint32_t n_peers_active; /* of them with connections */
+    uint64_t peer_share;     /* of memory; 0 = options.memory_bytes */
+    struct caller *callers[CALLER_BUCKETS];
     struct listener *listeners;
     struct connection *connections;
     struct connection *peers[PEER_BUCKETS]; /* those of TCP */

@@ -265,15 +265,17 @@ static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_serv
     return changed ? GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW : GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
 }
 
-grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair)
+grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair, bool certificates_only)
 {
     struct seat *seat = calloc(1, sizeof(*seat));
     titan_assert(seat);
     *seat = (struct seat){.pair = pair, .next = pair->seats};
     pair->seats = seat;
-    /* A client without a certificate gets in and is anonymous: enrolment and bearer tokens come over the same port. */
+    /* Else one without is anonymous: enrolment and bearer tokens come over the same port as certificates. */
     grpc_ssl_server_credentials_options *options = grpc_ssl_server_credentials_create_options_using_config_fetcher(
-        GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY, fetch, seat);
+        certificates_only ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                          : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY,
+        fetch, seat);
     grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
     titan_assert(credentials);
     return credentials;

@@ -17,6 +17,7 @@ bool rpc_pair_refresh(struct rpc_pair *pair);
 
 /* Never NULL; owned by the caller. The pair must outlive a server's. */
 grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair);
-grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair);
+/* certificates_only: a client without a certificate of the CA does not get through the handshake. */
+grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair, bool certificates_only);
 
 #endif

@@ -36,6 +36,8 @@ struct rpc_call {
     struct rpc_server *server;
     struct endpoint *endpoint;
     struct front *front;
+    struct caller *caller; /* whose limit it counts against; NULL: the front's */
+    bool charged;
     grpc_call *call;
     unsigned pending; /* tags out */
     struct rpc_tag request_tag, close_tag, recv_tag, send_tag;
@@ -177,9 +179,16 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
 {
     struct titan_error err;
     ProtobufCMessage *message = NULL;
-    if (rpc_unpack(call->incoming, call->endpoint->method.request, (size_t)call->server->options.max_message_bytes * 8,
-                   &message, &err) != TITAN_OK)
+    const struct rpc_server_options *options = &call->server->options;
+    const size_t most = call->front->trusted || call->endpoint->method.large ? options->max_message_bytes
+                                                                             : options->max_user_message_bytes;
+    const size_t len = grpc_byte_buffer_length(call->incoming);
+    if (len > most) {
+        (void)titan_fail(&err, TITAN_ELIMIT, "a message of %zu bytes; at most %zu are taken here", len, most);
         rpc_call_finish(call, err.status, err.msg);
+    } else if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK) {
+        rpc_call_finish(call, err.status, err.msg);
+    }
     grpc_byte_buffer_destroy(call->incoming);
     call->incoming = NULL;
     return message;
@@ -227,12 +236,76 @@ static void look_for_late(uv_timer_t *timer)
         (void)uv_timer_stop(timer);
 }
 
+/* --- limits ------------------------------------------------------------------------------------------------------- */
+
+static struct caller **caller_bucket(struct rpc_server *server, const char *name)
+{
+    uint32_t hash = 2166136261;
+    for (const char *p = name; *p; p++)
+        hash = (hash ^ (uint8_t)*p) * 16777619;
+    return &server->callers[hash % CALLER_BUCKETS];
+}
+
+/* The count of one with this certificate or token; NULL: there is no memory for it. */
+static struct caller *caller_get(struct rpc_server *server, const struct rpc_identity *identity)
+{
+    struct caller **bucket = caller_bucket(server, identity->name);
+    for (struct caller *c = *bucket; c; c = c->next)
+        if (c->kind == identity->kind && strcmp(c->name, identity->name) == 0)
+            return c;
+    struct caller *c = calloc(1, sizeof(*c));
+    if (!c)
+        return NULL;
+    *c = (struct caller){.next = *bucket, .kind = identity->kind};
+    memcpy(c->name, identity->name, sizeof(c->name));
+    return *bucket = c;
+}
+
+/* Count the call against whoever makes it, now that this is known. Not NULL: why it is one too many. */
+static const char *charge(struct rpc_call *call)
+{
+    struct front *front = call->front;
+    const struct rpc_server_options *options = &call->server->options;
+    const bool named = call->identity.kind == RPC_ID_CERT || call->identity.kind == RPC_ID_TOKEN;
+    if (front->trusted)
+        return NULL;
+    if (call->endpoint->own && front->n_own_calls >= options->max_own_calls)
+        return "too many calls of health and reflection are open from here";
+    struct caller *caller = named ? caller_get(call->server, &call->identity) : NULL;
+    uint32_t *n = caller ? &caller->n_calls : &front->n_calls;
+    if ((named && !caller) || *n >= options->max_user_calls)
+        return "too many calls of this user are open";
+    ++*n;
+    front->n_own_calls += call->endpoint->own;
+    call->caller = caller;
+    call->charged = true;
+    return NULL;
+}
+
+static void uncharge(struct rpc_call *call)
+{
+    if (!call->charged)
+        return;
+    struct caller *caller = TAKE(call->caller);
+    call->charged = false;
+    call->front->n_own_calls -= call->endpoint->own;
+    if (!caller) {
+        call->front->n_calls--;
+    } else if (--caller->n_calls == 0) {
+        struct caller **at = caller_bucket(call->server, caller->name);
+        while (*at != caller)
+            at = &(*at)->next;
+        *at = caller->next;
+        free(caller);
+    }
+}
+
 static void close_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
     struct rpc_call *call = tag->owner;
     call->over = true;
-    call->front->n_calls--;
+    uncharge(call);
     out_clear(call);
     if (call->opened && call->endpoint->method.on_close)
         call->endpoint->method.on_close(call, call->cancelled != 0, call->endpoint->data);
@@ -253,6 +326,7 @@ static void call_begin(struct rpc_call *call)
     struct rpc_server *server = call->server;
     struct endpoint *endpoint = call->endpoint;
     struct titan_error err;
+    const char *beyond;
     rpc_front_identify(call->front, call->call, &call->identity);
     call->next = server->open;
     if (call->next)
@@ -262,17 +336,16 @@ static void call_begin(struct rpc_call *call)
     grpc_op op = rpc_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
     op.data.recv_close_on_server.cancelled = &call->cancelled;
     batch(call, &op, 1, &call->close_tag);
-    call->front->n_calls++;
 
     if (!endpoint->method.path) {
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
     } else if (server->stopping) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
-    } else if (!call->front->trusted && call->front->n_calls > server->options.max_user_calls) {
-        server->refusals.calls++;
-        rpc_call_finish(call, TITAN_ELIMIT, "too many calls of this user are open");
     } else if (authorize(call, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
+    } else if ((beyond = charge(call))) {
+        server->refusals.calls++;
+        rpc_call_finish(call, TITAN_ELIMIT, beyond);
     } else if (endpoint->method.on_message) {
         call->opened = true;
         recv_next(call);
@@ -292,12 +365,12 @@ static void request_tag(struct rpc_tag *tag, bool ok)
         size_t endpoint = (size_t)(call->endpoint - call->server->endpoints);
         struct front_method *method = &call->front->methods[endpoint];
         rpc_slot_offer(call->front, endpoint);
-        /* A front that is used takes more at a time; the others stay small. */
-        if (method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
+        call_begin(call);
+        /* A front that is used takes more at a time; the others, and those of who may not call, stay small. */
+        if (!call->finishing && method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
             method->slots++;
             rpc_slot_offer(call->front, endpoint);
         }
-        call_begin(call);
     } else {
         call->call = NULL;
     }
@@ -592,6 +665,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->max_user_connections = o->max_user_connections ? o->max_user_connections : 256;
     o->max_peer_connections = o->max_peer_connections ? o->max_peer_connections : 256;
     o->max_user_calls = o->max_user_calls ? o->max_user_calls : 4096;
+    o->max_own_calls = o->max_own_calls ? o->max_own_calls : 16;
     o->request_ms = o->request_ms ? o->request_ms : REQUEST_MS;
     o->max_user_message_bytes =
         o->max_user_message_bytes ? MIN(o->max_user_message_bytes, o->max_message_bytes) : o->max_message_bytes;

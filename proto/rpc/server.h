@@ -48,8 +48,9 @@ struct rpc_method {
     void (*on_close)(struct rpc_call *call, bool cancelled, void *data);
     /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
     void (*on_drain)(struct rpc_call *call, void *data);
-    bool costly;    /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
-    unsigned needs; /* what the caller must be; of options.authorize, nothing to rpc/ */
+    bool costly; /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
+    bool large;  /* messages of up to max_message_bytes, whoever sends them: the caller is known before one is read */
+    unsigned needs;           /* what the caller must be; of options.authorize, nothing to rpc/ */
 };
 
 struct rpc_server_options {
@@ -59,12 +60,18 @@ struct rpc_server_options {
     uint32_t max_connections;        /* over Unix sockets in all, and over TCP in all; 0 = 4096 */
     uint32_t max_user_connections;   /* of one uid; 0 = 256. Root and the uid of this process are bound by neither */
     uint32_t max_peer_connections;   /* over TCP from one address (of IPv6: from one /64); 0 = 256 */
-    uint32_t max_user_calls;         /* calls that a handler has at a time, of one uid; 0 = 4096. As above */
-    uint32_t max_user_message_bytes; /* a message of another uid; 0 = max_message_bytes */
-    uint64_t memory_bytes;           /* that gRPC may hold for one uid, or for TCP: messages that are not complete, what
-                                      * was not sent. Beyond it streams are broken off. 0 = 64 MiB */
-    uint32_t request_ms;             /* for a request to come whole; 0 = 30 s */
-    mode_t socket_mode;              /* of Unix sockets' files; 0 = 0600 */
+    /* Open calls of one uid, certificate or token; of an address, those without either. 0 = 4096. As above. */
+    uint32_t max_user_calls;
+    uint32_t max_own_calls; /* ... of health and reflection, of one uid or address; 0 = 16. As above */
+    /* A message of another uid or over TCP, of methods that are not large; 0 = max_message_bytes. Over TCP gRPC takes
+     * one of max_message_bytes; it is refused before it is decoded. */
+    uint32_t max_user_message_bytes;
+    /* That gRPC may hold for one uid or address: messages that are not complete, what was not sent. Beyond it streams
+     * are broken off. Of many addresses each has less: together four times as much. 0 = 64 MiB */
+    uint64_t memory_bytes;
+    uint32_t request_ms;    /* for a request to come whole; 0 = 30 s */
+    bool certificates_only; /* TLS clients without a certificate are turned away in the handshake */
+    mode_t socket_mode;     /* of Unix sockets' files; 0 = 0600 */
     /* Asked for every call of the methods table before its message is read; data is the server's. What it does not
      * answer with TITAN_OK ends the call with err. NULL: everybody may everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
@@ -94,7 +101,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
 /* What was refused since the start. */
 struct rpc_refusals {
     uint64_t connections; /* beyond a limit, or descriptors were short */
-    uint64_t calls;       /* beyond max_user_calls */
+    uint64_t calls;       /* beyond max_user_calls or max_own_calls */
 };
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* by its server */
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */

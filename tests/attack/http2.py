@@ -26,14 +26,15 @@ def header(name, value):
 
 
 class Connection:
-    def __init__(self, target):
-        """unix:PATH or HOST:PORT"""
+    def __init__(self, target, tls=None, source=None):
+        """unix:PATH or HOST:PORT; tls: an ssl.SSLContext; source: an address of ours"""
         if target.startswith("unix:"):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.connect(target[5:])
         else:
             host, port = target.rsplit(":", 1)
-            self.socket = socket.create_connection((host, int(port)))
+            self.socket = socket.create_connection((host, int(port)), 20, source and (source, 0))
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost") if tls else self.socket
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
         self.most = None  # streams that may be open
