@@ -60,6 +60,10 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     }
     (void)snprintf(join.node, sizeof(join.node), "%s", request.node);
     (void)snprintf(join.coordinator, sizeof(join.coordinator), "%s", address);
+    const char *colon = strrchr(address, ':');
+    if (reply->agents_port && colon)
+        (void)snprintf(join.agents, sizeof(join.agents), "%.*s:%u", (int)(colon - address), address,
+                       reply->agents_port);
     (void)snprintf(join.token, sizeof(join.token), "%s", reply->token);
     join.expires_at_ms = reply->expires_at_ms;
     buf_puts(&join.ca, reply->ca);

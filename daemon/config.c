@@ -123,6 +123,7 @@ static const struct setting settings[] = {
     TEXT("titand", "state_dir", state_dir),
     NUMBER("titand", "log_level", VALUE_LEVEL, log_level, 0, 0),
     NUMBER("coordinator", "listen", VALUE_LISTEN, listen, 0, 0),
+    TEXT("coordinator", "agents_listen", agents_listen),
     NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
     NUMBER("coordinator", "quarantine_crashes", VALUE_U32, quarantine_crashes, 0, 16),
     TEXT("storage", "jobs_dir", jobs_dir),
@@ -197,14 +198,20 @@ static titan_status set_number(struct daemon_config *c, const struct setting *s,
     return TITAN_OK;
 }
 
-static titan_status add_listen(struct daemon_config *c, const char *address, const char *what, struct titan_error *err)
+/* HOST:PORT? */
+static bool tcp_address(const char *address, unsigned long *ret_port)
 {
     const char *colon = strrchr(address, ':');
-    bool unix_path = !strncmp(address, "unix:", 5) && address[5];
     char *end = NULL;
-    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
-    bool tcp = colon && colon > address && colon[1] && !*end && port <= 65535;
-    if (!unix_path && !tcp) {
+    *ret_port = colon ? strtoul(colon + 1, &end, 10) : 0;
+    return strncmp(address, "unix:", 5) != 0 && colon && colon > address && colon[1] && !*end && *ret_port <= 65535;
+}
+
+static titan_status add_listen(struct daemon_config *c, const char *address, const char *what, struct titan_error *err)
+{
+    bool unix_path = !strncmp(address, "unix:", 5) && address[5];
+    unsigned long port;
+    if (!unix_path && !tcp_address(address, &port)) {
         (void)titan_fail(err, TITAN_EINVAL, "%s: '%s' is not an address", what, address);
         titan_error_hint(err, "write HOST:PORT or unix:PATH");
         return TITAN_EINVAL;
@@ -521,6 +528,28 @@ static titan_status default_tls_file(const struct daemon_config *c, const char *
     return TITAN_OK;
 }
 
+/* Agents have a port of their own where there is TLS: unless the file says another, the one after the first of listen.
+ */
+static titan_status resolve_agents_listen(struct daemon_config *c, struct titan_error *err)
+{
+    unsigned long port;
+    const char *given = c->agents_listen;
+    if (c->role != ROLE_COORDINATOR || !strcmp(given, "off")) {
+        c->agents_listen[0] = '\0';
+        return TITAN_OK;
+    }
+    if (given[0] && !tcp_address(given, &port)) {
+        (void)titan_fail(err, TITAN_EINVAL, "coordinator.agents_listen: '%s' is not an address", given);
+        titan_error_hint(err, "write HOST:PORT, or off");
+        return TITAN_EINVAL;
+    }
+    for (int i = 0; i < c->n_listen && !given[0] && !c->insecure; i++)
+        if (tcp_address(c->listen[i], &port) && port > 0 && port < 65535)
+            (void)snprintf(c->agents_listen, sizeof(c->agents_listen), "%.*s:%lu",
+                           (int)(strrchr(c->listen[i], ':') - c->listen[i]), c->listen[i], port + 1);
+    return TITAN_OK;
+}
+
 static titan_status resolve_transport(struct daemon_config *c, struct titan_error *err)
 {
     const struct rpc_tls *tls;
@@ -536,7 +565,8 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
         return titan_fail(err, TITAN_EINVAL, "an agent does not listen (%s)", c->listen[0]);
     for (int i = 0; i < c->n_listen; i++)
         TRY(config_transport(c, c->listen[i], &tls, err));
-    return TITAN_OK;
+    TRY(resolve_agents_listen(c, err));
+    return c->agents_listen[0] ? config_transport(c, c->agents_listen, &tls, err) : TITAN_OK;
 }
 
 /* The Unix socket comes first, always. */
@@ -562,32 +592,38 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
     return TITAN_OK;
 }
 
+static bool address_taken(const char *address)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    char host[CONFIG_TEXT_MAX];
+    const char *port = strrchr(address, ':');
+    struct addrinfo *found = NULL;
+    if (!strncmp(address, "unix:", 5) || !port)
+        return false;
+    bool brackets = address[0] == '[';
+    (void)snprintf(host, sizeof(host), "%.*s", (int)(port - address) - 2 * brackets, address + brackets);
+    if (getaddrinfo(host, port + 1, &hints, &found) != 0)
+        return false; /* the server will say it */
+    _cleanup_fd_ int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    bool taken = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                 bind(fd, found->ai_addr, found->ai_addrlen) < 0 && errno == EADDRINUSE;
+    freeaddrinfo(found);
+    return taken;
+}
+
 /* A start that is refused for a taken port is to leave no state directory behind. */
 static titan_status check_listen_free(const struct daemon_config *c, struct titan_error *err)
 {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    for (int i = 0; i < c->n_listen; i++) {
-        char host[CONFIG_TEXT_MAX];
-        const char *port = strrchr(c->listen[i], ':');
-        struct addrinfo *found = NULL;
-        if (!strncmp(c->listen[i], "unix:", 5) || !port)
-            continue;
-        bool brackets = c->listen[i][0] == '[';
-        (void)snprintf(host, sizeof(host), "%.*s", (int)(port - c->listen[i]) - 2 * brackets, c->listen[i] + brackets);
-        if (getaddrinfo(host, port + 1, &hints, &found) != 0)
-            continue; /* the server will say it */
-        _cleanup_fd_ int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        const int on = 1;
-        bool taken = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-                     bind(fd, found->ai_addr, found->ai_addrlen) < 0 && errno == EADDRINUSE;
-        freeaddrinfo(found);
-        if (!taken)
-            continue;
-        (void)titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", c->listen[i]);
-        titan_error_hint(err, "choose another with --listen HOST:PORT, or stop it");
-        return TITAN_EEXIST;
-    }
-    return TITAN_OK;
+    const char *taken = NULL;
+    for (int i = 0; i < c->n_listen && !taken; i++)
+        taken = address_taken(c->listen[i]) ? c->listen[i] : NULL;
+    const bool agents = !taken && address_taken(c->agents_listen);
+    if (!taken && !agents)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", agents ? c->agents_listen : taken);
+    titan_error_hint(err, agents ? CONFIG_AGENTS_HINT : "choose another with --listen HOST:PORT, or stop it");
+    return TITAN_EEXIST;
 }
 
 static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)

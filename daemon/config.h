@@ -15,6 +15,7 @@
 #define CONFIG_LISTEN_MAX 16
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_FILE_MAX (256 * 1024)
+#define CONFIG_AGENTS_HINT "it is for agents: choose another with agents_listen in [coordinator] of the config"
 
 /* Times of failure detection (docs/membership.md), all in milliseconds. */
 struct detection {
@@ -44,7 +45,8 @@ struct daemon_config {
     char join[PATH_MAX];  /* agent: the file to get a certificate with; "" = none */
     char listen[CONFIG_LISTEN_MAX][CONFIG_TEXT_MAX];
     int n_listen;
-    char agents[CONFIG_TEXT_MAX]; /* the Unix socket of agents on this host, beside listen[0] */
+    char agents[CONFIG_TEXT_MAX];        /* the Unix socket of agents on this host, beside listen[0] */
+    char agents_listen[CONFIG_TEXT_MAX]; /* HOST:PORT of agents on other hosts; "" = they come in where clients do */
     char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX];             /* "" = beside titand */
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */

@@ -41,12 +41,13 @@
 
 #define SERVER_GRACE_MS 200
 #define USER_MESSAGE_MAX (512 << 10)
-#define READY_POLL_MS 1    /* dev: until its agent and its coordinator have met */
-#define READY_WAIT_MS 5000 /* ... but not for longer */
-#define JOIN_WAIT_MS 60000 /* for a coordinator that does not answer */
-#define TRIM_MS 5000       /* how often it is looked whether memory can be given back */
-#define LEAVE_POLL_MS 20   /* are the workers gone? */
-#define STATUS_MS 1000     /* how often the status line for the service manager is looked at */
+#define AGENTS_MEMORY (256u << 20) /* of sessions' messages, of one address; of many a part each */
+#define READY_POLL_MS 1            /* dev: until its agent and its coordinator have met */
+#define READY_WAIT_MS 5000         /* ... but not for longer */
+#define JOIN_WAIT_MS 60000         /* for a coordinator that does not answer */
+#define TRIM_MS 5000               /* how often it is looked whether memory can be given back */
+#define LEAVE_POLL_MS 20           /* are the workers gone? */
+#define STATUS_MS 1000             /* how often the status line for the service manager is looked at */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
 enum { N_SIGNALS = ARRAY_SIZE(handled_signals) };
@@ -65,9 +66,10 @@ struct titand {
     uint64_t leaves_at; /* when it was told to stop, in the loop's time */
     uint64_t started_at;
     bool serving;
-    bool resident;        /* stays in memory when that runs out */
-    struct buf listening; /* addresses, a line each */
-    int stopping;         /* how often told to stop */
+    bool resident;                               /* stays in memory when that runs out */
+    struct buf listening;                        /* addresses, a line each */
+    char agents_listening[CONFIG_TEXT_MAX + 16]; /* that of agents over TCP, a line; "" = none */
+    int stopping;                                /* how often told to stop */
     char status[CONFIG_TEXT_MAX + 64];
 };
 
@@ -325,7 +327,7 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
         else
             (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
         if (tls)
-            coordinator_serves_tls(d->coordinator, text);
+            coordinator_serves_tls(d->coordinator, text, false);
         TRY(listen_for_beats(d, text, err));
         buf_printf(chosen, "%s\n", text);
         tlog_debug(&d->log, "listening", "address=%s", address);
@@ -333,9 +335,33 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
     return TITAN_OK;
 }
 
+/* Sessions of agents on other hosts, on a queue and port that no client shares. Those that joined when there was no
+ * such port go on where clients come in. */
+static titan_status listen_for_agents(struct titand *d, struct titan_error *err)
+{
+    const char *address = d->config->agents_listen;
+    const struct rpc_tls *tls;
+    char text[CONFIG_TEXT_MAX + 12];
+    int port = 0;
+    TRY(rpc_server_listen(d->agents, d->config->agents, NULL, NULL, err));
+    if (!address[0])
+        return TITAN_OK;
+    TRY(config_transport(d->config, address, &tls, err));
+    if (rpc_server_listen(d->agents, address, tls, &port, err) != TITAN_OK) {
+        titan_error_hint(err, CONFIG_AGENTS_HINT);
+        return err->status;
+    }
+    (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
+    if (tls)
+        coordinator_serves_tls(d->coordinator, text, true);
+    TRY(listen_for_beats(d, text, err));
+    (void)snprintf(d->agents_listening, sizeof(d->agents_listening), "%s\n", text);
+    return TITAN_OK;
+}
+
 static titan_status listen_all(struct titand *d, struct titan_error *err)
 {
-    char path[PATH_MAX + 16];
+    char path[PATH_MAX + 32];
     struct buf chosen = BUF_INIT;
     titan_status status = listen_inherited(d, &chosen, err);
     if (status == TITAN_OK)
@@ -345,6 +371,12 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
         status = file_replace(path, chosen.data, chosen.len, err);
     }
     d->listening = chosen;
+    if (status == TITAN_OK)
+        status = listen_for_agents(d, err);
+    if (status == TITAN_OK) {
+        (void)snprintf(path, sizeof(path), "%s/run/listen-agents", d->config->state_dir);
+        status = file_replace(path, d->agents_listening, strlen(d->agents_listening), err);
+    }
     return status;
 }
 
@@ -388,13 +420,17 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .max_user_calls = d->config->limits.user_calls,
                                                 .memory_bytes = (uint64_t)d->config->limits.memory_mb << 20,
                                                 .max_user_message_bytes = USER_MESSAGE_MAX};
-    struct rpc_server_options agents_options = {.socket_mode = shared ? 0660 : 0600, .authorize = api_authorize};
+    struct rpc_server_options agents_options = {.socket_mode = shared ? 0660 : 0600,
+                                                .authorize = api_authorize,
+                                                .max_connections = d->config->limits.connections,
+                                                .max_peer_connections = d->config->limits.peer_connections,
+                                                .memory_bytes = AGENTS_MEMORY,
+                                                .certificates_only = true};
     TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes,
                         &server_options, &d->server, err));
     const struct rpc_method *agent_methods = api_agent_methods(&n);
     TRY(rpc_server_open(&d->loop, agent_methods, n, d->coordinator, NULL, 0, &agents_options, &d->agents, err));
     TRY(listen_all(d, err));
-    TRY(rpc_server_listen(d->agents, d->config->agents, NULL, NULL, err));
     d->serving = true; /* from here on they are shut down, not just freed */
     TRY(rpc_server_start(d->server, err));
     TRY(rpc_server_start(d->agents, err));
@@ -433,7 +469,10 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
     _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT};
     if (!dev)
         TRY(identify_agent(d, &join, node, err));
-    const char *coordinator = dev ? c->agents : c->coordinator[0] ? c->coordinator : join.coordinator;
+    const char *coordinator = dev                 ? c->agents
+                              : c->coordinator[0] ? c->coordinator
+                              : join.agents[0]    ? join.agents
+                                                  : join.coordinator;
     TRY(config_transport(c, coordinator, &tls, err));
     if (!dev && !c->address[0] && config_address_off_host(coordinator))
         tlog_warn(&d->log, "workers of other nodes cannot reach this node's at 127.0.0.1: give --address", "%s", "");

@@ -30,7 +30,8 @@ struct enrol {
     struct log log;
     struct enrol_counters counters;
     char pki_dir[PATH_MAX];
-    char port[8]; /* of the first TLS listener; "" = none */
+    char port[8];         /* of the first TLS listener; "" = none */
+    uint32_t agents_port; /* of one for agents only; 0 = none */
     struct rpc_tls own;
     uv_timer_t timer;
     struct denied *denied;
@@ -230,6 +231,7 @@ static void join_written(void *arg, const struct titan_error *stored)
         reply.expires_at_ms = p->token.expires_at_ms;
         reply.ca = ca.data ? ca.data : "";
         reply.address = address;
+        reply.agents_port = p->e->agents_port;
         rpc_call_reply(call, &reply.base);
     }
     OPENSSL_cleanse(p->token_text, sizeof(p->token_text));
@@ -532,10 +534,12 @@ titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struc
     return certs_check(files, clock_wall_ms(), &now_is, err);
 }
 
-void enrol_serves(struct enrol *e, const char *address)
+void enrol_serves(struct enrol *e, const char *address, bool agents)
 {
     const char *colon = strrchr(address, ':');
-    if (!e->port[0] && colon)
+    if (agents && colon)
+        e->agents_port = (uint32_t)strtoul(colon + 1, NULL, 10);
+    else if (!e->port[0] && colon)
         (void)snprintf(e->port, sizeof(e->port), "%.7s", colon + 1);
 }
 

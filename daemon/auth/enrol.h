@@ -29,8 +29,8 @@ titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_
 void enrol_close(struct enrol *e); /* before the store is closed; its timer is one of open_handles */
 void enrol_free(struct enrol *e);
 const struct enrol_counters *enrol_counters(const struct enrol *e);
-/* Agents reach the coordinator over TLS at this port. */
-void enrol_serves(struct enrol *e, const char *address);
+/* The coordinator is reached over TLS at this port; agents: one for agents only. */
+void enrol_serves(struct enrol *e, const char *address, bool agents);
 
 /* TITAN_EPERM when the caller's certificate is revoked. */
 titan_status enrol_admits(struct enrol *e, const struct rpc_call *call, struct titan_error *err) TITAN_MUST_USE;

@@ -18,10 +18,12 @@ void join_print(const struct join_file *j, struct buf *out)
                "# It is a secret. On the node: titand agent --join FILE\n"
                "node = \"%s\"\n"
                "coordinator = \"%s\"\n"
+               "%s%s%s"
                "token = \"%s\"\n"
                "expires_at_ms = %lld\n"
                "ca = \"\"\"\n%s\"\"\"\n",
-               j->node, clock_format(j->expires_at_ms, until), j->node, j->coordinator, j->token,
+               j->node, clock_format(j->expires_at_ms, until), j->node, j->coordinator,
+               j->agents[0] ? "agents = \"" : "", j->agents, j->agents[0] ? "\"\n" : "", j->token,
                (long long)j->expires_at_ms, j->ca.data ? j->ca.data : "");
 }
 
@@ -43,6 +45,8 @@ static titan_status read_values(const struct toml_value *root, const char *path,
 {
     TRY(text_of(root, path, "node", ret->node, sizeof(ret->node), err));
     TRY(text_of(root, path, "coordinator", ret->coordinator, sizeof(ret->coordinator), err));
+    if (toml_get(root, "agents"))
+        TRY(text_of(root, path, "agents", ret->agents, sizeof(ret->agents), err));
     TRY(text_of(root, path, "token", ret->token, sizeof(ret->token), err));
     const struct toml_value *until = toml_get(root, "expires_at_ms"), *ca = toml_get(root, "ca");
     if (!pki_name_ok(ret->node))

@@ -11,6 +11,7 @@
 
 struct join_file {
     char node[PKI_NAME_MAX + 1], coordinator[JOIN_ADDRESS_MAX], token[JOIN_TOKEN_MAX];
+    char agents[JOIN_ADDRESS_MAX]; /* where its session goes; "" = to coordinator, too */
     struct buf ca;
     int64_t expires_at_ms;
 };

@@ -741,9 +741,9 @@ titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *f
     return enrol_renew_own(c->enrol, files, err);
 }
 
-void coordinator_serves_tls(struct coordinator *c, const char *address)
+void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents)
 {
-    enrol_serves(c->enrol, address);
+    enrol_serves(c->enrol, address, agents);
 }
 
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)

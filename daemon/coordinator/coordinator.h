@@ -47,8 +47,8 @@ titan_status coordinator_listen(struct coordinator *c, const char *address, stru
  * other and be valid. Before the server listens. */
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* It is served over TLS at HOST:PORT. */
-void coordinator_serves_tls(struct coordinator *c, const char *address);
+/* It is served over TLS at HOST:PORT; agents: to agents only. */
+void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents);
 /* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 

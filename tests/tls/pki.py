@@ -30,7 +30,7 @@ class Coordinator:
         self.state = self.dir / "c"
         self.unix = f"unix:{self.state}/titan.sock"
         self.processes = {}
-        (self.dir / "c.toml").write_text(config)
+        self.config, self.agents = config, "127.0.0.1:0"
 
     def spawn(self, name, *args, env=None):
         args = [*args, "--allow-root"] if args[0] == "agent" else args
@@ -57,11 +57,14 @@ class Coordinator:
     def start(self, listen="127.0.0.1:0"):
         path = self.state / "run/listen"
         path.unlink(missing_ok=True)
+        # Agents keep their port over restarts.
+        (self.dir / "c.toml").write_text(f'[coordinator]\nagents_listen = "{self.agents}"\n{self.config}')
         self.spawn("c", "coordinator", "--listen", listen, "--config", self.dir / "c.toml")
         until("the coordinator listens", lambda: path.exists() and len(path.read_text().split()) == 2, 10)
         self.tcp = path.read_text().split()[1]
         self.port = int(self.tcp.rsplit(":", 1)[1])
         until("the coordinator answers", lambda: command(BIN / "titanctl", "-s", self.unix, "version").code == 0, 10)
+        self.agents = (self.state / "run/listen-agents").read_text().strip() or "off"
 
     def ctl(self, *args):
         return ctl("-s", self.unix, *args)

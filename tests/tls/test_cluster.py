@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BIN, SOURCE, command, headers_text, overrides, tap, until  # noqa: E402
 
-PORT = 7070
+PORTS = {7070, 7071}  # of clients and of agents
 ADDRESSES = {"head": "10.0.0.1", "n1": "10.0.0.2", "n2": "10.0.0.3"}
 MARK = "a-recipe-nobody-else-reads-4711"
 
@@ -41,7 +41,7 @@ def lines():
 
 
 def payloads(path):
-    """What TCP and UDP carried from and to the port, each as one text."""
+    """What TCP and UDP carried from and to these ports, each as one text."""
     tcp, udp, data, at = [], [], path.read_bytes(), 0
     while at + 4 <= len(data):
         n, = struct.unpack_from("=I", data, at)
@@ -50,7 +50,7 @@ def payloads(path):
             continue
         ip = frame[14:14 + struct.unpack_from("!H", frame, 16)[0]]
         rest = ip[(ip[0] & 15) * 4:]
-        if len(rest) < 8 or PORT not in struct.unpack_from("!HH", rest):
+        if len(rest) < 8 or not PORTS.intersection(struct.unpack_from("!HH", rest)):
             continue
         if ip[9] == 6:
             tcp.append(rest[(rest[12] >> 4) * 4:])
