@@ -62,6 +62,7 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_LOGS,
      .request = &titan__v1__logs_request__descriptor,
      .on_request = api_logs,
+     .max_queue_bytes = 256 << 10, /* the rest waits in logs.c, where it is counted */
      .on_drain = api_logs_drain,
      .on_close = api_logs_closed},
     {.path = "/titan.v1.Titan/Metrics",

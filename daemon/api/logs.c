@@ -8,8 +8,10 @@
 #include "daemon/auth/enrol.h"
 
 #define NODES_MAX 256
-#define WAITING_BYTES_MAX ((size_t)64 << 20) /* for a client that reads slower than nodes send */
-#define LINGER_MS 1000                       /* for the last lines of a job that has ended */
+/* For clients that read slower than nodes send: of all of them, and of those of one identity. */
+#define WAITING_BYTES_MAX ((size_t)64 << 20)
+#define WAITING_BYTES_OF_ONE_MAX ((size_t)16 << 20)
+#define LINGER_MS 1000 /* for the last lines of a job that has ended */
 
 struct piece {
     struct piece *next;
@@ -60,12 +62,24 @@ static void cancel_all(struct log_request *r)
             tell(r, r->nodes[i].session, true);
 }
 
+static void drop_waiting(struct log_request *r)
+{
+    while (r->waiting) {
+        struct piece *p = r->waiting;
+        r->waiting = p->next;
+        free(p);
+    }
+    r->waiting_tail = &r->waiting;
+    r->waiting_bytes = 0;
+}
+
 static void finish(struct log_request *r, const struct titan_error *err)
 {
     struct rpc_call *call = TAKE(r->call);
     if (!call)
         return;
     cancel_all(r);
+    drop_waiting(r); /* at once: the client may take its time to hear of the end */
     if (err)
         rpc_call_fail(call, err);
     else
@@ -104,14 +118,40 @@ static void drain(struct log_request *r)
     finish_if_over(r);
 }
 
+/* Until len more bytes fit r's identity and all of them, the stream that holds most of those ends. */
+static void make_room(struct log_request *r, size_t len)
+{
+    while (r->call) {
+        const char *name = rpc_call_identity(r->call)->name;
+        size_t all = len, of_one = len;
+        struct log_request *most = r, *most_of_one = r;
+        for (struct log_request *other = r->owner->log_requests; other; other = other->next) {
+            all += other->waiting_bytes;
+            if (other->waiting_bytes > most->waiting_bytes)
+                most = other;
+            if (!other->call || strcmp(rpc_call_identity(other->call)->name, name) != 0)
+                continue;
+            of_one += other->waiting_bytes;
+            if (other->waiting_bytes > most_of_one->waiting_bytes)
+                most_of_one = other;
+        }
+        struct titan_error err = {0};
+        const bool one = of_one > WAITING_BYTES_OF_ONE_MAX;
+        if (!one && all <= WAITING_BYTES_MAX)
+            return;
+        titan_fail(&err, TITAN_ELIMIT, "the logs come faster than they are read: %zu MiB wait for %s",
+                   (one ? of_one : all) >> 20, one ? name : "all log streams");
+        titan_error_hint(&err, "read faster, or ask for one rank or the last lines");
+        finish(one ? most_of_one : most, &err);
+    }
+}
+
 static void take_piece(struct log_request *r, const Titan__Internal__AgentLogChunk *chunk)
 {
     struct titan_error err = {0};
-    if (r->waiting_bytes + chunk->data.len > WAITING_BYTES_MAX) {
-        titan_fail(&err, TITAN_ELIMIT, "the logs come faster than they are read");
-        finish(r, &err);
+    make_room(r, chunk->data.len);
+    if (!r->call)
         return;
-    }
     struct piece *p = malloc(sizeof(*p) + chunk->data.len);
     if (!p) {
         titan_fail(&err, TITAN_ENOMEM, "out of memory");
@@ -304,10 +344,7 @@ void api_logs_drain(struct rpc_call *call, void *data)
 static void on_linger_closed(uv_handle_t *handle)
 {
     struct log_request *r = handle->data;
-    for (struct piece *p = r->waiting, *next; p; p = next) {
-        next = p->next;
-        free(p);
-    }
+    drop_waiting(r);
     free(r);
 }
 

@@ -60,6 +60,7 @@ struct rpc_call {
 
     struct message *out, **out_last;
     uint32_t out_n;
+    size_t out_bytes;
     grpc_byte_buffer *out_now; /* in the batch of send_tag */
     titan_status status;
     grpc_slice status_text;
@@ -112,6 +113,7 @@ static void out_clear(struct rpc_call *call)
     }
     call->out_last = &call->out;
     call->out_n = 0;
+    call->out_bytes = 0;
 }
 
 static void call_free(struct rpc_call *call)
@@ -422,6 +424,7 @@ static void pump(struct rpc_call *call)
         if (!call->out)
             call->out_last = &call->out;
         call->out_n--;
+        call->out_bytes -= grpc_byte_buffer_length(message->buffer);
         call->out_now = message->buffer;
         free(message);
         ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
@@ -462,7 +465,9 @@ static void send_tag(struct rpc_tag *tag, bool ok)
         pump(call);
         if (call->recv_held && call->out_n < call->server->options.max_queue)
             recv_next(call);
-        if (call->want_drain && !call->finishing && call->out_n <= call->server->options.max_queue / 2) {
+        const uint32_t most = call->endpoint->method.max_queue_bytes;
+        if (call->want_drain && !call->finishing && call->out_n <= call->server->options.max_queue / 2 &&
+            (!most || call->out_bytes <= most / 2)) {
             call->want_drain = false;
             if (call->endpoint->method.on_drain)
                 call->endpoint->method.on_drain(call, call->endpoint->data);
@@ -483,6 +488,7 @@ static titan_status out_append(struct rpc_call *call, grpc_byte_buffer *buffer)
     *call->out_last = node;
     call->out_last = &node->next;
     call->out_n++;
+    call->out_bytes += grpc_byte_buffer_length(buffer);
     return TITAN_OK;
 }
 
@@ -490,7 +496,8 @@ static titan_status has_room(struct rpc_call *call)
 {
     if (call->over || call->finishing || call->finished)
         return TITAN_ECANCELLED;
-    if (call->out_n >= call->server->options.max_queue) {
+    const uint32_t most = call->endpoint->method.max_queue_bytes;
+    if (call->out_n >= call->server->options.max_queue || (most && call->out_bytes >= most)) {
         call->want_drain = true;
         return TITAN_EAGAIN;
     }

@@ -50,6 +50,7 @@ struct rpc_method {
     void (*on_drain)(struct rpc_call *call, void *data);
     bool costly; /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
     bool large;  /* messages of up to max_message_bytes, whoever sends them: the caller is known before one is read */
+    uint32_t max_queue_bytes; /* of an outgoing stream, beside max_queue: no more is taken then. 0 = no bound */
     unsigned needs;           /* what the caller must be; of options.authorize, nothing to rpc/ */
 };
 

@@ -17,8 +17,9 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
-from titan import BIN, Daemon, become_nobody, command, tap, until  # noqa: E402
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
+from titan import BIN, Daemon, become_nobody, command, headers_text, tap, until  # noqa: E402
+from http2 import Connection  # noqa: E402
 
 DATA, HEADERS, RST, SETTINGS, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 7, 8, 9
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + bytes([SETTINGS, 0]) + bytes(4)
@@ -302,4 +303,40 @@ def connections_over_tcp():
         assert "session with the coordinator lost" not in d.log(), d.log()
 
 
-tap(unfinished_messages, header_blocks, connections_of_another, connections_over_tcp)
+LOG_MB, STREAMS = 48, 6
+
+
+def logs_nobody_reads():
+    """six streams of a log of 48 MB that are not read: 16 MiB wait for all of them, those that hold most end with a reason, others are served"""
+    with Daemon(None, "--slots", 1) as d:
+        job = d.submit("tiny", {"training.steps": 2, "training.dataset_path": headers_text(d.state / "text"), "device.threads": 1,
+                                "elastic.min_workers": 1, "elastic.max_workers": 1, "training.global_batch_size": 1,
+                                "training.local_batch_size": 1})
+        d.wait_state(job, "COMPLETED")
+        with open(next(d.state.glob(f"jobs/{job}/logs/worker-*.log")), "ab") as log:
+            log.write((b"x" * 99 + b"\n") * (LOG_MB * 10000))
+        port = re.search(r"listen=.*127\.0\.0\.1:(\d+)", d.log()).group(1)
+        before, most = memory_mb(d.process.pid), 0
+        # Anonymous, over TCP; LogsRequest: job_id, and rank = -1.
+        body = b"\x08" + bytes([int(job)]) + b"\x10" + b"\xff" * 9 + b"\x01"
+        c = Connection(f"127.0.0.1:{port}")
+        for _ in range(STREAMS):
+            c.data(c.call("/titan.v1.Titan/Logs"), b"\0" + struct.pack(">I", len(body)) + body)
+
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            c.read()
+            most = max(most, memory_mb(d.process.pid))
+            time.sleep(0.02)
+        print(f"# {before} MB before, {most} MB at most")
+        assert most < before + 60, (before, most)
+        assert len(d.ok("logs", job, "--tail", "1000").splitlines()) == 1000
+        # What was queued for the client comes first, then the reason.
+        for stream in (0, *range(1, 2 * STREAMS, 2)):
+            c.send(frame(WINDOW, 0, stream, struct.pack(">I", 1 << 30)))
+        until("those that hold most have ended", lambda: (c.read(), len(c.answered) >= STREAMS - 1)[1], 30, 0)
+        assert node_events(d) == ["node.ready"], node_events(d)
+        c.close()
+
+
+tap(unfinished_messages, header_blocks, connections_of_another, connections_over_tcp, logs_nobody_reads)
