@@ -564,12 +564,12 @@ static void raise_descriptors(void)
 }
 
 /* gRPC's default polls all connections on whichever thread is free: a client whose headers take seconds to parse holds
- * up everybody. With poll() each queue has its own connections, so agents' are not; it costs more with each of them,
- * of which dev has few. A coordinator's agents come over the clients' queue and have their beats as datagrams: poll()
- * would not part them (measured: as many sessions anew), and with 1,000 of them costs a quarter more. */
-static void part_queues(enum daemon_role role)
+ * up everybody. With poll() each queue has its own connections, so agents' are not where they have a queue of their
+ * own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the clients' port
+ * would not be parted (measured: as many sessions anew), and their beats are datagrams. */
+static void part_queues(const struct daemon_config *config)
 {
-    if (role == ROLE_DEV)
+    if (config->role == ROLE_DEV || config->agents_listen[0])
         (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
 }
 
@@ -590,7 +590,7 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     log_init(&d.log, "titand", "%s", "");
     d.resident = resident_set();
     raise_descriptors();
-    part_queues(config->role);
+    part_queues(config);
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
     titan_status status = claim_state_dir(&d, err);
     if (status != TITAN_OK)

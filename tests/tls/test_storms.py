@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Clients over TLS that take all they may have: agents come in and go on beside them, and so do other clients."""
+import contextlib
 import ssl
 import sys
+import threading
+import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("tls", "attack")]
@@ -99,6 +102,39 @@ def stranger_beside_agents():
             k.close()
 
 
+def header_blocks():
+    """four header blocks of 8 MB of a stranger, each seconds of work: an agent that is started again is in before they are through, no node is lost"""
+    if not World.grpc:
+        return World.why
+    with Coordinator() as c:
+        n1 = join(c, "n1")
+
+        def block(k):
+            with contextlib.suppress(OSError):
+                k.call("/titan.v1.Titan/Version", ("x", b"a" * (8 << 20)))
+                while k.socket.recv(4096):
+                    pass
+        threads = []
+        for k in [stranger(c, "127.0.0.2") for _ in range(4)]:
+            k.send = lambda data, k=k: (k.socket.settimeout(120), k.socket.sendall(data))
+            threads.append(threading.Thread(target=block, args=(k,)))
+            threads[-1].start()
+        time.sleep(1)  # they are being parsed
+        had = sessions(c)
+        c.stop("n1")
+        c.spawn("n1", "agent", "--join", n1, "--slots", 1)
+        until("n1 has a session again", lambda: sessions(c) > had, 20, 0.01)
+        assert all(t.is_alive() for t in threads), "the blocks were through"
+        assert "node.lost" not in c.log("c"), c.log("c")
+        c.processes["c"].kill()
+        for t in threads:
+            t.join()
+
+
+def sessions(c):
+    return c.log("n1").count("session with the coordinator node=")
+
+
 def one_certificate():
     """a certificate with all the calls it may have: another one's are answered, its own node's agent gets in"""
     if not World.grpc:
@@ -188,4 +224,4 @@ class World:
     grpc, api = found[:2] if found else (None, None)
 
 
-tap(stranger_beside_agents, one_certificate, size_of_a_message, port_of_agents)
+tap(stranger_beside_agents, header_blocks, one_certificate, size_of_a_message, port_of_agents)
