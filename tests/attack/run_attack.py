@@ -18,15 +18,15 @@ def say(text):
     print(text, flush=True)
 
 
-def scenes(only, slow=True):
-    """(passed, failed); slow: the slow ones too. Those that take an arena share one; a failure ends it, and the next has a fresh one."""
+def scenes(only):
+    """(passed, failed). Those that take an arena share one; a failure ends it, and the next has a fresh one."""
     from arena import Arena
     from scenes import SCENES
     passed = failed = 0
     arena = None
     try:
-        for name, run, needs, long in SCENES:
-            if (only and name not in only) or (not only and (needs or (long and not slow))):
+        for name, run, needs in SCENES:
+            if (only and name not in only) or (not only and needs):
                 continue
             begin = time.monotonic()
             try:
