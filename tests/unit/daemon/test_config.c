@@ -271,6 +271,25 @@ static void test_transport(void **state)
     assert_int_equal(config_transport(&c, c.listen[1], &tls, &err), TITAN_OK);
     assert_non_null(tls);
     assert_string_equal(tls->certificate, path);
+    /* Agents have the port after the first one that is named, with TLS, unless the file says another. */
+    assert_string_equal(c.agents_listen, "");
+    assert_int_equal(PARSE(&c, &err, "coordinator", "--listen", "127.0.0.1:0", "--listen", "[::1]:7170"), TITAN_OK);
+    assert_string_equal(c.agents_listen, "[::1]:7171");
+    assert_int_equal(PARSE(&c, &err, "coordinator", "--insecure", "--listen", "127.0.0.1:7170"), TITAN_OK);
+    assert_string_equal(c.agents_listen, "");
+    assert_int_equal(PARSE(&c, &err, "dev", "--listen", "127.0.0.1:7170"), TITAN_OK);
+    assert_string_equal(c.agents_listen, "");
+    static const char *const given[][2] = {{"10.0.0.1:9", "10.0.0.1:9"}, {"off", ""}};
+    for (size_t i = 0; i < ARRAY_SIZE(given); i++) {
+        char text[128];
+        (void)snprintf(text, sizeof(text), "[coordinator]\nagents_listen = \"%s\"\n", given[i][0]);
+        write_file(text);
+        assert_int_equal(PARSE(&c, &err, "coordinator", "--config", file, "--listen", "127.0.0.1:7170"), TITAN_OK);
+        assert_string_equal(c.agents_listen, given[i][1]);
+    }
+    write_file("[coordinator]\nagents_listen = \"unix:/x\"\n");
+    EXPECT("coordinator.agents_listen: 'unix:/x' is not an address", "HOST:PORT, or off", "coordinator", "--config",
+           file);
     assert_int_equal(unlink(path), 0);
     write_file("[tls]\nca = \"/x/ca\"\ncertificate = \"/dev/null\"\nkey = \"/x/key\"\n");
     assert_int_equal(PARSE(&c, &err, "coordinator", "--config", file, "--listen", "127.0.0.1:0"), TITAN_OK);

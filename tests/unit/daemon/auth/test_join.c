@@ -76,6 +76,15 @@ static void test_round_trip(void **state)
     assert_int_equal(back.expires_at_ms, NOW);
     join_print(&back, &again);
     assert_string_equal(text.data, again.data);
+    /* Of a coordinator that has a port for agents. */
+    (void)snprintf(back.agents, sizeof(back.agents), "head.example:7071");
+    again.len = 0;
+    join_print(&back, &again);
+    join_free(&back);
+    if (join_parse(again.data, again.len, "n1.join", &back, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_string_equal(back.agents, "head.example:7071");
+    assert_string_equal(back.coordinator, "head.example:7070");
     join_free(&back);
 }
 
