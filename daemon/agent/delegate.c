@@ -56,7 +56,8 @@ struct delegation {
     uint64_t above; /* numbers up to here are taken */
     uint64_t message;
     form_epoch *proposal;                       /* owned */
-    Titan__Internal__WorkerQuiesced **quiesced; /* by rank in the epoch; owned */
+    size_t n_members;                           /* of the epoch */
+    Titan__Internal__WorkerQuiesced **quiesced; /* by rank in it; owned */
 };
 
 void agent_delegation_free(struct delegation *d)
@@ -68,7 +69,7 @@ void agent_delegation_free(struct delegation *d)
     free(d->peers);
     if (d->proposal)
         titan__internal__form_epoch__free_unpacked(d->proposal, NULL);
-    for (size_t i = 0; d->quiesced && d->quiesced[i] != (void *)-1; i++)
+    for (size_t i = 0; i < d->n_members; i++)
         if (d->quiesced[i])
             titan__internal__worker_quiesced__free_unpacked(d->quiesced[i], NULL);
     free(d->quiesced);
@@ -233,7 +234,7 @@ static struct delegation *delegation_new(const struct agent_core *c, const form_
     d->peers = calloc(form->n_members + 1, sizeof(*d->peers));
     d->quiesced = calloc(form->n_members + 1, sizeof(*d->quiesced));
     titan_assert(d->peers && d->quiesced);
-    d->quiesced[form->n_members] = (void *)-1; /* the end of the list */
+    d->n_members = form->n_members;
     for (size_t i = 0; i < form->n_members; i++) {
         const Titan__Internal__Member *m = form->members[i];
         if (!peer_of(d, m->node))

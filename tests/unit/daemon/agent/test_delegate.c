@@ -858,7 +858,10 @@ static void say_form(Titan__Internal__PeerMessage__KindCase kind, form_epoch *f,
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     m.id = 99;
     m.kind_case = kind;
-    m.propose = f; /* commit is in the same place */
+    if (kind == TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT)
+        m.commit = f;
+    else
+        m.propose = f;
     uint8_t key[MAC_BYTES] = "the key of that epoch, covered";
     struct proof_keys keys = keys_of_4();
     proof_cover(keys.key[0], f, key);
