@@ -1,6 +1,7 @@
-/* agent.c - the node's half; see agent.h. Everything is decided by the core (core.h): this is its clock, its sockets,
- * its files and its processes. What it wants done is carried out in order; where a record has to be on disk first, a
- * thread of the pool writes it and the rest waits. The parts are session.c (the coordinator), workers.c and logs.c. */
+/* agent.c - the node's half; see agent.h. Everything is decided by the core (agent_core.h): this is its clock, its
+ * sockets, its files and its processes. What it wants done is carried out in order; where a record has to be on disk
+ * first, a thread of the pool writes it and the rest waits. The parts are session.c (the coordinator), workers.c and
+ * logs.c. */
 #include "daemon/agent/agent.h"
 
 #include <ctype.h>
@@ -23,7 +24,7 @@
 #include "base/machine.h"
 #include "base/version.h"
 #include "daemon/agent/check.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/agent/logs.h"
 #include "daemon/peers.h"
 #include "daemon/agent/records.h"
@@ -160,8 +161,7 @@ static void tick_arm(struct agent *a)
     }
 }
 
-/* --- inputs ----------------------------------------------------------------------------------------------------------
- */
+/* --- inputs --- */
 
 static void segments_sweep(struct agent *a);
 
@@ -268,8 +268,7 @@ static uint64_t memory_bytes(void)
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
-/* --- what is to be done ---------------------------------------------------------------------------------------------
- */
+/* --- what is to be done --- */
 
 /* Not the worker's fault, nor its job's: when the node has them again it may start. */
 static bool node_short(const struct titan_error *err)
@@ -491,8 +490,7 @@ static void carry_out(struct agent *a)
     a->carrying_out = false;
 }
 
-/* --- records --------------------------------------------------------------------------------------------------------
- */
+/* --- records --- */
 
 /* One at a time; the action is of the first turn, which stays until it is written. */
 struct writing {
@@ -561,8 +559,7 @@ static void write_start(struct agent *a, const struct agent_action *x)
     write_queue(w);
 }
 
-/* --- bounding logs --------------------------------------------------------------------------------------------------
- */
+/* --- bounding logs --- */
 
 struct bounding {
     uv_work_t work;
@@ -620,8 +617,7 @@ static void on_log_timer(uv_timer_t *timer)
     free(b);
 }
 
-/* --- open and close -------------------------------------------------------------------------------------------------
- */
+/* --- open and close --- */
 
 static titan_status choose_device(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {

@@ -29,7 +29,7 @@ struct agent_options {
     uint32_t lease_ms;                   /* 0 = 30000 */
     uint64_t log_bytes_max;              /* per worker, kept as two halves; 0 = 64 MiB */
     uint32_t hang_floor_ms;              /* 0 = 300 */
-    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says (core.h) */
+    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says (agent_core.h) */
     const char *peer_listen; /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */
     bool quiet_stop;         /* do not report workers that end because agent_close stops them: the coordinator goes down
                                 with us, and its jobs go on from their last checkpoint when it is back */

@@ -77,8 +77,7 @@ static void found(struct check *k, const char *what, bool wrong, const char *fmt
     va_end(ap);
 }
 
-/* --- on the pool's thread -------------------------------------------------------------------------------------------
- */
+/* --- on the pool's thread --- */
 
 static void look_at_folders(struct check *k)
 {
@@ -157,8 +156,7 @@ static void look(uv_work_t *work)
           c->address);
 }
 
-/* --- on the loop ----------------------------------------------------------------------------------------------------
- */
+/* --- on the loop --- */
 
 static bool say(struct node_checks *c, const struct check *k)
 {

@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "base/rng.h"
-#include "daemon/agent/core_internal.h"
+#include "daemon/agent/agent_core_internal.h"
 #include "daemon/epochs.h"
 
 #define ASK_MS 100
@@ -76,15 +76,14 @@ void agent_delegation_free(struct delegation *d)
     free(d);
 }
 
-/* --- time and leases ------------------------------------------------------------------------------------------------
- */
+/* --- time and leases --- */
 
 bool agent_coordinator_away(const struct agent_core *c, int64_t now)
 {
     return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
 }
 
-static bool by_delegate(const struct ajob *j)
+static bool by_delegate(const struct agent_job *j)
 {
     const job_record *r = j->record;
     return r->accepted && r->n_delegated && r->delegated[r->n_delegated - 1]->epoch->epoch == r->accepted->epoch;
@@ -111,9 +110,9 @@ static bool able(const struct agent_core *c, int64_t now)
     return c->delegate_lease_ms && agent_coordinator_away(c, now) && now < lease_pause(c);
 }
 
-static bool works_here(const struct agent_core *c, const struct ajob *j)
+static bool works_here(const struct agent_core *c, const struct agent_job *j)
 {
-    const struct aworker *w = c->workers;
+    const struct agent_worker *w = c->workers;
     while (w && w->job_id != j->id)
         w = w->next;
     return w != NULL && j->record->accepted;
@@ -121,7 +120,7 @@ static bool works_here(const struct agent_core *c, const struct ajob *j)
 
 /* No epoch goes on for longer than the coordinator waits with the next one: it may have to be formed without anybody of
  * this. */
-static void lease_check(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
+static void lease_check(struct agent_core *c, struct agent_job *j, int64_t now, struct agent_actions *out)
 {
     if (!agent_core_epoch_until(c) || !works_here(c, j) || MUTANT(LEASE_IGNORED))
         return;
@@ -141,8 +140,7 @@ static void lease_check(struct agent_core *c, struct ajob *j, int64_t now, struc
     }
 }
 
-/* --- the members of an epoch ----------------------------------------------------------------------------------------
- */
+/* --- the members of an epoch --- */
 
 static struct peer *peer_of(const struct delegation *d, const char *node)
 {
@@ -191,7 +189,7 @@ static bool hosts(const form_epoch *form, const char *node)
 }
 
 /* Where the agent of a node is that has a place in an epoch to count by; NULL = nothing is heard from that one. */
-static const char *address_of(const struct ajob *j, const char *node)
+static const char *address_of(const struct agent_job *j, const char *node)
 {
     const job_record *r = j->record;
     const Titan__Internal__Member *m = member_on(r->accepted, node);
@@ -210,7 +208,7 @@ static bool majority(const form_epoch *form, const form_epoch *of)
 }
 
 /* Of each epoch it has to count by. */
-static bool enough(const struct ajob *j, const form_epoch *form)
+static bool enough(const struct agent_job *j, const form_epoch *form)
 {
     for (size_t i = 0; !j->complete && i < j->record->n_before; i++)
         if (!majority(form, j->record->before[i]))
@@ -244,21 +242,20 @@ static struct delegation *delegation_new(const struct agent_core *c, const form_
     return d;
 }
 
-/* --- who lives ------------------------------------------------------------------------------------------------------
- */
+/* --- who lives --- */
 
-static bool worker_lives(const struct agent_core *c, const struct ajob *j, uint64_t worker_id)
+static bool worker_lives(const struct agent_core *c, const struct agent_job *j, uint64_t worker_id)
 {
-    const struct aworker *w = agent_worker_of(c, worker_id);
+    const struct agent_worker *w = agent_worker_find(c, worker_id);
     return w && w->job_id == j->id && w->end == END_BY_ITSELF && !watch_hangs(&w->watch);
 }
 
-static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t now, Titan__Internal__PeerState *state,
-                       struct agent_actions *out)
+static void fill_state(const struct agent_core *c, const struct agent_job *j, int64_t now,
+                       Titan__Internal__PeerState *state, struct agent_actions *out)
 {
     titan__internal__peer_state__init(state);
-    uint64_t *ids = agent_action_alloc(out, (agent_alive(c) + 1) * sizeof(*ids));
-    for (const struct aworker *w = c->workers; w; w = w->next)
+    uint64_t *ids = agent_action_alloc(out, (agent_workers_alive(c) + 1) * sizeof(*ids));
+    for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == j->id && worker_lives(c, j, w->id))
             ids[state->n_alive++] = w->id;
     state->epoch = agent_job_accepted(j);
@@ -268,7 +265,7 @@ static void fill_state(const struct agent_core *c, const struct ajob *j, int64_t
 }
 
 /* Everything that an agent may have promised or accepted of the job is counted by here too: one key is common. */
-static void keys_of(const struct ajob *j, struct proof_keys *keys)
+static void keys_of(const struct agent_job *j, struct proof_keys *keys)
 {
     const job_record *r = j->record;
     keys->n = 0;
@@ -280,7 +277,7 @@ static void keys_of(const struct ajob *j, struct proof_keys *keys)
 }
 
 /* To the agent of that node, proved. Returns the message's id; 0 = nobody knows where it is. */
-static uint64_t tell_agent(struct agent_core *c, const struct ajob *j, const char *node, peer_message *m,
+static uint64_t tell_agent(struct agent_core *c, const struct agent_job *j, const char *node, peer_message *m,
                            struct agent_actions *out)
 {
     struct proof_keys keys;
@@ -294,7 +291,7 @@ static uint64_t tell_agent(struct agent_core *c, const struct ajob *j, const cha
 }
 
 /* id: of the ask it answers; 0 = it is one itself. Returns its own. */
-static uint64_t send_state(struct agent_core *c, const struct ajob *j, const char *node, uint64_t id, int64_t now,
+static uint64_t send_state(struct agent_core *c, const struct agent_job *j, const char *node, uint64_t id, int64_t now,
                            struct agent_actions *out)
 {
     Titan__Internal__PeerState state;
@@ -307,7 +304,7 @@ static uint64_t send_state(struct agent_core *c, const struct ajob *j, const cha
 }
 
 /* Whoever promises has what it takes to know an epoch's key, and whoever accepts gets it covered: never bare. */
-static void send_commit(struct agent_core *c, const struct ajob *j, const char *node, struct agent_actions *out)
+static void send_commit(struct agent_core *c, const struct agent_job *j, const char *node, struct agent_actions *out)
 {
     uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES];
     struct proof_keys keys;
@@ -325,7 +322,7 @@ static void send_commit(struct agent_core *c, const struct ajob *j, const char *
     (void)tell_agent(c, j, node, &m, out);
 }
 
-static void ask(struct agent_core *c, const struct ajob *j, struct peer *p, int64_t now, struct agent_actions *out)
+static void ask(struct agent_core *c, const struct agent_job *j, struct peer *p, int64_t now, struct agent_actions *out)
 {
     if (p->self || !*p->address)
         return;
@@ -359,7 +356,7 @@ static struct peer *leader(const struct delegation *d, int64_t now)
     return NULL;
 }
 
-static void ask_round(struct agent_core *c, const struct ajob *j, struct delegation *d, int64_t now,
+static void ask_round(struct agent_core *c, const struct agent_job *j, struct delegation *d, int64_t now,
                       struct agent_actions *out)
 {
     struct peer *lead = leader(d, now);
@@ -374,7 +371,7 @@ static void ask_round(struct agent_core *c, const struct ajob *j, struct delegat
 
 enum life { LIFE_UNKNOWN, LIFE_GONE, LIFE_THERE };
 
-static enum life life_of(const struct agent_core *c, const struct ajob *j, const struct delegation *d,
+static enum life life_of(const struct agent_core *c, const struct agent_job *j, const struct delegation *d,
                          const Titan__Internal__Member *m, int64_t now)
 {
     const struct peer *p = peer_of(d, m->node);
@@ -391,9 +388,9 @@ static enum life life_of(const struct agent_core *c, const struct ajob *j, const
 }
 
 /* A member here that lives, and is out of the epoch. */
-static bool left(const struct agent_core *c, const struct ajob *j)
+static bool left(const struct agent_core *c, const struct agent_job *j)
 {
-    for (const struct aworker *w = c->workers; w; w = w->next)
+    for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == j->id && is_member(j->record->accepted, w->id) && w->quiesced &&
             w->sample.phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
             w->quiesced->epoch >= agent_job_accepted(j))
@@ -401,8 +398,7 @@ static bool left(const struct agent_core *c, const struct ajob *j)
     return false;
 }
 
-/* --- what it forms --------------------------------------------------------------------------------------------------
- */
+/* --- what it forms --- */
 
 struct choice {
     size_t n;
@@ -411,7 +407,7 @@ struct choice {
 
 /* The largest legal number of them in form, in rank order, the others as leavers; false: there is none, or too few.
  * What form points to stays the choice's. */
-static bool choose(const struct ajob *j, const struct choice *choice, form_epoch *form)
+static bool choose(const struct agent_job *j, const struct choice *choice, form_epoch *form)
 {
     size_t n = choice->n;
     while (n > 0 && !legal(j->record->accepted, n))
@@ -441,13 +437,13 @@ static void give_up(struct delegation *d, int64_t now)
         d->peers[i].promised = false;
 }
 
-static uint64_t next_number(const struct ajob *j, const struct delegation *d)
+static uint64_t next_number(const struct agent_job *j, const struct delegation *d)
 {
     uint64_t above = MAX(MAX(agent_job_accepted(j), j->record->promised_epoch), d->above);
     return (above / NUMBER_STEP + 1) * NUMBER_STEP;
 }
 
-static void propose(struct agent_core *c, struct ajob *j, struct delegation *d, const struct choice *choice,
+static void propose(struct agent_core *c, struct agent_job *j, struct delegation *d, const struct choice *choice,
                     int64_t now, struct agent_actions *out)
 {
     const form_epoch *accepted = j->record->accepted;
@@ -478,7 +474,7 @@ static void propose(struct agent_core *c, struct ajob *j, struct delegation *d, 
 
 /* Members that live, on agents that can promise; false: something is not known yet, or nothing is amiss. Whoever has
  * done all steps and is gone is not missing. */
-static bool survivors(const struct agent_core *c, const struct ajob *j, const struct delegation *d, int64_t now,
+static bool survivors(const struct agent_core *c, const struct agent_job *j, const struct delegation *d, int64_t now,
                       struct choice *choice)
 {
     const form_epoch *accepted = j->record->accepted;
@@ -513,7 +509,8 @@ static struct choice choice_new(const form_epoch *accepted, struct agent_actions
 }
 
 /* Everyone the proposal is about has promised, or time is up: those who have. */
-static void promises(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+static void promises(struct agent_core *c, struct agent_job *j, struct delegation *d, int64_t now,
+                     struct agent_actions *out)
 {
     bool all = true;
     struct choice choice = choice_new(j->record->accepted, out);
@@ -552,7 +549,7 @@ static void note_quiesced(struct delegation *d, const form_epoch *accepted, cons
 }
 
 /* Members of the epoch that state is sealed of, in its rank order; false: not known here. */
-static bool holders_of(const struct ajob *j, uint64_t epoch, form_epoch *form, struct agent_actions *out)
+static bool holders_of(const struct agent_job *j, uint64_t epoch, form_epoch *form, struct agent_actions *out)
 {
     const job_record *r = j->record;
     const form_epoch *found = r->accepted->epoch == epoch ? r->accepted : NULL;
@@ -568,7 +565,7 @@ static bool holders_of(const struct ajob *j, uint64_t epoch, form_epoch *form, s
     return true;
 }
 
-static void set_checkpoints(const struct ajob *j, form_epoch *form, struct agent_actions *out)
+static void set_checkpoints(const struct agent_job *j, form_epoch *form, struct agent_actions *out)
 {
     const form_epoch *a = j->record->accepted;
     size_t n = 0;
@@ -583,7 +580,8 @@ static void set_checkpoints(const struct ajob *j, form_epoch *form, struct agent
 }
 
 /* Where the state comes from, of what they hold; as the coordinator does it. false: it is not known whose it is. */
-static bool set_source(const struct ajob *j, const struct delegation *d, form_epoch *form, struct agent_actions *out)
+static bool set_source(const struct agent_job *j, const struct delegation *d, form_epoch *form,
+                       struct agent_actions *out)
 {
     uint64_t sealed = 0;
     form->resume_step = 0;
@@ -610,7 +608,7 @@ static void set_worlds(const form_epoch *accepted, form_epoch *form, struct agen
             form->worlds[form->n_worlds++] = accepted->worlds[i];
 }
 
-static void report_delegated(struct agent_core *c, const struct ajob *j, struct agent_actions *out)
+static void report_delegated(struct agent_core *c, const struct agent_job *j, struct agent_actions *out)
 {
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
@@ -618,7 +616,7 @@ static void report_delegated(struct agent_core *c, const struct ajob *j, struct 
     agent_send(c, &m, out);
 }
 
-static void commit(struct agent_core *c, struct ajob *j, struct delegation *d, form_epoch *form,
+static void commit(struct agent_core *c, struct agent_job *j, struct delegation *d, form_epoch *form,
                    struct agent_actions *out)
 {
     const form_epoch *accepted = j->record->accepted;
@@ -650,7 +648,8 @@ static void commit(struct agent_core *c, struct ajob *j, struct delegation *d, f
 }
 
 /* All that promised are out of the epoch, or gone, or late: the others form the next one. */
-static void settle(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+static void settle(struct agent_core *c, struct agent_job *j, struct delegation *d, int64_t now,
+                   struct agent_actions *out)
 {
     const form_epoch *accepted = j->record->accepted;
     struct choice choice = choice_new(accepted, out);
@@ -671,10 +670,9 @@ static void settle(struct agent_core *c, struct ajob *j, struct delegation *d, i
         give_up(d, now);
 }
 
-/* --- datagrams ------------------------------------------------------------------------------------------------------
- */
+/* --- datagrams --- */
 
-static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m, struct agent_actions *out)
+static void on_state(struct agent_core *c, struct agent_job *j, const peer_message *m, struct agent_actions *out)
 {
     const Titan__Internal__PeerState *s = m->state;
     struct delegation *d = j->delegation;
@@ -696,7 +694,8 @@ static void on_state(struct agent_core *c, struct ajob *j, const peer_message *m
     p->n_alive = s->n_alive;
 }
 
-static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now, struct agent_actions *out)
+static void on_ask(struct agent_core *c, struct agent_job *j, const peer_message *m, int64_t now,
+                   struct agent_actions *out)
 {
     if (m->ask->epoch < agent_job_accepted(j) && by_delegate(j) && hosts(j->record->accepted, m->from))
         send_commit(c, j, m->from, out);
@@ -704,7 +703,7 @@ static void on_ask(struct agent_core *c, struct ajob *j, const peer_message *m, 
 }
 
 /* Is it sound, and of nobody but members of the accepted epoch? */
-static bool shrinks(const struct ajob *j, const form_epoch *form)
+static bool shrinks(const struct agent_job *j, const form_epoch *form)
 {
     const form_epoch *accepted = j->record->accepted;
     size_t n = form->n_members + form->n_leavers;
@@ -723,14 +722,14 @@ static bool shrinks(const struct ajob *j, const form_epoch *form)
 }
 
 /* May it be promised? */
-static bool promisable(const struct agent_core *c, const struct ajob *j, const peer_message *m, int64_t now)
+static bool promisable(const struct agent_core *c, const struct agent_job *j, const peer_message *m, int64_t now)
 {
     const form_epoch *form = m->propose;
     return m->term >= c->seen.term && able(c, now) && agent_fence_form(j, form) == FENCE_NEW && shrinks(j, form) &&
            form->source_epoch >= agent_job_accepted(j);
 }
 
-static void on_propose(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+static void on_propose(struct agent_core *c, struct agent_job *j, const peer_message *m, int64_t now,
                        struct agent_actions *out)
 {
     Titan__Internal__EpochPromise promise = TITAN__INTERNAL__EPOCH_PROMISE__INIT;
@@ -754,7 +753,7 @@ static void on_propose(struct agent_core *c, struct ajob *j, const peer_message 
 }
 
 /* Does the delegate know every epoch the other counts by? */
-static bool knows(const struct ajob *j, const Titan__Internal__EpochPromise *promise)
+static bool knows(const struct agent_job *j, const Titan__Internal__EpochPromise *promise)
 {
     for (size_t i = 0; i < promise->n_counts; i++) {
         bool found = promise->counts[i] == agent_job_accepted(j);
@@ -766,7 +765,7 @@ static bool knows(const struct ajob *j, const Titan__Internal__EpochPromise *pro
     return true;
 }
 
-static void on_promise(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+static void on_promise(struct agent_core *c, struct agent_job *j, const peer_message *m, int64_t now,
                        struct agent_actions *out)
 {
     struct delegation *d = j->delegation;
@@ -784,7 +783,7 @@ static void on_promise(struct agent_core *c, struct ajob *j, const peer_message 
     give_up(d, now);
 }
 
-static void relay(struct agent_core *c, const struct ajob *j, const Titan__Internal__WorkerQuiesced *q,
+static void relay(struct agent_core *c, const struct agent_job *j, const Titan__Internal__WorkerQuiesced *q,
                   struct agent_actions *out)
 {
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
@@ -795,7 +794,7 @@ static void relay(struct agent_core *c, const struct ajob *j, const Titan__Inter
 }
 
 /* By the delegate that has our promise, which it still needs. */
-static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+static void on_revoke(struct agent_core *c, struct agent_job *j, const peer_message *m, int64_t now,
                       struct agent_actions *out)
 {
     uint64_t epoch = m->revoke->epoch;
@@ -807,7 +806,7 @@ static void on_revoke(struct agent_core *c, struct ajob *j, const peer_message *
         agent_tell_revoke(c, j->id, epoch, now, out);
     j->relay_epoch = epoch;
     (void)snprintf(j->relay_to, sizeof(j->relay_to), "%s", m->from);
-    for (const struct aworker *w = c->workers; w; w = w->next)
+    for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == j->id && w->quiesced && !agent_in_epoch(w, epoch))
             relay(c, j, w->quiesced, out);
 }
@@ -826,7 +825,7 @@ static Titan__Internal__Member **own_members(const form_epoch *accepted, Titan__
 
 /* What was promised here, and nothing else: its members from this agent's own books, their memory or nothing as the
  * source, no path but those the coordinator or a worker here has named. false: it was not promised, or is not sound. */
-static bool promised(const struct agent_core *c, const struct ajob *j, const peer_message *m, int64_t now,
+static bool promised(const struct agent_core *c, const struct agent_job *j, const peer_message *m, int64_t now,
                      form_epoch *form, struct agent_actions *out)
 {
     const job_record *r = j->record;
@@ -846,7 +845,7 @@ static bool promised(const struct agent_core *c, const struct ajob *j, const pee
 }
 
 /* The key of that epoch, under the one that k and at say; false: it has one, and it is not here. */
-static bool uncover(const struct ajob *j, const peer_message *m, const uint8_t under[MAC_BYTES], size_t at,
+static bool uncover(const struct agent_job *j, const peer_message *m, const uint8_t under[MAC_BYTES], size_t at,
                     uint8_t ret[MAC_BYTES])
 {
     if (m->covered_key.len < (at + 1) * MAC_BYTES)
@@ -856,8 +855,8 @@ static bool uncover(const struct ajob *j, const peer_message *m, const uint8_t u
     return true;
 }
 
-static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *m, const struct proof_keys *keys, int k,
-                      size_t at, int64_t now, struct agent_actions *out)
+static void on_commit(struct agent_core *c, struct agent_job *j, const peer_message *m, const struct proof_keys *keys,
+                      int k, size_t at, int64_t now, struct agent_actions *out)
 {
     uint8_t key[MAC_BYTES];
     form_epoch form;
@@ -879,7 +878,7 @@ static void on_commit(struct agent_core *c, struct ajob *j, const peer_message *
     report_delegated(c, j, out);
 }
 
-static void on_peer_quiesced(struct agent_core *c, struct ajob *j, const peer_message *m, int64_t now,
+static void on_peer_quiesced(struct agent_core *c, struct agent_job *j, const peer_message *m, int64_t now,
                              struct agent_actions *out)
 {
     struct delegation *d = j->delegation;
@@ -899,7 +898,7 @@ static void on_peer_quiesced(struct agent_core *c, struct ajob *j, const peer_me
 void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
                          struct agent_actions *out)
 {
-    struct ajob *j = agent_job_of(c, m->job_id, false);
+    struct agent_job *j = agent_job_find(c, m->job_id);
     const char *address = j && j->record->accepted ? address_of(j, m->from) : NULL;
     struct proof_keys keys = {0};
     size_t at = 0;
@@ -943,25 +942,25 @@ void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char
 void agent_delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
                              struct agent_actions *out)
 {
-    struct ajob *j = agent_job_of(c, m->job_id, false);
+    struct agent_job *j = agent_job_find(c, m->job_id);
     (void)now;
-    const struct aworker *w = agent_worker_of(c, m->worker_id);
+    const struct agent_worker *w = agent_worker_find(c, m->worker_id);
     if (j && w && j->relay_epoch && !agent_in_epoch(w, j->relay_epoch))
         relay(c, j, m, out);
 }
 
-/* --- time -----------------------------------------------------------------------------------------------------------
- */
+/* --- time --- */
 
 /* What workers here hold that are out of the epoch. */
-static void own_quiesced(struct agent_core *c, struct ajob *j, struct delegation *d)
+static void own_quiesced(struct agent_core *c, struct agent_job *j, struct delegation *d)
 {
-    for (const struct aworker *w = c->workers; w; w = w->next)
+    for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == j->id && w->quiesced && !agent_in_epoch(w, d->epoch))
             note_quiesced(d, j->record->accepted, w->quiesced);
 }
 
-static void repeat(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+static void repeat(struct agent_core *c, struct agent_job *j, struct delegation *d, int64_t now,
+                   struct agent_actions *out)
 {
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT, proposal = TITAN__INTERNAL__PEER_MESSAGE__INIT;
@@ -987,7 +986,8 @@ static void repeat(struct agent_core *c, struct ajob *j, struct delegation *d, i
     d->again_at = now + AGAIN_MS;
 }
 
-static void watch(struct agent_core *c, struct ajob *j, struct delegation *d, int64_t now, struct agent_actions *out)
+static void watch(struct agent_core *c, struct agent_job *j, struct delegation *d, int64_t now,
+                  struct agent_actions *out)
 {
     struct choice choice = choice_new(j->record->accepted, out);
     const struct peer *lead = leader(d, now);
@@ -995,7 +995,7 @@ static void watch(struct agent_core *c, struct ajob *j, struct delegation *d, in
         propose(c, j, d, &choice, now, out);
 }
 
-static void delegation_tick(struct agent_core *c, struct ajob *j, int64_t now, struct agent_actions *out)
+static void delegation_tick(struct agent_core *c, struct agent_job *j, int64_t now, struct agent_actions *out)
 {
     struct delegation *d = j->delegation;
     if (now >= d->ask_at)
@@ -1017,7 +1017,7 @@ static void delegation_tick(struct agent_core *c, struct ajob *j, int64_t now, s
 
 /* Is there something to watch? Members here, living or not, and the others within reach. It is asked after every input,
  * and an epoch may have very many members: they are looked at once. */
-static bool wants(const struct agent_core *c, struct ajob *j)
+static bool wants(const struct agent_core *c, struct agent_job *j)
 {
     const form_epoch *accepted = j->record->accepted;
     if (!accepted || accepted->n_worlds == 0)
@@ -1038,7 +1038,7 @@ static bool wants(const struct agent_core *c, struct ajob *j)
 void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     bool can = able(c, now);
-    for (struct ajob *j = c->jobs; j; j = j->next) {
+    for (struct agent_job *j = c->jobs; j; j = j->next) {
         lease_check(c, j, now, out);
         bool wanted = can && wants(c, j);
         if (j->delegation && (!wanted || j->delegation->epoch != agent_job_accepted(j))) {
@@ -1055,7 +1055,7 @@ void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions
 int64_t agent_delegate_deadline(const struct agent_core *c)
 {
     int64_t due = INT64_MAX;
-    for (struct ajob *j = c->jobs; j; j = j->next) {
+    for (struct agent_job *j = c->jobs; j; j = j->next) {
         const struct delegation *d = j->delegation;
         if (agent_core_epoch_until(c) && works_here(c, j) && !j->lease_revoked)
             due = MIN(due, j->lease_paused ? lease_end(c) : lease_pause(c));

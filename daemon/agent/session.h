@@ -1,5 +1,5 @@
 /* session.h - the agent's stream to the coordinator, and again after every loss. What is said on it, and said again, is
- * the core's to decide (core.h). */
+ * the core's to decide (agent_core.h). */
 #ifndef TITAN_DAEMON_AGENT_SESSION_H
 #define TITAN_DAEMON_AGENT_SESSION_H
 

@@ -40,8 +40,7 @@ struct workers {
     void *done_data;
 };
 
-/* --- end of a worker ------------------------------------------------------------------------------------------------
- */
+/* --- end of a worker --- */
 
 static void set_finish(struct workers *set)
 {
@@ -160,8 +159,7 @@ static void on_watch(uv_poll_t *handle, int status, int events)
         worker_report(w);
 }
 
-/* --- a worker's connection ------------------------------------------------------------------------------------------
- */
+/* --- a worker's connection --- */
 
 static void worker_watch(struct worker *w)
 {
@@ -302,8 +300,7 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
         (void)uv_timer_start(&w->kill_timer, on_kill_timer, grace_ms, 0);
 }
 
-/* --- start and adoption ---------------------------------------------------------------------------------------------
- */
+/* --- start and adoption --- */
 
 struct worker *workers_find(struct workers *set, uint64_t worker_id)
 {

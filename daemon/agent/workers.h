@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/frame.h"
 #include "daemon/agent/channel.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/agent/oom.h"
 #include "daemon/agent/page.h"
 #include "daemon/agent/worker_process.h"
@@ -83,9 +83,9 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
-/* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease (core.h) go
- * to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end has moved as
- * much. */
+/* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease
+ * (agent_core.h) go to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end
+ * has moved as much. */
 void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
 /* The latest contact in their pages, 0 = none, and the end of the lease that goes with it. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);

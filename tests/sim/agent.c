@@ -1,4 +1,4 @@
-/* An agent: its real core (daemon/agent/core.h), and around it what the shell does (daemon/agent/agent.c): actions are
+/* An agent: its real core (daemon/agent/agent_core.h), and around it what the shell does (daemon/agent/agent.c): actions are
  * carried out in order, and wait for the records they rest on to be on the host's disk. */
 #include "tests/sim/sim.h"
 
@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "base/error.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 
 #define LEASE_MS 8000
 #define SAMPLE (S->plan->scale ? 500 * MS : 50 * MS)

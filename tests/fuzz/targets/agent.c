@@ -2,7 +2,7 @@
  * order; records that it wants kept are read back by the next one. */
 #include "tests/fuzz/message.h"
 
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 
 static const char *const texts[] = {"here", "evil", "b", "", "127.0.0.1:7", "127.0.0.1:8", "cpu", "/c/step-00000005",
                                     NULL};

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/proof.h"
 
 enum { N = 5, EPOCHS_MAX = 256, STEPS_MAX = 100000, NETWORK_MAX = 4096 };

@@ -1,5 +1,5 @@
-/* watch.c - see watch.h. */
-#include "daemon/agent/watch.h"
+/* hang_detector.c - see hang_detector.h. */
+#include "daemon/agent/hang_detector.h"
 
 #include <string.h>
 

@@ -1,38 +1,15 @@
-/* core_peer.c - datagrams: pings of other agents, the probes a coordinator asks for, its answers to beats (core.h). */
+/* probes.c - probes: the coordinator asks this node to ping another, and other agents ping this one. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/rng.h"
-#include "daemon/agent/core_internal.h"
+#include "daemon/agent/agent_core_internal.h"
 
 #define PINGS 3
 #define PING_MS 20
 #define PROBES_MAX 1024
 
-uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index)
-{
-    uint32_t words[4];
-    rng_philox(rng_key(c->options.seed, name), index, 0, words);
-    return (uint64_t)words[1] << 32 | words[0];
-}
-
-uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, const struct proof_keys *keys,
-                         struct agent_actions *out)
-{
-    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
-    if (m->id == 0) /* unlike those of an earlier start and of other nodes */
-        m->id = agent_draw(c, "datagram", ++c->ids) | 1;
-    m->from = c->node;
-    m->term = c->seen.term;
-    proof_make(m, keys, proofs);
-    struct agent_action *a = agent_action_add(out, AGENT_PEER);
-    a->text = agent_action_text(out, "%s", to);
-    a->peer = agent_action_copy(out, &m->base);
-    return m->id;
-}
-
-void agent_probe_free(struct probe *p)
+static void probe_free(struct probe *p)
 {
     free(p->node);
     free(p->address);
@@ -53,7 +30,7 @@ static void probe_end(struct agent_core *c, struct probe *p, bool reached, struc
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    agent_probe_free(p);
+    probe_free(p);
 }
 
 static void probe_ping(struct agent_core *c, struct probe *p, int64_t now, struct agent_actions *out)
@@ -96,6 +73,15 @@ void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m
         probe_ping(c, p, now, out);
 }
 
+void agent_probes_drop(struct agent_core *c)
+{
+    for (struct probe *p = c->probes, *next; p; p = next) {
+        next = p->next;
+        probe_free(p);
+    }
+    c->probes = NULL;
+}
+
 void agent_probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     for (struct probe *p = c->probes, *next; p; p = next) {
@@ -115,28 +101,21 @@ int64_t agent_probes_deadline(const struct agent_core *c)
     return due;
 }
 
-/* Is it for this node, and proved under one of the keys, if there are any? */
-static bool right(const struct agent_core *c, const peer_message *m, const struct proof_keys *keys)
-{
-    size_t at;
-    return keys->n == 0 || (!strcmp(m->to, c->node) && proof_find(m, keys, &at) >= 0);
-}
-
-static void on_pong(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out)
+void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out)
 {
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
-        if (p->id != m->id || strcmp(p->node, m->from) != 0) /* whoever has its address now is not it */
+        if (p->id != m->id || strcmp(p->node, m->from) != 0) /* another node has its address now */
             continue;
-        if (right(c, m, &p->keys))
+        if (agent_proof_holds(c, m, &p->keys))
             probe_end(c, p, true, out);
         else
             agent_unproved(c, from, out);
     }
 }
 
-/* Of another agent that the coordinator has asked to: it has a key for this once, out of that of our session. */
-static void on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out)
+/* The coordinator asked that agent to, and gave it a key for this ping, made of the key of this session. */
+void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out)
 {
     peer_message pong = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     struct proof_keys keys = {0};
@@ -147,7 +126,7 @@ static void on_ping(struct agent_core *c, const peer_message *m, const char *fro
         proof_add_key(&keys, key);
     }
     const int k = keys.n && !strcmp(m->to, c->node) ? proof_find(m, &keys, &at) : -1;
-    if (k < 0 && (keys.n || !c->session_term)) { /* without a key only where the coordinator gives none */
+    if (k < 0 && (keys.n || !c->session_term)) { /* no key is fine only where the coordinator gives none */
         agent_unproved(c, from, out);
         return;
     }
@@ -160,47 +139,4 @@ static void on_ping(struct agent_core *c, const peer_message *m, const char *fro
     pong.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG;
     pong.pong = true;
     (void)agent_peer_send(c, from, &pong, &keys, out);
-}
-
-void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out)
-{
-    c->counters.unproved++;
-    if (!c->unproved_said) /* once: anybody can send datagrams */
-        agent_say(out, AGENT_WARN, "a datagram without the right proof, dropped", "from=%s", from);
-    c->unproved_said = true;
-}
-
-void agent_core_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
-                     struct agent_actions *out)
-{
-    struct titan_error why;
-    if (!agent_fence_range(c, &m->base, &why)) {
-        if (!c->range_said)
-            agent_say(out, AGENT_WARN, "a datagram that cannot be, dropped", "from=%s reason=\"%s\"", from, why.msg);
-        c->range_said = true;
-        return;
-    }
-    if (!strcmp(m->from, c->node)) {
-        c->counters.imposters++;
-        if (!c->imposter_said)
-            agent_say(out, AGENT_WARN, "a datagram in the name of this node, dropped", "from=%s", from);
-        c->imposter_said = true;
-        return;
-    }
-    switch (m->kind_case) {
-    case TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG:
-        on_pong(c, m, from, out);
-        break;
-    case TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER:
-        if (right(c, m, &c->session_keys))
-            agent_beat_answered(c, m);
-        else
-            agent_unproved(c, from, out);
-        break;
-    case TITAN__INTERNAL__PEER_MESSAGE__KIND_PING:
-        on_ping(c, m, from, out);
-        break;
-    default:
-        agent_delegate_peer(c, m, from, now, out);
-    }
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "daemon/agent/watch.h"
+#include "daemon/agent/hang_detector.h"
 
 static const struct watch_limits limits = {300, 10000};
 static struct watch w;

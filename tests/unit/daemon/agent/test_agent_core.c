@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/proof.h"
 #include "proto/ranges.h"
 

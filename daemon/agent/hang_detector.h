@@ -1,15 +1,16 @@
-/* watch.h - does a worker get on? Judged from samples of its page and its process (core.h), each against its own pace.
+/* hang_detector.h - does a worker get on? Judged from samples of its page and its process (agent_core.h), each against
+ * its own pace.
  *
  * A worker hangs when it waits for nobody and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time for
  * a step), where time it waited for others does not count; or when its process is stopped in two samples. A step during
  * which it was found hanging does not count as its pace. */
-#ifndef TITAN_DAEMON_AGENT_WATCH_H
-#define TITAN_DAEMON_AGENT_WATCH_H
+#ifndef TITAN_DAEMON_AGENT_HANG_DETECTOR_H
+#define TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 
 /* Times in milliseconds, in quarters of an octave; the oldest fade. */
 #define TAIL_BUCKETS 96

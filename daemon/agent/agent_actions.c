@@ -1,11 +1,11 @@
-/* actions.c - what the core wants done (core.h): a list in an arena of its own. */
+/* agent_actions.c - what the core wants done (agent_core.h): a list in an arena of its own. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/agent/core_internal.h"
+#include "daemon/agent/agent_core_internal.h"
 
 #define CHUNK_BYTES 2000
 

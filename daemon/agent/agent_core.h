@@ -1,4 +1,4 @@
-/* core.h - what a node's agent decides: without clock, socket, file, process or thread.
+/* agent_core.h - what a node's agent decides: without clock, socket, file, process or thread.
  *
  * Every input carries the time (milliseconds of one machine's monotonic clock, as all times here) and appends what is
  * to be done to a list of actions. The caller carries actions out in their order, those of an earlier input first. An
@@ -17,8 +17,8 @@
  *    take a repeated report as one.
  *  - A revoked worker that is not quiet in time is killed here, whoever revoked it.
  *  - While no coordinator is heard, the agents of a job's members can shrink it by majority (delegate.c). */
-#ifndef TITAN_DAEMON_AGENT_CORE_H
-#define TITAN_DAEMON_AGENT_CORE_H
+#ifndef TITAN_DAEMON_AGENT_AGENT_CORE_H
+#define TITAN_DAEMON_AGENT_AGENT_CORE_H
 
 #include <stdbool.h>
 #include <stdint.h>
