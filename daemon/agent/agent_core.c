@@ -71,13 +71,13 @@ void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *ou
     agent_heartbeat_tick(c, now, out);
     agent_revoke_tick(c, now, out);
     agent_probes_tick(c, now, out);
-    agent_delegate_tick(c, now, out);
+    failover_tick(c, now, out);
 }
 
 int64_t agent_core_deadline(const struct agent_core *c)
 {
     const int64_t due = MIN(agent_heartbeat_deadline(c), agent_revoke_deadline(c));
-    return MIN(due, MIN(agent_probes_deadline(c), agent_delegate_deadline(c)));
+    return MIN(due, MIN(agent_probes_deadline(c), failover_deadline(c)));
 }
 
 void agent_core_drain(struct agent_core *c, bool quiet)

@@ -16,7 +16,7 @@
  *  - Reports that must arrive are kept while there is no session and sent again when one breaks soon after; receivers
  *    take a repeated report as one.
  *  - A revoked worker that is not quiet in time is killed here, whoever revoked it.
- *  - While no coordinator is heard, the agents of a job's members can shrink it by majority (delegate.c). */
+ *  - While no coordinator is heard, the agents of a job's members can shrink it by majority (failover/). */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_H
 

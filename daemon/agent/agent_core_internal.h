@@ -9,11 +9,12 @@
  *   epoch_fence.c           terms and epochs accepted     epoch_record.c          their records
  *   agent_datagrams.c       datagrams and their proofs    probes.c                pings
  *   agent_actions.c         the list of what is to be done
- *   delegate.c              epochs without a coordinator */
+ *   failover/               epochs without a coordinator */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 
 #include "daemon/agent/agent_core.h"
+#include "daemon/agent/failover/failover.h"
 #include "daemon/agent/hang_detector.h"
 #include "daemon/proof.h"
 
@@ -69,8 +70,6 @@ struct agent_worker {
     } pace;
 };
 
-struct delegation; /* delegate.c */
-
 struct agent_job {
     struct agent_job *next;
     uint64_t id;
@@ -81,9 +80,9 @@ struct agent_job {
     bool complete;         /* all members of the accepted epoch have had their state */
     uint64_t looked_epoch; /* of this accepted epoch it is known whether there is something to watch: */
     bool watched;
-    struct delegation *delegation; /* NULL while it needs none */
+    struct failover_state *failover; /* NULL while a coordinator is heard */
     bool lease_paused, lease_revoked;
-    uint64_t relay_epoch; /* what workers say when they leave it goes to a delegate; 0 = none asked */
+    uint64_t relay_epoch; /* what workers say when they leave it goes to an acting leader; 0 = none asked */
     char relay_to[256];   /* its node */
 };
 
@@ -253,15 +252,5 @@ uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, 
 bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const struct proof_keys *keys);
 /* A datagram without the right proof: counted, and logged once. */
 void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out);
-
-/* --- delegate.c --- */
-bool agent_coordinator_away(const struct agent_core *c, int64_t now);
-void agent_delegate_peer(struct agent_core *c, const peer_message *m, const char *from, int64_t now,
-                         struct agent_actions *out);
-void agent_delegate_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
-                             struct agent_actions *out);
-void agent_delegate_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
-int64_t agent_delegate_deadline(const struct agent_core *c);
-void agent_delegation_free(struct delegation *d);
 
 #endif

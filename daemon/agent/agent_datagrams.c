@@ -72,6 +72,6 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
         agent_on_ping(c, m, from, out);
         break;
     default:
-        agent_delegate_peer(c, m, from, now, out);
+        failover_on_datagram(c, m, from, now, out);
     }
 }

@@ -53,7 +53,7 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
  * held until a heartbeat sent since is answered. */
 static bool commands_stale(const struct agent_core *c, int64_t now)
 {
-    return c->answered && agent_coordinator_away(c, now);
+    return c->answered && failover_coordinator_away(c, now);
 }
 
 static void hold(struct agent_core *c, const form_epoch *m, int64_t now)

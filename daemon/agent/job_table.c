@@ -34,7 +34,7 @@ struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id)
 void agent_job_free(struct agent_job *j)
 {
     titan__internal__agent_job_record__free_unpacked(j->record, NULL);
-    agent_delegation_free(j->delegation);
+    failover_free(j->failover);
     free(j->checkpoint);
     free(j);
 }

@@ -55,7 +55,7 @@ static void on_quiesced(struct agent_core *c, struct agent_worker *w, const Tita
     if (!agent_in_epoch(w, w->revoked_epoch))
         w->revoked_epoch = 0;
     agent_job_note_complete(c, w->job_id, m->sealed_epoch);
-    agent_delegate_quiesced(c, m, now, out);
+    failover_on_quiesced(c, m, now, out);
 }
 
 /* A worker speaks for itself only. */
