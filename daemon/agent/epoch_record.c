@@ -70,6 +70,8 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
         r->accepted = agent_message_copy(&form->base);
         j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
         j->relay_epoch = 0;
+        failover_free(j->failover); /* it is about the epoch before, and of its size */
+        j->failover = NULL;
     }
     r->term = c->seen.term;
     c->delegated_since |= delegate != NULL;

@@ -125,8 +125,6 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
     agent_say(f->out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
               "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", f->job->id, final->epoch, m->from);
     agent_job_accept(f->core, f->job, final, m->from, f->out);
-    failover_free(f->job->failover);
-    f->job->failover = NULL;
     agent_tell_form(f->core, final, f->out);
     failover_report(f);
 }

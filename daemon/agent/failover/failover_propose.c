@@ -262,7 +262,6 @@ void failover_report(const struct failover *f)
 
 static void commit_epoch(const struct failover *f, form_epoch *form)
 {
-    struct failover_state *s = f->job->failover;
     const form_epoch *accepted = f->job->record->accepted;
     failover_set_worlds(f, form);
     uint8_t key[MAC_BYTES];
@@ -286,8 +285,6 @@ static void commit_epoch(const struct failover *f, form_epoch *form)
         if (first == i && strcmp(node, f->core->node) != 0)
             failover_send_commit(f, node);
     }
-    failover_free(s);
-    f->job->failover = NULL;
 }
 
 /* When all that promised have left the epoch, or are gone, or are late: those that left form the next one. */

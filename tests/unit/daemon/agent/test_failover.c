@@ -889,6 +889,43 @@ static uint64_t promised_by_4(void)
     return w.nodes[4].record->promised_epoch;
 }
 
+/* An acting leader that waits for what workers hold hears a coordinator and accepts its epoch. What workers hold, on
+ * its way since before, does not bring the leader's own epoch, which is older. */
+static void test_heard_while_revoking(void **state)
+{
+    (void)state;
+    world_new(8);
+    coordinator_goes();
+    kill_worker(4);
+    bool revoked = false;
+    for (int64_t until = w.now + 10000; w.now < until && !revoked;) {
+        advance(TICK_MS);
+        for (int i = 0; i < w.n_network; i++)
+            revoked |=
+                w.network[i].from == 0 && w.network[i].m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE;
+    }
+    assert_true(revoked);
+    for (int64_t until = w.now + 200; w.now < until;) {
+        for (int i = 0; i < w.n_network; i++)
+            if (w.network[i].m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED)
+                w.network[i].at = w.now + 1000;
+        advance(TICK_MS);
+    }
+    coordinator_comes();
+    form(UINT64_C(1) << 20, 1);
+    assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), UINT64_C(1) << 20);
+    int held = 0;
+    for (int i = 0; i < w.n_network; i++)
+        if (w.network[i].to == 0 && w.network[i].m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED) {
+            w.network[i].at = w.now;
+            held++;
+        }
+    assert_true(held >= 3);
+    deliver();
+    assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), UINT64_C(1) << 20);
+    world_free();
+}
+
 /* While the coordinator is heard nothing that a peer says moves a run, also where the number was promised before. */
 static void test_said_while_heard(void **state)
 {
@@ -1239,6 +1276,7 @@ int main(void)
         cmocka_unit_test(test_not_while_heard),
         cmocka_unit_test(test_finished),
         cmocka_unit_test(test_delegate_dies),
+        cmocka_unit_test(test_heard_while_revoking),
         cmocka_unit_test(test_said_while_heard),
         cmocka_unit_test(test_said_while_away),
         cmocka_unit_test(test_commit_believed),
