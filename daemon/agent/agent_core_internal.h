@@ -167,8 +167,12 @@ void agent_job_note_checkpoint(struct agent_core *c, const Titan__Internal__Chec
 void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest that has no use here */
 
 /* --- report_queue.c --- */
-void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out);
-void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out);
+/* Sets the term of a message to the coordinator; false: there is no session that takes it. */
+bool agent_session_takes(const struct agent_core *c, agent_message *m);
+void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out); /* if the session takes it */
+/* Keeps a copy of a report, to be sent by the caller now if the session takes it, and again in the next session. */
+void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
+void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */
 void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out); /* all that wait, in order */
 void agent_reports_resend(struct agent_core *c);                                        /* at the next flush */
 void agent_reports_expire(struct agent_core *c, int64_t now);

@@ -11,14 +11,18 @@
 #define KEEP_MS 5000
 #define KEEP_MAX 4096 /* reports; fewer than a stream's queue takes (proto/rpc/client.h) */
 
+bool agent_session_takes(const struct agent_core *c, agent_message *m)
+{
+    const bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO ||
+                        m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
+    m->term = c->welcomed ? c->session_term : c->seen.term;
+    return c->up && !c->ending && (c->welcomed || always);
+}
+
 void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out)
 {
-    bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO ||
-                  m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
-    if (!c->up || c->ending || (!c->welcomed && !always))
-        return;
-    m->term = c->welcomed ? c->session_term : c->seen.term;
-    agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m->base);
+    if (agent_session_takes(c, m))
+        agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m->base);
 }
 
 static void report_drop_first(struct agent_core *c)
@@ -56,12 +60,13 @@ void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions
     }
 }
 
-void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out)
+void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out)
 {
     size_t len = titan__internal__agent_message__get_packed_size(m);
     struct report *r = malloc(sizeof(*r) + len);
     titan_assert(r);
-    *r = (struct report){.len = len};
+    titan_assert(!c->welcomed || !c->reports_last || c->reports_last->sent); /* none before it waits */
+    *r = (struct report){.len = len, .sent = c->welcomed, .sent_at = now};
     (void)titan__internal__agent_message__pack(m, r->bytes);
     if (c->n_reports == KEEP_MAX) {
         agent_say(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped", "%s", "");
@@ -70,5 +75,10 @@ void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct ag
     *(c->reports_last ? &c->reports_last->next : &c->reports) = r;
     c->reports_last = r;
     c->n_reports++;
-    agent_reports_flush(c, now, out);
+}
+
+void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out)
+{
+    agent_report_keep(c, m, now, out);
+    agent_send(c, m, out);
 }

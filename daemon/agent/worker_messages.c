@@ -107,6 +107,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     struct agent_worker *w = agent_worker_find(c, worker_id);
     struct titan_error why;
     agent_message m;
+    bool keep = true;
     if (!w || w->fault)
         return;
     if (!agent_fence_range(c, &in->base, &why)) {
@@ -131,8 +132,8 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
         in->progress->busy_ms = w->pace.busy_ms;
-        agent_send(c, &m, out);
-        return;
+        keep = false; /* the next one says more */
+        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:
         agent_job_make(c, w->job_id)->finished = true;
         break;
@@ -142,9 +143,9 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
         agent_job_note_checkpoint(c, in->checkpoint);
         break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT_FAILED: /* not kept for a coordinator that is away */
-        agent_send(c, &m, out);
-        return;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT_FAILED:
+        keep = false; /* the worker tries again */
+        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* its page says it again when it has exited */
         agent_say(out, AGENT_WARN, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
                   in->failing->reason);
@@ -152,6 +153,10 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     default:
         break;
     }
-    if (m.kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND__NOT_SET)
-        agent_report(c, &m, now, out);
+    if (m.kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND__NOT_SET)
+        return;
+    if (keep)
+        agent_report_keep(c, &m, now, out);
+    if (agent_session_takes(c, &m))
+        agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m.base);
 }

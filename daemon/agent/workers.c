@@ -239,12 +239,6 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
     return w;
 }
 
-static void on_message(void *owner, const Titan__Internal__WorkerToAgent *message, void *data)
-{
-    struct workers *set = data;
-    set->events.on_message(owner, message, set->data);
-}
-
 static void on_link_closed(void *owner, void *data)
 {
     (void)data;
@@ -635,7 +629,8 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
         snprintf(jobs, PATH_MAX, "%s/jobs", o->run_dir) >= PATH_MAX)
         status = titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->run_dir);
     status = status == TITAN_OK ? dir_make(jobs, err) : status;
-    struct channel_events channel_events = {on_hello, on_message, on_link_closed};
+    struct channel_events channel_events = {
+        .on_hello = on_hello, .on_message = events->on_message, .message_data = data, .on_close = on_link_closed};
     status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
     if (status != TITAN_OK) {
         free(set);

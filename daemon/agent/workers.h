@@ -14,10 +14,10 @@
 
 #include "base/error.h"
 #include "base/frame.h"
-#include "daemon/agent/channel.h"
+#include "daemon/agent/worker_channel.h"
 #include "daemon/agent/agent_core.h"
 #include "daemon/agent/oom.h"
-#include "daemon/agent/page.h"
+#include "daemon/agent/page_watch.h"
 #include "daemon/agent/worker_process.h"
 
 #define WORKER_REASON_MAX 600
@@ -57,7 +57,7 @@ struct worker_exit {
 };
 
 struct workers_events {
-    void (*on_message)(struct worker *w, const Titan__Internal__WorkerToAgent *message, void *data);
+    void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
     /* It is connected (again), and is who it says. */
     void (*on_connected)(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data);
     /* Once; the worker no longer counts, the struct goes away later. */

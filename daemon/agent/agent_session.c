@@ -1,5 +1,5 @@
-/* session.c - the agent's stream to the coordinator; see session.h. */
-#include "daemon/agent/session.h"
+/* agent_session.c - the agent's stream to the coordinator; see agent_session.h. */
+#include "daemon/agent/agent_session.h"
 
 #include <stdio.h>
 #include <stdlib.h>

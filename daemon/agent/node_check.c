@@ -1,5 +1,5 @@
-/* check.c - see check.h. */
-#include "daemon/agent/check.h"
+/* node_check.c - see node_check.h. */
+#include "daemon/agent/node_check.h"
 
 #include <errno.h>
 #include <inttypes.h>

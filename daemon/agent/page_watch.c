@@ -1,5 +1,5 @@
-/* page.c - worker pages; see page.h. */
-#include "daemon/agent/page.h"
+/* page_watch.c - worker pages; see page_watch.h. */
+#include "daemon/agent/page_watch.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* channel.c - the agent's socket for its workers; see channel.h. */
-#include "daemon/agent/channel.h"
+/* worker_channel.c - the agent's socket for its workers; see worker_channel.h. */
+#include "daemon/agent/worker_channel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -115,48 +115,30 @@ static void link_greet(struct channel_link *link, const Titan__Internal__WorkerT
     (void)uv_timer_stop(&link->hello_timer);
 }
 
-static void link_deliver(struct channel_link *link, const uint8_t *data, size_t len, struct titan_error *err)
-{
-    struct channel *c = link->channel;
-    Titan__Internal__WorkerToAgent *message = titan__internal__worker_to_agent__unpack(NULL, len, data);
-    if (!message) {
-        (void)titan_fail(err, TITAN_ECORRUPT, "%zu bytes that are no message", len);
-        return;
-    }
-    if (!link->owner)
-        link_greet(link, message, err);
-    else if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO)
-        c->events.on_message(link->owner, message, c->data);
-    titan__internal__worker_to_agent__free_unpacked(message, NULL);
-}
-
-/* Hand out every whole message that is here. */
-static void link_messages(struct channel_link *link, struct titan_error *err)
-{
-    while (!link->closing && err->status == TITAN_OK) {
-        const uint8_t *data;
-        size_t len;
-        int fd;
-        titan_status status = frame_next(&link->in, link->owner ? FRAME_MAX : HELLO_BYTES_MAX, &data, &len, &fd, err);
-        if (status != TITAN_OK)
-            return;
-        if (fd >= 0)
-            (void)close(fd); /* workers send none */
-        link_deliver(link, data, len, err);
-    }
-}
-
+/* Read all that the socket holds, and hand out every whole message. */
 static void link_read(struct channel_link *link)
 {
+    struct channel *c = link->channel;
     struct titan_error err = {0};
+    const uint8_t *data;
+    size_t len;
+    int fd;
     link->busy = true;
-    while (!link->closing && err.status == TITAN_OK) {
-        titan_status status = frame_receive(&link->in, link->fd, &err);
-        if (status == TITAN_EAGAIN)
-            break;
-        if (status == TITAN_OK)
-            link_messages(link, &err);
-    }
+    while (!link->closing && err.status == TITAN_OK && frame_receive(&link->in, link->fd, &err) == TITAN_OK)
+        while (!link->closing && err.status == TITAN_OK &&
+               frame_next(&link->in, link->owner ? FRAME_MAX : HELLO_BYTES_MAX, &data, &len, &fd, &err) == TITAN_OK) {
+            if (fd >= 0)
+                (void)close(fd); /* workers send none */
+            Titan__Internal__WorkerToAgent *message = titan__internal__worker_to_agent__unpack(NULL, len, data);
+            if (!message)
+                (void)titan_fail(&err, TITAN_ECORRUPT, "%zu bytes that are no message", len);
+            else if (!link->owner)
+                link_greet(link, message, &err);
+            else if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO)
+                c->events.on_message(link->owner, message, c->events.message_data);
+            if (message)
+                titan__internal__worker_to_agent__free_unpacked(message, NULL);
+        }
     link->busy = false;
     if (err.status != TITAN_OK)
         link_lost(link, &err);

@@ -1,11 +1,11 @@
-/* logs.h - what workers print: files bounded in size, read back by rank.
+/* worker_logs.h - what workers print: files bounded in size, read back by rank.
  *
  * A worker appends to JOBDIR/logs/worker-ID.log itself, so its output survives the agent. Beyond half the limit the
  * agent copies the file to worker-ID.log.1 and empties it: at most the limit is kept, the newest part whole.
  * JOBDIR/logs/ranks records "WORKER RANK NODE" lines, the last one for a worker counts; it tells which files are this
  * node's, also where nodes share the folder. */
-#ifndef TITAN_DAEMON_AGENT_LOGS_H
-#define TITAN_DAEMON_AGENT_LOGS_H
+#ifndef TITAN_DAEMON_AGENT_WORKER_LOGS_H
+#define TITAN_DAEMON_AGENT_WORKER_LOGS_H
 
 #include <limits.h>
 #include <stdbool.h>

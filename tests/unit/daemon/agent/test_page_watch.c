@@ -22,7 +22,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "daemon/agent/page.h"
+#include "daemon/agent/page_watch.h"
 
 static char folder[64];
 static char page_path[PATH_MAX];

@@ -1,5 +1,5 @@
-/* logs.c - workers' output; see logs.h. */
-#include "daemon/agent/logs.h"
+/* worker_logs.c - workers' output; see worker_logs.h. */
+#include "daemon/agent/worker_logs.h"
 
 #include <errno.h>
 #include <fcntl.h>

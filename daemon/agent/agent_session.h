@@ -1,7 +1,7 @@
-/* session.h - the agent's stream to the coordinator, and again after every loss. What is said on it, and said again, is
- * the core's to decide (agent_core.h). */
-#ifndef TITAN_DAEMON_AGENT_SESSION_H
-#define TITAN_DAEMON_AGENT_SESSION_H
+/* agent_session.h - the agent's stream to the coordinator, and again after every loss. What is said on it, and said
+ * again, is the core's to decide (agent_core.h). */
+#ifndef TITAN_DAEMON_AGENT_AGENT_SESSION_H
+#define TITAN_DAEMON_AGENT_AGENT_SESSION_H
 
 #include <stdbool.h>
 #include <uv.h>
