@@ -30,8 +30,11 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
     for (size_t i = 0; !f->job->complete && i < r->n_before; i++)
         promise.counts[promise.n_counts++] = r->before[i]->epoch;
     promise.counts[promise.n_counts++] = agent_job_accepted(f->job);
-    if (promise.granted)
+    if (promise.granted) {
+        if (f->job->failover && f->job->failover->proposal)
+            failover_give_up(f); /* nothing lower is accepted from now on, the own proposal included */
         agent_job_promise(f->core, f->job, m->propose, f->out);
+    }
     answer.id = m->id;
     answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
     answer.promise = &promise;

@@ -87,7 +87,8 @@ void failover_on_state(const struct failover *f, const peer_message *m);
 /* --- failover_propose.c --- */
 void failover_leader_tick(const struct failover *f); /* may end the state */
 void failover_send_commit(const struct failover *f, const char *node);
-void failover_report(const struct failover *f); /* the newest epoch of an acting leader, to the coordinator */
+void failover_report(const struct failover *f);  /* the newest epoch of an acting leader, to the coordinator */
+void failover_give_up(const struct failover *f); /* ends the proposal; the next comes after a rest */
 void failover_on_promise(const struct failover *f, const peer_message *m);
 void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 

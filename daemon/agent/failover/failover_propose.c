@@ -49,7 +49,7 @@ static void set_proposal(struct failover_state *s, const form_epoch *form)
     s->proposal = copy;
 }
 
-static void give_up(const struct failover *f)
+void failover_give_up(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
     s->stage = STAGE_WATCH;
@@ -165,7 +165,7 @@ static void count_promises(const struct failover *f)
     if (!all && f->now < s->until)
         return;
     if (!choose_world(f, &choice, &form)) {
-        give_up(f);
+        failover_give_up(f);
         return;
     }
     set_proposal(s, &form);
@@ -307,7 +307,7 @@ static void finish_revoke(const struct failover *f)
     if (choose_world(f, &choice, &form) && set_source(f, &form))
         commit_epoch(f, &form);
     else
-        give_up(f);
+        failover_give_up(f);
 }
 
 /* Does this agent know every quorum configuration of the other? */
@@ -337,7 +337,7 @@ void failover_on_promise(const struct failover *f, const peer_message *m)
     if (m->promise->seen_epoch < s->epoch + EPOCH_STEP_MAX)
         s->above = MAX(s->above, m->promise->seen_epoch);
     p->barred |= m->promise->coordinator;
-    give_up(f);
+    failover_give_up(f);
 }
 
 void failover_on_peer_quiesced(const struct failover *f, const peer_message *m)

@@ -889,15 +889,18 @@ static uint64_t promised_by_4(void)
     return w.nodes[4].record->promised_epoch;
 }
 
-/* An acting leader that waits for what workers hold hears a coordinator and accepts its epoch. What workers hold, on
- * its way since before, does not bring the leader's own epoch, which is older. */
-static void test_heard_while_revoking(void **state)
+static bool is_held(const struct datagram *d)
 {
-    (void)state;
-    world_new(8);
+    return d->to == 0 && d->m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
+}
+
+/* Node 0 leads, has revoked the epoch, and waits for what workers hold: that stays in the network. */
+static void lead_until_revoked(uint64_t seed)
+{
+    bool revoked = false;
+    world_new(seed);
     coordinator_goes();
     kill_worker(4);
-    bool revoked = false;
     for (int64_t until = w.now + 10000; w.now < until && !revoked;) {
         advance(TICK_MS);
         for (int i = 0; i < w.n_network; i++)
@@ -907,22 +910,59 @@ static void test_heard_while_revoking(void **state)
     assert_true(revoked);
     for (int64_t until = w.now + 200; w.now < until;) {
         for (int i = 0; i < w.n_network; i++)
-            if (w.network[i].m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED)
+            if (is_held(&w.network[i]))
                 w.network[i].at = w.now + 1000;
         advance(TICK_MS);
     }
-    coordinator_comes();
-    form(UINT64_C(1) << 20, 1);
-    assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), UINT64_C(1) << 20);
+}
+
+static void deliver_held(void)
+{
     int held = 0;
     for (int i = 0; i < w.n_network; i++)
-        if (w.network[i].to == 0 && w.network[i].m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED) {
+        if (is_held(&w.network[i])) {
             w.network[i].at = w.now;
             held++;
         }
     assert_true(held >= 3);
     deliver();
+}
+
+/* The leader hears a coordinator and accepts its epoch: what comes late does not bring the leader's own, which is
+ * older. */
+static void test_heard_while_revoking(void **state)
+{
+    (void)state;
+    lead_until_revoked(8);
+    coordinator_comes();
+    form(UINT64_C(1) << 20, 1);
     assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), UINT64_C(1) << 20);
+    deliver_held();
+    assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), UINT64_C(1) << 20);
+    world_free();
+}
+
+/* The leader promises a higher number to another one: it does not commit its own any more. */
+static void test_promised_while_revoking(void **state)
+{
+    (void)state;
+    lead_until_revoked(8);
+    Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    struct proof_keys keys = keys_of_4();
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    m.id = 99;
+    m.job_id = JOB;
+    m.from = w.nodes[1].name;
+    m.to = w.nodes[0].name;
+    m.term = w.term;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
+    m.propose = copy_of_accepted(UINT64_C(1) << 20);
+    proof_make(&m, &keys, proofs);
+    INPUT(0, agent_core_peer, &m, w.nodes[1].address);
+    titan__internal__form_epoch__free_unpacked(m.propose, NULL);
+    assert_int_equal(w.nodes[0].record->promised_epoch, UINT64_C(1) << 20);
+    deliver_held();
+    assert_int_equal(agent_core_epoch(w.nodes[0].core, JOB), 1);
     world_free();
 }
 
@@ -1277,6 +1317,7 @@ int main(void)
         cmocka_unit_test(test_finished),
         cmocka_unit_test(test_delegate_dies),
         cmocka_unit_test(test_heard_while_revoking),
+        cmocka_unit_test(test_promised_while_revoking),
         cmocka_unit_test(test_said_while_heard),
         cmocka_unit_test(test_said_while_away),
         cmocka_unit_test(test_commit_believed),
