@@ -397,6 +397,8 @@ static void carry_out(struct agent *a, struct turn *turn)
     }
     if (outermost)
         a->carrying_out = false;
+    titan_assert(a->turns ? !*a->turns_tail : a->turns_tail == &a->turns);
+    titan_debug_assert(agent_core_check(a->core) && workers_check(a->workers));
     tick_arm(a);
 }
 
@@ -583,6 +585,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
 static void on_part_closed(void *data)
 {
     struct agent *a = data;
+    titan_assert(a->open_parts > 0);
     if (--a->open_parts > 0)
         return;
     void (*done)(void *) = a->done;
@@ -602,6 +605,7 @@ static void on_handle_closed(uv_handle_t *handle)
 static void on_session_closed(void *data)
 {
     struct agent *a = data;
+    titan_assert(a->closing && a->open_parts == 0);
     a->open_parts = N_TIMERS + N_PARTS;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);

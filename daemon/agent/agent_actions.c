@@ -34,6 +34,7 @@ void agent_actions_free(struct agent_actions *a)
  * is on disk. */
 void *agent_action_alloc(struct agent_actions *a, size_t bytes)
 {
+    titan_assert(bytes <= SIZE_MAX / 2);
     bytes = (bytes + 15) & ~(size_t)15;
     struct agent_chunk *c = a->chunks;
     if (!c || c->cap - c->used < bytes) {
@@ -84,6 +85,7 @@ void *agent_message_copy(const ProtobufCMessage *m)
 struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind)
 {
     struct agent_action *a = agent_action_alloc(out, sizeof(*a));
+    titan_assert(out->tail && !*out->tail);
     a->kind = kind;
     *out->tail = a;
     out->tail = &a->next;
@@ -115,6 +117,7 @@ void agent_say(struct agent_actions *out, enum agent_level level, const char *se
 {
     va_list args;
     va_start(args, pairs_fmt);
+    titan_assert(sentence && *sentence);
     struct agent_action *a = agent_action_add(out, AGENT_SAY);
     a->level = level;
     a->text = sentence;

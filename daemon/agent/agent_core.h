@@ -154,6 +154,8 @@ void agent_core_drain(struct agent_core *c, bool quiet);
 void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out);
 
 /* --- what can be asked --- */
+/* Asserts what holds between two inputs. True, or the process ends. */
+bool agent_core_check(const struct agent_core *c);
 uint64_t agent_core_term(const struct agent_core *c); /* highest seen */
 /* When what a coordinator has answered last was sent; INT64_MIN = never. */
 int64_t agent_core_contact(const struct agent_core *c);

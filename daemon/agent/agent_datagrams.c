@@ -16,6 +16,7 @@ uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, 
                          struct agent_actions *out)
 {
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    titan_assert(to && m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND__NOT_SET);
     if (m->id == 0) /* none of an earlier start or of another node has it */
         m->id = agent_draw(c, "datagram", ++c->ids) | 1;
     m->from = c->node;

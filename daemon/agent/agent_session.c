@@ -80,6 +80,7 @@ static void on_retry(uv_timer_t *timer)
 static void retry_later(struct session *s)
 {
     (void)uv_timer_start(&s->retry_timer, on_retry, s->retry_ms, 0);
+    titan_assert(s->retry_ms >= RETRY_MIN_MS);
     s->retry_ms = MIN(2 * s->retry_ms, RETRY_MAX_MS);
 }
 
@@ -105,6 +106,7 @@ static void on_stream_close(struct rpc_stream *stream, const struct titan_error 
 static void session_try(struct session *s)
 {
     static const struct rpc_stream_events events = {on_stream_message, on_stream_close};
+    titan_assert(!s->stream && !s->closing);
     struct titan_error err = {0};
     if (rpc_client_stream(s->client, session_path, NULL, false, &titan__internal__coordinator_message__descriptor,
                           &events, s, &s->stream, &err) != TITAN_OK) {
@@ -170,6 +172,7 @@ static void close_client(struct session *s)
 {
     if (s->client_closing)
         return;
+    titan_assert(s->closing && !s->stream);
     s->client_closing = true;
     (void)uv_timer_stop(&s->retry_timer);
     rpc_client_close(s->client, on_client_closed, s);
@@ -177,6 +180,7 @@ static void close_client(struct session *s)
 
 void session_close(struct session *s, void (*done)(void *), void *data)
 {
+    titan_assert(!s->closing);
     s->closing = true;
     s->done = done;
     s->done_data = data;

@@ -35,6 +35,7 @@ static titan_status choose_device(const struct agent_options *o, struct agent_se
     }
     if (ret->slots > SLOTS_MAX)
         return titan_fail(err, TITAN_EINVAL, "%u slots, at most %d are possible", ret->slots, SLOTS_MAX);
+    titan_assert(ret->slots > 0);
     return TITAN_OK;
 }
 

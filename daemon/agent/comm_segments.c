@@ -51,6 +51,7 @@ int comm_segments_get(struct comm_segments *set, const char *node, const Titan__
     }
     if (s->fd >= 0)
         (void)close(s->fd);
+    titan_assert(s->job_id == form->job_id);
     s->fd = memfd_create("titan-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     memcpy(s->comm_id, form->comm_id.data, ID_BYTES);
     return s->fd;

@@ -45,6 +45,7 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
         return;
     default:
         agent_job_accept(c, j, m, NULL, out);
+        titan_assert(agent_job_accepted(j) == m->epoch);
         agent_tell_form(c, m, out);
     }
 }
@@ -58,6 +59,7 @@ static bool commands_stale(const struct agent_core *c, int64_t now)
 
 static void hold(struct agent_core *c, const form_epoch *m, int64_t now)
 {
+    titan_assert(c->welcomed);
     c->next_beat_at = c->stream_beat_at = now;
     void *grown = realloc(c->held, (c->n_held + 1) * sizeof(*c->held));
     titan_assert(grown);
@@ -151,6 +153,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
     /* A message without a term has that of the session's welcome. */
     if (!c->welcomed || !agent_fence_term(c, m->term ? m->term : c->session_term, NULL, out))
         return;
+    titan_assert((m->term ? m->term : c->session_term) == c->seen.term);
     switch (m->kind_case) {
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
         on_start(c, m->start, out);

@@ -16,6 +16,7 @@ void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen)
 enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form)
 {
     const job_record *r = j->record;
+    titan_assert(r && r->job_id == j->id);
     if (form->epoch < agent_job_accepted(j))
         return MUTANT(AGENT_EPOCH) ? FENCE_NEW : FENCE_OLDER;
     if (r->accepted && form->epoch == r->accepted->epoch)
@@ -47,6 +48,7 @@ static void see_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryD
     if (term < c->seen.term ||
         (term == c->seen.term && (!proved || (c->seen.proved && mac_equal(c->seen.proof, proof->data)))))
         return;
+    titan_assert(term >= c->seen.term);
     c->seen = (struct seen_term){.term = term, .proved = proved};
     if (proved)
         memcpy(c->seen.proof, proof->data, MAC_BYTES);

@@ -18,6 +18,7 @@ uint64_t agent_job_accepted(const struct agent_job *j)
 
 static void record_job(const struct agent_job *j, struct agent_actions *out)
 {
+    titan_assert(j->record->job_id == j->id);
     struct agent_action *a = agent_action_add(out, AGENT_RECORD_JOB);
     a->job_id = j->id;
     a->record = agent_action_copy(out, &j->record->base);
@@ -62,6 +63,8 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
 {
     job_record *r = j->record;
     const bool again = r->accepted && form->epoch == r->accepted->epoch;
+    titan_assert(form->epoch >= agent_job_accepted(j));
+    titan_assert(again || form->epoch >= r->promised_epoch);
     if (again && (delegate || r->n_delegated == 0) && r->term == c->seen.term)
         return;
     if (!again) {
@@ -87,6 +90,8 @@ void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epo
     job_record *r = j->record;
     if (r->promised_epoch == form->epoch && agent_bytes_equal(&r->promised_id, &form->comm_id))
         return;
+    titan_assert(form->epoch > agent_job_accepted(j));
+    titan_assert(form->epoch > r->promised_epoch);
     free(r->promised_id.data);
     r->promised_id.data = malloc(form->comm_id.len + 1);
     titan_assert(r->promised_id.data);

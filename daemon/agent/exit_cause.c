@@ -31,6 +31,7 @@ static Titan__Internal__ExitCause exit_cause(const struct agent_worker *w, const
 /* For a command about it that is still on its way. */
 static void keep_exit_report(struct agent_core *c, const struct agent_worker *w, const agent_message *report)
 {
+    titan_assert(report->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED);
     size_t at = c->n_ended++ % ENDED_KEPT;
     if (c->n_ended > ENDED_KEPT)
         titan__internal__agent_message__free_unpacked(c->ended[at].report, NULL);
@@ -61,6 +62,7 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     if (!w)
         return;
     *at = w->next;
+    titan_assert(!agent_worker_find(c, worker_id));
     Titan__Internal__WorkerExited exited = TITAN__INTERNAL__WORKER_EXITED__INIT;
     const char *reason = how->reason ? how->reason : "";
     bool hung = w->end == END_HUNG && !*reason;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "titan/internal/worker.pb-c.h"
 
 #define TAIL_FADE 8192 /* entries at which all counts are halved */
@@ -17,6 +18,7 @@ static unsigned bucket_of(uint64_t ms)
         return (unsigned)ms;
     unsigned top = 63 - (unsigned)__builtin_clzll(ms);
     unsigned i = 4 * (top - 1) + (unsigned)(ms >> (top - 2) & 3);
+    titan_assert(top >= 2 && top < 64);
     return MIN(i, TAIL_BUCKETS - 1);
 }
 
@@ -30,6 +32,7 @@ static uint64_t bucket_end(unsigned i)
 
 void tail_add(struct tail *t, uint64_t ms)
 {
+    titan_assert(t->total <= TAIL_FADE);
     if (t->total >= TAIL_FADE) {
         t->total = 0;
         for (unsigned i = 0; i < TAIL_BUCKETS; i++) {
@@ -45,6 +48,7 @@ uint64_t tail_p999(const struct tail *t)
 {
     if (t->total < TAIL_TRUSTED)
         return 0;
+    titan_assert(t->total <= TAIL_FADE);
     uint64_t beyond = t->total / 1000, above = 0;
     unsigned i = TAIL_BUCKETS - 1;
     for (; i > 0; i--) {
@@ -71,6 +75,7 @@ bool watch_hangs(const struct watch *w)
 /* A step, or several since the last sample. */
 static void count_steps(struct watch *w, uint64_t steps)
 {
+    titan_assert(steps > 0);
     if (!w->first && !w->told)
         for (uint64_t i = 0; i < MIN(steps, (uint64_t)64); i++)
             tail_add(&w->steps, w->own_ms / steps);

@@ -10,6 +10,7 @@
 
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
 {
+    titan_assert(!c->contact && c->sessions == 0);
     c->contact_at = at;
     c->contact = true;
     c->delegate_lease_ms = epoch_until > at ? (uint32_t)MIN(epoch_until - at, (int64_t)UINT32_MAX) : 0;
@@ -24,6 +25,7 @@ void agent_coordinator_heard(struct agent_core *c, int64_t at)
 {
     c->contact_at = c->contact ? MAX(c->contact_at, at) : at;
     c->contact = true;
+    titan_assert(c->contact_at >= at);
 }
 
 /* Did an answer come lately, by stream or as a datagram? */
@@ -50,6 +52,7 @@ static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_a
         newest.n = 1;
         memcpy(newest.key[0], c->session_keys.key[0], MAC_BYTES);
     }
+    titan_assert(c->coordinator);
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
     m.beat = &b;
     (void)agent_peer_send(c, c->coordinator, &m, &newest, out);
@@ -76,6 +79,7 @@ static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_act
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     const bool answered = c->datagram_at > now - 3 * (int64_t)c->beat_ms;
+    titan_assert(c->beat_ms > 0);
     c->beat++;
     c->beats[c->beat % BEATS_KEPT].number = c->beat;
     c->beats[c->beat % BEATS_KEPT].at = now;
@@ -84,6 +88,7 @@ void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *ou
     if (c->welcomed && !c->ending && (!answered || now >= c->stream_beat_at))
         heartbeat_stream(c, now, out);
     c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
+    titan_assert(c->next_beat_at > now);
 }
 
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m)

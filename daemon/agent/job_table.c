@@ -33,6 +33,7 @@ struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id)
 
 void agent_job_free(struct agent_job *j)
 {
+    titan_assert(j->record && j->record->job_id == j->id);
     titan__internal__agent_job_record__free_unpacked(j->record, NULL);
     failover_free(j->failover);
     free(j->checkpoint);
@@ -49,6 +50,7 @@ bool agent_job_has_workers(const struct agent_core *c, uint64_t job_id)
 
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record)
 {
+    titan_assert(c->sessions == 0); /* before the first input */
     struct agent_job *j = agent_job_make(c, record->job_id);
     titan__internal__agent_job_record__free_unpacked(j->record, NULL);
     j->record = agent_message_copy(&record->base);
@@ -85,6 +87,7 @@ void agent_jobs_trim(struct agent_core *c, struct agent_actions *out)
     if (n <= JOBS_KEPT)
         return;
     struct agent_job *j = *oldest;
+    titan_assert(!agent_job_has_workers(c, j->id));
     *oldest = j->next;
     agent_action_add(out, AGENT_FORGET_JOB)->job_id = j->id;
     agent_job_free(j);

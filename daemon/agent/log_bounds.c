@@ -58,6 +58,7 @@ static void on_timer(uv_timer_t *timer)
     for (const struct worker *w = workers_first(b->workers); b->paths && w && b->n < max; w = w->next)
         if (!w->reported)
             memcpy(b->paths[b->n++], w->log_path, PATH_MAX);
+    titan_assert(b->n <= max);
     b->working = b->n && uv_queue_work(b->loop, &b->work, bound_run, bound_done) == 0;
     if (!b->working) {
         free(b->paths);

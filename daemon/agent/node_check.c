@@ -201,6 +201,7 @@ static void looked(uv_work_t *work, int status)
     struct check *k = work->data;
     struct node_checks *c = k->owner;
     (void)status;
+    titan_assert(c->works > 0);
     c->works--;
     if (k->request_id != 0) {
         if (!c->closing && k->session == c->session)
@@ -209,6 +210,7 @@ static void looked(uv_work_t *work, int status)
         finish(c);
         return;
     }
+    titan_assert(c->looking);
     c->looking = false;
     if (k != c->placement) { /* another session has asked again */
         free(k);
@@ -227,6 +229,7 @@ static void looked(uv_work_t *work, int status)
 static void start(struct check *k)
 {
     struct node_checks *c = k->owner;
+    titan_assert(!c->closing && (k->request_id != 0 || !c->looking));
     k->work.data = k;
     if (uv_queue_work(c->loop, &k->work, look, looked) != 0)
         titan_bug("cannot queue work");
@@ -299,6 +302,7 @@ static void on_timer_closed(uv_handle_t *handle)
 
 void node_checks_close(struct node_checks *c, void (*done)(void *), void *data)
 {
+    titan_assert(!c->closing);
     c->closing = true;
     c->done = done;
     c->done_data = data;

@@ -44,6 +44,7 @@ static int mutex_init(pthread_mutex_t *mutex)
 titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, uint32_t slot, struct worker_page **ret,
                          struct titan_error *err)
 {
+    titan_assert(path && *path);
     if (unlink(path) < 0 && errno != ENOENT)
         return titan_fail_errno(err, "cannot replace '%s'", path);
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -123,7 +124,9 @@ struct page_watch {
 
 static void watch_unref(struct page_watch *w)
 {
-    if (atomic_fetch_sub(&w->refs, 1) > 1)
+    const int refs = atomic_fetch_sub(&w->refs, 1);
+    titan_assert(refs > 0);
+    if (refs > 1)
         return;
     page_close(w->page);
     (void)close(w->event);

@@ -36,6 +36,7 @@ static void probe_end(struct agent_core *c, struct probe *p, bool reached, struc
 static void probe_ping(struct agent_core *c, struct probe *p, int64_t now, struct agent_actions *out)
 {
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    titan_assert(p->sent < PINGS);
     m.id = p->id;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
     m.ping = true;

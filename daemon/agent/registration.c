@@ -68,6 +68,7 @@ static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__
 static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
 {
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    titan_assert(c->up);
     size_t n_delegated = 0, n_jobs = 0;
     for (const struct agent_job *j = c->jobs; j; j = j->next, n_jobs++)
         n_delegated += j->record->n_delegated;
@@ -103,6 +104,8 @@ static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.seen_term = c->seen.term;
     hello.seen_proof = agent_term_proof(c);
     hello.peer_port = c->options.peer_port;
+    titan_assert(hello.n_workers == agent_workers_alive(c) && hello.n_delegated == n_delegated);
+    titan_assert(hello.n_known <= n_jobs);
     MESSAGE(m, HELLO, hello, &hello);
     agent_send(c, &m, out);
     c->delegated_since = false;
@@ -112,6 +115,7 @@ static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_a
 
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
+    titan_assert(!c->up);
     c->up = true;
     c->welcomed = c->answered = c->ending = c->fenced_said = c->imposter_said = c->range_said = false;
     c->hello_at = now;
@@ -123,6 +127,7 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
 {
     (void)now;
     (void)out;
+    titan_assert(c->up);
     c->up = c->welcomed = c->ending = false;
     agent_held_drop(c);
     agent_reports_resend(c);
@@ -173,6 +178,7 @@ void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, i
         return;
     if (c->welcomed && m->term != c->session_term) /* the welcome before was of an older coordinator */
         agent_reports_resend(c);
+    titan_assert(m->term == c->seen.term);
     c->welcomed = true;
     c->session_term = m->term;
     take_key(c, &m->key);

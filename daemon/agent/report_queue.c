@@ -28,6 +28,7 @@ void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *ou
 static void report_drop_first(struct agent_core *c)
 {
     struct report *r = c->reports;
+    titan_assert(r && c->n_reports > 0);
     c->reports = r->next;
     c->reports_last = c->reports ? c->reports_last : NULL;
     c->n_reports--;
@@ -42,6 +43,7 @@ void agent_reports_expire(struct agent_core *c, int64_t now)
 
 void agent_reports_resend(struct agent_core *c)
 {
+    titan_assert(!c->reports_last || !c->reports_last->next);
     for (struct report *r = c->reports; r; r = r->next)
         r->sent = false;
 }
@@ -62,6 +64,7 @@ void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions
 
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out)
 {
+    titan_assert(m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND__NOT_SET);
     size_t len = titan__internal__agent_message__get_packed_size(m);
     struct report *r = malloc(sizeof(*r) + len);
     titan_assert(r);
@@ -75,6 +78,7 @@ void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now
     *(c->reports_last ? &c->reports_last->next : &c->reports) = r;
     c->reports_last = r;
     c->n_reports++;
+    titan_assert(c->n_reports <= KEEP_MAX);
 }
 
 void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out)

@@ -22,6 +22,7 @@ static double median_pace(const struct agent_core *c, uint64_t job_id, uint64_t 
             values[i] = values[i - 1];
         values[i] = w->pace.busy_ms;
     }
+    titan_assert(n <= all);
     return n < 2 ? 0 : values[(n - 1) / 2];
 }
 
@@ -45,6 +46,7 @@ void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_
     w->pace.step = s->step;
     w->pace.busy_ns = s->busy_ns;
     w->pace.at = now;
+    titan_assert(w->pace.busy_ms >= 0);
     double median = median_pace(c, w->job_id, s->epoch);
     bool before = w->pace.straggles;
     w->pace.straggles = median > 0 && w->pace.busy_ms > STRAGGLER_RATIO * median;

@@ -44,6 +44,7 @@ static void channel_finish(struct channel *c)
 {
     if (!c->closing || !c->listener_closed || c->links)
         return;
+    titan_assert(c->strangers == 0);
     void (*done)(void *) = c->done;
     void *data = c->done_data;
     free(c->path);
@@ -73,8 +74,10 @@ void channel_drop(struct channel_link *link)
     if (!link || link->closing)
         return;
     link->closing = true;
+    titan_assert(link->open_handles == 2);
     if (!link->owner)
         link->channel->strangers--;
+    titan_assert(link->channel->strangers >= 0);
     link->owner = NULL;
     (void)uv_poll_stop(&link->poll);
     uv_close((uv_handle_t *)&link->poll, link_freed);
@@ -99,6 +102,7 @@ static void link_greet(struct channel_link *link, const Titan__Internal__WorkerT
                        struct titan_error *err)
 {
     struct channel *c = link->channel;
+    titan_assert(!link->owner && !link->closing);
     if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO) {
         (void)titan_fail(err, TITAN_EPERM, "first message is not a hello");
         return;
@@ -111,6 +115,7 @@ static void link_greet(struct channel_link *link, const Titan__Internal__WorkerT
         return;
     }
     c->strangers--;
+    titan_assert(c->strangers >= 0);
     link->owner = owner;
     (void)uv_timer_stop(&link->hello_timer);
 }
@@ -123,6 +128,7 @@ static void link_read(struct channel_link *link)
     const uint8_t *data;
     size_t len;
     int fd;
+    titan_assert(!link->busy);
     link->busy = true;
     while (!link->closing && err.status == TITAN_OK && frame_receive(&link->in, link->fd, &err) == TITAN_OK)
         while (!link->closing && err.status == TITAN_OK &&
@@ -253,6 +259,7 @@ void channel_close(struct channel *c, void (*done)(void *), void *data)
             done(data);
         return;
     }
+    titan_assert(!c->closing);
     c->closing = true;
     c->done = done;
     c->done_data = data;

@@ -1,10 +1,12 @@
 /* worker_commands.c - commands to workers: form, revoke, pause, stop. */
 #include "base/cleanup.h"
 #include "daemon/agent/agent_core_internal.h"
+#include "proto/ranges.h"
 
 static void tell(const struct agent_core *c, const struct agent_worker *w, worker_order *order,
                  struct agent_actions *out)
 {
+    titan_assert(order->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND__NOT_SET);
     order->term = c->seen.term;
     struct agent_action *a = agent_action_add(out, AGENT_TELL);
     a->job_id = w->job_id;
@@ -27,6 +29,7 @@ static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t w
     worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!w || w->job_id != form->job_id)
         return;
+    titan_assert(form->epoch <= RANGE_EPOCH_MAX);
     w->told_epoch = MAX(w->told_epoch, form->epoch);
     if (rank >= 0) {
         w->rank = (uint32_t)rank;
@@ -46,6 +49,7 @@ void agent_tell_form(struct agent_core *c, const form_epoch *said, struct agent_
     uint8_t mesh[MAC_BYTES];
     form_epoch told = *said;
     const form_epoch *form = &told;
+    titan_assert(said->n_members > 0);
     if (told.key.len == MAC_BYTES)
         proof_mesh(said, mesh);
     told.key = (ProtobufCBinaryData){told.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
@@ -88,6 +92,7 @@ void agent_tell_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, str
 void agent_tell_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
                      enum end_cause cause, struct agent_actions *out)
 {
+    titan_assert(cause != END_HUNG || grace_ms == 0);
     if (w->end == END_BY_ITSELF)
         w->end = cause;
     w->killed |= grace_ms == 0;

@@ -145,6 +145,7 @@ static enum read_result file_read_on(const struct logs *l, const struct log_requ
         f->old = true;
     size_t n = file_piece(r, f, f->old, f->offset, bytes, sizeof(bytes));
     size_t send = whole_lines(bytes, n, last);
+    titan_assert(n <= sizeof(bytes) && send <= n);
     if (send && !send_chunk(l, r, f, bytes, send))
         return READ_FULL;
     f->offset += send;
@@ -258,6 +259,7 @@ void logs_request(struct logs *l, const Titan__Internal__LogRequest *request, co
         r->follow = false;
     r->next = l->first;
     l->first = r;
+    titan_assert(l->first == r);
     (void)uv_timer_start(&l->timer, on_timer, 0, FOLLOW_MS);
 }
 
@@ -341,6 +343,7 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
 {
     char old[PATH_MAX], part[PATH_MAX];
     struct stat st;
+    titan_assert(max >= 2);
     if (stat(path, &st) < 0 || (uint64_t)st.st_size <= max / 2)
         return TITAN_OK;
     if (snprintf(old, sizeof(old), "%s.1", path) >= PATH_MAX || snprintf(part, sizeof(part), "%s.2", path) >= PATH_MAX)

@@ -27,6 +27,7 @@ void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_
     agent_say(out, AGENT_WARN, "a worker breaks the protocol, killing it",
               "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id, what);
     agent_tell_stop(w, 0, false, "it breaks the protocol", END_BY_ITSELF, out);
+    titan_assert(w->killed);
 }
 
 void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
@@ -52,6 +53,7 @@ static void on_quiesced(struct agent_core *c, struct agent_worker *w, const Tita
     if (w->quiesced)
         titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
     w->quiesced = agent_message_copy(&m->base);
+    titan_assert(m->worker_id == w->id && m->job_id == w->job_id);
     if (!agent_in_epoch(w, w->revoked_epoch))
         w->revoked_epoch = 0;
     agent_job_note_complete(c, w->job_id, m->sealed_epoch);

@@ -8,6 +8,7 @@
 
 struct agent_worker *agent_worker_add(struct agent_core *c, uint64_t job_id, uint64_t worker_id)
 {
+    titan_assert(!agent_worker_find(c, worker_id));
     struct agent_worker *w = calloc(1, sizeof(*w));
     titan_assert(w);
     w->job_id = job_id;
@@ -53,6 +54,7 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
                         int64_t now)
 {
     (void)now;
+    titan_assert(c->sessions == 0); /* before the first input */
     struct agent_worker *w = agent_worker_add(c, job_id, worker_id);
     if (!agent_sample_legal(sample))
         return; /* the next sample of it ends it */

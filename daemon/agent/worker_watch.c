@@ -68,6 +68,7 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
 /* A revoked worker has revoke_ms, or as long as one of its actions may take; one that moves has more, up to a limit. */
 static int64_t revoke_due(const struct agent_core *c, const struct agent_worker *w)
 {
+    titan_assert(w->revoked_epoch > 0);
     const struct watch_limits limits = {c->options.hang_floor_ms, c->options.hang_unknown_ms};
     uint64_t patience = w->watch.steps.total >= TAIL_TRUSTED ? watch_patience(&w->watch, &limits) : 0;
     int64_t wait = (int64_t)MAX(patience, (uint64_t)c->options.revoke_ms);

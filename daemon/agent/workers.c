@@ -56,6 +56,8 @@ static void set_finish(struct workers *set)
 static void worker_free(struct worker *w)
 {
     struct workers *set = w->set;
+    titan_assert(w->closing && w->open_handles == 0);
+    titan_assert(w->prev ? w->prev->next == w : set->first == w);
     *(w->prev ? &w->prev->next : &set->first) = w->next;
     if (w->next)
         w->next->prev = w->prev;
@@ -97,6 +99,7 @@ static void worker_report(struct worker *w)
 {
     if (w->reported)
         return;
+    titan_assert(w->dying);
     w->reported = true;
     struct worker_exit how = {.code = w->exit_code, .signal = w->exit_signal, .last_step = atomic_load(&w->page->step)};
     bool known = how.code >= 0 || how.signal > 0 || worker_process_ending(&w->process, &how.code, &how.signal);
@@ -183,6 +186,7 @@ static void send_lease(struct worker *w)
 {
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    titan_assert(w->set->lease_ms > 0);
     lease.lease_ms = w->set->lease_ms;
     lease.epoch_until_ms = w->set->epoch_until_ms;
     message.term = w->set->term;
@@ -226,6 +230,7 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
                          hello->worker_id, hello->job_id, hello->pid);
         return NULL;
     }
+    titan_assert(w->link != link);
     channel_drop(w->link);
     w->link = link;
     w->greeted = true;
@@ -660,8 +665,26 @@ static void on_timer_closed(uv_handle_t *handle)
     on_channel_closed(handle->data);
 }
 
+bool workers_check(const struct workers *set)
+{
+    for (const struct worker *w = set->first; w; w = w->next) {
+        titan_assert(w->set == set && w->page);
+        titan_assert(w->prev ? w->prev->next == w : set->first == w);
+        titan_assert(!w->next || w->next->prev == w);
+        titan_assert(!w->reported || w->dying);
+        titan_assert(!w->link || (w->greeted && !w->dying && !w->closing));
+        titan_assert(w->adopted || w->slot < set->slots);
+        titan_assert(!w->watch_started || w->watch);
+        titan_assert(w->open_handles > 0);
+        for (const struct worker *x = w->next; x; x = x->next)
+            titan_assert(x->id != w->id);
+    }
+    return true;
+}
+
 void workers_close(struct workers *set, void (*done)(void *), void *data)
 {
+    titan_assert(!set->closing);
     set->closing = true;
     set->done = done;
     set->done_data = data;

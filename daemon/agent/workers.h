@@ -100,6 +100,9 @@ bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_M
 /* The record itself, which leads to that folder once the job's first worker is started here. */
 bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
 
+/* Asserts what holds of them whenever an input is over. True, or the process ends. */
+bool workers_check(const struct workers *set);
+
 /* Deliver, now or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
 /* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. checkpoint: it writes one, if the recipe has it write any or

@@ -72,6 +72,7 @@ static void turn_free(struct turn *t)
 static void turn_end(int h, struct turn *t)
 {
     struct agent *a = agent_of(h);
+    titan_assert(S->plan->scale || agent_core_check(a->core)); /* with thousands of members it takes too long */
     tell_of_core(h);
     if (t->actions.first) {
         t->at = t->actions.first;

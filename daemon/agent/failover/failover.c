@@ -23,6 +23,7 @@ void failover_free(struct failover_state *s)
 
 static struct failover_state *failover_new(const struct agent_core *c, const form_epoch *form)
 {
+    titan_assert(form->n_members > 0);
     struct failover_state *s = calloc(1, sizeof(*s));
     titan_assert(s);
     s->epoch = form->epoch;
@@ -126,6 +127,7 @@ void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
         }
         if (wanted && !j->failover)
             j->failover = failover_new(c, j->record->accepted);
+        titan_assert(!j->failover || can);
         if (j->failover)
             failover_leader_tick(&f);
     }
@@ -151,4 +153,38 @@ int64_t failover_deadline(const struct agent_core *c)
             due = MIN(due, MIN(s->again_at, s->until));
     }
     return due;
+}
+
+void failover_check(const struct agent_core *c, const struct agent_job *j)
+{
+    const struct failover_state *s = j->failover;
+    const form_epoch *accepted = j->record->accepted;
+    int selves = 0;
+    titan_assert(accepted && s->epoch == accepted->epoch);
+    titan_assert(s->n_members == accepted->n_members);
+    titan_assert(s->n_peers > 0 && s->n_peers <= s->n_members);
+    for (size_t i = 0; i < s->n_members; i++)
+        titan_assert(!s->quiesced[i] || s->quiesced[i]->worker_id == accepted->members[i]->worker_id);
+    for (size_t i = 0; i < s->n_peers; i++) {
+        const struct peer *p = &s->peers[i];
+        titan_assert(failover_peer_of(s, p->node) == p); /* once */
+        titan_assert(p->self == !strcmp(p->node, c->node));
+        titan_assert(!p->self || (!p->asked && !p->heard));
+        titan_assert(p->alive || p->n_alive == 0);
+        titan_assert(!p->promised || s->stage != STAGE_WATCH);
+        selves += p->self;
+    }
+    titan_assert(selves == 1);
+    titan_assert((s->stage == STAGE_WATCH) == (s->proposal == NULL));
+    if (!s->proposal)
+        return;
+    titan_assert(s->proposal->job_id == j->id);
+    titan_assert(s->proposal->epoch > s->epoch);
+    titan_assert(s->proposal->epoch == j->record->promised_epoch);
+    titan_assert(s->proposal->n_members > 0 && failover_ranks(s->proposal) <= s->n_members);
+    for (size_t i = 0; i < failover_ranks(s->proposal); i++) {
+        const struct peer *p = failover_peer_of(s, failover_rank(s->proposal, i)->node);
+        titan_assert(p);
+        titan_assert(p->promised || s->stage == STAGE_PROPOSE);
+    }
 }

@@ -34,6 +34,7 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
         if (f->job->failover && f->job->failover->proposal)
             failover_give_up(f); /* nothing lower is accepted from now on, the own proposal included */
         agent_job_promise(f->core, f->job, m->propose, f->out);
+        titan_assert(f->job->record->promised_epoch == m->propose->epoch);
     }
     answer.id = m->id;
     answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
@@ -44,6 +45,7 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
 void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuiesced *q)
 {
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    titan_assert(f->job->relay_epoch && f->job->relay_to[0]);
     m.number = f->job->record->promised_epoch;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
     m.quiesced = (Titan__Internal__WorkerQuiesced *)q;
@@ -76,6 +78,8 @@ static Titan__Internal__Member **own_members(const struct failover *f, Titan__In
         for (size_t k = 0; k < accepted->n_members; k++)
             if (accepted->members[k]->worker_id == of[i]->worker_id)
                 list[i] = accepted->members[k];
+    for (size_t i = 0; i < n; i++)
+        titan_assert(list[i]); /* failover_can_shrink() has found each */
     return list;
 }
 
@@ -127,6 +131,7 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
     form_epoch *final = agent_action_copy(f->out, &form.base);
     agent_say(f->out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
               "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", f->job->id, final->epoch, m->from);
+    titan_assert(final->epoch == f->job->record->promised_epoch);
     agent_job_accept(f->core, f->job, final, m->from, f->out);
     agent_tell_form(f->core, final, f->out);
     failover_report(f);

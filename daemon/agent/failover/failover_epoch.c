@@ -20,6 +20,7 @@ size_t failover_ranks(const form_epoch *form)
 
 const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i)
 {
+    titan_assert(i < failover_ranks(form));
     return i < form->n_members ? form->members[i] : form->leavers[i - form->n_members];
 }
 
@@ -49,6 +50,7 @@ static bool is_majority(const form_epoch *form, const form_epoch *of)
 
 bool failover_has_quorum(const struct failover *f, const form_epoch *form)
 {
+    titan_assert(f->job->record->accepted);
     for (size_t i = 0; !f->job->complete && i < f->job->record->n_before; i++)
         if (!is_majority(form, f->job->record->before[i]))
             return false;
@@ -91,6 +93,7 @@ void failover_set_checkpoints(const struct failover *f, form_epoch *form)
 {
     const form_epoch *a = f->job->record->accepted;
     size_t n = 0;
+    titan_assert(a);
     bool newer = f->job->checkpoint && strcmp(f->job->checkpoint, a->checkpoint_path) != 0;
     form->checkpoint_path = newer ? f->job->checkpoint : a->checkpoint_path;
     form->older_checkpoints = agent_action_alloc(f->out, (a->n_older_checkpoints + 1) * sizeof(char *));
@@ -109,4 +112,5 @@ void failover_set_worlds(const struct failover *f, form_epoch *form)
     for (size_t i = 0; i < accepted->n_worlds; i++)
         if (accepted->worlds[i] < form->n_members)
             form->worlds[form->n_worlds++] = accepted->worlds[i];
+    titan_assert(form->n_worlds <= accepted->n_worlds);
 }

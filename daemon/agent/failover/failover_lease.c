@@ -45,6 +45,7 @@ void failover_lease_tick(const struct failover *f)
 {
     if (!lease_runs(f->core, f->job) || MUTANT(LEASE_IGNORED))
         return;
+    titan_assert(failover_lease_pause(f->core) <= failover_lease_end(f->core));
     if (f->now < failover_lease_pause(f->core)) { /* heard again: a paused worker waits for its command */
         f->job->lease_paused = f->job->lease_revoked = false;
         return;

@@ -36,12 +36,14 @@ void failover_keys(const struct failover *f, struct proof_keys *ret)
         proof_add_epoch(ret, r->before[0]);
     for (size_t i = r->n_before; i-- > 0;)
         proof_add_epoch(ret, r->before[i]);
+    titan_assert(ret->n <= PROOF_KEYS_MAX);
 }
 
 uint64_t failover_send(const struct failover *f, const char *node, peer_message *m)
 {
     struct proof_keys keys;
     const char *address = failover_address_of(f, node);
+    titan_assert(m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND__NOT_SET);
     if (!address)
         return 0;
     m->job_id = f->job->id;
@@ -88,6 +90,7 @@ static uint64_t send_state(const struct failover *f, const char *node, uint64_t 
 
 static void ask(const struct failover *f, struct peer *p)
 {
+    titan_assert(f->job->failover);
     if (p->self || !*p->address)
         return;
     if (!p->asked)
@@ -136,6 +139,7 @@ void failover_ask_peers(const struct failover *f)
 enum life failover_life_of(const struct failover *f, const Titan__Internal__Member *m)
 {
     const struct peer *p = failover_peer_of(f->job->failover, m->node);
+    titan_assert(p); /* every member has one */
     if (p->self)
         return worker_lives(f, m->worker_id) ? LIFE_THERE : LIFE_GONE;
     if (peer_is_silent(p, f->now))

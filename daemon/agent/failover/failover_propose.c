@@ -38,6 +38,7 @@ static bool choose_world(const struct failover *f, const struct choice *choice, 
     form->n_members = n;
     form->leavers = choice->all + n;
     form->n_leavers = choice->n - n;
+    titan_assert(failover_ranks(form) == choice->n);
     return n > 0 && failover_has_quorum(f, form);
 }
 
@@ -105,7 +106,9 @@ static uint64_t next_number(const struct failover *f)
 {
     const struct failover_state *s = f->job->failover;
     const uint64_t above = MAX(MAX(agent_job_accepted(f->job), f->job->record->promised_epoch), s->above);
-    return (above / NUMBER_STEP + 1) * NUMBER_STEP;
+    const uint64_t number = (above / NUMBER_STEP + 1) * NUMBER_STEP;
+    titan_assert(number > above);
+    return number;
 }
 
 static void propose(const struct failover *f, const struct choice *choice)
@@ -114,6 +117,7 @@ static void propose(const struct failover *f, const struct choice *choice)
     const form_epoch *accepted = f->job->record->accepted;
     form_epoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
     uint64_t id[2];
+    titan_assert(s->stage == STAGE_WATCH);
     if (!choose_world(f, choice, &form))
         return;
     id[0] = agent_draw(f->core, "communicator", ++f->core->ids);
@@ -151,6 +155,7 @@ static void count_promises(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
     bool all = true;
+    titan_assert(s->stage == STAGE_PROPOSE && s->proposal);
     struct choice choice = choice_new(f);
     form_epoch form = *s->proposal;
     for (size_t i = 0; i < f->job->record->accepted->n_members; i++) {
@@ -178,6 +183,7 @@ static void count_promises(const struct failover *f)
 static void note_quiesced(struct failover_state *s, const form_epoch *accepted,
                           const Titan__Internal__WorkerQuiesced *m)
 {
+    titan_assert(s->n_members == accepted->n_members);
     for (size_t i = 0; i < accepted->n_members; i++) {
         if (accepted->members[i]->worker_id != m->worker_id)
             continue;
@@ -218,6 +224,7 @@ static bool set_source(const struct failover *f, form_epoch *form)
 {
     struct failover_state *s = f->job->failover;
     uint64_t sealed = 0;
+    titan_assert(s->epoch == agent_job_accepted(f->job));
     form->resume_step = 0;
     for (size_t i = 0; i < f->job->record->accepted->n_members; i++)
         if (s->quiesced[i])
@@ -256,6 +263,7 @@ void failover_report(const struct failover *f)
 {
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
+    titan_assert(f->job->record->n_delegated > 0);
     m.delegated = f->job->record->delegated[f->job->record->n_delegated - 1];
     agent_send(f->core, &m, f->out);
 }
@@ -263,6 +271,8 @@ void failover_report(const struct failover *f)
 static void commit_epoch(const struct failover *f, form_epoch *form)
 {
     const form_epoch *accepted = f->job->record->accepted;
+    titan_assert(form->epoch == f->job->record->promised_epoch);
+    titan_assert(form->memory_only && form->source_epoch > 0);
     failover_set_worlds(f, form);
     uint8_t key[MAC_BYTES];
     if (accepted->key.len == MAC_BYTES) {
@@ -292,6 +302,7 @@ static void finish_revoke(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
     const form_epoch *accepted = f->job->record->accepted;
+    titan_assert(s->stage == STAGE_REVOKE && s->proposal);
     struct choice choice = choice_new(f);
     form_epoch form = *s->proposal;
     for (size_t i = 0; i < accepted->n_members; i++) {
@@ -362,6 +373,7 @@ static void resend(const struct failover *f)
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT, proposal = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     proposal.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
+    titan_assert(s->proposal);
     proposal.propose = s->proposal;
     revoke.job_id = f->job->id;
     revoke.epoch = s->epoch;

@@ -67,6 +67,7 @@ static int teardown(void **state)
     do {                                                                                                               \
         agent_actions_free(&out);                                                                                      \
         call(c, ##__VA_ARGS__, now, &out);                                                                             \
+        (void)agent_core_check(c);                                                                                     \
     } while (0)
 
 static size_t count(enum agent_action_kind kind)

@@ -142,6 +142,7 @@ static void carry_out(int n, struct agent_actions *out);
         struct agent_actions out_;                                                                                     \
         agent_actions_init(&out_);                                                                                     \
         call(w.nodes[n].core, ##__VA_ARGS__, w.now, &out_);                                                            \
+        (void)agent_core_check(w.nodes[n].core);                                                                       \
         carry_out(n, &out_);                                                                                           \
         agent_actions_free(&out_);                                                                                     \
     } while (0)
