@@ -43,8 +43,8 @@
 #define LOGS_AHEAD 64 /* chunks and other messages that wait to go out, before more of workers' logs is read */
 
 /* What one input has led to. */
-struct turn {
-    struct turn *next;
+struct action_batch {
+    struct action_batch *next;
     struct agent_actions actions;
     const struct agent_action *at; /* to be carried out next */
 };
@@ -54,7 +54,7 @@ struct agent {
     struct log log;
     struct agent_settings settings;
     struct agent_core *core;
-    struct turn *turns, **turns_tail;
+    struct action_batch *batches, **batches_tail;
     bool carrying_out; /* a call of carry_out is on the stack */
     struct record_writer *records;
     struct workers *workers;
@@ -77,25 +77,25 @@ static int64_t now_ms(void)
     return clock_mono_ns() / 1000000;
 }
 
-static void carry_out(struct agent *a, struct turn *turn);
+static void carry_out(struct agent *a, struct action_batch *batch);
 
 /* An input for the core: CORE(a, agent_core_sample, id, &sample). */
 #define CORE(a, input, ...)                                                                                            \
     do {                                                                                                               \
-        struct turn *turn_ = turn_new();                                                                               \
-        input((a)->core, ##__VA_ARGS__, now_ms(), &turn_->actions);                                                    \
-        carry_out((a), turn_);                                                                                         \
+        struct action_batch *batch_ = batch_new();                                                                     \
+        input((a)->core, ##__VA_ARGS__, now_ms(), &batch_->actions);                                                   \
+        carry_out((a), batch_);                                                                                        \
     } while (0)
 
-static struct turn *turn_new(void)
+static struct action_batch *batch_new(void)
 {
-    struct turn *t = calloc(1, sizeof(*t));
+    struct action_batch *t = calloc(1, sizeof(*t));
     titan_assert(t);
     agent_actions_init(&t->actions);
     return t;
 }
 
-static void turn_free(struct turn *t)
+static void batch_free(struct action_batch *t)
 {
     agent_actions_free(&t->actions);
     free(t);
@@ -104,9 +104,9 @@ static void turn_free(struct turn *t)
 static void tick_arm(struct agent *a);
 
 /* What the next agent of this node, and workers without an agent, have to know. */
-static void tell_of_core(struct agent *a)
+static void publish_core(struct agent *a)
 {
-    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core), agent_core_epoch_until(a->core));
+    workers_publish(a->workers, agent_core_term(a->core), agent_core_contact(a->core), agent_core_epoch_until(a->core));
 }
 
 static void on_tick_timer(uv_timer_t *timer)
@@ -277,7 +277,7 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
     CORE(a, agent_core_exited, worker_id, &how);
 }
 
-static void tell_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
+static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
 {
     struct worker *w = workers_find(a->workers, worker_id);
     bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
@@ -302,7 +302,7 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
         logs_cancel(a->logs, m->request_id);
         return;
     }
-    /* A request may come before the order to start: it then follows what will be there. */
+    /* A request may come before the command to start: it then follows what will be there. */
     const bool known =
         workers_job_dir(a->workers, m->job_id, job_dir) || workers_job_link(a->workers, m->job_id, job_dir);
     logs_request(a->logs, m, known ? job_dir : NULL);
@@ -316,7 +316,7 @@ static void note_sent(struct agent *a, titan_status status, Titan__Internal__Age
     session_end(a->session, status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
 }
 
-static void do_order(struct agent *a, const Titan__Internal__CoordinatorMessage *m)
+static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessage *m)
 {
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         on_log(a, m->log);
@@ -334,33 +334,33 @@ static void stop_worker(struct agent *a, const struct agent_action *x)
 
 /* Does what earlier inputs led to, and then turn, of the newest (NULL: none). Inputs that this leads to append turns.
  */
-static void carry_out(struct agent *a, struct turn *turn)
+static void carry_out(struct agent *a, struct action_batch *batch)
 {
     static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
     const bool outermost = !a->carrying_out;
-    tell_of_core(a);
-    if (turn && (a->closing || !turn->actions.first)) {
-        turn_free(turn);
-    } else if (turn) {
-        turn->at = turn->actions.first;
-        *a->turns_tail = turn;
-        a->turns_tail = &turn->next;
+    publish_core(a);
+    if (batch && (a->closing || !batch->actions.first)) {
+        batch_free(batch);
+    } else if (batch) {
+        batch->at = batch->actions.first;
+        *a->batches_tail = batch;
+        a->batches_tail = &batch->next;
     }
     a->carrying_out = true;
-    while (outermost && a->turns && !record_writer_busy(a->records)) {
-        struct turn *t = a->turns;
+    while (outermost && a->batches && !record_writer_busy(a->records)) {
+        struct action_batch *t = a->batches;
         const struct agent_action *x = a->closing ? NULL : t->at;
         if (!x) {
-            a->turns = t->next;
-            a->turns_tail = a->turns ? a->turns_tail : &a->turns;
-            turn_free(t);
+            a->batches = t->next;
+            a->batches_tail = a->batches ? a->batches_tail : &a->batches;
+            batch_free(t);
             continue;
         }
         t->at = x->next;
         switch (x->kind) {
         case AGENT_RECORD_TERM:
         case AGENT_RECORD_JOB:
-            record_writer_start(a->records, x); /* the turn stays until it is written */
+            record_writer_start(a->records, x); /* the batch stays until it is written */
             break;
         case AGENT_FORGET_JOB:
             record_forget_job(a->settings.run_dir, x->job_id);
@@ -371,8 +371,8 @@ static void carry_out(struct agent *a, struct turn *turn)
         case AGENT_END_SESSION:
             session_end(a->session, x->text);
             break;
-        case AGENT_TELL:
-            tell_worker(a, x->worker_id, x->tell);
+        case AGENT_COMMAND:
+            command_worker(a, x->worker_id, x->command);
             break;
         case AGENT_START_WORKER:
             start_worker(a, x->worker_id, x->start);
@@ -384,20 +384,20 @@ static void carry_out(struct agent *a, struct turn *turn)
             if (a->peers)
                 peers_send(a->peers, x->text, x->peer);
             break;
-        case AGENT_ORDER:
-            do_order(a, x->order);
+        case AGENT_REQUEST:
+            do_request(a, x->request);
             break;
         case AGENT_RANK:
             note_rank(a, x->worker_id, x->rank);
             break;
-        case AGENT_SAY:
+        case AGENT_LOG:
             log_write(&a->log, levels[x->level], x->text, "%s", x->pairs);
             break;
         }
     }
     if (outermost)
         a->carrying_out = false;
-    titan_assert(a->turns ? !*a->turns_tail : a->turns_tail == &a->turns);
+    titan_assert(a->batches ? !*a->batches_tail : a->batches_tail == &a->batches);
     titan_debug_assert(agent_core_check(a->core) && workers_check(a->workers));
     tick_arm(a);
 }
@@ -486,7 +486,7 @@ static void adopt(struct agent *a)
     int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
     if (contact) /* in the life of an earlier agent; the lease runs on */
         agent_core_restore_contact(a->core, contact, epoch_until);
-    tell_of_core(a);
+    publish_core(a);
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);
@@ -541,7 +541,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     if (!a)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
     a->loop = loop;
-    a->turns_tail = &a->turns;
+    a->batches_tail = &a->batches;
     titan_status status = agent_settings_fill(o, &a->settings, err);
     log_init(&a->log, "agent", "node=%s", a->settings.node);
     if (status == TITAN_OK)
@@ -590,7 +590,7 @@ static void on_part_closed(void *data)
         return;
     void (*done)(void *) = a->done;
     void *done_data = a->done_data;
-    titan_assert(!a->turns && !a->carrying_out);
+    titan_assert(!a->batches && !a->carrying_out);
     comm_segments_close(&a->segments);
     agent_core_free(a->core);
     free(a);
@@ -634,7 +634,7 @@ static void close_parts(struct agent *a)
 static void on_close_timer(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
-    const bool waits = a->turns && !record_writer_fails(a->records); /* the last reports are to go out */
+    const bool waits = a->batches && !record_writer_fails(a->records); /* the last reports are to go out */
     if ((a->draining && workers_first(a->workers)) || record_writer_on_disk(a->records) ||
         log_bounds_working(a->log_bounds) || waits)
         return;

@@ -1,9 +1,9 @@
 /* agent.h - the node's half: starts workers, watches them, speaks to the coordinator for them.
  *
  * Workers run in their own process group with a clean environment and no inherited descriptors, each with a page of
- * shared memory (proto/worker_page.h) whose robust mutex tells of its death within a millisecond at any size, a log
- * file bounded in size, and the agent's Unix socket to talk to. A worker whose agent died goes on for its lease; an
- * agent that starts over the same folder adopts the workers it finds. */
+ * shared memory (proto/worker_page.h) with a robust mutex that tells of its death within a millisecond at any size, a
+ * log file bounded in size, and the agent's Unix socket to talk to. A worker goes on for its lease when its agent dies;
+ * an agent that starts over the same folder adopts the workers it finds. */
 #ifndef TITAN_DAEMON_AGENT_AGENT_H
 #define TITAN_DAEMON_AGENT_AGENT_H
 

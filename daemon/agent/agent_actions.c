@@ -113,12 +113,12 @@ char *agent_action_text(struct agent_actions *out, const char *fmt, ...)
     return text;
 }
 
-void agent_say(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
+void agent_log(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
 {
     va_list args;
     va_start(args, pairs_fmt);
     titan_assert(sentence && *sentence);
-    struct agent_action *a = agent_action_add(out, AGENT_SAY);
+    struct agent_action *a = agent_action_add(out, AGENT_LOG);
     a->level = level;
     a->text = sentence;
     a->pairs = text_va(out, pairs_fmt, args);

@@ -30,7 +30,7 @@ titan_status agent_core_new(const struct agent_core_options *o, struct agent_cor
     c->options.hang_floor_ms = o->hang_floor_ms ? o->hang_floor_ms : 300;
     c->options.hang_unknown_ms = o->hang_unknown_ms ? o->hang_unknown_ms : 10000;
     c->options.revoke_ms = o->revoke_ms ? o->revoke_ms : 1000;
-    c->beat_ms = HEARTBEAT_MS;
+    c->heartbeat_ms = HEARTBEAT_MS;
     c->away_ms = o->away_ms ? o->away_ms : AWAY_MS;
     c->delegate_lease_ms = o->delegate_lease_ms;
     *ret = c;

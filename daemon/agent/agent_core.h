@@ -1,21 +1,21 @@
 /* agent_core.h - what a node's agent decides: without clock, socket, file, process or thread.
  *
- * Every input carries the time (milliseconds of one machine's monotonic clock, as all times here) and appends what is
- * to be done to a list of actions. The caller carries actions out in their order, those of an earlier input first. An
- * AGENT_RECORD_* is carried out when it is on disk; what is behind it waits until then: so nothing is obeyed, and
- * nobody is answered, before what it rests on would survive a crash. Should the process die in between, the next one
- * restores what is on disk, and nothing that is not has been seen by anyone. A record that cannot be written is tried
- * again; an agent that cannot remember does not beat, and its node is lost to the coordinator.
+ * Every input carries the time (milliseconds of one machine's monotonic clock, as all times here) and appends actions
+ * to a list. The caller carries them out in order, those of an earlier input first. An AGENT_RECORD_* is carried out
+ * when it is on disk, and what is behind it waits until then: no command is obeyed and no message answered before what
+ * it rests on would survive a crash. Should the process die in between, the next one restores what is on disk, and
+ * nothing else has been seen by anyone. A record that cannot be written is tried again; meanwhile the agent sends no
+ * heartbeats, and its node is lost to the coordinator.
  *
  * Rules (docs/membership.md):
- *  - No coordinator of a lower term is obeyed than the highest this node has seen, no epoch of a job lower than the
- *    highest it has accepted, and of one number only one communicator id: accepted or promised, from whomever.
+ *  - A coordinator of a lower term than the highest that this node has seen is not obeyed, nor an epoch lower than the
+ *    highest that it has accepted. An epoch's number has one communicator id, accepted or promised.
  *  - A worker speaks for itself only, a node too.
- *  - What cannot be (proto/ranges.h) is not obeyed: it ends the session with the coordinator, the worker that says it,
- *    or is a datagram that is dropped.
+ *  - A message with a value out of range (proto/ranges.h) is not obeyed: it ends the session with the coordinator or
+ *    the worker that sent it; a datagram is dropped.
  *  - Reports that must arrive are kept while there is no session and sent again when one breaks soon after; receivers
  *    take a repeated report as one.
- *  - A revoked worker that is not quiet in time is killed here, whoever revoked it.
+ *  - A revoked worker that has not left its epoch in time is killed.
  *  - While no coordinator is heard, the agents of a job's members can shrink it by majority (failover/). */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_H
@@ -30,18 +30,18 @@
 
 /* --- what is to be done --- */
 enum agent_action_kind {
-    AGENT_RECORD_TERM, /* durable: run/term holds seen */
-    AGENT_RECORD_JOB,  /* durable: the job's record is this one */
-    AGENT_FORGET_JOB,  /* its record can go */
-    AGENT_SEND,        /* to the coordinator, if the session is still there */
-    AGENT_END_SESSION, /* text says why; agent_core_session_down follows */
-    AGENT_TELL, /* to a worker, now or when it connects; with an order to form goes what its members share here */
+    AGENT_RECORD_TERM,  /* durable: run/term holds seen */
+    AGENT_RECORD_JOB,   /* durable: the job's record is this one */
+    AGENT_FORGET_JOB,   /* its record can go */
+    AGENT_SEND,         /* to the coordinator, if the session is still there */
+    AGENT_END_SESSION,  /* text says why; agent_core_session_down follows */
+    AGENT_COMMAND,      /* to a worker, now or when it connects; a command to form brings the members' shared memory */
     AGENT_START_WORKER, /* start->worker_ids has one; agent_core_started or agent_core_exited follows */
     AGENT_STOP_WORKER,  /* ask it to stop, SIGKILL after grace_ms (0: now) */
     AGENT_PEER,         /* datagram to text (host:port) */
-    AGENT_ORDER,        /* of the coordinator, for the shell itself: log requests, checkpoints that may be deleted */
+    AGENT_REQUEST,      /* of the coordinator, for the shell: logs, checks of the node */
     AGENT_RANK,         /* the worker has this rank now */
-    AGENT_SAY,          /* a line for the log */
+    AGENT_LOG,          /* a line for the log */
 };
 enum agent_level { AGENT_INFO, AGENT_WARN, AGENT_ERROR };
 
@@ -52,14 +52,14 @@ struct agent_action {
     uint32_t rank, grace_ms;
     bool must_checkpoint; /* STOP_WORKER: within the grace, also when the recipe writes none */
     enum agent_level level;
-    const char *text;  /* END_SESSION and STOP_WORKER: why; PEER: where to; SAY: a sentence */
-    const char *pairs; /* SAY: key=value pairs behind it */
+    const char *text;  /* END_SESSION and STOP_WORKER: why; PEER: where to; LOG: a sentence */
+    const char *pairs; /* LOG: key=value pairs behind it */
     union {
         Titan__Internal__AgentMessage *send;
-        Titan__Internal__AgentToWorker *tell;
+        Titan__Internal__AgentToWorker *command;
         Titan__Internal__StartWorkers *start;
         Titan__Internal__PeerMessage *peer;
-        Titan__Internal__CoordinatorMessage *order;
+        Titan__Internal__CoordinatorMessage *request;
         Titan__Internal__AgentJobRecord *record;
         struct seen_term seen;
     };
@@ -83,7 +83,7 @@ struct agent_core_options { /* texts are copied */
     uint64_t incarnation;     /* of this start */
     uint64_t seed;            /* ids of datagrams and of delegated epochs' communicators are drawn from it: not twice */
     uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no delegation */
-    const char *coordinator;  /* host:port that takes beats as datagrams, if it does; NULL = they go by stream only */
+    const char *coordinator;  /* host:port that takes heartbeats as datagrams; NULL = they go by stream only */
     uint32_t hang_floor_ms;   /* 0 = 300 */
     uint32_t hang_unknown_ms; /* while a worker's own pace is not known; 0 = 10000 */
     uint32_t revoke_ms;       /* revoked to quiet; 0 = 1000 */
@@ -94,7 +94,7 @@ titan_status agent_core_new(const struct agent_core_options *options, struct age
                             struct titan_error *err) TITAN_MUST_USE;
 void agent_core_free(struct agent_core *c);
 
-/* What an earlier agent of this node left, before the first input. */
+/* What an earlier agent of this node left; before the first input. */
 void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen);
 /* When the coordinator was heard last, and until when epochs have a lease; see agent_core_contact. Not said, it was
  * never. */
@@ -118,7 +118,7 @@ void agent_core_coordinator(struct agent_core *c, const Titan__Internal__Coordin
                             struct agent_actions *out);
 /* Of the answer to AGENT_START_WORKER. */
 void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, int64_t now, struct agent_actions *out);
-/* The worker has proved who it is (token); also when it connects again. */
+/* The worker has proved its identity (token); also when it connects again. */
 void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
                           struct agent_actions *out);
 void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *m, int64_t now,

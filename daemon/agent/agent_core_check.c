@@ -15,8 +15,8 @@ static void check_session(const struct agent_core *c)
     titan_assert(!c->welcomed || c->contact);
     titan_assert(c->session_term <= c->seen.term);
     titan_assert(c->session_keys.n <= 2);
-    titan_assert(c->beat_ms > 0 && c->away_ms > 0);
-    titan_assert(c->beat == 0 || c->beats[c->beat % BEATS_KEPT].number == c->beat);
+    titan_assert(c->heartbeat_ms > 0 && c->away_ms > 0);
+    titan_assert(c->heartbeat == 0 || c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].number == c->heartbeat);
     titan_assert(c->n_held == 0 || c->welcomed);
     for (size_t i = 0; i < c->n_held; i++)
         titan_assert(c->held[i]);

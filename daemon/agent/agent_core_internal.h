@@ -20,14 +20,14 @@
 
 typedef Titan__Internal__AgentMessage agent_message;
 typedef Titan__Internal__CoordinatorMessage coordinator_message;
-typedef Titan__Internal__AgentToWorker worker_order;
+typedef Titan__Internal__AgentToWorker command_to_worker;
 typedef Titan__Internal__FormEpoch form_epoch;
 typedef Titan__Internal__AgentJobRecord job_record;
 typedef Titan__Internal__PeerMessage peer_message;
 
 #define HEARTBEAT_MS 200 /* of a coordinator that does not say */
 #define AWAY_MS 1000
-#define BEATS_KEPT 64
+#define HEARTBEATS_KEPT 64
 #define ENDED_KEPT 64
 
 /* A message to the coordinator: part goes into the field of its kind. */
@@ -108,14 +108,14 @@ struct agent_core {
     bool delegated_since; /* an epoch of an acting leader was accepted since the hello */
     int64_t leave_at;     /* when its workers are to be gone; 0 = they are not */
     bool draining, quiet;
-    uint32_t beat_ms, away_ms, delegate_lease_ms;
-    uint64_t beat, ids, sessions;
+    uint32_t heartbeat_ms, away_ms, delegate_lease_ms;
+    uint64_t heartbeat, ids, sessions;
     struct proof_keys session_keys; /* of the newest welcome, and of the one before; none = an older coordinator's */
     struct {
         uint64_t number;
         int64_t at;
-    } beats[BEATS_KEPT];
-    int64_t hello_at, next_beat_at, stream_beat_at, ticked_at;
+    } heartbeats[HEARTBEATS_KEPT];
+    int64_t hello_at, next_heartbeat_at, stream_heartbeat_at, ticked_at;
     int64_t datagram_at; /* when the newest heartbeat was sent that a datagram answered; INT64_MIN = none */
     int64_t contact_at;  /* when what the coordinator answered last was sent */
     bool contact;        /* ... since this start, at all */
@@ -139,7 +139,7 @@ void *agent_action_alloc(struct agent_actions *out, size_t bytes);             /
 void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
 char *agent_action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* sentence is a literal, as in log.h. */
-void agent_say(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
+void agent_log(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void *agent_message_copy(const ProtobufCMessage *m); /* deep, on the heap */
 
@@ -193,12 +193,14 @@ void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
 
 /* --- worker_commands.c --- */
 /* To all of the job here that the command to form names, and their ranks. */
-void agent_tell_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
-void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out);
-void agent_tell_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out);
-void agent_tell_job(const struct agent_core *c, uint64_t job_id, worker_order *order, struct agent_actions *out);
-void agent_tell_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
-                     enum end_cause cause, struct agent_actions *out);
+void agent_command_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
+void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
+                          struct agent_actions *out);
+void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out);
+void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *order,
+                       struct agent_actions *out);
+void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
+                        enum end_cause cause, struct agent_actions *out);
 
 /* --- coordinator_commands.c --- */
 /* Commands to form that were held while the coordinator did not answer. */

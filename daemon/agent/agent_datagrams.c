@@ -37,8 +37,8 @@ bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const 
 void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out)
 {
     c->counters.unproved++;
-    if (!c->unproved_said) /* once: anybody can send datagrams */
-        agent_say(out, AGENT_WARN, "a datagram without the right proof, dropped", "from=%s", from);
+    if (!c->unproved_said) /* once: anything can send datagrams */
+        agent_log(out, AGENT_WARN, "a datagram without the right proof, dropped", "from=%s", from);
     c->unproved_said = true;
 }
 
@@ -48,14 +48,14 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
     struct titan_error why;
     if (!agent_fence_range(c, &m->base, &why)) {
         if (!c->range_said)
-            agent_say(out, AGENT_WARN, "a datagram that cannot be, dropped", "from=%s reason=\"%s\"", from, why.msg);
+            agent_log(out, AGENT_WARN, "a datagram that cannot be, dropped", "from=%s reason=\"%s\"", from, why.msg);
         c->range_said = true;
         return;
     }
     if (!strcmp(m->from, c->node)) {
         c->counters.imposters++;
         if (!c->imposter_said)
-            agent_say(out, AGENT_WARN, "a datagram in the name of this node, dropped", "from=%s", from);
+            agent_log(out, AGENT_WARN, "a datagram in the name of this node, dropped", "from=%s", from);
         c->imposter_said = true;
         return;
     }

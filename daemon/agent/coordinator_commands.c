@@ -27,7 +27,7 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
 {
     if (!epoch_seats_distinct(m)) {
         c->counters.out_of_range++;
-        agent_say(out, AGENT_WARN, "an epoch with a worker in two places, dropped", "job=%" PRIu64 " epoch=%" PRIu64,
+        agent_log(out, AGENT_WARN, "an epoch with a worker in two places, dropped", "job=%" PRIu64 " epoch=%" PRIu64,
                   m->job_id, m->epoch);
         return;
     }
@@ -39,14 +39,14 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
         return;
     case FENCE_OTHER:
         c->counters.refused++;
-        agent_say(out, AGENT_WARN, "another epoch of this number is accepted or promised here",
+        agent_log(out, AGENT_WARN, "another epoch of this number is accepted or promised here",
                   "job=%" PRIu64 " epoch=%" PRIu64, m->job_id, m->epoch);
         agent_refuse_form(c, j, m, out);
         return;
     default:
         agent_job_accept(c, j, m, NULL, out);
         titan_assert(agent_job_accepted(j) == m->epoch);
-        agent_tell_form(c, m, out);
+        agent_command_form(c, m, out);
     }
 }
 
@@ -60,7 +60,7 @@ static bool commands_stale(const struct agent_core *c, int64_t now)
 static void hold(struct agent_core *c, const form_epoch *m, int64_t now)
 {
     titan_assert(c->welcomed);
-    c->next_beat_at = c->stream_beat_at = now;
+    c->next_heartbeat_at = c->stream_heartbeat_at = now;
     void *grown = realloc(c->held, (c->n_held + 1) * sizeof(*c->held));
     titan_assert(grown);
     c->held = grown;
@@ -90,7 +90,7 @@ static void on_revoke(struct agent_core *c, const Titan__Internal__RevokeEpoch *
     if (j && m->epoch < agent_job_accepted(j))
         agent_fenced_epoch(c, "revoke", m->job_id, m->epoch, agent_job_accepted(j), out);
     else
-        agent_tell_revoke(c, m->job_id, m->epoch, now, out);
+        agent_command_revoke(c, m->job_id, m->epoch, now, out);
 }
 
 static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct agent_actions *out)
@@ -100,10 +100,10 @@ static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct 
         agent_fenced_epoch(c, "pause", m->job_id, m->epoch, agent_job_accepted(j), out);
         return;
     }
-    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
     order.pause = m;
-    agent_tell_job(c, m->job_id, &order, out);
+    agent_command_job(c, m->job_id, &order, out);
 }
 
 static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
@@ -115,19 +115,19 @@ static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m,
         for (size_t i = 0; i < m->n_worker_ids && !named; i++)
             named = m->worker_ids[i] == w->id;
         if (w->job_id == m->job_id && named)
-            agent_tell_stop(w, m->grace_ms, m->must_checkpoint, m->reason, END_ASKED, out);
+            agent_command_stop(w, m->grace_ms, m->must_checkpoint, m->reason, END_ASKED, out);
     }
 }
 
 static void on_committed(struct agent_core *c, const Titan__Internal__CheckpointCommitted *m, struct agent_actions *out)
 {
     Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
-    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     committed.job_id = m->job_id;
     committed.step = m->step;
     order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
     order.checkpoint_committed = &committed;
-    agent_tell_job(c, m->job_id, &order, out);
+    agent_command_job(c, m->job_id, &order, out);
 }
 
 void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)
@@ -137,7 +137,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         return;
     if (!agent_fence_range(c, &m->base, &why)) {
         char *text = agent_action_text(out, "the coordinator says what cannot be: %s", why.msg);
-        agent_say(out, AGENT_WARN, "fenced", "reason=\"%s\"", text);
+        agent_log(out, AGENT_WARN, "fenced", "reason=\"%s\"", text);
         agent_action_add(out, AGENT_END_SESSION)->text = text;
         c->ending = true;
         return;
@@ -182,11 +182,11 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
         on_committed(c, m->checkpoint_committed, out);
         if (m->checkpoint_committed->n_expired_paths)
-            agent_action_add(out, AGENT_ORDER)->order = agent_action_copy(out, &m->base);
+            agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK:
-        agent_action_add(out, AGENT_ORDER)->order = agent_action_copy(out, &m->base);
+        agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
         break;
     default: /* of a newer coordinator */
         break;

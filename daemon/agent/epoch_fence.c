@@ -68,7 +68,7 @@ bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinary
                                   "the coordinator's term %" PRIu64 " is over, this node has seen %" PRIu64
                                   ": another coordinator has taken over, or its store is older than that",
                                   term, c->seen.term);
-    agent_say(out, AGENT_WARN, "fenced", "reason=\"%s\"", why);
+    agent_log(out, AGENT_WARN, "fenced", "reason=\"%s\"", why);
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     refused.seen_term = c->seen.term;
@@ -86,7 +86,7 @@ void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id,
 {
     c->counters.fenced_epochs++;
     if (!c->fenced_said) /* once for each session */
-        agent_say(out, AGENT_WARN, "fenced: of an older epoch, dropped",
+        agent_log(out, AGENT_WARN, "fenced: of an older epoch, dropped",
                   "what=\"%s\" job=%" PRIu64 " epoch=%" PRIu64 " seen=%" PRIu64, what, job_id, epoch, seen);
     c->fenced_said = true;
 }

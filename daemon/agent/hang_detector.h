@@ -1,9 +1,9 @@
 /* hang_detector.h - does a worker get on? Judged from samples of its page and its process (agent_core.h), each against
  * its own pace.
  *
- * A worker hangs when it waits for nobody and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time for
- * a step), where time it waited for others does not count; or when its process is stopped in two samples. A step during
- * which it was found hanging does not count as its pace. */
+ * A worker hangs when it waits for no other and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time
+ * for a step), where time it waited for others does not count; or when its process is stopped in two samples. A step
+ * during which it was found hanging does not count as its pace. */
 #ifndef TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 #define TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 
@@ -26,7 +26,7 @@ struct watch {
     struct tail steps;
     uint64_t actions, step, epoch;
     int64_t seen_at;     /* of the last sample */
-    int64_t still_since; /* nothing has moved since, though it waits for nobody */
+    int64_t still_since; /* nothing has moved since, though it waits for no other */
     int64_t moved_at;    /* when anything last moved, waiting or not */
     uint64_t own_ms;     /* outside of waits, since the last step */
     bool seen;           /* there was one */

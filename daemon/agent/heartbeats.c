@@ -46,7 +46,7 @@ static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_a
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     struct proof_keys newest = {0};
     b.incarnation = c->options.incarnation;
-    b.number = c->beat;
+    b.number = c->heartbeat;
     b.hears = coordinator_answers(c, now);
     if (c->session_keys.n) {
         newest.n = 1;
@@ -62,7 +62,7 @@ static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_act
 {
     Titan__Internal__AgentBeat b = TITAN__INTERNAL__AGENT_BEAT__INIT;
     b.slots_used = agent_workers_alive(c);
-    b.number = c->beat;
+    b.number = c->heartbeat;
     b.old_terms = c->counters.fenced_terms;
     b.old_epochs = c->counters.fenced_epochs;
     b.other_epochs = c->counters.refused;
@@ -71,46 +71,47 @@ static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_act
     b.unproved = c->counters.unproved;
     MESSAGE(m, BEAT, beat, &b);
     agent_send(c, &m, out);
-    c->stream_beat_at = now + c->away_ms / STREAM_HEARTBEATS;
+    c->stream_heartbeat_at = now + c->away_ms / STREAM_HEARTBEATS;
 }
 
 /* A datagram shows that the node lives; the stream's heartbeat shows that commands and reports get through, and few are
  * enough for that while datagrams are answered. */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    const bool answered = c->datagram_at > now - 3 * (int64_t)c->beat_ms;
-    titan_assert(c->beat_ms > 0);
-    c->beat++;
-    c->beats[c->beat % BEATS_KEPT].number = c->beat;
-    c->beats[c->beat % BEATS_KEPT].at = now;
+    const bool answered = c->datagram_at > now - 3 * (int64_t)c->heartbeat_ms;
+    titan_assert(c->heartbeat_ms > 0);
+    c->heartbeat++;
+    c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].number = c->heartbeat;
+    c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].at = now;
     if (c->coordinator)
         heartbeat_datagram(c, now, out);
-    if (c->welcomed && !c->ending && (!answered || now >= c->stream_beat_at))
+    if (c->welcomed && !c->ending && (!answered || now >= c->stream_heartbeat_at))
         heartbeat_stream(c, now, out);
-    c->next_beat_at = now + MAX(c->beat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
-    titan_assert(c->next_beat_at > now);
+    c->next_heartbeat_at =
+        now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
+    titan_assert(c->next_heartbeat_at > now);
 }
 
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m)
 {
     const uint64_t number = m->beat_answer->number;
-    if (m->term == c->session_term && number && c->beats[number % BEATS_KEPT].number == number)
-        c->datagram_at = MAX(c->datagram_at, c->beats[number % BEATS_KEPT].at);
+    if (m->term == c->session_term && number && c->heartbeats[number % HEARTBEATS_KEPT].number == number)
+        c->datagram_at = MAX(c->datagram_at, c->heartbeats[number % HEARTBEATS_KEPT].at);
 }
 
 void agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m, int64_t now,
                                struct agent_actions *out)
 {
-    if (m->number == 0 || c->beats[m->number % BEATS_KEPT].number != m->number)
+    if (m->number == 0 || c->heartbeats[m->number % HEARTBEATS_KEPT].number != m->number)
         return;
     c->answered = true;
-    agent_coordinator_heard(c, c->beats[m->number % BEATS_KEPT].at);
+    agent_coordinator_heard(c, c->heartbeats[m->number % HEARTBEATS_KEPT].at);
     agent_held_obey(c, now, out);
 }
 
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    if (!sends_heartbeats(c, now) || now < c->next_beat_at)
+    if (!sends_heartbeats(c, now) || now < c->next_heartbeat_at)
         return;
     agent_reports_expire(c, now);
     agent_heartbeat(c, now, out);
@@ -123,5 +124,5 @@ void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_action
 
 int64_t agent_heartbeat_deadline(const struct agent_core *c)
 {
-    return sends_heartbeats(c, c->ticked_at) ? c->next_beat_at : INT64_MAX;
+    return sends_heartbeats(c, c->ticked_at) ? c->next_heartbeat_at : INT64_MAX;
 }

@@ -18,7 +18,7 @@ struct node_checks_options {
     bool peers;                           /* there is a socket for other agents */
 };
 
-/* Each answer goes to said; false: there is nobody to hear it, ask again. */
+/* Each answer goes to said; false: there is no session, ask again. */
 titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *options,
                               bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
                               struct node_checks **ret, struct titan_error *err) TITAN_MUST_USE;

@@ -108,7 +108,7 @@ enum page_owner page_owner(struct worker_page *page)
     int rc = pthread_mutex_trylock(&page->alive);
     if (rc == EBUSY)
         return PAGE_ALIVE;
-    /* Unlocked without marking it consistent: from now on it is ENOTRECOVERABLE for everyone. */
+    /* Unlocked without marking it consistent: from now on it is ENOTRECOVERABLE for every process. */
     if (rc == 0 || rc == EOWNERDEAD)
         (void)pthread_mutex_unlock(&page->alive);
     return PAGE_DEAD;

@@ -20,7 +20,7 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
 void page_close(struct worker_page *page);
 
 enum page_owner { PAGE_UNLOCKED, PAGE_ALIVE, PAGE_DEAD };
-/* Who holds the mutex: nobody yet, a live process, or one that died. Does not wait. */
+/* What holds the mutex: no process yet, a live one, or one that died. Does not wait. */
 enum page_owner page_owner(struct worker_page *page);
 
 struct page_watch;

@@ -182,15 +182,15 @@ void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, i
     c->welcomed = true;
     c->session_term = m->term;
     take_key(c, &m->key);
-    c->beat_ms = m->beat_ms ? m->beat_ms : HEARTBEAT_MS;
+    c->heartbeat_ms = m->beat_ms ? m->beat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->delegate_lease_ms = m->delegate_lease_ms;
     agent_coordinator_heard(c, c->hello_at);
-    agent_say(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->beat_ms);
+    agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->heartbeat_ms);
     send_leave(c, now, out);
     resend_delegated(c, out);
     agent_reports_flush(c, now, out);
-    c->stream_beat_at = now;
+    c->stream_heartbeat_at = now;
     agent_heartbeat(c, now, out); /* behind it nothing is older than this session */
 }
 

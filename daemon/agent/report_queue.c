@@ -72,7 +72,7 @@ void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now
     *r = (struct report){.len = len, .sent = c->welcomed, .sent_at = now};
     (void)titan__internal__agent_message__pack(m, r->bytes);
     if (c->n_reports == KEEP_MAX) {
-        agent_say(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped", "%s", "");
+        agent_log(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped", "%s", "");
         report_drop_first(c);
     }
     *(c->reports_last ? &c->reports_last->next : &c->reports) = r;

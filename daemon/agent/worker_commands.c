@@ -3,18 +3,18 @@
 #include "daemon/agent/agent_core_internal.h"
 #include "proto/ranges.h"
 
-static void tell(const struct agent_core *c, const struct agent_worker *w, worker_order *order,
+static void tell(const struct agent_core *c, const struct agent_worker *w, command_to_worker *order,
                  struct agent_actions *out)
 {
     titan_assert(order->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND__NOT_SET);
     order->term = c->seen.term;
-    struct agent_action *a = agent_action_add(out, AGENT_TELL);
+    struct agent_action *a = agent_action_add(out, AGENT_COMMAND);
     a->job_id = w->job_id;
     a->worker_id = w->id;
-    a->tell = agent_action_copy(out, &order->base);
+    a->command = agent_action_copy(out, &order->base);
 }
 
-void agent_tell_job(const struct agent_core *c, uint64_t job_id, worker_order *order, struct agent_actions *out)
+void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *order, struct agent_actions *out)
 {
     for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == job_id)
@@ -26,7 +26,7 @@ static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t w
                         struct agent_actions *out)
 {
     struct agent_worker *w = agent_worker_find(c, worker_id);
-    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!w || w->job_id != form->job_id)
         return;
     titan_assert(form->epoch <= RANGE_EPOCH_MAX);
@@ -44,7 +44,7 @@ static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t w
 }
 
 /* Workers get the mesh key, which is made of the agents' key. */
-void agent_tell_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
+void agent_command_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
 {
     uint8_t mesh[MAC_BYTES];
     form_epoch told = *said;
@@ -59,15 +59,15 @@ void agent_tell_form(struct agent_core *c, const form_epoch *said, struct agent_
         tell_member(c, form, form->leavers[i]->worker_id, -1, out);
 }
 
-void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
+void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
-    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     revoke.job_id = job_id;
     revoke.epoch = epoch;
     order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
     order.revoke = &revoke;
-    agent_tell_job(c, job_id, &order, out);
+    agent_command_job(c, job_id, &order, out);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
         /* A worker that was told to stop has its grace. */
         if (w->job_id != job_id || w->end == END_ASKED || !agent_in_epoch(w, epoch) || w->revoked_epoch >= epoch)
@@ -78,19 +78,19 @@ void agent_tell_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, in
     }
 }
 
-void agent_tell_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out)
+void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out)
 {
     Titan__Internal__PauseJob pause = TITAN__INTERNAL__PAUSE_JOB__INIT;
-    worker_order order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     pause.job_id = job_id;
     pause.epoch = epoch;
     order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
     order.pause = &pause;
-    agent_tell_job(c, job_id, &order, out);
+    agent_command_job(c, job_id, &order, out);
 }
 
-void agent_tell_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
-                     enum end_cause cause, struct agent_actions *out)
+void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
+                        enum end_cause cause, struct agent_actions *out)
 {
     titan_assert(cause != END_HUNG || grace_ms == 0);
     if (w->end == END_BY_ITSELF)

@@ -125,7 +125,7 @@ static bool send_chunk(const struct logs *l, const struct log_request *r, const 
 }
 
 /* How much of a piece to send: up to its last newline. A line longer than a chunk, and the unfinished one at the end
- * of a log that nobody follows any more, go as they are. */
+ * of a log that is not followed any more, go as they are. */
 static size_t whole_lines(const char *bytes, size_t n, bool last)
 {
     for (size_t i = n; i-- > 0;)

@@ -31,7 +31,7 @@ void logs_record(const struct logs *logs, const char *job_dir, uint64_t worker_i
  * node knows nothing of the job. */
 void logs_request(struct logs *logs, const Titan__Internal__LogRequest *request, const char *job_dir);
 void logs_cancel(struct logs *logs, uint64_t request_id);
-void logs_forget(struct logs *logs); /* all requests, silently: whoever asked is gone */
+void logs_forget(struct logs *logs); /* all requests, silently: the session that asked is gone */
 
 /* Keep path below max bytes (two halves). Blocking; for a thread of the pool. */
 titan_status log_bound(const char *path, uint64_t max, struct titan_error *err) TITAN_MUST_USE;

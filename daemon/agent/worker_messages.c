@@ -24,9 +24,9 @@ void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_
     if (w->fault)
         return;
     w->fault = agent_text_copy(what);
-    agent_say(out, AGENT_WARN, "a worker breaks the protocol, killing it",
+    agent_log(out, AGENT_WARN, "a worker breaks the protocol, killing it",
               "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id, what);
-    agent_tell_stop(w, 0, false, "it breaks the protocol", END_BY_ITSELF, out);
+    agent_command_stop(w, 0, false, "it breaks the protocol", END_BY_ITSELF, out);
     titan_assert(w->killed);
 }
 
@@ -119,7 +119,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     if (!forwarded(w, in, &m)) {
         c->counters.imposters++;
         if (!w->imposter) /* once */
-            agent_say(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
+            agent_log(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
         w->imposter = true;
         return;
     }
@@ -149,7 +149,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         keep = false; /* the worker tries again */
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* its page says it again when it has exited */
-        agent_say(out, AGENT_WARN, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
+        agent_log(out, AGENT_WARN, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
                   in->failing->reason);
         return;
     default:

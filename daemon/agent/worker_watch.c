@@ -24,7 +24,7 @@ static void report_stall(struct agent_core *c, const struct agent_worker *w, boo
     s.for_ms = ms;
     s.stopped = stopped;
     c->counters.stalls++;
-    agent_say(out, AGENT_WARN, stopped ? "worker is stopped" : "worker hangs",
+    agent_log(out, AGENT_WARN, stopped ? "worker is stopped" : "worker hangs",
               "job=%" PRIu64 " worker=%" PRIu64 " step=%" PRIu64 " for_ms=%u", w->job_id, w->id, s.step, ms);
     MESSAGE(m, STALLED, stalled, &s);
     agent_send(c, &m, out);
@@ -81,12 +81,12 @@ void agent_revoke_tick(struct agent_core *c, int64_t now, struct agent_actions *
     for (struct agent_worker *w = c->workers; w; w = w->next) {
         if (!w->revoked_epoch || w->killed || now < revoke_due(c, w))
             continue;
-        agent_say(out, AGENT_WARN, "worker does not leave its epoch, killing it",
+        agent_log(out, AGENT_WARN, "worker does not leave its epoch, killing it",
                   "job=%" PRIu64 " worker=%" PRIu64 " epoch=%" PRIu64 " after_ms=%" PRId64, w->job_id, w->id,
                   w->revoked_epoch, now - w->revoked_at);
         c->counters.kills++;
         w->end = END_HUNG;
-        agent_tell_stop(w, 0, false, "does not leave a revoked epoch", END_HUNG, out);
+        agent_command_stop(w, 0, false, "does not leave a revoked epoch", END_HUNG, out);
     }
 }
 

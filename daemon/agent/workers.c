@@ -336,7 +336,7 @@ void worker_look(struct worker *w, struct agent_sample *ret)
     w->rss_max = MAX(w->rss_max, rss);
 }
 
-void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms)
+void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms)
 {
     set->term = term;
     for (struct worker *w = set->first; w && contact_ms > 0; w = w->next) {
@@ -441,7 +441,7 @@ static titan_status worker_paths(struct worker *w, const char *directory, struct
     return dir_make(logs, err);
 }
 
-/* Handles and list entry for a worker whose process runs. */
+/* Handles and list entry for a worker with a running process. */
 static titan_status worker_attach(struct worker *w, struct titan_error *err)
 {
     struct workers *set = w->set;
@@ -595,7 +595,7 @@ static titan_status workers_adopt(struct workers *set, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Records of jobs whose folder is gone. */
+/* Records of jobs without a folder. */
 static void jobs_sweep(const struct workers *set)
 {
     char path[PATH_MAX + 64];

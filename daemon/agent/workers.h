@@ -58,7 +58,7 @@ struct worker_exit {
 
 struct workers_events {
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
-    /* It is connected (again), and is who it says. */
+    /* It is connected (again), with the right token. */
     void (*on_connected)(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data);
     /* Once; the worker no longer counts, the struct goes away later. */
     void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
@@ -86,7 +86,7 @@ uint32_t workers_count(const struct workers *set); /* alive */
 /* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease
  * (agent_core.h) go to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end
  * has moved as much. */
-void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
+void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
 /* The latest contact in their pages, 0 = none, and the end of the lease that goes with it. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
 /* Its page and its process, now. */

@@ -61,7 +61,7 @@ void failover_on_revoke(const struct failover *f, const peer_message *m)
         epoch < agent_job_accepted(f->job) || m->number <= epoch || m->number != r->promised_epoch)
         return;
     if (f->job->relay_epoch != epoch)
-        agent_tell_revoke(f->core, f->job->id, epoch, f->now, f->out);
+        agent_command_revoke(f->core, f->job->id, epoch, f->now, f->out);
     f->job->relay_epoch = epoch;
     (void)snprintf(f->job->relay_to, sizeof(f->job->relay_to), "%s", m->from);
     for (const struct agent_worker *w = f->core->workers; w; w = w->next)
@@ -129,10 +129,10 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
         form.key = (ProtobufCBinaryData){MAC_BYTES, uncovered};
     }
     form_epoch *final = agent_action_copy(f->out, &form.base);
-    agent_say(f->out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
+    agent_log(f->out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
               "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", f->job->id, final->epoch, m->from);
     titan_assert(final->epoch == f->job->record->promised_epoch);
     agent_job_accept(f->core, f->job, final, m->from, f->out);
-    agent_tell_form(f->core, final, f->out);
+    agent_command_form(f->core, final, f->out);
     failover_report(f);
 }

@@ -5,7 +5,7 @@
 #include "daemon/agent/agent_core_internal.h"
 #include "daemon/agent/failover/failover.h"
 
-#define ASKS_KEPT 4 /* whose answers may still come */
+#define ASKS_KEPT 4 /* questions that may still be answered */
 
 /* One input's view of one job. */
 struct failover {

@@ -51,13 +51,13 @@ void failover_lease_tick(const struct failover *f)
         return;
     }
     if (!f->job->lease_paused) {
-        agent_say(f->out, AGENT_WARN, "no coordinator for the whole lease: workers pause until there is one",
+        agent_log(f->out, AGENT_WARN, "no coordinator for the whole lease: workers pause until there is one",
                   "job=%" PRIu64 " epoch=%" PRIu64, f->job->id, agent_job_accepted(f->job));
-        agent_tell_pause(f->core, f->job->id, agent_job_accepted(f->job), f->out);
+        agent_command_pause(f->core, f->job->id, agent_job_accepted(f->job), f->out);
         f->job->lease_paused = true;
     }
     if (f->now >= failover_lease_end(f->core) && !f->job->lease_revoked) {
-        agent_tell_revoke(f->core, f->job->id, agent_job_accepted(f->job), f->now, f->out);
+        agent_command_revoke(f->core, f->job->id, agent_job_accepted(f->job), f->now, f->out);
         f->job->lease_revoked = true;
     }
 }

@@ -136,7 +136,7 @@ static void propose(const struct failover *f, const struct choice *choice)
     s->again_at = f->now;
     for (size_t i = 0; i < s->n_peers; i++)
         s->peers[i].promised = s->peers[i].self;
-    agent_say(f->out, AGENT_INFO, "no coordinator: asking for promises",
+    agent_log(f->out, AGENT_INFO, "no coordinator: asking for promises",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu of=%zu", f->job->id, form.epoch, form.n_members,
               accepted->n_members);
 }
@@ -177,7 +177,7 @@ static void count_promises(const struct failover *f)
     s->stage = STAGE_REVOKE;
     s->until = f->now + REVOKE_MS;
     s->again_at = f->now;
-    agent_tell_revoke(f->core, f->job->id, agent_job_accepted(f->job), f->now, f->out);
+    agent_command_revoke(f->core, f->job->id, agent_job_accepted(f->job), f->now, f->out);
 }
 
 static void note_quiesced(struct failover_state *s, const form_epoch *accepted,
@@ -280,12 +280,12 @@ static void commit_epoch(const struct failover *f, form_epoch *form)
         form->key = (ProtobufCBinaryData){MAC_BYTES, key};
     }
     form_epoch *final = agent_action_copy(f->out, &form->base);
-    agent_say(f->out, AGENT_WARN, "no coordinator: a delegate's epoch",
+    agent_log(f->out, AGENT_WARN, "no coordinator: a delegate's epoch",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, f->job->id,
               final->epoch, final->n_members, final->source_epoch, final->resume_step);
     f->core->counters.delegated++;
     agent_job_accept(f->core, f->job, final, f->core->node, f->out);
-    agent_tell_form(f->core, final, f->out);
+    agent_command_form(f->core, final, f->out);
     failover_report(f);
     for (size_t i = 0; i < failover_ranks(final); i++) {
         const char *node = failover_rank(final, i)->node;

@@ -98,8 +98,8 @@ static const Titan__Internal__AgentMessage *sent(Titan__Internal__AgentMessage__
 static const Titan__Internal__AgentToWorker *told(Titan__Internal__AgentToWorker__KindCase kind)
 {
     for (const struct agent_action *a = out.first; a; a = a->next)
-        if (a->kind == AGENT_TELL && a->tell->kind_case == kind)
-            return a->tell;
+        if (a->kind == AGENT_COMMAND && a->command->kind_case == kind)
+            return a->command;
     return NULL;
 }
 #define TOLD(KIND) told(TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##KIND)
@@ -548,7 +548,7 @@ static void test_worker_speaks_for_itself(void **state)
     in_training();
     say_quiesced(12, 1);
     assert_null(SENT(WORKER_QUIESCED));
-    assert_int_equal(count(AGENT_SAY), 1);
+    assert_int_equal(count(AGENT_LOG), 1);
     say_quiesced(12, 1);
     assert_null(out.first); /* said once */
     assert_int_equal(agent_core_counters(c)->imposters, 2);
@@ -622,13 +622,13 @@ static void test_coordinator_says_what_cannot_be(void **state)
     MESSAGE(m, REVOKE, revoke, &r);
     INPUT(agent_core_coordinator, &m);
     assert_int_equal(count(AGENT_END_SESSION), 1);
-    assert_int_equal(count(AGENT_TELL), 0);
+    assert_int_equal(count(AGENT_COMMAND), 0);
     Titan__Internal__PeerMessage ping = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     ping.from = (char *)"a b";
     ping.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PING;
     INPUT(agent_core_peer, &ping, "10.0.0.2:9");
     assert_null(action(AGENT_PEER));
-    assert_int_equal(count(AGENT_SAY), 1);
+    assert_int_equal(count(AGENT_LOG), 1);
     assert_int_equal(agent_core_counters(c)->out_of_range, 2);
 }
 
@@ -1156,7 +1156,7 @@ static void test_own_name(void **state)
     m.ping = true;
     m.from = (char *)"here";
     INPUT(agent_core_peer, &m, "10.0.0.2:9");
-    assert_int_equal(count(AGENT_SAY), 1);
+    assert_int_equal(count(AGENT_LOG), 1);
     assert_null(action(AGENT_PEER));
     INPUT(agent_core_peer, &m, "10.0.0.2:9");
     assert_null(out.first); /* said once */

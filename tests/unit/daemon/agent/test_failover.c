@@ -382,15 +382,15 @@ static void carry_out(int n, struct agent_actions *out)
             else
                 coordinator_hears(a->send);
             break;
-        case AGENT_TELL:
+        case AGENT_COMMAND:
             assert_int_equal(a->worker_id, n + 1);
             if (x->worker)
-                worker_hear(n, a->tell);
+                worker_hear(n, a->command);
             break;
         case AGENT_STOP_WORKER:
             kill_worker(n);
             break;
-        case AGENT_SAY:
+        case AGENT_LOG:
             if (getenv("TRACE"))
                 print_message("# %6" PRId64 " %s: %s %s\n", w.now, x->name, a->text, a->pairs);
             break;
