@@ -4,7 +4,8 @@
  *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
  *   workers.c         processes, their sockets   record_writer.c  records to the disk
  *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
- *   node_check.c      what would not work here   daemon/peers.c   datagrams
+ *   node_check.c      what would not work here   job_folders.c    where the folders of jobs are
+ *   daemon/peers.c    datagrams
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
@@ -29,6 +30,7 @@
 #include "daemon/agent/agent_session.h"
 #include "daemon/agent/agent_settings.h"
 #include "daemon/agent/comm_segments.h"
+#include "daemon/agent/job_folders.h"
 #include "daemon/agent/log_bounds.h"
 #include "daemon/agent/node_check.h"
 #include "daemon/agent/record_writer.h"
@@ -303,8 +305,8 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
         return;
     }
     /* A request may come before the command to start: it then follows what will be there. */
-    const bool known =
-        workers_job_dir(a->workers, m->job_id, job_dir) || workers_job_link(a->workers, m->job_id, job_dir);
+    const bool known = job_folder_find(a->settings.run_dir, m->job_id, job_dir) ||
+                       job_folder_link(a->settings.run_dir, m->job_id, job_dir);
     logs_request(a->logs, m, known ? job_dir : NULL);
 }
 

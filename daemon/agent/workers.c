@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "daemon/agent/job_folders.h"
 
 /* How long the report of a death waits for the exit status; the death itself is known already. */
 #define STATUS_WAIT_MS 10
@@ -389,47 +390,6 @@ static titan_status slot_free(const struct workers *set, uint32_t *ret, struct t
     return titan_fail(err, TITAN_ELIMIT, "all %u slots of this node are taken", set->slots);
 }
 
-static titan_status recipe_write(const char *directory, const char *recipe, struct titan_error *err)
-{
-    char path[PATH_MAX];
-    struct buf have = BUF_INIT;
-    if (snprintf(path, sizeof(path), "%s/recipe.toml", directory) >= (int)sizeof(path))
-        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
-    size_t len = strlen(recipe);
-    bool same = file_read(path, len + 1, &have, NULL) == TITAN_OK && have.len == len && !memcmp(have.data, recipe, len);
-    buf_free(&have);
-    return same ? TITAN_OK : file_replace(path, recipe, len, err);
-}
-
-/* run/jobs/ID -> directory: what the next agent knows of a job. */
-static titan_status job_record(const struct workers *set, uint64_t job_id, const char *directory,
-                               struct titan_error *err)
-{
-    char path[PATH_MAX + 64], have[PATH_MAX];
-    (void)snprintf(path, sizeof(path), "%s/jobs/%" PRIu64, set->run_dir, job_id);
-    ssize_t n = readlink(path, have, sizeof(have) - 1);
-    if (n > 0 && (size_t)n == strlen(directory) && !memcmp(have, directory, (size_t)n))
-        return TITAN_OK;
-    (void)unlink(path);
-    if (symlink(directory, path) < 0)
-        return titan_fail_errno(err, "cannot record the job in '%s'", path);
-    return TITAN_OK;
-}
-
-bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
-{
-    return snprintf(out, PATH_MAX, "%s/jobs/%" PRIu64, set->run_dir, job_id) < PATH_MAX;
-}
-
-bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
-{
-    char path[PATH_MAX] = "";
-    (void)workers_job_link(set, job_id, path);
-    ssize_t n = readlink(path, out, PATH_MAX - 1);
-    out[n > 0 ? n : 0] = '\0';
-    return n > 0;
-}
-
 static titan_status worker_paths(struct worker *w, const char *directory, struct titan_error *err)
 {
     char logs[PATH_MAX];
@@ -511,8 +471,8 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
     *w = (struct worker){
         .set = set, .job_id = job_id, .id = worker_id, .slot = slot, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
     titan_status status = worker_paths(w, directory, err);
-    status = status == TITAN_OK ? recipe_write(directory, recipe, err) : status;
-    status = status == TITAN_OK ? job_record(set, job_id, directory, err) : status;
+    status = status == TITAN_OK ? job_folder_write_recipe(directory, recipe, err) : status;
+    status = status == TITAN_OK ? job_folder_record(set->run_dir, job_id, directory, err) : status;
     status = status == TITAN_OK
                  ? worker_launch(w, device && *device ? device : set->device, run && *run ? run : directory, err)
                  : status;
@@ -529,7 +489,7 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
 {
     char link[64];
-    if (workers_job_dir(w->set, w->job_id, out))
+    if (job_folder_find(w->set->run_dir, w->job_id, out))
         return;
     (void)snprintf(link, sizeof(link), "/proc/%d/cwd", (int)w->page->pid);
     ssize_t n = readlink(link, out, PATH_MAX - 1);
@@ -595,23 +555,6 @@ static titan_status workers_adopt(struct workers *set, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Records of jobs without a folder. */
-static void jobs_sweep(const struct workers *set)
-{
-    char path[PATH_MAX + 64];
-    (void)snprintf(path, sizeof(path), "%s/jobs", set->run_dir);
-    DIR *dir = opendir(path);
-    if (!dir)
-        return;
-    for (struct dirent *e; (e = readdir(dir));) {
-        char link[sizeof(e->d_name)]; /* ID, and ID.epoch with it */
-        (void)snprintf(link, sizeof(link), "%.*s", (int)strcspn(e->d_name, "."), e->d_name);
-        if (link[0] && faccessat(dirfd(dir), link, F_OK, 0) < 0)
-            (void)unlinkat(dirfd(dir), e->d_name, 0);
-    }
-    (void)closedir(dir);
-}
-
 titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, const struct workers_events *events,
                           void *data, struct workers **ret, struct titan_error *err)
 {
@@ -645,7 +588,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->lease_timer.data = set;
     set->open_handles = 2; /* timer, channel */
     oom_watch_init(&set->oom);
-    jobs_sweep(set);
+    job_folders_sweep(set->run_dir);
     struct titan_error why = {0};
     if (workers_adopt(set, &why) != TITAN_OK)
         tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);

@@ -95,10 +95,6 @@ void worker_look(struct worker *w, struct agent_sample *ret);
 void workers_look_after(struct workers *set);
 /* Adopted ones that have not connected yet. */
 uint32_t workers_expected(const struct workers *set);
-/* Folder of a job this node has run, from its record; false when there is none. */
-bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
-/* The record itself, which leads to that folder once the job's first worker is started here. */
-bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
 
 /* Asserts what holds of them whenever an input is over. True, or the process ends. */
 bool workers_check(const struct workers *set);
