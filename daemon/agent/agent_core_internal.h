@@ -8,7 +8,7 @@
  *   report_queue.c          messages that must arrive     exit_cause.c            why a worker ended
  *   epoch_fence.c           terms and epochs accepted     epoch_record.c          their records
  *   agent_datagrams.c       datagrams and their proofs    probes.c                pings
- *   agent_actions.c         the list of what is to be done  agent_core_check.c  what holds between inputs
+ *   agent_actions.c         the list of actions           agent_core_check.c      what holds between two inputs
  *   failover/               epochs without a coordinator */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
