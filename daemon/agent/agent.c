@@ -1,17 +1,22 @@
-/* agent.c - the node's half; see agent.h. Everything is decided by the core (core.h): this is its clock, its sockets,
- * its files and its processes. What it wants done is carried out in order; where a record has to be on disk first, a
- * thread of the pool writes it and the rest waits. The parts are session.c (the coordinator), workers.c and logs.c. */
+/* agent.c - the shell around the core (agent_core.h), which decides everything: its clock, its inputs, and its actions,
+ * carried out in order; actions behind a record wait until it is on disk.
+ *
+ *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
+ *   workers.c         processes, their sockets   record_writer.c  records to the disk
+ *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
+ *   node_check.c      what would not work here   job_folders.c    where the folders of jobs are
+ *   daemon/peers.c    datagrams
+ *
+ * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
+ * agent_core_worker() (worker_messages.c), and carry_out() here. */
 #include "daemon/agent/agent.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -20,38 +25,28 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/version.h"
-#include "daemon/agent/check.h"
-#include "daemon/agent/core.h"
-#include "daemon/agent/logs.h"
-#include "daemon/peers.h"
+#include "daemon/agent/agent_core.h"
+#include "daemon/agent/agent_session.h"
+#include "daemon/agent/agent_settings.h"
+#include "daemon/agent/comm_segments.h"
+#include "daemon/agent/job_folders.h"
+#include "daemon/agent/log_bounds.h"
+#include "daemon/agent/node_check.h"
+#include "daemon/agent/record_writer.h"
 #include "daemon/agent/records.h"
-#include "daemon/agent/session.h"
+#include "daemon/agent/worker_logs.h"
 #include "daemon/agent/workers.h"
 #include "daemon/auth/enrolling.h"
+#include "daemon/peers.h"
 
-#define SLOTS_CPU 4
-#define SLOTS_MAX 1024
-#define LEASE_MS 30000
-#define LOG_BYTES_MAX ((uint64_t)64 << 20)
-#define LOG_CHECK_MS 250
 #define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first hello */
 #define CLOSE_POLL_MS 2
-#define RECORD_AGAIN_MS 200
 #define LOGS_AHEAD 64 /* chunks and other messages that wait to go out, before more of workers' logs is read */
 
-/* The shared-memory segment of a job's newest epoch. */
-struct segment {
-    struct segment *next;
-    uint64_t job_id;
-    unsigned char comm_id[16];
-    int fd;
-};
-
 /* What one input has led to. */
-struct turn {
-    struct turn *next;
+struct action_batch {
+    struct action_batch *next;
     struct agent_actions actions;
     const struct agent_action *at; /* to be carried out next */
 };
@@ -59,54 +54,50 @@ struct turn {
 struct agent {
     uv_loop_t *loop;
     struct log log;
-    char node[256], address[256], device[16], run_dir[PATH_MAX];
-    uint32_t slots, lease_ms;
-    uint64_t log_bytes_max;
-    bool quiet_stop;
+    struct agent_settings settings;
     struct agent_core *core;
-    struct turn *turns, **turns_tail;
-    bool carrying_out;       /* a call of carry_out is on the stack */
-    struct writing *writing; /* a record is on its way to the disk */
+    struct action_batch *batches, **batches_tail;
+    bool carrying_out; /* a call of carry_out is on the stack */
+    struct record_writer *records;
     struct workers *workers;
     struct session *session;
     struct renewal *renewal; /* of the certificate; NULL = none */
     struct peers *peers;     /* NULL: none */
     struct logs *logs;
+    struct log_bounds *log_bounds;
     struct node_checks *checks;
-    struct segment *segments;
-    uv_timer_t log_timer, close_timer, adoption_timer, tick_timer, sample_timer, record_timer;
-    int works;     /* in the thread pool */
-    bool bounding; /* one of them bounds logs */
+    struct comm_segments segments;
+    uv_timer_t close_timer, adoption_timer, tick_timer, sample_timer;
     bool draining, closing;
     int open_parts; /* what agent_close still waits for */
     void (*done)(void *);
     void *done_data;
 };
 
-static void carry_out(struct agent *a);
-
 static int64_t now_ms(void)
 {
     return clock_mono_ns() / 1000000;
 }
 
+static void carry_out(struct agent *a, struct action_batch *batch);
+
 /* An input for the core: CORE(a, agent_core_sample, id, &sample). */
 #define CORE(a, input, ...)                                                                                            \
     do {                                                                                                               \
-        struct turn *turn_ = turn_new();                                                                               \
-        input((a)->core, ##__VA_ARGS__, now_ms(), &turn_->actions);                                                    \
-        turn_end((a), turn_);                                                                                          \
+        struct action_batch *batch_ = batch_new();                                                                     \
+        input((a)->core, ##__VA_ARGS__, now_ms(), &batch_->actions);                                                   \
+        carry_out((a), batch_);                                                                                        \
     } while (0)
 
-static struct turn *turn_new(void)
+static struct action_batch *batch_new(void)
 {
-    struct turn *t = calloc(1, sizeof(*t));
+    struct action_batch *t = calloc(1, sizeof(*t));
     titan_assert(t);
     agent_actions_init(&t->actions);
     return t;
 }
 
-static void turn_free(struct turn *t)
+static void batch_free(struct action_batch *t)
 {
     agent_actions_free(&t->actions);
     free(t);
@@ -114,24 +105,10 @@ static void turn_free(struct turn *t)
 
 static void tick_arm(struct agent *a);
 
-/* What the next agent of this node, and workers that are without one, have to know. */
-static void tell_of_core(struct agent *a)
+/* What the next agent of this node, and workers without an agent, have to know. */
+static void publish_core(struct agent *a)
 {
-    workers_tell_of(a->workers, agent_core_term(a->core), agent_core_contact(a->core), agent_core_epoch_until(a->core));
-}
-
-static void turn_end(struct agent *a, struct turn *t)
-{
-    tell_of_core(a);
-    if (t->actions.first && !a->closing) {
-        t->at = t->actions.first;
-        *a->turns_tail = t;
-        a->turns_tail = &t->next;
-        carry_out(a);
-    } else {
-        turn_free(t);
-    }
-    tick_arm(a);
+    workers_publish(a->workers, agent_core_term(a->core), agent_core_contact(a->core), agent_core_epoch_until(a->core));
 }
 
 static void on_tick_timer(uv_timer_t *timer)
@@ -160,10 +137,7 @@ static void tick_arm(struct agent *a)
     }
 }
 
-/* --- inputs ----------------------------------------------------------------------------------------------------------
- */
-
-static void segments_sweep(struct agent *a);
+/* --- inputs --- */
 
 static void on_worker_exit(struct worker *w, const struct worker_exit *how, void *data)
 {
@@ -175,7 +149,7 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
                                    .out_of_memory = how->out_of_memory};
     (void)!failpoint("agent.exit", NULL);
     CORE(a, agent_core_exited, w->id, &end);
-    segments_sweep(a);
+    comm_segments_sweep(&a->segments, a->workers);
 }
 
 static void on_worker_connected(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data)
@@ -187,10 +161,10 @@ static void on_worker_connected(struct worker *w, const Titan__Internal__WorkerH
         session_start(a->session);
 }
 
-static void on_worker_message(struct worker *w, const Titan__Internal__WorkerToAgent *m, void *data)
+static void on_worker_message(void *worker, const Titan__Internal__WorkerToAgent *m, void *data)
 {
     struct agent *a = data;
-    CORE(a, agent_core_worker, w->id, m);
+    CORE(a, agent_core_worker, ((const struct worker *)worker)->id, m);
 }
 
 static void sample_all(struct agent *a)
@@ -268,8 +242,7 @@ static uint64_t memory_bytes(void)
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
-/* --- what is to be done ---------------------------------------------------------------------------------------------
- */
+/* --- what is to be done --- */
 
 /* Not the worker's fault, nor its job's: when the node has them again it may start. */
 static bool node_short(const struct titan_error *err)
@@ -293,7 +266,7 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
     if (!a->draining &&
         workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, m->run, &err) == TITAN_OK) {
         logs_record(a->logs, m->directory, worker_id, -1);
-        (void)uv_timer_again(&a->log_timer);
+        log_bounds_watch(a->log_bounds);
         CORE(a, agent_core_started, worker_id, (int64_t)workers_find(a->workers, worker_id)->process.pid);
         return;
     }
@@ -306,70 +279,12 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
     CORE(a, agent_core_exited, worker_id, &how);
 }
 
-/* Members, then leavers. */
-static const Titan__Internal__Member *form_rank(const Titan__Internal__FormEpoch *m, size_t rank)
-{
-    return rank < m->n_members ? m->members[rank] : m->leavers[rank - m->n_members];
-}
-
-/* The segment all members and leavers of this epoch share: an empty memfd, which the communicator sizes. -1: they are
- * not all here, or there is none to be had (the workers then connect over TCP). */
-static int segment_for(struct agent *a, const Titan__Internal__FormEpoch *m)
-{
-    for (size_t i = 0; i < m->n_members + m->n_leavers; i++)
-        if (strcmp(form_rank(m, i)->node, a->node) != 0)
-            return -1;
-    if (m->comm_id.len != sizeof((struct segment){0}.comm_id))
-        return -1;
-    struct segment *s = a->segments;
-    while (s && s->job_id != m->job_id)
-        s = s->next;
-    if (s && !memcmp(s->comm_id, m->comm_id.data, sizeof(s->comm_id)))
-        return s->fd;
-    int fd = memfd_create("titan-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (!s && fd >= 0 && (s = calloc(1, sizeof(*s)))) {
-        s->fd = -1;
-        s->job_id = m->job_id;
-        s->next = a->segments;
-        a->segments = s;
-    }
-    if (!s) {
-        if (fd >= 0)
-            (void)close(fd);
-        return -1;
-    }
-    if (s->fd >= 0)
-        (void)close(s->fd);
-    s->fd = fd;
-    memcpy(s->comm_id, m->comm_id.data, sizeof(s->comm_id));
-    return fd;
-}
-
-/* Drop the segments of jobs that have no worker here any more; the workers keep their own descriptors. */
-static void segments_sweep(struct agent *a)
-{
-    for (struct segment **at = &a->segments; *at;) {
-        struct segment *s = *at;
-        bool used = false;
-        for (const struct worker *w = workers_first(a->workers); w && !used; w = w->next)
-            used = w->job_id == s->job_id && !w->reported;
-        if (used) {
-            at = &s->next;
-            continue;
-        }
-        *at = s->next;
-        if (s->fd >= 0)
-            (void)close(s->fd);
-        free(s);
-    }
-}
-
-static void tell_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
+static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
 {
     struct worker *w = workers_find(a->workers, worker_id);
     bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     if (w && !w->dying)
-        worker_send(w, m, form ? segment_for(a, m->form) : -1);
+        worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
 }
 
 static void note_rank(struct agent *a, uint64_t worker_id, uint32_t rank)
@@ -389,29 +304,21 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
         logs_cancel(a->logs, m->request_id);
         return;
     }
-    /* A request may come before the order to start: it then follows what will be there. */
-    const bool known =
-        workers_job_dir(a->workers, m->job_id, job_dir) || workers_job_link(a->workers, m->job_id, job_dir);
+    /* A request may come before the command to start: it then follows what will be there. */
+    const bool known = job_folder_find(a->settings.run_dir, m->job_id, job_dir) ||
+                       job_folder_link(a->settings.run_dir, m->job_id, job_dir);
     logs_request(a->logs, m, known ? job_dir : NULL);
 }
 
 /* What a stream that is over does not take is sent again in the next session. */
-static void send_out(struct agent *a, const Titan__Internal__AgentMessage *m)
+static void note_sent(struct agent *a, titan_status status, Titan__Internal__AgentMessage__KindCase kind)
 {
-    const titan_status status = session_send(a->session, m);
-    if (status == TITAN_OK || status == TITAN_ECANCELLED ||
-        m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
+    if (status == TITAN_OK || status == TITAN_ECANCELLED || kind == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
         return; /* the next progress says more */
     session_end(a->session, status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
 }
 
-static void say_line(struct agent *a, const struct agent_action *x)
-{
-    static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
-    log_write(&a->log, levels[x->level], x->text, "%s", x->pairs);
-}
-
-static void do_order(struct agent *a, const Titan__Internal__CoordinatorMessage *m)
+static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessage *m)
 {
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         on_log(a, m->log);
@@ -427,254 +334,84 @@ static void stop_worker(struct agent *a, const struct agent_action *x)
         workers_stop(w, x->grace_ms, x->grace_ms > 0, x->must_checkpoint, x->text);
 }
 
-static void write_start(struct agent *a, const struct agent_action *x);
-
-static void do_action(struct agent *a, const struct agent_action *x)
+/* Does what earlier inputs led to, and then turn, of the newest (NULL: none). Inputs that this leads to append turns.
+ */
+static void carry_out(struct agent *a, struct action_batch *batch)
 {
-    switch (x->kind) {
-    case AGENT_RECORD_TERM:
-    case AGENT_RECORD_JOB:
-        write_start(a, x);
-        break;
-    case AGENT_FORGET_JOB:
-        record_forget_job(a->run_dir, x->job_id);
-        break;
-    case AGENT_SEND:
-        send_out(a, x->send);
-        break;
-    case AGENT_END_SESSION:
-        session_end(a->session, x->text);
-        break;
-    case AGENT_TELL:
-        tell_worker(a, x->worker_id, x->tell);
-        break;
-    case AGENT_START_WORKER:
-        start_worker(a, x->worker_id, x->start);
-        break;
-    case AGENT_STOP_WORKER:
-        stop_worker(a, x);
-        break;
-    case AGENT_PEER:
-        if (a->peers)
-            peers_send(a->peers, x->text, x->peer);
-        break;
-    case AGENT_ORDER:
-        do_order(a, x->order);
-        break;
-    case AGENT_RANK:
-        note_rank(a, x->worker_id, x->rank);
-        break;
-    case AGENT_SAY:
-        say_line(a, x);
-        break;
+    static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
+    const bool outermost = !a->carrying_out;
+    publish_core(a);
+    if (batch && (a->closing || !batch->actions.first)) {
+        batch_free(batch);
+    } else if (batch) {
+        batch->at = batch->actions.first;
+        *a->batches_tail = batch;
+        a->batches_tail = &batch->next;
     }
-}
-
-/* From where it stopped. Inputs that this leads to append turns, which are seen here. */
-static void carry_out(struct agent *a)
-{
-    if (a->carrying_out)
-        return;
     a->carrying_out = true;
-    while (a->turns && !a->writing) {
-        struct turn *t = a->turns;
+    while (outermost && a->batches && !record_writer_busy(a->records)) {
+        struct action_batch *t = a->batches;
         const struct agent_action *x = a->closing ? NULL : t->at;
-        if (x) {
-            t->at = x->next;
-            do_action(a, x);
+        if (!x) {
+            a->batches = t->next;
+            a->batches_tail = a->batches ? a->batches_tail : &a->batches;
+            batch_free(t);
             continue;
         }
-        a->turns = t->next;
-        a->turns_tail = a->turns ? a->turns_tail : &a->turns;
-        turn_free(t);
+        t->at = x->next;
+        switch (x->kind) {
+        case AGENT_RECORD_TERM:
+        case AGENT_RECORD_JOB:
+            record_writer_start(a->records, x); /* the batch stays until it is written */
+            break;
+        case AGENT_FORGET_JOB:
+            record_forget_job(a->settings.run_dir, x->job_id);
+            break;
+        case AGENT_SEND:
+            note_sent(a, session_send(a->session, x->send), x->send->kind_case);
+            break;
+        case AGENT_END_SESSION:
+            session_end(a->session, x->text);
+            break;
+        case AGENT_COMMAND:
+            command_worker(a, x->worker_id, x->command);
+            break;
+        case AGENT_START_WORKER:
+            start_worker(a, x->worker_id, x->start);
+            break;
+        case AGENT_STOP_WORKER:
+            stop_worker(a, x);
+            break;
+        case AGENT_PEER:
+            if (a->peers)
+                peers_send(a->peers, x->text, x->peer);
+            break;
+        case AGENT_REQUEST:
+            do_request(a, x->request);
+            break;
+        case AGENT_RANK:
+            note_rank(a, x->worker_id, x->rank);
+            break;
+        case AGENT_LOG:
+            log_write(&a->log, levels[x->level], x->text, "%s", x->pairs);
+            break;
+        }
     }
-    a->carrying_out = false;
+    if (outermost)
+        a->carrying_out = false;
+    titan_assert(a->batches ? !*a->batches_tail : a->batches_tail == &a->batches);
+    titan_debug_assert(agent_core_check(a->core) && workers_check(a->workers));
+    tick_arm(a);
 }
 
-/* --- records --------------------------------------------------------------------------------------------------------
- */
-
-/* One at a time; the action is of the first turn, which stays until it is written. */
-struct writing {
-    uv_work_t work;
-    struct agent *agent;
-    const struct agent_action *action;
-    titan_status status;
-    struct titan_error err;
-    bool failed; /* before: said already */
-};
-
-static void write_run(uv_work_t *work)
+static void on_record_written(void *data)
 {
-    struct writing *w = work->data;
-    const struct agent_action *x = w->action;
-    (void)!failpoint("agent.record", NULL);
-    w->status = x->kind == AGENT_RECORD_TERM ? record_write_term(w->agent->run_dir, &x->seen, &w->err)
-                                             : record_write_job(w->agent->run_dir, x->record, &w->err);
-    (void)!failpoint("agent.recorded", NULL);
+    carry_out(data, NULL);
 }
 
-static void write_done(uv_work_t *work, int status);
+/* --- open and close --- */
 
-static void write_queue(struct writing *w)
-{
-    if (uv_queue_work(w->agent->loop, &w->work, write_run, write_done) == 0)
-        w->agent->works++;
-    else
-        titan_bug("cannot queue work");
-}
-
-static void on_record_timer(uv_timer_t *timer)
-{
-    struct agent *a = timer->data;
-    write_queue(a->writing);
-}
-
-static void write_done(uv_work_t *work, int status)
-{
-    struct writing *w = work->data;
-    struct agent *a = w->agent;
-    (void)status;
-    a->works--;
-    if (w->status != TITAN_OK && !a->closing) {
-        if (!w->failed)
-            tlog_error(&a->log, "record not written, nothing goes on without it", "reason=\"%s\"", w->err.msg);
-        w->failed = true;
-        (void)uv_timer_start(&a->record_timer, on_record_timer, RECORD_AGAIN_MS, 0);
-        return;
-    }
-    if (w->failed)
-        tlog_info(&a->log, "record written after all", "%s", "");
-    a->writing = NULL;
-    free(w);
-    carry_out(a);
-}
-
-static void write_start(struct agent *a, const struct agent_action *x)
-{
-    struct writing *w = calloc(1, sizeof(*w));
-    titan_assert(w);
-    w->agent = a;
-    w->action = x;
-    w->work.data = w;
-    a->writing = w;
-    write_queue(w);
-}
-
-/* --- bounding logs --------------------------------------------------------------------------------------------------
- */
-
-struct bounding {
-    uv_work_t work;
-    struct agent *agent;
-    uint64_t max;
-    size_t n;
-    char (*paths)[PATH_MAX];
-};
-
-static void bounding_run(uv_work_t *work)
-{
-    struct bounding *b = work->data;
-    for (size_t i = 0; i < b->n; i++) {
-        struct titan_error err = {0};
-        if (log_bound(b->paths[i], b->max, &err) != TITAN_OK)
-            tlog_warn(&b->agent->log, "log cut short", "reason=\"%s\"", err.msg);
-    }
-}
-
-static void bounding_done(uv_work_t *work, int status)
-{
-    struct bounding *b = work->data;
-    (void)status;
-    b->agent->works--;
-    b->agent->bounding = false;
-    free(b->paths);
-    free(b);
-}
-
-static void on_log_timer(uv_timer_t *timer)
-{
-    struct agent *a = timer->data;
-    uint32_t max = workers_count(a->workers);
-    if (max == 0) {
-        (void)uv_timer_stop(timer); /* an idle agent does nothing */
-        return;
-    }
-    workers_look_after(a->workers);
-    struct bounding *b = a->bounding ? NULL : calloc(1, sizeof(*b));
-    if (!b)
-        return;
-    b->paths = calloc(max, sizeof(*b->paths));
-    for (const struct worker *w = workers_first(a->workers); b->paths && w && b->n < max; w = w->next)
-        if (!w->reported)
-            memcpy(b->paths[b->n++], w->log_path, PATH_MAX);
-    b->agent = a;
-    b->max = a->log_bytes_max;
-    b->work.data = b;
-    if (b->n && uv_queue_work(a->loop, &b->work, bounding_run, bounding_done) == 0) {
-        a->works++;
-        a->bounding = true;
-        return;
-    }
-    free(b->paths);
-    free(b);
-}
-
-/* --- open and close -------------------------------------------------------------------------------------------------
- */
-
-static titan_status choose_device(struct agent *a, const struct agent_options *o, struct titan_error *err)
-{
-    const char *wanted = o->device && *o->device ? o->device : "auto";
-    uint32_t gpus = machine_gpus();
-    if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "cpu") != 0 && strcmp(wanted, "cuda") != 0)
-        return titan_fail(err, TITAN_EINVAL, "device '%s' is not one of auto, cpu, cuda", wanted);
-    if (!strcmp(wanted, "cuda") && gpus == 0)
-        return titan_fail(err, TITAN_EDEVICE, "device 'cuda' asked for, but %s",
-                          getenv("CUDA_VISIBLE_DEVICES") ? "CUDA_VISIBLE_DEVICES names no GPU"
-                                                         : "none of /dev/nvidia0 and so on can be opened");
-    bool cuda = strcmp(wanted, "cpu") != 0 && gpus > 0;
-    (void)snprintf(a->device, sizeof(a->device), "%s", cuda ? "cuda" : "cpu");
-    a->slots = o->slots ? o->slots : cuda ? gpus : SLOTS_CPU;
-    if (cuda && a->slots > gpus) {
-        (void)titan_fail(err, TITAN_EINVAL, "%u slots, but this agent may use %u GPU%s", a->slots, gpus,
-                         gpus == 1 ? "" : "s");
-        titan_error_hint(err, "a slot has a GPU of its own: at most %u slots, or device cpu", gpus);
-        return TITAN_EINVAL;
-    }
-    if (a->slots > SLOTS_MAX)
-        return titan_fail(err, TITAN_EINVAL, "%u slots, at most %d are possible", a->slots, SLOTS_MAX);
-    return TITAN_OK;
-}
-
-static titan_status fill_options(struct agent *a, const struct agent_options *o, char program[PATH_MAX],
-                                 struct titan_error *err)
-{
-    char folder[PATH_MAX];
-    TRY(choose_device(a, o, err));
-    a->lease_ms = o->lease_ms ? o->lease_ms : LEASE_MS;
-    a->log_bytes_max = o->log_bytes_max ? o->log_bytes_max : LOG_BYTES_MAX;
-    a->quiet_stop = o->quiet_stop;
-    (void)snprintf(a->address, sizeof(a->address), "%s", o->address ? o->address : "127.0.0.1");
-    if (o->node)
-        (void)snprintf(a->node, sizeof(a->node), "%s", o->node);
-    else if (gethostname(a->node, sizeof(a->node) - 1) < 0)
-        return titan_fail_errno(err, "cannot find the host's name");
-    if (!a->node[0] || strpbrk(a->node, " \t\r\n/"))
-        return titan_fail(err, TITAN_EINVAL, "node name '%s' is empty or has spaces or slashes", a->node);
-    if (snprintf(a->run_dir, sizeof(a->run_dir), "%s/run", o->state_dir) >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->state_dir);
-    if (!o->worker)
-        TRY(self_dir(folder, sizeof(folder), err));
-    if (snprintf(program, PATH_MAX, "%s%s", o->worker ? o->worker : folder, o->worker ? "" : "/titan-worker") >=
-        PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "path of titan-worker is too long");
-    if (access(program, X_OK) < 0)
-        return titan_fail_errno(err, "cannot run worker program '%s'", program);
-    return TITAN_OK;
-}
-
-/* The port of the time before, so that others still find us by what they were told of this node. */
+/* The port of the last start, where other agents still expect this one. */
 static uint16_t last_port(const char *path)
 {
     struct buf text = BUF_INIT;
@@ -685,15 +422,16 @@ static uint16_t last_port(const char *path)
 
 static titan_status open_peers(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
-    char path[PATH_MAX + 16], listen[sizeof(a->address) + 16], text[16];
+    char path[PATH_MAX + 16], listen[sizeof(a->settings.address) + 16], text[16];
     if (o->peer_listen)
         return *o->peer_listen ? peers_open(a->loop, o->peer_listen, on_peer_message, a, &a->peers, err) : TITAN_OK;
-    const bool v6 = strchr(a->address, ':') != NULL;
-    (void)snprintf(path, sizeof(path), "%s/peer_port", a->run_dir);
+    const bool v6 = strchr(a->settings.address, ':') != NULL;
+    (void)snprintf(path, sizeof(path), "%s/peer_port", a->settings.run_dir);
     uint16_t ports[] = {last_port(path), 0};
     titan_status status = TITAN_EIO;
     for (size_t i = 0; i < ARRAY_SIZE(ports) && status != TITAN_OK; i++) {
-        (void)snprintf(listen, sizeof(listen), "%s%s%s:%u", v6 ? "[" : "", a->address, v6 ? "]" : "", ports[i]);
+        (void)snprintf(listen, sizeof(listen), "%s%s%s:%u", v6 ? "[" : "", a->settings.address, v6 ? "]" : "",
+                       ports[i]);
         status = peers_open(a->loop, listen, on_peer_message, a, &a->peers, err);
     }
     if (status == TITAN_EINVAL)
@@ -721,11 +459,11 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return titan_fail_errno(err, "no random numbers");
     const struct agent_core_options options = {
-        .node = a->node,
-        .device = a->device,
-        .address = a->address,
+        .node = a->settings.node,
+        .device = a->settings.device,
+        .address = a->settings.address,
         .version = titan_version,
-        .slots = a->slots,
+        .slots = a->settings.slots,
         .memory_bytes = memory_bytes(),
         .checks = true,
         .incarnation = random[0],
@@ -735,22 +473,22 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .hang_floor_ms = o->hang_floor_ms,
         .away_ms = o->away_ms,
         .delegate_lease_ms = o->delegate_lease_ms};
-    TRY(record_read_term(a->run_dir, &seen, err));
+    TRY(record_read_term(a->settings.run_dir, &seen, err));
     TRY(agent_core_new(&options, &a->core, err));
     agent_core_restore_term(a->core, &seen);
     struct titan_error damaged = {0};
-    if (record_read_jobs(a->run_dir, on_job_record, a, &damaged) != TITAN_OK)
+    if (record_read_jobs(a->settings.run_dir, on_job_record, a, &damaged) != TITAN_OK)
         tlog_error(&a->log, "record of a job not read, going on without it", "reason=\"%s\"", damaged.msg);
     return TITAN_OK;
 }
 
-/* What an earlier agent's workers were at, before any of them speaks. */
+/* Where an earlier agent's workers stand, before any of them sends a message. */
 static void adopt(struct agent *a)
 {
     int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
     if (contact) /* in the life of an earlier agent; the lease runs on */
         agent_core_restore_contact(a->core, contact, epoch_until);
-    tell_of_core(a);
+    publish_core(a);
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);
@@ -763,33 +501,34 @@ static void on_adoption_timer(uv_timer_t *timer)
     session_start(((struct agent *)timer->data)->session);
 }
 
-static titan_status open_parts(struct agent *a, const struct agent_options *o, const char *program,
-                               struct titan_error *err)
+static titan_status open_parts(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
     static const struct session_events session_events = {on_session_open, on_session_message, on_session_lost};
     static const struct workers_events workers_events = {on_worker_message, on_worker_connected, on_worker_exit};
-    struct workers_options options = {.run_dir = a->run_dir,
-                                      .program = program,
-                                      .host = a->address,
-                                      .device = a->device,
-                                      .slots = a->slots,
-                                      .lease_ms = a->lease_ms};
+    struct workers_options options = {.run_dir = a->settings.run_dir,
+                                      .program = a->settings.program,
+                                      .host = a->settings.address,
+                                      .device = a->settings.device,
+                                      .slots = a->settings.slots,
+                                      .lease_ms = a->settings.lease_ms};
     TRY(session_open(a->loop, o->coordinator, o->tls, &session_events, a, &a->session, err));
     if (o->tls && o->renew)
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
-    TRY(logs_open(a->loop, a->node, on_log_chunk, a, &a->logs, err));
-    const struct node_checks_options checks = {
-        .node = a->node, .address = a->address, .program = program, .tls = o->tls, .peers = a->peers != NULL};
+    TRY(logs_open(a->loop, a->settings.node, on_log_chunk, a, &a->logs, err));
+    const struct node_checks_options checks = {.node = a->settings.node,
+                                               .address = a->settings.address,
+                                               .program = a->settings.program,
+                                               .tls = o->tls,
+                                               .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }
 
-enum { N_TIMERS = 6 };
+enum { N_TIMERS = 4, N_PARTS = 7 };
 
 static uv_timer_t *timer_of(struct agent *a, size_t i)
 {
-    uv_timer_t *const timers[N_TIMERS] = {&a->log_timer,  &a->close_timer,  &a->adoption_timer,
-                                          &a->tick_timer, &a->sample_timer, &a->record_timer};
+    uv_timer_t *const timers[N_TIMERS] = {&a->close_timer, &a->adoption_timer, &a->tick_timer, &a->sample_timer};
     return timers[i];
 }
 
@@ -800,22 +539,21 @@ static void on_nothing(void *data)
 
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct agent **ret, struct titan_error *err)
 {
-    char program[PATH_MAX];
     struct agent *a = calloc(1, sizeof(*a));
     if (!a)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
     a->loop = loop;
-    a->turns_tail = &a->turns;
-    titan_status status = fill_options(a, o, program, err);
-    log_init(&a->log, "agent", "node=%s", a->node);
+    a->batches_tail = &a->batches;
+    titan_status status = agent_settings_fill(o, &a->settings, err);
+    log_init(&a->log, "agent", "node=%s", a->settings.node);
     if (status == TITAN_OK)
-        status = dir_make(a->run_dir, err);
+        status = dir_make(a->settings.run_dir, err);
     if (status == TITAN_OK)
         status = open_peers(a, o, err);
     if (status == TITAN_OK)
         status = open_core(a, o, err);
     if (status == TITAN_OK)
-        status = open_parts(a, o, program, err);
+        status = open_parts(a, o, err);
     if (status != TITAN_OK) {
         if (a->logs)
             logs_close(a->logs, NULL, NULL);
@@ -834,12 +572,14 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
         (void)uv_timer_init(loop, timer);
         timer->data = a;
     }
+    a->records = record_writer_open(loop, a->settings.run_dir, &a->log, on_record_written, a);
+    a->log_bounds = log_bounds_open(loop, a->workers, a->settings.log_bytes_max, &a->log);
     adopt(a);
-    /* Runs only while there are workers: started here so that uv_timer_again has an interval. */
-    (void)uv_timer_start(&a->log_timer, on_log_timer, LOG_CHECK_MS, LOG_CHECK_MS);
+    log_bounds_watch(a->log_bounds);
     bool wait = workers_expected(a->workers) > 0;
     (void)uv_timer_start(&a->adoption_timer, on_adoption_timer, wait ? ADOPTION_WAIT_MS : 0, 0);
-    tlog_info(&a->log, "agent up", "slots=%u device=%s workers=%u", a->slots, a->device, workers_count(a->workers));
+    tlog_info(&a->log, "agent up", "slots=%u device=%s workers=%u", a->settings.slots, a->settings.device,
+              workers_count(a->workers));
     *ret = a;
     return TITAN_OK;
 }
@@ -847,17 +587,13 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
 static void on_part_closed(void *data)
 {
     struct agent *a = data;
+    titan_assert(a->open_parts > 0);
     if (--a->open_parts > 0)
         return;
     void (*done)(void *) = a->done;
     void *done_data = a->done_data;
-    while (a->segments) {
-        struct segment *s = a->segments;
-        a->segments = s->next;
-        if (s->fd >= 0)
-            (void)close(s->fd);
-        free(s);
-    }
+    titan_assert(!a->batches && !a->carrying_out);
+    comm_segments_close(&a->segments);
     agent_core_free(a->core);
     free(a);
     done(done_data);
@@ -871,7 +607,8 @@ static void on_handle_closed(uv_handle_t *handle)
 static void on_session_closed(void *data)
 {
     struct agent *a = data;
-    a->open_parts = N_TIMERS + 5;
+    titan_assert(a->closing && a->open_parts == 0);
+    a->open_parts = N_TIMERS + N_PARTS;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
     renewal_close(a->renewal, on_part_closed, a); /* its call has come back with the session's end */
@@ -879,17 +616,19 @@ static void on_session_closed(void *data)
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
     node_checks_close(a->checks, on_part_closed, a);
+    record_writer_close(a->records, on_part_closed, a);
+    log_bounds_close(a->log_bounds, on_part_closed, a);
 }
 
-/* Workers have ended, or will be let go: first the session, so that nothing more is asked of them. */
+/* The session goes first, so that no more commands come. */
 static void close_parts(struct agent *a)
 {
     a->closing = true;
     for (size_t i = 0; i < N_TIMERS; i++)
         (void)uv_timer_stop(timer_of(a, i));
-    free(a->writing); /* one that failed and would have been tried again */
-    a->writing = NULL;
-    carry_out(a); /* which lets go of all */
+    log_bounds_stop(a->log_bounds);
+    record_writer_stop(a->records);
+    carry_out(a, NULL); /* frees all that waits */
     logs_forget(a->logs);
     session_close(a->session, on_session_closed, a);
 }
@@ -897,8 +636,9 @@ static void close_parts(struct agent *a)
 static void on_close_timer(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
-    bool behind = a->turns && !(a->writing && a->writing->failed); /* the last reports want to go out */
-    if ((a->draining && workers_first(a->workers)) || a->works > 0 || behind)
+    const bool waits = a->batches && !record_writer_fails(a->records); /* the last reports are to go out */
+    if ((a->draining && workers_first(a->workers)) || record_writer_on_disk(a->records) ||
+        log_bounds_working(a->log_bounds) || waits)
         return;
     close_parts(a);
 }
@@ -913,7 +653,7 @@ void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*d
         return;
     a->draining = stop_workers;
     if (stop_workers)
-        agent_core_drain(a->core, a->quiet_stop);
+        agent_core_drain(a->core, a->settings.quiet_stop);
     for (struct worker *w = workers_first(a->workers); w && stop_workers; w = w->next)
         workers_stop(w, grace_ms, grace_ms > 0, false, "the node's daemon stops");
     (void)uv_timer_start(&a->close_timer, on_close_timer, 0, CLOSE_POLL_MS);

@@ -1,9 +1,9 @@
 /* agent.h - the node's half: starts workers, watches them, speaks to the coordinator for them.
  *
  * Workers run in their own process group with a clean environment and no inherited descriptors, each with a page of
- * shared memory (proto/worker_page.h) whose robust mutex tells of its death within a millisecond at any size, a log
- * file bounded in size, and the agent's Unix socket to talk to. A worker whose agent died goes on for its lease; an
- * agent that starts over the same folder adopts the workers it finds. */
+ * shared memory (proto/worker_page.h) with a robust mutex that tells of its death within a millisecond at any size, a
+ * log file bounded in size, and the agent's Unix socket to talk to. A worker goes on for its lease when its agent dies;
+ * an agent that starts over the same folder adopts the workers it finds. */
 #ifndef TITAN_DAEMON_AGENT_AGENT_H
 #define TITAN_DAEMON_AGENT_AGENT_H
 
@@ -29,7 +29,7 @@ struct agent_options {
     uint32_t lease_ms;                   /* 0 = 30000 */
     uint64_t log_bytes_max;              /* per worker, kept as two halves; 0 = 64 MiB */
     uint32_t hang_floor_ms;              /* 0 = 300 */
-    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says (core.h) */
+    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says (agent_core.h) */
     const char *peer_listen; /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */
     bool quiet_stop;         /* do not report workers that end because agent_close stops them: the coordinator goes down
                                 with us, and its jobs go on from their last checkpoint when it is back */

@@ -1,6 +1,7 @@
 /* oom.h - was a worker killed for its memory? The kernel does not tell the parent: its counters do. The worker's own
  * cgroup is asked first (memory.events), where it has one; else the machine's count of such kills (oom_kill in
- * /proc/vmstat, which counts those for a cgroup's limit too), for a worker that got a SIGKILL nobody here has sent. */
+ * /proc/vmstat, which counts those for a cgroup's limit too), for a worker that got a SIGKILL that this agent did not
+ * send. */
 #ifndef TITAN_DAEMON_AGENT_OOM_H
 #define TITAN_DAEMON_AGENT_OOM_H
 

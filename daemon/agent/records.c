@@ -27,6 +27,7 @@ titan_status record_write_term(const char *run_dir, const struct seen_term *seen
     int len = snprintf(text, sizeof(text), "%" PRIu64 "%s", seen->term, seen->proved ? " " : "");
     for (size_t i = 0; i < MAC_BYTES && seen->proved; i++)
         len += snprintf(text + len, sizeof(text) - (size_t)len, "%02x", seen->proof[i]);
+    titan_assert(len > 0 && (size_t)len < sizeof(text));
     text[len] = '\n';
     return file_replace_private(path, text, (size_t)len + 1, err);
 }
@@ -89,7 +90,8 @@ titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJ
     _cleanup_free_ uint8_t *bytes = malloc(len + 4);
     if (!bytes)
         return titan_fail(err, TITAN_ENOMEM, "no memory for '%s'", path);
-    (void)titan__internal__agent_job_record__pack(record, bytes + 4);
+    const size_t packed = titan__internal__agent_job_record__pack(record, bytes + 4);
+    titan_assert(packed == len);
     uint32_t crc = crc32c(0, bytes + 4, len);
     for (int i = 0; i < 4; i++)
         bytes[i] = (uint8_t)(crc >> (8 * i));

@@ -142,6 +142,7 @@ static int spawn_files(posix_spawn_file_actions_t *files, const struct worker_co
 titan_status worker_process_start(const struct worker_command *c, struct worker_process *ret, struct titan_error *err)
 {
     char job[24], worker[24], cuda[160];
+    titan_assert(c->program && c->directory && c->log && c->socket && c->page);
     (void)snprintf(job, sizeof(job), "%" PRIu64, c->job_id);
     (void)snprintf(worker, sizeof(worker), "%" PRIu64, c->worker_id);
     if (c->cuda_devices)
@@ -192,6 +193,7 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
         return status;
     }
     (void)fcntl(p.pidfd, F_SETFD, FD_CLOEXEC);
+    titan_assert(p.pid > 1);
     cgroup_enter(&p, c->worker_id);
     oom_before_us(p.pid);
     *ret = p;
@@ -239,12 +241,6 @@ void worker_process_kill(const struct worker_process *p)
     if (p->cgroup[0])
         (void)write_text(p->cgroup, "cgroup.kill", "1");
     (void)kill(-p->pid, SIGKILL);
-}
-
-void worker_process_signal(const struct worker_process *p, int signal)
-{
-    if (p->pidfd >= 0)
-        (void)pidfd_send_signal(p->pidfd, signal, NULL, 0);
 }
 
 int worker_process_stat(const struct worker_process *p)
@@ -301,6 +297,7 @@ titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *r
     /* Its pid is not free before it is reaped, so the group still is its own. */
     worker_process_kill(p);
     siginfo_t info = {0};
+    titan_assert(p->pid > 1);
     int code = -1, signal = 0;
     if (p->child && waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOHANG) == 0 && info.si_pid == p->pid) {
         code = info.si_code == CLD_EXITED ? info.si_status : -1;

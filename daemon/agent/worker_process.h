@@ -44,8 +44,6 @@ titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_i
                                   struct titan_error *err) TITAN_MUST_USE;
 /* SIGKILL to everything in its group and cgroup. */
 void worker_process_kill(const struct worker_process *p);
-/* A signal to the group's leader alone. */
-void worker_process_signal(const struct worker_process *p, int signal);
 /* Its /proc/PID/stat, to look at often; -1: not to be had. */
 int worker_process_stat(const struct worker_process *p);
 /* State letter from it (0 = not known) and resident bytes. */

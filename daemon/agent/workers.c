@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "daemon/agent/job_folders.h"
 
 /* How long the report of a death waits for the exit status; the death itself is known already. */
 #define STATUS_WAIT_MS 10
@@ -40,8 +41,7 @@ struct workers {
     void *done_data;
 };
 
-/* --- end of a worker ------------------------------------------------------------------------------------------------
- */
+/* --- end of a worker --- */
 
 static void set_finish(struct workers *set)
 {
@@ -57,6 +57,8 @@ static void set_finish(struct workers *set)
 static void worker_free(struct worker *w)
 {
     struct workers *set = w->set;
+    titan_assert(w->closing && w->open_handles == 0);
+    titan_assert(w->prev ? w->prev->next == w : set->first == w);
     *(w->prev ? &w->prev->next : &set->first) = w->next;
     if (w->next)
         w->next->prev = w->prev;
@@ -98,6 +100,7 @@ static void worker_report(struct worker *w)
 {
     if (w->reported)
         return;
+    titan_assert(w->dying);
     w->reported = true;
     struct worker_exit how = {.code = w->exit_code, .signal = w->exit_signal, .last_step = atomic_load(&w->page->step)};
     bool known = how.code >= 0 || how.signal > 0 || worker_process_ending(&w->process, &how.code, &how.signal);
@@ -160,8 +163,7 @@ static void on_watch(uv_poll_t *handle, int status, int events)
         worker_report(w);
 }
 
-/* --- a worker's connection ------------------------------------------------------------------------------------------
- */
+/* --- a worker's connection --- */
 
 static void worker_watch(struct worker *w)
 {
@@ -185,6 +187,7 @@ static void send_lease(struct worker *w)
 {
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    titan_assert(w->set->lease_ms > 0);
     lease.lease_ms = w->set->lease_ms;
     lease.epoch_until_ms = w->set->epoch_until_ms;
     message.term = w->set->term;
@@ -228,6 +231,7 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
                          hello->worker_id, hello->job_id, hello->pid);
         return NULL;
     }
+    titan_assert(w->link != link);
     channel_drop(w->link);
     w->link = link;
     w->greeted = true;
@@ -239,12 +243,6 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
                w->adopted);
     set->events.on_connected(w, hello, set->data);
     return w;
-}
-
-static void on_message(void *owner, const Titan__Internal__WorkerToAgent *message, void *data)
-{
-    struct workers *set = data;
-    set->events.on_message(owner, message, set->data);
 }
 
 static void on_link_closed(void *owner, void *data)
@@ -302,8 +300,7 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
         (void)uv_timer_start(&w->kill_timer, on_kill_timer, grace_ms, 0);
 }
 
-/* --- start and adoption ---------------------------------------------------------------------------------------------
- */
+/* --- start and adoption --- */
 
 struct worker *workers_find(struct workers *set, uint64_t worker_id)
 {
@@ -340,7 +337,7 @@ void worker_look(struct worker *w, struct agent_sample *ret)
     w->rss_max = MAX(w->rss_max, rss);
 }
 
-void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms)
+void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms)
 {
     set->term = term;
     for (struct worker *w = set->first; w && contact_ms > 0; w = w->next) {
@@ -393,62 +390,10 @@ static titan_status slot_free(const struct workers *set, uint32_t *ret, struct t
     return titan_fail(err, TITAN_ELIMIT, "all %u slots of this node are taken", set->slots);
 }
 
-static titan_status recipe_write(const char *directory, const char *recipe, struct titan_error *err)
-{
-    char path[PATH_MAX];
-    struct buf have = BUF_INIT;
-    if (snprintf(path, sizeof(path), "%s/recipe.toml", directory) >= (int)sizeof(path))
-        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
-    size_t len = strlen(recipe);
-    bool same = file_read(path, len + 1, &have, NULL) == TITAN_OK && have.len == len && !memcmp(have.data, recipe, len);
-    buf_free(&have);
-    return same ? TITAN_OK : file_replace(path, recipe, len, err);
-}
-
-/* run/jobs/ID -> directory: what the next agent knows of a job. */
-static titan_status job_record(const struct workers *set, uint64_t job_id, const char *directory,
-                               struct titan_error *err)
-{
-    char path[PATH_MAX + 64], have[PATH_MAX];
-    (void)snprintf(path, sizeof(path), "%s/jobs/%" PRIu64, set->run_dir, job_id);
-    ssize_t n = readlink(path, have, sizeof(have) - 1);
-    if (n > 0 && (size_t)n == strlen(directory) && !memcmp(have, directory, (size_t)n))
-        return TITAN_OK;
-    (void)unlink(path);
-    if (symlink(directory, path) < 0)
-        return titan_fail_errno(err, "cannot record the job in '%s'", path);
-    return TITAN_OK;
-}
-
-bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
-{
-    return snprintf(out, PATH_MAX, "%s/jobs/%" PRIu64, set->run_dir, job_id) < PATH_MAX;
-}
-
-bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX])
-{
-    char path[PATH_MAX] = "";
-    (void)workers_job_link(set, job_id, path);
-    ssize_t n = readlink(path, out, PATH_MAX - 1);
-    out[n > 0 ? n : 0] = '\0';
-    return n > 0;
-}
-
-/* Recipe, logs, metrics and checkpoints of a job are for nobody else, also on a path that all may walk. A umask that
- * lets the group in and others not (the unit's) is left as it is. */
-static titan_status job_dir_make(const char *directory, struct titan_error *err)
-{
-    struct stat st;
-    TRY(dir_make(directory, err));
-    if (stat(directory, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07) && chmod(directory, 0700) != 0)
-        return titan_fail_errno(err, "job directory '%s' cannot be made 0700", directory);
-    return TITAN_OK;
-}
-
 static titan_status worker_paths(struct worker *w, const char *directory, struct titan_error *err)
 {
     char logs[PATH_MAX];
-    TRY(job_dir_make(directory, err));
+    TRY(job_folder_make(directory, err));
     if (snprintf(w->job_dir, PATH_MAX, "%s", directory) >= PATH_MAX ||
         snprintf(logs, PATH_MAX, "%s/logs", directory) >= PATH_MAX ||
         snprintf(w->log_path, PATH_MAX, "%s/worker-%" PRIu64 ".log", logs, w->id) >= PATH_MAX ||
@@ -457,7 +402,7 @@ static titan_status worker_paths(struct worker *w, const char *directory, struct
     return dir_make(logs, err);
 }
 
-/* Handles and list entry for a worker whose process runs. */
+/* Handles and list entry for a worker with a running process. */
 static titan_status worker_attach(struct worker *w, struct titan_error *err)
 {
     struct workers *set = w->set;
@@ -527,8 +472,8 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
     *w = (struct worker){
         .set = set, .job_id = job_id, .id = worker_id, .slot = slot, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
     titan_status status = worker_paths(w, directory, err);
-    status = status == TITAN_OK ? recipe_write(directory, recipe, err) : status;
-    status = status == TITAN_OK ? job_record(set, job_id, directory, err) : status;
+    status = status == TITAN_OK ? job_folder_write_recipe(directory, recipe, err) : status;
+    status = status == TITAN_OK ? job_folder_record(set->run_dir, job_id, directory, err) : status;
     status = status == TITAN_OK
                  ? worker_launch(w, device && *device ? device : set->device, run && *run ? run : directory, err)
                  : status;
@@ -545,7 +490,7 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
 {
     char link[64];
-    if (workers_job_dir(w->set, w->job_id, out))
+    if (job_folder_find(w->set->run_dir, w->job_id, out))
         return;
     (void)snprintf(link, sizeof(link), "/proc/%d/cwd", (int)w->page->pid);
     ssize_t n = readlink(link, out, PATH_MAX - 1);
@@ -611,23 +556,6 @@ static titan_status workers_adopt(struct workers *set, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Records of jobs whose folder is gone. */
-static void jobs_sweep(const struct workers *set)
-{
-    char path[PATH_MAX + 64];
-    (void)snprintf(path, sizeof(path), "%s/jobs", set->run_dir);
-    DIR *dir = opendir(path);
-    if (!dir)
-        return;
-    for (struct dirent *e; (e = readdir(dir));) {
-        char link[sizeof(e->d_name)]; /* ID, and ID.epoch with it */
-        (void)snprintf(link, sizeof(link), "%.*s", (int)strcspn(e->d_name, "."), e->d_name);
-        if (link[0] && faccessat(dirfd(dir), link, F_OK, 0) < 0)
-            (void)unlinkat(dirfd(dir), e->d_name, 0);
-    }
-    (void)closedir(dir);
-}
-
 titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, const struct workers_events *events,
                           void *data, struct workers **ret, struct titan_error *err)
 {
@@ -650,7 +578,8 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
         snprintf(jobs, PATH_MAX, "%s/jobs", o->run_dir) >= PATH_MAX)
         status = titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->run_dir);
     status = status == TITAN_OK ? dir_make(jobs, err) : status;
-    struct channel_events channel_events = {on_hello, on_message, on_link_closed};
+    struct channel_events channel_events = {
+        .on_hello = on_hello, .on_message = events->on_message, .message_data = data, .on_close = on_link_closed};
     status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
     if (status != TITAN_OK) {
         free(set);
@@ -660,7 +589,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->lease_timer.data = set;
     set->open_handles = 2; /* timer, channel */
     oom_watch_init(&set->oom);
-    jobs_sweep(set);
+    job_folders_sweep(set->run_dir);
     struct titan_error why = {0};
     if (workers_adopt(set, &why) != TITAN_OK)
         tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);
@@ -680,8 +609,26 @@ static void on_timer_closed(uv_handle_t *handle)
     on_channel_closed(handle->data);
 }
 
+bool workers_check(const struct workers *set)
+{
+    for (const struct worker *w = set->first; w; w = w->next) {
+        titan_assert(w->set == set && w->page);
+        titan_assert(w->prev ? w->prev->next == w : set->first == w);
+        titan_assert(!w->next || w->next->prev == w);
+        titan_assert(!w->reported || w->dying);
+        titan_assert(!w->link || (w->greeted && !w->dying && !w->closing));
+        titan_assert(w->adopted || w->slot < set->slots);
+        titan_assert(!w->watch_started || w->watch);
+        titan_assert(w->open_handles > 0);
+        for (const struct worker *x = w->next; x; x = x->next)
+            titan_assert(x->id != w->id);
+    }
+    return true;
+}
+
 void workers_close(struct workers *set, void (*done)(void *), void *data)
 {
+    titan_assert(!set->closing);
     set->closing = true;
     set->done = done;
     set->done_data = data;

@@ -14,10 +14,10 @@
 
 #include "base/error.h"
 #include "base/frame.h"
-#include "daemon/agent/channel.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/worker_channel.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/agent/oom.h"
-#include "daemon/agent/page.h"
+#include "daemon/agent/page_watch.h"
 #include "daemon/agent/worker_process.h"
 
 #define WORKER_REASON_MAX 600
@@ -57,8 +57,8 @@ struct worker_exit {
 };
 
 struct workers_events {
-    void (*on_message)(struct worker *w, const Titan__Internal__WorkerToAgent *message, void *data);
-    /* It is connected (again), and is who it says. */
+    void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
+    /* It is connected (again), with the right token. */
     void (*on_connected)(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data);
     /* Once; the worker no longer counts, the struct goes away later. */
     void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
@@ -83,10 +83,10 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
-/* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease (core.h) go
- * to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end has moved as
- * much. */
-void workers_tell_of(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
+/* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease
+ * (agent_core.h) go to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end
+ * has moved as much. */
+void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
 /* The latest contact in their pages, 0 = none, and the end of the lease that goes with it. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
 /* Its page and its process, now. */
@@ -95,10 +95,9 @@ void worker_look(struct worker *w, struct agent_sample *ret);
 void workers_look_after(struct workers *set);
 /* Adopted ones that have not connected yet. */
 uint32_t workers_expected(const struct workers *set);
-/* Folder of a job this node has run, from its record; false when there is none. */
-bool workers_job_dir(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
-/* The record itself, which leads to that folder once the job's first worker is started here. */
-bool workers_job_link(const struct workers *set, uint64_t job_id, char out[PATH_MAX]);
+
+/* Asserts what holds of them whenever an input is over. True, or the process ends. */
+bool workers_check(const struct workers *set);
 
 /* Deliver, now or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);

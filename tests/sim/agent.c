@@ -1,5 +1,5 @@
-/* An agent: its real core (daemon/agent/core.h), and around it what the shell does (daemon/agent/agent.c): actions are
- * carried out in order, and wait for the records they rest on to be on the host's disk. */
+/* An agent: its real core (daemon/agent/agent_core.h), and around it what the shell does (daemon/agent/agent.c):
+ * actions are carried out in order, and wait for the records they rest on to be on the host's disk. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "base/error.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 
 #define LEASE_MS 8000
 #define SAMPLE (S->plan->scale ? 500 * MS : 50 * MS)
@@ -72,6 +72,7 @@ static void turn_free(struct turn *t)
 static void turn_end(int h, struct turn *t)
 {
     struct agent *a = agent_of(h);
+    titan_assert(S->plan->scale || agent_core_check(a->core)); /* with thousands of members it takes too long */
     tell_of_core(h);
     if (t->actions.first) {
         t->at = t->actions.first;
@@ -402,9 +403,9 @@ static void obeys(int h, const struct agent_action *x)
     CHECK("I2", a->hearing_term == 0 || a->hearing_term >= host->obeyed_term,
           "agent %s has seen term %llu and obeys an order of %llu", host->name, LL(host->obeyed_term),
           LL(a->hearing_term));
-    if (x->kind != AGENT_TELL || x->tell->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM)
+    if (x->kind != AGENT_COMMAND || x->command->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM)
         return;
-    const Titan__Internal__FormEpoch *f = x->tell->form;
+    const Titan__Internal__FormEpoch *f = x->command->form;
     CHECK("sim", f->job_id <= SIM_JOBS, "job %llu", LL(f->job_id));
     CHECK("I2", f->epoch >= host->obeyed_epoch[f->job_id], "agent %s passes on epoch %llu of job %llu after %llu",
           host->name, LL(f->epoch), LL(f->job_id), LL(host->obeyed_epoch[f->job_id]));
@@ -448,7 +449,7 @@ static void must_remember(int h)
 static void do_action(int h, const struct agent_action *x)
 {
     struct host *host = &S->hosts[h];
-    if (x->kind == AGENT_TELL || x->kind == AGENT_START_WORKER || x->kind == AGENT_STOP_WORKER)
+    if (x->kind == AGENT_COMMAND || x->kind == AGENT_START_WORKER || x->kind == AGENT_STOP_WORKER)
         obeys(h, x);
     switch (x->kind) {
     case AGENT_RECORD_TERM:
@@ -468,8 +469,8 @@ static void do_action(int h, const struct agent_action *x)
         TRACE("agent %s ends its session: %s", host->name, x->text);
         net_end(h);
         break;
-    case AGENT_TELL:
-        tell(h, x->worker_id, x->tell);
+    case AGENT_COMMAND:
+        tell(h, x->worker_id, x->command);
         break;
     case AGENT_START_WORKER:
         start(h, x->worker_id, x->start);
@@ -480,12 +481,12 @@ static void do_action(int h, const struct agent_action *x)
     case AGENT_PEER:
         send_to_peer(h, x->text, x->peer);
         break;
-    case AGENT_ORDER:
-        obey(h, x->order);
+    case AGENT_REQUEST:
+        obey(h, x->request);
         break;
     case AGENT_RANK:
         break;
-    case AGENT_SAY:
+    case AGENT_LOG:
         TRACE("agent %s: %s (%s)", host->name, x->text, x->pairs ? x->pairs : "");
         break;
     }

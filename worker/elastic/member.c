@@ -20,7 +20,6 @@
 typedef Titan__Internal__AgentToWorker agent_message;
 typedef Titan__Internal__WorkerToAgent worker_message;
 #define HEARD(kind) TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##kind
-#define SAYS(kind) TITAN__INTERNAL__WORKER_TO_AGENT__KIND_##kind
 #define PHASE(phase) TITAN__INTERNAL__WORKER_PHASE__WORKER_##phase
 
 /* An order to form an epoch, and what this worker reads from it. */
@@ -269,17 +268,20 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
 /* --- messages out ---------------------------------------------------------------------------------------------------
  */
 
-/* part: the message that kind stands for. */
-static void say(const struct member *m, Titan__Internal__WorkerToAgent__KindCase kind, void *part)
+static void say(const struct member *m, const worker_message *message)
 {
-    worker_message message = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
-
-    if (!m->state.connected)
-        return;
-    message.kind_case = kind;
-    message.hello = part; /* the kinds share one pointer */
-    m->host.say(m->host.arg, &message);
+    if (m->state.connected)
+        m->host.say(m->host.arg, message);
 }
+
+/* To the agent: part is the message of that kind, in the field of that name. */
+#define SAY(m, KIND, field, part)                                                                                      \
+    do {                                                                                                               \
+        worker_message message_ = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;                                              \
+        message_.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_##KIND;                                            \
+        message_.field = (part);                                                                                       \
+        say((m), &message_);                                                                                           \
+    } while (0)
 
 /* A part of a message with who speaks filled in. */
 #define PART(m, upper, lower)                                                                                          \
@@ -302,7 +304,7 @@ static void say_hello(struct member *m)
     hello.step = m->state.step;
     hello.phase = m->state.phase;
     hello.address = m->address;
-    say(m, SAYS(HELLO), &hello);
+    SAY(m, HELLO, hello, &hello);
 }
 
 static void say_ready(struct member *m)
@@ -311,7 +313,7 @@ static void say_ready(struct member *m)
 
     ready.address = m->address;
     ready.last_step = m->state.step;
-    say(m, SAYS(READY), &ready);
+    SAY(m, READY, ready, &ready);
 }
 
 static void say_quiesced(const struct member *m)
@@ -324,7 +326,7 @@ static void say_quiesced(const struct member *m)
     quiesced.prepared = m->quiesced.prepared;
     quiesced.sealed_epoch = m->quiesced.sealed_epoch;
     quiesced.unsealed_epoch = m->quiesced.unsealed_epoch;
-    say(m, SAYS(QUIESCED), &quiesced);
+    SAY(m, QUIESCED, quiesced, &quiesced);
 }
 
 static void say_state_ready(struct member *m)
@@ -342,7 +344,7 @@ static void say_state_ready(struct member *m)
     ready.state_ms = m->ready.state_ms;
     ready.prepare_ms = m->ready.prepare_ms;
     ready.damaged_checkpoint = m->damaged;
-    say(m, SAYS(STATE_READY), &ready);
+    SAY(m, STATE_READY, state_ready, &ready);
 }
 
 static void say_written(const struct member *m, const struct unconfirmed *w)
@@ -354,7 +356,7 @@ static void say_written(const struct member *m, const struct unconfirmed *w)
     written.path = w->path;
     written.bytes = w->bytes;
     written.world_size = (uint32_t)w->world;
-    say(m, SAYS(CHECKPOINT), &written);
+    SAY(m, CHECKPOINT, checkpoint, &written);
 }
 
 static void say_finished(const struct member *m)
@@ -363,7 +365,7 @@ static void say_finished(const struct member *m)
 
     finished.epoch = m->state.epoch;
     finished.step = m->finished_step;
-    say(m, SAYS(FINISHED), &finished);
+    SAY(m, FINISHED, finished, &finished);
 }
 
 static void say_failing(struct member *m)
@@ -372,7 +374,7 @@ static void say_failing(struct member *m)
 
     failing.exit_code = m->exit_code;
     failing.reason = m->failure;
-    say(m, SAYS(FAILING), &failing);
+    SAY(m, FAILING, failing, &failing);
 }
 
 /* This number is taken by another membership, or one above it is known. */
@@ -384,7 +386,7 @@ static void say_refused(const struct member *m, uint64_t epoch)
     refused.epoch = epoch;
     refused.seen_epoch = m->state.seen;
     refused.seen_term = m->state.term;
-    say(m, SAYS(REFUSED), &refused);
+    SAY(m, REFUSED, refused, &refused);
 }
 
 void member_connected(struct member *m, int64_t now_ms)
@@ -830,7 +832,7 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
     m->state.phase = PHASE(TRAINING);
     m->step_ms[0] = m->step_ms[1];
     m->step_ms[1] = r->step_ms;
-    say(m, SAYS(PROGRESS), &progress);
+    SAY(m, PROGRESS, progress, &progress);
 }
 
 void member_checkpoint_written(struct member *m, uint64_t step, const char *path, uint64_t bytes, int world)
@@ -865,7 +867,7 @@ void member_checkpoint_failed(struct member *m, uint64_t step, const char *path,
     failed.path = (char *)path;
     failed.reason = (char *)reason;
     failed.reading = reading;
-    say(m, SAYS(CHECKPOINT_FAILED), &failed);
+    SAY(m, CHECKPOINT_FAILED, checkpoint_failed, &failed);
 }
 
 void member_finished(struct member *m, uint64_t step)

@@ -2,11 +2,12 @@
  * order; records that it wants kept are read back by the next one. */
 #include "tests/fuzz/message.h"
 
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 
 static const char *const texts[] = {"here", "evil", "b", "", "127.0.0.1:7", "127.0.0.1:8", "cpu", "/c/step-00000005",
                                     NULL};
 static int64_t now;
+static bool session; /* up: it comes and goes in turn */
 
 static struct agent_core *up(uint64_t seed)
 {
@@ -86,10 +87,14 @@ static void pass(struct agent_core *c, struct fuzz_input *in, uint8_t what, stru
                                         .process_state = "RSTDZ"[fuzz_take(in, 1) % 5]};
     switch (what % 6) {
     case 0:
-        agent_core_session_up(c, now, out);
+        if (!session)
+            agent_core_session_up(c, now, out);
+        session = true;
         break;
     case 1:
-        agent_core_session_down(c, now, out);
+        if (session)
+            agent_core_session_down(c, now, out);
+        session = false;
         break;
     case 2:
         agent_core_exited(c, 1 + what / 6 % 4, &how, now, out);
@@ -113,6 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct agent_actions out;
     struct agent_core *c = up(1);
     now = 1000;
+    session = false;
     agent_actions_init(&out);
     for (int i = 0; in.len > 0 && i < 96; i++) {
         uint8_t what = (uint8_t)fuzz_take(&in, 1);
@@ -122,10 +128,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         else
             pass(c, &in, what, &out);
         act(c, &out, &kept);
+        (void)agent_core_check(c);
         (void)agent_core_deadline(c);
         if (what == 255) { /* it dies, and the next one begins with what was kept */
             agent_core_free(c);
             c = up(2 + (uint64_t)i);
+            session = false;
             agent_core_restore_term(c, &(struct seen_term){.term = 1});
             if (kept)
                 agent_core_restore_job(c, kept);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/crc32c.h"
-#include "daemon/agent/core.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/agent/records.h"
 #include "proto/ranges.h"
 

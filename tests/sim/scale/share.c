@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "daemon/agent/core_internal.h"
+#include "daemon/agent/agent_core_internal.h"
 #include "tests/sim/sim.h"
 #include "titan/internal/worker.pb-c.h"
 
@@ -111,11 +111,11 @@ void *__wrap_agent_action_copy(struct agent_actions *out, const ProtobufCMessage
         share_forms(copy, record, agent_action_alloc(out, (record->n_before + 1) * sizeof(form_epoch *)));
         return copy;
     }
-    const worker_order *order = (const worker_order *)m;
+    const command_to_worker *order = (const command_to_worker *)m;
     if (m->descriptor != &titan__internal__agent_to_worker__descriptor ||
         order->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM)
         return __real_agent_action_copy(out, m);
-    worker_order *copy = agent_action_alloc(out, sizeof(*copy));
+    command_to_worker *copy = agent_action_alloc(out, sizeof(*copy));
     *copy = *order;
     copy->form = shared(order->form);
     return copy;
@@ -148,7 +148,7 @@ void *__wrap_agent_action_copy(struct agent_actions *out, const ProtobufCMessage
         return known[n++].message;                                                                                     \
     }
 UNPACK_ONCE(coordinator_message, titan__internal__coordinator_message)
-UNPACK_ONCE(worker_order, titan__internal__agent_to_worker)
+UNPACK_ONCE(command_to_worker, titan__internal__agent_to_worker)
 
 /* --- the same packed: an order by itself, to a worker, in the record of an agent that has promised nothing ----------
  */
@@ -190,7 +190,7 @@ static bool content_of(const ProtobufCMessage *m, struct content *ret)
     memset(ret, 0, sizeof(*ret));
     ret->type = m->descriptor;
     if (m->descriptor == &titan__internal__agent_to_worker__descriptor) {
-        const worker_order *order = (const worker_order *)m;
+        const command_to_worker *order = (const command_to_worker *)m;
         ret->term = order->term;
         ret->form = order->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM ? order->form : NULL;
     } else if (m->descriptor == &titan__internal__agent_job_record__descriptor) {

@@ -26,7 +26,7 @@
 #include "base/frame.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "daemon/agent/page.h"
+#include "daemon/agent/page_watch.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"
 

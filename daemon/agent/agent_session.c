@@ -1,0 +1,193 @@
+/* agent_session.c - the agent's stream to the coordinator; see agent_session.h. */
+#include "daemon/agent/agent_session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "proto/rpc/client.h"
+
+#define RETRY_MIN_MS 20
+#define RETRY_MAX_MS 1000
+#define CLOSE_MS 200
+
+static const char session_path[] = "/titan.internal.Coordinator/Session";
+
+struct session {
+    uv_loop_t *loop;
+    struct session_events events;
+    void *data;
+    struct log log;
+    struct rpc_client *client;
+    struct rpc_stream *stream; /* NULL while there is none */
+    uv_timer_t retry_timer;
+    uint32_t retry_ms;
+    bool settled, closing, client_closing, failed_before;
+    char why[256]; /* of a session_end that is under way */
+    void (*done)(void *);
+    void *done_data;
+};
+
+static void session_try(struct session *s);
+
+titan_status session_send(struct session *s, const Titan__Internal__AgentMessage *message)
+{
+    return s->stream ? rpc_stream_send(s->stream, &message->base) : TITAN_ECANCELLED;
+}
+
+size_t session_queued(const struct session *s)
+{
+    return s->stream ? rpc_stream_queued(s->stream) : 0;
+}
+
+void session_settled(struct session *s)
+{
+    s->settled = true;
+    s->failed_before = false;
+    s->retry_ms = RETRY_MIN_MS;
+}
+
+void session_end(struct session *s, const char *why)
+{
+    if (!s->stream)
+        return;
+    (void)snprintf(s->why, sizeof(s->why), "%s", why);
+    rpc_stream_cancel(s->stream);
+}
+
+static void on_stream_message(struct rpc_stream *stream, const ProtobufCMessage *base, void *data)
+{
+    struct session *s = data;
+    const Titan__Internal__CoordinatorMessage *message = (const Titan__Internal__CoordinatorMessage *)base;
+    (void)stream;
+    if (!s->closing && s->stream)
+        s->events.on_message(message, s->data);
+}
+
+static void close_client(struct session *s);
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct session *s = timer->data;
+    if (s->closing)
+        close_client(s);
+    else
+        session_try(s);
+}
+
+static void retry_later(struct session *s)
+{
+    (void)uv_timer_start(&s->retry_timer, on_retry, s->retry_ms, 0);
+    titan_assert(s->retry_ms >= RETRY_MIN_MS);
+    s->retry_ms = MIN(2 * s->retry_ms, RETRY_MAX_MS);
+}
+
+static void on_stream_close(struct rpc_stream *stream, const struct titan_error *err, void *data)
+{
+    struct session *s = data;
+    (void)stream;
+    s->stream = NULL;
+    if (s->closing) {
+        close_client(s);
+        return;
+    }
+    if (!s->failed_before) /* one line for each outage */
+        tlog_warn(&s->log, s->settled ? "session with the coordinator lost" : "coordinator not reached",
+                  "reason=\"%s\"", s->why[0] ? s->why : err->msg);
+    s->failed_before = true;
+    s->settled = false;
+    s->why[0] = '\0';
+    s->events.on_lost(s->data);
+    retry_later(s);
+}
+
+static void session_try(struct session *s)
+{
+    static const struct rpc_stream_events events = {on_stream_message, on_stream_close};
+    titan_assert(!s->stream && !s->closing);
+    struct titan_error err = {0};
+    if (rpc_client_stream(s->client, session_path, NULL, false, &titan__internal__coordinator_message__descriptor,
+                          &events, s, &s->stream, &err) != TITAN_OK) {
+        tlog_warn(&s->log, "coordinator not reached", "reason=\"%s\"", err.msg);
+        s->stream = NULL;
+        retry_later(s);
+        return;
+    }
+    s->events.on_open(s->data);
+}
+
+struct rpc_client *session_client(const struct session *s)
+{
+    return s->client;
+}
+
+titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
+                          const struct session_events *events, void *data, struct session **ret,
+                          struct titan_error *err)
+{
+    struct session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the session");
+    titan_status status = rpc_client_open(loop, target, tls, &s->client, err);
+    if (status != TITAN_OK) {
+        free(s);
+        return status;
+    }
+    s->loop = loop;
+    s->events = *events;
+    s->data = data;
+    s->retry_ms = RETRY_MIN_MS;
+    log_init(&s->log, "agent", "coordinator=%s", target);
+    (void)uv_timer_init(loop, &s->retry_timer);
+    s->retry_timer.data = s;
+    *ret = s;
+    return TITAN_OK;
+}
+
+void session_start(struct session *s)
+{
+    if (!s->stream && !s->closing && !uv_is_active((uv_handle_t *)&s->retry_timer))
+        session_try(s);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct session *s = handle->data;
+    void (*done)(void *) = s->done;
+    void *data = s->done_data;
+    free(s);
+    if (done)
+        done(data);
+}
+
+static void on_client_closed(void *data)
+{
+    struct session *s = data;
+    uv_close((uv_handle_t *)&s->retry_timer, on_handle_closed);
+}
+
+static void close_client(struct session *s)
+{
+    if (s->client_closing)
+        return;
+    titan_assert(s->closing && !s->stream);
+    s->client_closing = true;
+    (void)uv_timer_stop(&s->retry_timer);
+    rpc_client_close(s->client, on_client_closed, s);
+}
+
+void session_close(struct session *s, void (*done)(void *), void *data)
+{
+    titan_assert(!s->closing);
+    s->closing = true;
+    s->done = done;
+    s->done_data = data;
+    if (!s->stream) {
+        close_client(s);
+        return;
+    }
+    rpc_stream_close_send(s->stream);
+    (void)uv_timer_start(&s->retry_timer, on_retry, CLOSE_MS, 0);
+}

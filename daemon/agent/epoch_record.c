@@ -1,0 +1,105 @@
+/* epoch_record.c - the record of a job's epochs: accepted, before it, promised, delegated. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/agent/agent_core_internal.h"
+
+bool agent_bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
+{
+    return a->len == b->len && (a->len == 0 || !memcmp(a->data, b->data, a->len));
+}
+
+uint64_t agent_job_accepted(const struct agent_job *j)
+{
+    return j->record->accepted ? j->record->accepted->epoch : 0;
+}
+
+static void record_job(const struct agent_job *j, struct agent_actions *out)
+{
+    titan_assert(j->record->job_id == j->id);
+    struct agent_action *a = agent_action_add(out, AGENT_RECORD_JOB);
+    a->job_id = j->id;
+    a->record = agent_action_copy(out, &j->record->base);
+}
+
+static void drop_delegated(job_record *r)
+{
+    for (size_t i = 0; i < r->n_delegated; i++)
+        titan__internal__epoch_delegated__free_unpacked(r->delegated[i], NULL);
+    free(r->delegated);
+    r->delegated = NULL;
+    r->n_delegated = 0;
+}
+
+static void add_delegated(const struct agent_core *c, job_record *r, const char *delegate)
+{
+    Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    d.epoch = r->accepted;
+    d.term = c->seen.term;
+    d.delegate = (char *)delegate;
+    void *grown = realloc(r->delegated, (r->n_delegated + 1) * sizeof(*r->delegated));
+    titan_assert(grown);
+    r->delegated = grown;
+    r->delegated[r->n_delegated++] = agent_message_copy(&d.base);
+}
+
+/* The accepted epoch makes room for the next. Complete, it is the only quorum configuration; none before it counts. */
+static void move_to_before(job_record *r, bool complete)
+{
+    for (size_t i = 0; complete && i < r->n_before; i++)
+        titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
+    r->n_before = complete ? 0 : r->n_before;
+    void *grown = realloc(r->before, (r->n_before + 1) * sizeof(*r->before));
+    titan_assert(grown);
+    r->before = grown;
+    r->before[r->n_before++] = r->accepted;
+    r->accepted = NULL;
+}
+
+void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *delegate,
+                      struct agent_actions *out)
+{
+    job_record *r = j->record;
+    const bool again = r->accepted && form->epoch == r->accepted->epoch;
+    titan_assert(form->epoch >= agent_job_accepted(j));
+    titan_assert(again || form->epoch >= r->promised_epoch);
+    if (again && (delegate || r->n_delegated == 0) && r->term == c->seen.term)
+        return;
+    if (!again) {
+        if (r->accepted)
+            move_to_before(r, j->complete);
+        r->accepted = agent_message_copy(&form->base);
+        j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
+        j->relay_epoch = 0;
+        failover_free(j->failover); /* it is about the epoch before, and of its size */
+        j->failover = NULL;
+    }
+    r->term = c->seen.term;
+    c->delegated_since |= delegate != NULL;
+    if (delegate)
+        add_delegated(c, r, delegate);
+    else /* the coordinator knows of the delegated epochs before its own */
+        drop_delegated(r);
+    record_job(j, out);
+}
+
+void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epoch *form, struct agent_actions *out)
+{
+    job_record *r = j->record;
+    if (r->promised_epoch == form->epoch && agent_bytes_equal(&r->promised_id, &form->comm_id))
+        return;
+    titan_assert(form->epoch > agent_job_accepted(j));
+    titan_assert(form->epoch > r->promised_epoch);
+    free(r->promised_id.data);
+    r->promised_id.data = malloc(form->comm_id.len + 1);
+    titan_assert(r->promised_id.data);
+    memcpy(r->promised_id.data, form->comm_id.data, form->comm_id.len);
+    r->promised_id.len = form->comm_id.len;
+    r->promised_epoch = form->epoch;
+    r->term = c->seen.term;
+    c->counters.promises++;
+    if (!MUTANT(PROMISE_UNRECORDED))
+        record_job(j, out);
+}

@@ -1,0 +1,39 @@
+/* failover.h - epochs without a coordinator: while none is heard, the agents of a job's members shrink it by majority
+ * (docs/membership.md, "Who may decide"; tests/model/membership.pml checks the rules).
+ *
+ *   watch ──► propose ──► revoke ──► commit: watch the new epoch
+ *     ▲          │           │
+ *     └──────────┴───────────┘  too few promise, or too few are left
+ *
+ * Every agent of the members watches: it asks the agents before it, by the lowest rank of their members, until one
+ * answers. That one is the acting leader; it asks all. An agent that missed a commit is sent it when it asks or
+ * answers.
+ *
+ *   failover.c         the state of an attempt, the time, datagrams by kind
+ *   failover_lease.c   how long an epoch may go on without a coordinator
+ *   failover_epoch.c   questions about epochs: members, quorums, legal sizes
+ *   failover_peers.c   the other agents: which answer, which of their members live, which one leads
+ *   failover_propose.c the acting leader's half
+ *   failover_accept.c  the other agents' half */
+#ifndef TITAN_DAEMON_AGENT_FAILOVER_FAILOVER_H
+#define TITAN_DAEMON_AGENT_FAILOVER_FAILOVER_H
+
+#include "daemon/agent/agent_core.h"
+
+struct failover_state; /* of one job and its accepted epoch */
+
+/* Is the coordinator known, and unheard for longer than away_ms? */
+bool failover_coordinator_away(const struct agent_core *c, int64_t now);
+/* A datagram of another agent that is neither a ping nor an answer to one. */
+void failover_on_datagram(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
+                          struct agent_actions *out);
+/* A worker here has left its epoch: the acting leader that asked for it hears what the worker holds. */
+void failover_on_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
+                          struct agent_actions *out);
+void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t failover_deadline(const struct agent_core *c); /* INT64_MAX = none */
+void failover_free(struct failover_state *s);          /* NULL is fine */
+struct agent_job;
+void failover_check(const struct agent_core *c, const struct agent_job *j); /* asserts what holds between inputs */
+
+#endif

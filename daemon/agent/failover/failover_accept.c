@@ -1,0 +1,129 @@
+/* failover_accept.c - the other agents: they promise, revoke, pass on what their workers hold, and accept. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/failover/failover_internal.h"
+#include "daemon/epochs.h"
+
+static bool may_promise(const struct failover *f, const peer_message *m)
+{
+    const form_epoch *form = m->propose;
+    return m->term >= f->core->seen.term && failover_can_promise(f->core, f->now) &&
+           agent_fence_form(f->job, form) == FENCE_NEW && failover_can_shrink(f, form) &&
+           form->source_epoch >= agent_job_accepted(f->job);
+}
+
+void failover_on_propose(const struct failover *f, const peer_message *m)
+{
+    Titan__Internal__EpochPromise promise = TITAN__INTERNAL__EPOCH_PROMISE__INIT;
+    peer_message answer = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    const job_record *r = f->job->record;
+    promise.epoch = m->propose->epoch;
+    promise.granted = may_promise(f, m);
+    promise.seen_epoch = MAX(agent_job_accepted(f->job), r->promised_epoch);
+    promise.coordinator = !failover_can_promise(f->core, f->now);
+    promise.contact_ms =
+        f->core->contact ? (uint32_t)MIN(f->now - f->core->contact_at, (int64_t)UINT32_MAX) : UINT32_MAX;
+    promise.counts = agent_action_alloc(f->out, (r->n_before + 1) * sizeof(uint64_t));
+    for (size_t i = 0; !f->job->complete && i < r->n_before; i++)
+        promise.counts[promise.n_counts++] = r->before[i]->epoch;
+    promise.counts[promise.n_counts++] = agent_job_accepted(f->job);
+    if (promise.granted) {
+        if (f->job->failover && f->job->failover->proposal)
+            failover_give_up(f); /* nothing lower is accepted from now on, the own proposal included */
+        agent_job_promise(f->core, f->job, m->propose, f->out);
+        titan_assert(f->job->record->promised_epoch == m->propose->epoch);
+    }
+    answer.id = m->id;
+    answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
+    answer.promise = &promise;
+    (void)failover_send(f, m->from, &answer);
+}
+
+void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuiesced *q)
+{
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    titan_assert(f->job->relay_epoch && f->job->relay_to[0]);
+    m.number = f->job->record->promised_epoch;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
+    m.quiesced = (Titan__Internal__WorkerQuiesced *)q;
+    (void)failover_send(f, f->job->relay_to, &m);
+}
+
+/* By the acting leader that has this agent's promise, and still needs it. */
+void failover_on_revoke(const struct failover *f, const peer_message *m)
+{
+    uint64_t epoch = m->revoke->epoch;
+    const job_record *r = f->job->record;
+    if (m->term < f->core->seen.term || !failover_can_promise(f->core, f->now) || m->revoke->job_id != f->job->id ||
+        epoch < agent_job_accepted(f->job) || m->number <= epoch || m->number != r->promised_epoch)
+        return;
+    if (f->job->relay_epoch != epoch)
+        agent_command_revoke(f->core, f->job->id, epoch, f->now, f->out);
+    f->job->relay_epoch = epoch;
+    (void)snprintf(f->job->relay_to, sizeof(f->job->relay_to), "%s", m->from);
+    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
+        if (w->job_id == f->job->id && w->quiesced && !agent_in_epoch(w, epoch))
+            failover_relay(f, w->quiesced);
+}
+
+/* This agent's own entries: a peer says which workers are in an epoch, not where they are. */
+static Titan__Internal__Member **own_members(const struct failover *f, Titan__Internal__Member *const *of, size_t n)
+{
+    const form_epoch *accepted = f->job->record->accepted;
+    Titan__Internal__Member **list = agent_action_alloc(f->out, (n + 1) * sizeof(*list));
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < accepted->n_members; k++)
+            if (accepted->members[k]->worker_id == of[i]->worker_id)
+                list[i] = accepted->members[k];
+    for (size_t i = 0; i < n; i++)
+        titan_assert(list[i]); /* failover_can_shrink() has found each */
+    return list;
+}
+
+/* The epoch that was promised here: members out of this agent's record, memory as the only source, no path but those
+ * that the coordinator or a worker here named. false: it was not promised, or is not sound. */
+static bool commit_is_promised(const struct failover *f, const peer_message *m, form_epoch *form)
+{
+    const job_record *r = f->job->record;
+    const form_epoch *said = m->commit;
+    if (m->term < f->core->seen.term || !failover_can_promise(f->core, f->now) ||
+        agent_fence_form(f->job, said) != FENCE_NEW || said->epoch != r->promised_epoch ||
+        !failover_can_shrink(f, said) || !failover_has_quorum(f, said) || said->source_epoch == 0 ||
+        said->source_epoch >= said->epoch || said->n_state_holders > EPOCH_HOLDERS_MAX)
+        return false;
+    *form = *said;
+    form->members = own_members(f, said->members, said->n_members);
+    form->leavers = own_members(f, said->leavers, said->n_leavers);
+    form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form->memory_only = true;
+    failover_set_checkpoints(f, form);
+    failover_set_worlds(f, form);
+    return true;
+}
+
+void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
+                        size_t at)
+{
+    uint8_t uncovered[MAC_BYTES];
+    form_epoch form;
+    if (!commit_is_promised(f, m, &form))
+        return;
+    form.key = (ProtobufCBinaryData){0};
+    if (key >= 0 && m->covered_key.len >= (at + 1) * MAC_BYTES) { /* its key, under the one that proves the message */
+        memcpy(uncovered, m->covered_key.data + at * MAC_BYTES, MAC_BYTES);
+        proof_cover(keys->key[key], m->commit, uncovered);
+        form.key = (ProtobufCBinaryData){MAC_BYTES, uncovered};
+    } else if (key >= 0 && f->job->record->accepted->key.len > 0) {
+        return; /* an epoch out of one with a key has one */
+    }
+    form_epoch *final = agent_action_copy(f->out, &form.base);
+    agent_log(f->out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
+              "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", f->job->id, final->epoch, m->from);
+    titan_assert(final->epoch == f->job->record->promised_epoch);
+    agent_job_accept(f->core, f->job, final, m->from, f->out);
+    agent_command_form(f->core, final, f->out);
+    failover_report(f);
+}

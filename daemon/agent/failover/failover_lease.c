@@ -1,0 +1,70 @@
+/* failover_lease.c - how long an epoch may go on without a coordinator. */
+#include <inttypes.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/agent/failover/failover_internal.h"
+
+#define PAUSE_BEFORE_MS 2000 /* before the end of the lease, or a quarter of it */
+
+bool failover_coordinator_away(const struct agent_core *c, int64_t now)
+{
+    return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
+}
+
+int64_t failover_lease_end(const struct agent_core *c)
+{
+    return c->contact ? c->contact_at + (int64_t)c->delegate_lease_ms : INT64_MIN;
+}
+
+int64_t failover_lease_pause(const struct agent_core *c)
+{
+    return c->contact ? failover_lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->delegate_lease_ms / 4)
+                      : INT64_MIN;
+}
+
+int64_t agent_core_epoch_until(const struct agent_core *c)
+{
+    return c->delegate_lease_ms && c->contact ? failover_lease_end(c) : 0;
+}
+
+bool failover_can_promise(const struct agent_core *c, int64_t now)
+{
+    return c->delegate_lease_ms && failover_coordinator_away(c, now) && now < failover_lease_pause(c);
+}
+
+/* Does an epoch with workers here have a lease? */
+static bool lease_runs(const struct agent_core *c, const struct agent_job *j)
+{
+    return agent_core_epoch_until(c) && j->record->accepted && agent_job_has_workers(c, j->id);
+}
+
+/* The coordinator waits for the end of the lease before it forms an epoch without members of this one, so none of them
+ * may train for longer. */
+void failover_lease_tick(const struct failover *f)
+{
+    if (!lease_runs(f->core, f->job) || MUTANT(LEASE_IGNORED))
+        return;
+    titan_assert(failover_lease_pause(f->core) <= failover_lease_end(f->core));
+    if (f->now < failover_lease_pause(f->core)) { /* heard again: a paused worker waits for its command */
+        f->job->lease_paused = f->job->lease_revoked = false;
+        return;
+    }
+    if (!f->job->lease_paused) {
+        agent_log(f->out, AGENT_WARN, "no coordinator for the whole lease: workers pause until there is one",
+                  "job=%" PRIu64 " epoch=%" PRIu64, f->job->id, agent_job_accepted(f->job));
+        agent_command_pause(f->core, f->job->id, agent_job_accepted(f->job), f->out);
+        f->job->lease_paused = true;
+    }
+    if (f->now >= failover_lease_end(f->core) && !f->job->lease_revoked) {
+        agent_command_revoke(f->core, f->job->id, agent_job_accepted(f->job), f->now, f->out);
+        f->job->lease_revoked = true;
+    }
+}
+
+int64_t failover_lease_deadline(const struct agent_core *c, const struct agent_job *j)
+{
+    if (!lease_runs(c, j) || j->lease_revoked)
+        return INT64_MAX;
+    return j->lease_paused ? failover_lease_end(c) : failover_lease_pause(c);
+}

@@ -1,0 +1,183 @@
+/* failover_peers.c - the other agents of an epoch: which answer, which of their members live, which one leads. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/failover/failover_internal.h"
+
+#define ASK_MS 100
+#define SILENT_MS 350 /* asked for so long without an answer */
+
+struct peer *failover_peer_of(const struct failover_state *s, const char *node)
+{
+    for (size_t i = 0; i < s->n_peers; i++)
+        if (!strcmp(s->peers[i].node, node))
+            return &s->peers[i];
+    return NULL;
+}
+
+const char *failover_address_of(const struct failover *f, const char *node)
+{
+    const job_record *r = f->job->record;
+    const Titan__Internal__Member *m = failover_member_on(r->accepted, node);
+    for (size_t i = r->n_before; i-- > 0 && !m;)
+        m = failover_member_on(r->before[i], node);
+    return m && *m->peer_address ? m->peer_address : NULL;
+}
+
+/* Every agent that may have promised or accepted an epoch shares a quorum configuration with this one: one key is
+ * common. */
+void failover_keys(const struct failover *f, struct proof_keys *ret)
+{
+    const job_record *r = f->job->record;
+    ret->n = 0;
+    proof_add_epoch(ret, r->accepted);
+    if (r->n_before)
+        proof_add_epoch(ret, r->before[0]);
+    for (size_t i = r->n_before; i-- > 0;)
+        proof_add_epoch(ret, r->before[i]);
+    titan_assert(ret->n <= PROOF_KEYS_MAX);
+}
+
+uint64_t failover_send(const struct failover *f, const char *node, peer_message *m)
+{
+    struct proof_keys keys;
+    const char *address = failover_address_of(f, node);
+    titan_assert(m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND__NOT_SET);
+    if (!address)
+        return 0;
+    m->job_id = f->job->id;
+    m->to = (char *)node;
+    failover_keys(f, &keys);
+    return agent_peer_send(f->core, address, m, &keys, f->out);
+}
+
+static bool worker_lives(const struct failover *f, uint64_t worker_id)
+{
+    const struct agent_worker *w = agent_worker_find(f->core, worker_id);
+    return w && w->job_id == f->job->id && w->end == END_BY_ITSELF && !watch_hangs(&w->watch);
+}
+
+static void fill_state(const struct failover *f, Titan__Internal__PeerState *state)
+{
+    titan__internal__peer_state__init(state);
+    uint64_t *ids = agent_action_alloc(f->out, (agent_workers_alive(f->core) + 1) * sizeof(*ids));
+    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
+        if (w->job_id == f->job->id && worker_lives(f, w->id))
+            ids[state->n_alive++] = w->id;
+    state->epoch = agent_job_accepted(f->job);
+    state->alive = ids;
+    state->coordinator = !failover_can_promise(f->core, f->now);
+    state->finished = f->job->finished;
+}
+
+/* answers: the id of the question it answers; 0 = it is one itself. Returns its own id. */
+static uint64_t send_state(const struct failover *f, const char *node, uint64_t answers)
+{
+    Titan__Internal__PeerState state;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    fill_state(f, &state);
+    m.id = answers;
+    if (answers) {
+        m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE;
+        m.state = &state;
+    } else {
+        m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK;
+        m.ask = &state;
+    }
+    return failover_send(f, node, &m);
+}
+
+static void ask(const struct failover *f, struct peer *p)
+{
+    titan_assert(f->job->failover);
+    if (p->self || !*p->address)
+        return;
+    if (!p->asked)
+        p->asked_at = f->now;
+    p->asked = true;
+    p->asks[p->n_asks++ % ASKS_KEPT] = send_state(f, p->node, 0);
+}
+
+static bool was_asked(const struct peer *p, uint64_t id)
+{
+    for (size_t i = 0; i < MIN(p->n_asks, (size_t)ASKS_KEPT); i++)
+        if (p->asks[i] == id)
+            return true;
+    return false;
+}
+
+static bool peer_is_silent(const struct peer *p, int64_t now)
+{
+    return !p->self && (!*p->address || (p->asked && now - p->asked_at >= SILENT_MS));
+}
+
+const struct peer *failover_leader(const struct failover *f)
+{
+    const struct failover_state *s = f->job->failover;
+    for (size_t i = 0; i < s->n_peers; i++) {
+        const struct peer *p = &s->peers[i];
+        if (p->self || (!peer_is_silent(p, f->now) && !(p->heard && p->barred)))
+            return p;
+    }
+    return NULL;
+}
+
+void failover_ask_peers(const struct failover *f)
+{
+    struct failover_state *s = f->job->failover;
+    const struct peer *lead = failover_leader(f);
+    for (size_t i = 0; i < s->n_peers; i++) {
+        struct peer *p = &s->peers[i];
+        /* The leader asks all; another agent asks those before it, up to the first that answers. */
+        if (!lead || lead->self || p <= lead)
+            ask(f, p);
+    }
+    s->ask_at = f->now + ASK_MS;
+}
+
+enum life failover_life_of(const struct failover *f, const Titan__Internal__Member *m)
+{
+    const struct peer *p = failover_peer_of(f->job->failover, m->node);
+    titan_assert(p); /* every member has one */
+    if (p->self)
+        return worker_lives(f, m->worker_id) ? LIFE_THERE : LIFE_GONE;
+    if (peer_is_silent(p, f->now))
+        return LIFE_GONE;
+    if (!p->heard)
+        return LIFE_UNKNOWN;
+    for (size_t i = 0; i < p->n_alive; i++)
+        if (p->alive[i] == m->worker_id)
+            return LIFE_THERE;
+    return LIFE_GONE;
+}
+
+void failover_on_state(const struct failover *f, const peer_message *m)
+{
+    const Titan__Internal__PeerState *state = m->state;
+    struct peer *p = f->job->failover ? failover_peer_of(f->job->failover, m->from) : NULL;
+    if (state->epoch < agent_job_accepted(f->job) && failover_by_leader(f) &&
+        failover_member_on(f->job->record->accepted, m->from))
+        failover_send_commit(f, m->from);
+    if (!p || p->self || !was_asked(p, m->id))
+        return;
+    p->heard = true;
+    p->asked = false;
+    p->barred = state->coordinator;
+    p->finished = state->finished;
+    p->epoch = state->epoch;
+    free(p->alive);
+    p->alive = calloc(state->n_alive + 1, sizeof(*p->alive));
+    titan_assert(p->alive);
+    if (state->n_alive)
+        memcpy(p->alive, state->alive, state->n_alive * sizeof(*p->alive));
+    p->n_alive = state->n_alive;
+}
+
+void failover_on_ask(const struct failover *f, const peer_message *m)
+{
+    if (m->ask->epoch < agent_job_accepted(f->job) && failover_by_leader(f) &&
+        failover_member_on(f->job->record->accepted, m->from))
+        failover_send_commit(f, m->from);
+    (void)send_state(f, m->from, m->id);
+}

@@ -1,0 +1,48 @@
+/* hang_detector.h - does a worker get on? Judged from samples of its page and its process (agent_core.h), each against
+ * its own pace.
+ *
+ * A worker hangs when it waits for no other and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time
+ * for a step), where time it waited for others does not count; or when its process is stopped in two samples. A step
+ * during which it was found hanging does not count as its pace. */
+#ifndef TITAN_DAEMON_AGENT_HANG_DETECTOR_H
+#define TITAN_DAEMON_AGENT_HANG_DETECTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/agent/agent_core.h"
+
+/* Times in milliseconds, in quarters of an octave; the oldest fade. */
+#define TAIL_BUCKETS 96
+struct tail {
+    uint32_t counts[TAIL_BUCKETS], total;
+};
+#define TAIL_TRUSTED 20 /* fewer say nothing about the tail */
+void tail_add(struct tail *t, uint64_t ms);
+/* Upper end of the bucket the p99.9 is in; 0 = too few. */
+uint64_t tail_p999(const struct tail *t);
+
+struct watch {
+    struct tail steps;
+    uint64_t actions, step, epoch;
+    int64_t seen_at;     /* of the last sample */
+    int64_t still_since; /* nothing has moved since, though it waits for no other */
+    int64_t moved_at;    /* when anything last moved, waiting or not */
+    uint64_t own_ms;     /* outside of waits, since the last step */
+    bool seen;           /* there was one */
+    bool first, told;    /* no step finished in this epoch yet; said to hang since the last */
+    unsigned stopped;    /* samples in a row that found the process stopped */
+    int64_t told_at;
+};
+enum watch_verdict { WATCH_WELL, WATCH_HANGS, WATCH_STOPPED };
+struct watch_limits {
+    uint32_t floor_ms, unknown_ms;
+};
+/* Not WATCH_WELL once when it begins to hang and each second after; *ret_ms is for how long. */
+enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, const struct watch_limits *limits,
+                                int64_t now, uint32_t *ret_ms);
+/* How long it may stand still; unknown_ms while its pace is not known. */
+uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits);
+bool watch_hangs(const struct watch *w); /* told, and has not moved since */
+
+#endif

@@ -1,0 +1,77 @@
+/* job_folders.c - see job_folders.h. */
+#include "daemon/agent/job_folders.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+
+titan_status job_folder_make(const char *directory, struct titan_error *err)
+{
+    struct stat st;
+    TRY(dir_make(directory, err));
+    if (stat(directory, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07) && chmod(directory, 0700) != 0)
+        return titan_fail_errno(err, "job directory '%s' cannot be made 0700", directory);
+    return TITAN_OK;
+}
+
+titan_status job_folder_write_recipe(const char *directory, const char *recipe, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    struct buf have = BUF_INIT;
+    if (snprintf(path, sizeof(path), "%s/recipe.toml", directory) >= (int)sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
+    size_t len = strlen(recipe);
+    bool same = file_read(path, len + 1, &have, NULL) == TITAN_OK && have.len == len && !memcmp(have.data, recipe, len);
+    buf_free(&have);
+    return same ? TITAN_OK : file_replace(path, recipe, len, err);
+}
+
+titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char *directory, struct titan_error *err)
+{
+    char path[PATH_MAX + 64], have[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/jobs/%" PRIu64, run_dir, job_id);
+    ssize_t n = readlink(path, have, sizeof(have) - 1);
+    if (n > 0 && (size_t)n == strlen(directory) && !memcmp(have, directory, (size_t)n))
+        return TITAN_OK;
+    (void)unlink(path);
+    if (symlink(directory, path) < 0)
+        return titan_fail_errno(err, "cannot record the job in '%s'", path);
+    return TITAN_OK;
+}
+
+bool job_folder_link(const char *run_dir, uint64_t job_id, char out[PATH_MAX])
+{
+    return snprintf(out, PATH_MAX, "%s/jobs/%" PRIu64, run_dir, job_id) < PATH_MAX;
+}
+
+bool job_folder_find(const char *run_dir, uint64_t job_id, char out[PATH_MAX])
+{
+    char path[PATH_MAX] = "";
+    (void)job_folder_link(run_dir, job_id, path);
+    ssize_t n = readlink(path, out, PATH_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+void job_folders_sweep(const char *run_dir)
+{
+    char path[PATH_MAX + 64];
+    (void)snprintf(path, sizeof(path), "%s/jobs", run_dir);
+    DIR *dir = opendir(path);
+    if (!dir)
+        return;
+    for (struct dirent *e; (e = readdir(dir));) {
+        char link[sizeof(e->d_name)]; /* ID, and ID.epoch with it */
+        (void)snprintf(link, sizeof(link), "%.*s", (int)strcspn(e->d_name, "."), e->d_name);
+        if (link[0] && faccessat(dirfd(dir), link, F_OK, 0) < 0)
+            (void)unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    (void)closedir(dir);
+}

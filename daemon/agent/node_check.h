@@ -1,0 +1,30 @@
+/* node_check.h - what would not work on this node, told to the coordinator: whether jobs can have their folders here,
+ * behind every welcome and again when that changes; and all else that an operator asks for. Looked at on a thread of
+ * the pool: a file server that does not answer holds up none but the answer. */
+#ifndef TITAN_DAEMON_AGENT_NODE_CHECK_H
+#define TITAN_DAEMON_AGENT_NODE_CHECK_H
+
+#include <uv.h>
+
+#include "base/error.h"
+#include "proto/rpc/tls.h"
+#include "titan/internal/agent.pb-c.h"
+
+struct node_checks;
+
+struct node_checks_options {
+    const char *node, *address, *program; /* of this agent; the worker's program */
+    const struct rpc_tls *tls;            /* NULL = none */
+    bool peers;                           /* there is a socket for other agents */
+};
+
+/* Each answer goes to said; false: there is no session, ask again. */
+titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *options,
+                              bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
+                              struct node_checks **ret, struct titan_error *err) TITAN_MUST_USE;
+void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *request);
+/* The session is over: nothing is said any more of what was asked in it. */
+void node_checks_forget(struct node_checks *c);
+void node_checks_close(struct node_checks *c, void (*done)(void *), void *data);
+
+#endif

@@ -1,0 +1,196 @@
+/* page_watch.c - worker pages; see page_watch.h. */
+#include "daemon/agent/page_watch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define PAGE_BYTES 4096
+#define WATCH_STACK_BYTES ((size_t)256 * 1024)
+
+static titan_status page_map(int fd, const char *path, struct worker_page **ret, struct titan_error *err)
+{
+    void *p = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return titan_fail_errno(err, "cannot map '%s'", path);
+    *ret = p;
+    return TITAN_OK;
+}
+
+static int mutex_init(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t attr;
+    int rc = pthread_mutexattr_init(&attr);
+    if (rc)
+        return rc;
+    (void)pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    (void)pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    rc = pthread_mutex_init(mutex, &attr);
+    (void)pthread_mutexattr_destroy(&attr);
+    return rc;
+}
+
+titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, uint32_t slot, struct worker_page **ret,
+                         struct titan_error *err)
+{
+    titan_assert(path && *path);
+    if (unlink(path) < 0 && errno != ENOENT)
+        return titan_fail_errno(err, "cannot replace '%s'", path);
+    _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot create '%s'", path);
+    /* Blocks are taken now: a full disk is an error here, not a SIGBUS in the worker. */
+    int rc = posix_fallocate(fd, 0, PAGE_BYTES);
+    if (rc) {
+        (void)unlink(path);
+        errno = rc;
+        return titan_fail_errno(err, "cannot size '%s'", path);
+    }
+    struct worker_page *page = NULL;
+    TRY(page_map(fd, path, &page, err));
+    rc = mutex_init(&page->alive);
+    if (rc || getrandom(page->token, sizeof(page->token), 0) != (ssize_t)sizeof(page->token)) {
+        page_close(page);
+        (void)unlink(path);
+        return titan_fail(err, TITAN_EIO, "cannot set up '%s'", path);
+    }
+    page->job_id = job_id;
+    page->worker_id = worker_id;
+    page->slot = slot;
+    atomic_store(&page->exit_code, -1); /* not known */
+    page->magic = WORKER_PAGE_MAGIC;
+    *ret = page;
+    return TITAN_OK;
+}
+
+titan_status page_open(const char *path, struct worker_page **ret, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot open '%s'", path);
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return titan_fail_errno(err, "cannot stat '%s'", path);
+    if (!S_ISREG(st.st_mode) || st.st_size != PAGE_BYTES)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is not a worker's page: %lld bytes, expected %d", path,
+                          (long long)st.st_size, PAGE_BYTES);
+    struct worker_page *page = NULL;
+    TRY(page_map(fd, path, &page, err));
+    if (page->magic != WORKER_PAGE_MAGIC) {
+        page_close(page);
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is not a worker's page: wrong magic", path);
+    }
+    *ret = page;
+    return TITAN_OK;
+}
+
+void page_close(struct worker_page *page)
+{
+    if (page)
+        (void)munmap(page, PAGE_BYTES);
+}
+
+enum page_owner page_owner(struct worker_page *page)
+{
+    if (!atomic_load(&page->locked))
+        return PAGE_UNLOCKED;
+    int rc = pthread_mutex_trylock(&page->alive);
+    if (rc == EBUSY)
+        return PAGE_ALIVE;
+    /* Unlocked without marking it consistent: from now on it is ENOTRECOVERABLE for every process. */
+    if (rc == 0 || rc == EOWNERDEAD)
+        (void)pthread_mutex_unlock(&page->alive);
+    return PAGE_DEAD;
+}
+
+/* Shared by the agent and the thread; the last of them frees it. */
+struct page_watch {
+    struct worker_page *page; /* mapping of its own */
+    int event;
+    atomic_bool stopped;
+    atomic_int refs;
+};
+
+static void watch_unref(struct page_watch *w)
+{
+    const int refs = atomic_fetch_sub(&w->refs, 1);
+    titan_assert(refs > 0);
+    if (refs > 1)
+        return;
+    page_close(w->page);
+    (void)close(w->event);
+    free(w);
+}
+
+static void *watch_main(void *arg)
+{
+    struct page_watch *w = arg;
+    int rc;
+    do {
+        struct timespec until;
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec++;
+        rc = pthread_mutex_clocklock(&w->page->alive, CLOCK_MONOTONIC, &until);
+    } while (rc == ETIMEDOUT && !atomic_load(&w->stopped));
+    if (rc == 0 || rc == EOWNERDEAD)
+        (void)pthread_mutex_unlock(&w->page->alive);
+    if (rc != ETIMEDOUT)
+        (void)eventfd_write(w->event, 1);
+    watch_unref(w);
+    return NULL;
+}
+
+titan_status page_watch_start(const char *path, struct page_watch **ret, struct titan_error *err)
+{
+    struct page_watch *w = calloc(1, sizeof(*w));
+    if (!w)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to watch '%s'", path);
+    atomic_init(&w->refs, 2);
+    titan_status status = page_open(path, &w->page, err);
+    if (status != TITAN_OK) {
+        free(w);
+        return status;
+    }
+    w->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_attr_t attr;
+    pthread_t thread;
+    (void)pthread_attr_init(&attr);
+    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    (void)pthread_attr_setstacksize(&attr, WATCH_STACK_BYTES);
+    int rc = w->event < 0 ? errno : pthread_create(&thread, &attr, watch_main, w);
+    (void)pthread_attr_destroy(&attr);
+    if (rc) {
+        page_close(w->page);
+        if (w->event >= 0)
+            (void)close(w->event);
+        free(w);
+        errno = rc;
+        return titan_fail_errno(err, "cannot start the thread that watches '%s'", path);
+    }
+    *ret = w;
+    return TITAN_OK;
+}
+
+int page_watch_fd(const struct page_watch *watch)
+{
+    return watch->event;
+}
+
+void page_watch_stop(struct page_watch *watch)
+{
+    if (!watch)
+        return;
+    atomic_store(&watch->stopped, true);
+    watch_unref(watch);
+}

@@ -1,0 +1,205 @@
+/* registration.c - the session with the coordinator: the hello with all that this node knows, the welcome, the end. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/agent_core_internal.h"
+
+#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* of epochs in a hello; a message has at most 4 MiB */
+
+static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker *out)
+{
+    titan__internal__live_worker__init(out);
+    out->job_id = w->job_id;
+    out->worker_id = w->id;
+    out->epoch = w->sample.epoch;
+    out->rank = w->rank;
+    out->step = w->sample.step;
+    out->state = w->sample.phase;
+    out->address = w->address;
+    out->quiesced = w->quiesced;
+    /* Its page says so already; what it holds comes in its own report, behind this hello. */
+    if (out->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
+        !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
+        out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
+}
+
+/* The epochs of a job, from coordinators up to that term; false: none. */
+static bool fill_known_epochs(const struct agent_job *j, uint64_t term, Titan__Internal__EpochsKnown *out)
+{
+    const job_record *r = j->record;
+    titan__internal__epochs_known__init(out);
+    if (!r->accepted || r->term > term)
+        return false;
+    out->job_id = j->id;
+    out->epochs = calloc(r->n_before + 1, sizeof(*out->epochs));
+    titan_assert(out->epochs);
+    for (size_t i = 0; i < r->n_before && !j->complete; i++)
+        out->epochs[out->n_epochs++] = r->before[i];
+    out->epochs[out->n_epochs++] = r->accepted;
+    if (j->checkpoint)
+        out->checkpoint_path = j->checkpoint;
+    return true;
+}
+
+/* All jobs with workers here; then others, the newest first, while the message has room. known and list have room for
+ * all. */
+static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__Internal__EpochsKnown *known,
+                              Titan__Internal__EpochsKnown **list, size_t *ret_n)
+{
+    size_t n = 0, room = KNOWN_BYTES_MAX;
+    for (int here = 1; here >= 0; here--)
+        for (const struct agent_job *j = c->jobs; j; j = j->next) {
+            if (agent_job_has_workers(c, j->id) != here || !fill_known_epochs(j, term, &known[n]))
+                continue;
+            const size_t bytes = here ? 0 : titan__internal__epochs_known__get_packed_size(&known[n]);
+            if (bytes > room) {
+                free(known[n].epochs);
+                continue;
+            }
+            room -= bytes;
+            list[n] = &known[n];
+            n++;
+        }
+    *ret_n = n;
+}
+
+/* known_term: list the epochs up to it; 0 = not asked for. */
+static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
+{
+    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    titan_assert(c->up);
+    size_t n_delegated = 0, n_jobs = 0;
+    for (const struct agent_job *j = c->jobs; j; j = j->next, n_jobs++)
+        n_delegated += j->record->n_delegated;
+    _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(agent_workers_alive(c) + 1, sizeof(*workers));
+    _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(agent_workers_alive(c) + 1, sizeof(*list));
+    _cleanup_free_ Titan__Internal__EpochDelegated **delegated = calloc(n_delegated + 1, sizeof(*delegated));
+    _cleanup_free_ Titan__Internal__EpochsKnown *known = calloc(n_jobs + 1, sizeof(*known));
+    _cleanup_free_ Titan__Internal__EpochsKnown **known_list = calloc(n_jobs + 1, sizeof(*known_list));
+    titan_assert(workers && list && delegated && known && known_list);
+    for (struct agent_worker *w = c->workers; w; w = w->next) {
+        fill_live_worker(w, &workers[hello.n_workers]);
+        list[hello.n_workers] = &workers[hello.n_workers];
+        hello.n_workers++;
+    }
+    for (const struct agent_job *j = c->jobs; j; j = j->next)
+        for (size_t i = 0; i < j->record->n_delegated; i++)
+            delegated[hello.n_delegated++] = j->record->delegated[i];
+    hello.node = c->node;
+    hello.slots = c->options.slots;
+    hello.device = c->device;
+    hello.address = c->address;
+    hello.version = c->version;
+    hello.memory_bytes = c->options.memory_bytes;
+    hello.checks = c->options.checks;
+    hello.workers = list;
+    hello.delegated = delegated;
+    hello.told = known_term != 0;
+    hello.proves = true;
+    hello.known = known_list;
+    if (known_term)
+        list_known_epochs(c, known_term, known, known_list, &hello.n_known);
+    hello.incarnation = c->options.incarnation;
+    hello.seen_term = c->seen.term;
+    hello.seen_proof = agent_term_proof(c);
+    hello.peer_port = c->options.peer_port;
+    titan_assert(hello.n_workers == agent_workers_alive(c) && hello.n_delegated == n_delegated);
+    titan_assert(hello.n_known <= n_jobs);
+    MESSAGE(m, HELLO, hello, &hello);
+    agent_send(c, &m, out);
+    c->delegated_since = false;
+    for (size_t i = 0; i < hello.n_known; i++)
+        free(known[i].epochs);
+}
+
+void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    titan_assert(!c->up);
+    c->up = true;
+    c->welcomed = c->answered = c->ending = c->fenced_said = c->imposter_said = c->range_said = false;
+    c->hello_at = now;
+    c->sessions++;
+    send_hello(c, 0, out);
+}
+
+void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    (void)now;
+    (void)out;
+    titan_assert(c->up);
+    c->up = c->welcomed = c->ending = false;
+    agent_held_drop(c);
+    agent_reports_resend(c);
+    agent_probes_drop(c);
+}
+
+/* The hello may have waited in the stream while an epoch was accepted. */
+static void resend_delegated(struct agent_core *c, struct agent_actions *out)
+{
+    for (const struct agent_job *j = c->jobs; j && c->delegated_since; j = j->next)
+        for (size_t i = 0; i < j->record->n_delegated; i++) {
+            MESSAGE(m, DELEGATED, delegated, j->record->delegated[i]);
+            agent_send(c, &m, out);
+        }
+    c->delegated_since = false;
+}
+
+static void take_key(struct agent_core *c, const ProtobufCBinaryData *key)
+{
+    const struct proof_keys before = c->session_keys;
+    c->session_keys.n = 0;
+    if (key->len != MAC_BYTES)
+        return;
+    proof_add_key(&c->session_keys, key->data);
+    for (size_t i = 0; i < before.n && c->session_keys.n < 2; i++)
+        proof_add_key(&c->session_keys, before.key[i]);
+}
+
+static void send_leave(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
+    if (!c->leave_at)
+        return;
+    leaves.deadline_ms = (uint32_t)MAX(c->leave_at - now, 0);
+    MESSAGE(m, LEAVES, leaves, &leaves);
+    agent_send(c, &m, out);
+}
+
+void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out)
+{
+    c->leave_at = now + deadline_ms;
+    send_leave(c, now, out);
+}
+
+void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
+{
+    if (!agent_fence_term(c, m->term, &m->term_proof, out))
+        return;
+    if (c->welcomed && m->term != c->session_term) /* the welcome before was of an older coordinator */
+        agent_reports_resend(c);
+    titan_assert(m->term == c->seen.term);
+    c->welcomed = true;
+    c->session_term = m->term;
+    take_key(c, &m->key);
+    c->heartbeat_ms = m->beat_ms ? m->beat_ms : HEARTBEAT_MS;
+    c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
+    c->delegate_lease_ms = m->delegate_lease_ms;
+    agent_coordinator_heard(c, c->hello_at);
+    agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->heartbeat_ms);
+    send_leave(c, now, out);
+    resend_delegated(c, out);
+    agent_reports_flush(c, now, out);
+    c->stream_heartbeat_at = now;
+    agent_heartbeat(c, now, out); /* behind it nothing is older than this session */
+}
+
+/* A restored coordinator asks before its welcome, so its term counts only with that welcome. */
+void agent_on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
+                          struct agent_actions *out)
+{
+    if (c->welcomed || (term < c->seen.term && !agent_fence_term(c, term, NULL, out)))
+        return;
+    c->hello_at = now;
+    send_hello(c, MAX(restored_term, UINT64_C(1)), out);
+}

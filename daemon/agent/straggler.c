@@ -1,0 +1,64 @@
+/* straggler.c - a worker that needs much longer for a step than the others of its job on this node. */
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/agent_core_internal.h"
+
+#define STRAGGLER_STEPS 20  /* a window has at least so many, and */
+#define STRAGGLER_MS 5000   /* lasts so long: short steps are noisy */
+#define STRAGGLER_RATIO 1.5 /* of the median */
+
+/* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
+static double median_pace(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
+{
+    size_t n = 0, all = agent_workers_alive(c);
+    _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
+    titan_assert(values);
+    for (const struct agent_worker *w = c->workers; w; w = w->next) {
+        if (w->job_id != job_id || w->pace.epoch != epoch || w->pace.busy_ms <= 0)
+            continue;
+        size_t i = n++;
+        for (; i > 0 && values[i - 1] > w->pace.busy_ms; i--)
+            values[i] = values[i - 1];
+        values[i] = w->pace.busy_ms;
+    }
+    titan_assert(n <= all);
+    return n < 2 ? 0 : values[(n - 1) / 2];
+}
+
+/* Its own time per step over windows of some steps, against the median of its job here. */
+void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
+{
+    const struct agent_sample *s = &w->sample;
+    if (s->epoch != w->pace.epoch || s->step < w->pace.step || s->busy_ns < w->pace.busy_ns) {
+        w->pace.epoch = s->epoch;
+        w->pace.step = s->step;
+        w->pace.busy_ns = s->busy_ns;
+        w->pace.at = now;
+        w->pace.busy_ms = 0;
+        w->pace.straggles = false;
+        return;
+    }
+    uint64_t steps = s->step - w->pace.step;
+    if (steps < STRAGGLER_STEPS || now - w->pace.at < STRAGGLER_MS)
+        return;
+    w->pace.busy_ms = (double)(s->busy_ns - w->pace.busy_ns) / 1e6 / (double)steps;
+    w->pace.step = s->step;
+    w->pace.busy_ns = s->busy_ns;
+    w->pace.at = now;
+    titan_assert(w->pace.busy_ms >= 0);
+    double median = median_pace(c, w->job_id, s->epoch);
+    bool before = w->pace.straggles;
+    w->pace.straggles = median > 0 && w->pace.busy_ms > STRAGGLER_RATIO * median;
+    if (!w->pace.straggles || before)
+        return;
+    Titan__Internal__WorkerStraggles m = TITAN__INTERNAL__WORKER_STRAGGLES__INIT;
+    m.job_id = w->job_id;
+    m.worker_id = w->id;
+    m.epoch = s->epoch;
+    m.busy_ms = w->pace.busy_ms;
+    m.median_ms = median;
+    m.steps = (uint32_t)steps;
+    MESSAGE(message, STRAGGLES, straggles, &m);
+    agent_send(c, &message, out);
+}

@@ -1,0 +1,105 @@
+/* worker_commands.c - commands to workers: form, revoke, pause, stop. */
+#include "base/cleanup.h"
+#include "daemon/agent/agent_core_internal.h"
+#include "proto/ranges.h"
+
+static void tell(const struct agent_core *c, const struct agent_worker *w, command_to_worker *order,
+                 struct agent_actions *out)
+{
+    titan_assert(order->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND__NOT_SET);
+    order->term = c->seen.term;
+    struct agent_action *a = agent_action_add(out, AGENT_COMMAND);
+    a->job_id = w->job_id;
+    a->worker_id = w->id;
+    a->command = agent_action_copy(out, &order->base);
+}
+
+void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *order, struct agent_actions *out)
+{
+    for (const struct agent_worker *w = c->workers; w; w = w->next)
+        if (w->job_id == job_id)
+            tell(c, w, order, out);
+}
+
+/* rank below 0: a departing rank, which has none in the next epoch. */
+static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t worker_id, int32_t rank,
+                        struct agent_actions *out)
+{
+    struct agent_worker *w = agent_worker_find(c, worker_id);
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    if (!w || w->job_id != form->job_id)
+        return;
+    titan_assert(form->epoch <= RANGE_EPOCH_MAX);
+    w->told_epoch = MAX(w->told_epoch, form->epoch);
+    if (rank >= 0) {
+        w->rank = (uint32_t)rank;
+        struct agent_action *a = agent_action_add(out, AGENT_RANK);
+        a->job_id = w->job_id;
+        a->worker_id = w->id;
+        a->rank = w->rank;
+    }
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    order.form = (form_epoch *)form;
+    tell(c, w, &order, out);
+}
+
+/* Workers get the mesh key, which is made of the agents' key. */
+void agent_command_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
+{
+    uint8_t mesh[MAC_BYTES];
+    form_epoch told = *said;
+    const form_epoch *form = &told;
+    titan_assert(said->n_members > 0);
+    if (told.key.len == MAC_BYTES)
+        proof_mesh(said, mesh);
+    told.key = (ProtobufCBinaryData){told.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
+    for (size_t i = 0; i < form->n_members; i++)
+        tell_member(c, form, form->members[i]->worker_id, (int32_t)i, out);
+    for (size_t i = 0; i < form->n_leavers; i++)
+        tell_member(c, form, form->leavers[i]->worker_id, -1, out);
+}
+
+void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    revoke.job_id = job_id;
+    revoke.epoch = epoch;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
+    order.revoke = &revoke;
+    agent_command_job(c, job_id, &order, out);
+    for (struct agent_worker *w = c->workers; w; w = w->next) {
+        /* A worker that was told to stop has its grace. */
+        if (w->job_id != job_id || w->end == END_ASKED || !agent_in_epoch(w, epoch) || w->revoked_epoch >= epoch)
+            continue;
+        if (w->revoked_epoch == 0) /* else it runs since the first revoke */
+            w->revoked_at = now;
+        w->revoked_epoch = epoch;
+    }
+}
+
+void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out)
+{
+    Titan__Internal__PauseJob pause = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    pause.job_id = job_id;
+    pause.epoch = epoch;
+    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    order.pause = &pause;
+    agent_command_job(c, job_id, &order, out);
+}
+
+void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
+                        enum end_cause cause, struct agent_actions *out)
+{
+    titan_assert(cause != END_HUNG || grace_ms == 0);
+    if (w->end == END_BY_ITSELF)
+        w->end = cause;
+    w->killed |= grace_ms == 0;
+    struct agent_action *a = agent_action_add(out, AGENT_STOP_WORKER);
+    a->job_id = w->job_id;
+    a->worker_id = w->id;
+    a->grace_ms = grace_ms;
+    a->must_checkpoint = must_checkpoint;
+    a->text = agent_action_text(out, "%s", reason ? reason : "");
+}
