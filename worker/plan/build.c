@@ -7,6 +7,7 @@
  *       emit_visit    forward, input gradient, weight gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update */
 #include "worker/plan/builder.h"
+#include "worker/plan/recompute.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -438,7 +439,8 @@ static void recompute(struct builder *b, const struct visit *v, struct layer_pas
         if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
             needed[n++] = &layer->saved.t[i];
     b->e.phase = PHASE_RECOMPUTE;
-    emit_again(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &keeper, needed, n);
+    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &keeper, needed,
+                      n);
     for (int j = 0; j < VISIT_UNITS && b->e.status == TITAN_OK; j++)
         take_params(b, from, layer->params[j], params_of(b, &v->use[j]));
 }

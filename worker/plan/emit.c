@@ -245,19 +245,24 @@ void emit_op(struct emitter *e, enum op op, const struct op_params *params)
     }
 }
 
+void emit_operand_like(struct emitter *e, struct operand o)
+{
+    if (!ROOM(e, operands))
+        return;
+    e->p->operands[e->p->n_operands++] = o;
+    emit_last(e)->n_operands++;
+}
+
 void emit_operand(struct emitter *e, struct tensor t, enum access access)
 {
-    struct program *p = e->p;
-
-    if (!tensor_exists(t) || !ROOM(e, operands))
+    if (!tensor_exists(t) || e->status != TITAN_OK)
         return;
-    if (t.offset + span(t) > p->buffers[t.buffer].bytes)
+    const struct buffer *b = &e->p->buffers[t.buffer];
+    if (t.offset + span(t) > b->bytes)
         titan_bug("%s: (%ld,%ld) ld %ld at byte %zu is not within %s, which has %zu",
-                  op_name((enum op)emit_last(e)->op), (long)t.rows, (long)t.cols, (long)t.ld, t.offset,
-                  p->buffers[t.buffer].name, p->buffers[t.buffer].bytes);
-    p->operands[p->n_operands++] =
-        (struct operand){.buffer = t.buffer, .access = access, .offset = t.offset, .bytes = span(t)};
-    emit_last(e)->n_operands++;
+                  op_name((enum op)emit_last(e)->op), (long)t.rows, (long)t.cols, (long)t.ld, t.offset, b->name,
+                  b->bytes);
+    emit_operand_like(e, (struct operand){.buffer = t.buffer, .access = access, .offset = t.offset, .bytes = span(t)});
 }
 
 struct action *emit_last(struct emitter *e)
@@ -266,6 +271,25 @@ struct action *emit_last(struct emitter *e)
         return &e->none;
     titan_assert(e->p->n_actions > 0);
     return &e->p->actions[e->p->n_actions - 1];
+}
+
+int emit_buffer_like(struct emitter *e, int buffer)
+{
+    if (!ROOM(e, buffers))
+        return NONE;
+    e->p->buffers[e->p->n_buffers] = e->p->buffers[buffer];
+    return e->p->n_buffers++;
+}
+
+struct action *emit_action_like(struct emitter *e, int index)
+{
+    if (!ROOM(e, actions))
+        return NULL;
+    struct action *a = &e->p->actions[e->p->n_actions++];
+    *a = e->p->actions[index];
+    a->operand = e->p->n_operands;
+    a->n_operands = 0;
+    return a;
 }
 
 static void read_all(struct emitter *e, const struct tensor *t, int n)
@@ -842,176 +866,4 @@ void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor 
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t)
 {
     emit_pipeline(e, OP_RECV, channel, peer, t);
-}
-
-/* --- doing it again ----------------------------------------------------------------------------------------------- */
-
-/* A buffer that the actions at hand define: their first access to it is a write. */
-struct again_buffer {
-    int id, copy; /* copy: NONE until one is made */
-    bool defined, kept, live;
-};
-
-struct again {
-    struct emitter *e;
-    int from, to;
-    struct again_buffer *buffers; /* sorted by id */
-    int n;
-    bool *taken; /* per action */
-};
-
-static int by_id(const void *x, const void *y)
-{
-    const struct again_buffer *a = x, *b = y;
-    return (a->id > b->id) - (a->id < b->id);
-}
-
-static struct again_buffer *again_find(const struct again *g, int id)
-{
-    const struct again_buffer key = {.id = id};
-    return bsearch(&key, g->buffers, (size_t)g->n, sizeof key, by_id);
-}
-
-/* Which buffers occur, which of them are defined here, which are kept. */
-static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct action *a, int buffer), void *arg)
-{
-    const struct program *p = g->e->p;
-    const int first = p->actions[g->from].operand;
-    const int end = p->actions[g->to - 1].operand + p->actions[g->to - 1].n_operands;
-    int n = 0;
-
-    g->taken = calloc((size_t)(g->to - g->from), sizeof *g->taken);
-    g->buffers = calloc((size_t)(end - first) + 1, sizeof *g->buffers);
-    if (!g->taken || !g->buffers)
-        return false;
-    for (int k = first; k < end; k++)
-        g->buffers[n++] = (struct again_buffer){.id = p->operands[k].buffer, .copy = NONE};
-    qsort(g->buffers, (size_t)n, sizeof *g->buffers, by_id);
-    for (int k = 0; k < n; k++)
-        if (g->n == 0 || g->buffers[g->n - 1].id != g->buffers[k].id)
-            g->buffers[g->n++] = g->buffers[k];
-    for (int i = g->to - 1; i >= g->from; i--) /* backwards: the first access has the last word */
-        for (int k = p->actions[i].n_operands - 1; k >= 0; k--) {
-            const struct operand *o = &action_operands(p, &p->actions[i])[k];
-            struct again_buffer *b = again_find(g, o->buffer);
-            b->defined = o->access == ACCESS_WRITE && !buffer_is_external(p->buffers[b->id].kind);
-            b->kept = b->defined && keep && keep(arg, &p->actions[i], b->id);
-        }
-    return true;
-}
-
-static bool reports(const struct action *a)
-{
-    return a->op == OP_CHECK || a->op == OP_LOSS_SUM;
-}
-
-/* Backwards from what is needed: an action is taken when it writes something live, and makes live what it reads. An
- * action that changes a kept buffer in place would change it twice: that one is made anew then. Returns false when such
- * a buffer was found: once more, it was live for the actions behind, too. */
-static bool again_mark(struct again *g)
-{
-    const struct program *p = g->e->p;
-
-    for (int i = g->to - 1; i >= g->from; i--) {
-        const struct action *a = &p->actions[i];
-        const struct operand *o = action_operands(p, a);
-        bool taken = false;
-        for (int k = 0; k < a->n_operands; k++)
-            taken |= (o[k].access & ACCESS_WRITE) && again_find(g, o[k].buffer)->live;
-        if (!taken || reports(a))
-            continue;
-        g->taken[i - g->from] = true;
-        for (int k = 0; k < a->n_operands; k++) {
-            struct again_buffer *b = again_find(g, o[k].buffer);
-            if (b->kept && o[k].access == ACCESS_UPDATE) {
-                b->kept = false;
-                b->live = true;
-                return false;
-            }
-            if ((o[k].access & ACCESS_READ) && b->defined && !b->kept)
-                b->live = true;
-        }
-    }
-    return true;
-}
-
-/* Where a taken action's operand goes: what is not live but written goes to a copy, too, kept buffers stay as they
- * are. */
-static int again_operand(struct again *g, const struct operand *o)
-{
-    struct again_buffer *b = again_find(g, o->buffer);
-
-    if (!b->defined || (b->kept && !(o->access & ACCESS_WRITE)))
-        return b->id;
-    if (b->copy == NONE && ROOM(g->e, buffers)) {
-        struct program *p = g->e->p;
-        p->buffers[p->n_buffers] = p->buffers[b->id];
-        b->copy = p->n_buffers++;
-    }
-    return b->copy;
-}
-
-/* A token's choice is counted once. */
-static bool counts_again(const struct action *a, const struct operand *o)
-{
-    return a->op == OP_ROUTE && o->access == ACCESS_UPDATE;
-}
-
-static void again_write(struct again *g, int i)
-{
-    struct emitter *e = g->e;
-    struct program *p = e->p;
-
-    if (!ROOM(e, actions))
-        return;
-    struct action *a = &p->actions[p->n_actions++];
-    *a = p->actions[i];
-    titan_assert(a->op != OP_SEND && a->op != OP_RECV);
-    a->phase = PHASE_RECOMPUTE;
-    a->operand = p->n_operands;
-    a->n_operands = 0;
-    for (int k = 0; k < p->actions[i].n_operands; k++) {
-        struct operand o = action_operands(p, &p->actions[i])[k];
-        if (counts_again(a, &o))
-            continue;
-        o.buffer = again_operand(g, &o);
-        if (!ROOM(e, operands))
-            return;
-        p->operands[p->n_operands++] = o;
-        a->n_operands++;
-    }
-}
-
-static void again_free(struct again *g)
-{
-    free(g->buffers);
-    free(g->taken);
-}
-
-void emit_again(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
-                void *arg, struct tensor *const *needed, int n)
-{
-    _cleanup_(again_free) struct again g = {.e = e, .from = from, .to = to};
-
-    if (e->status != TITAN_OK || from == to)
-        return;
-    if (!again_collect(&g, keep, arg)) {
-        e->status = TITAN_ENOMEM;
-        return;
-    }
-    for (int i = 0; i < n; i++) {
-        struct again_buffer *b = again_find(&g, needed[i]->buffer);
-        if (b && b->defined && !b->kept)
-            b->live = true;
-    }
-    while (!again_mark(&g))
-        ;
-    for (int i = from; i < to; i++)
-        if (g.taken[i - from])
-            again_write(&g, i);
-    for (int i = 0; i < n && e->status == TITAN_OK; i++) {
-        const struct again_buffer *b = again_find(&g, needed[i]->buffer);
-        if (b && b->live)
-            needed[i]->buffer = b->copy;
-    }
 }

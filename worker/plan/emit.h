@@ -104,7 +104,7 @@ void emit_loss_finish(struct emitter *e, struct tensor losses, struct tensor dlo
 void emit_loss_sum(struct emitter *e, struct tensor report, struct tensor losses);
 void emit_check(struct emitter *e, struct tensor report, struct tensor rstd);
 
-/* Mixture of experts, device.h. bias and load (E) may be none; a load is not counted again by emit_again. */
+/* Mixture of experts, device.h. bias and load (E) may be none; a load is not counted again by recompute_actions. */
 struct routing {
     int64_t experts, top_k;
     bool sigmoid, normalize;
@@ -148,12 +148,11 @@ void emit_shift(struct emitter *e, enum channel channel, struct tensor out, stru
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
 
-/* --- doing it again ------------------------------------------------------------------------------------------------
- */
-/* Write actions [from, to) once more, with new buffers in place of those they define, but only what the needed tensors
- * take: a buffer for which keep says yes (with the action that defined it) is used as it is. needed (n) are then the
- * tensors of the new buffers. This is activation recomputation (Chen et al. 2016, arXiv:1604.06174). */
-void emit_again(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
-                void *arg, struct tensor *const *needed, int n);
+/* --- for those who write actions again ---------------------------------------------------------------------------- */
+/* One more buffer like this one; -1: no memory. */
+int emit_buffer_like(struct emitter *e, int buffer);
+/* One more action like this one, without its operands; NULL: no memory. */
+struct action *emit_action_like(struct emitter *e, int index);
+void emit_operand_like(struct emitter *e, struct operand o);
 
 #endif

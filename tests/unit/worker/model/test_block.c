@@ -16,6 +16,7 @@
 #include "worker/exec/exec.h"
 #include "worker/model/block.h"
 #include "worker/model/whole.h"
+#include "worker/plan/recompute.h"
 
 enum { B = 2, T = 16, TOKENS = B * T, LAYERS = 2, SEED = 5, UNITS_MAX = 2 * LAYERS + 2 };
 
@@ -183,8 +184,8 @@ static void write_again(struct written *w, const struct shape *s, int l)
     for (int i = 0; i < SAVED_COUNT; i++)
         if (i != SAVED_X && tensor_exists(w->saved[l].t[i]))
             needed[n++] = &w->saved[l].t[i];
-    emit_again(&w->e, w->from[l], w->from[l + 1], s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL, needed,
-               n);
+    recompute_actions(&w->e, w->from[l], w->from[l + 1], s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL,
+                      needed, n);
 }
 
 static void write_backward(struct written *w, const struct shape *s, const struct unit_buffers *tied)
