@@ -128,8 +128,8 @@ static titan_status find_balances(struct buddy *b, struct titan_error *err)
         const int64_t bias = layout_bias_offset(m, m->units[a->unit].layer);
         b->balances[b->n_balances++] = (struct balance){.bias = bias,
                                                         .loads = p->report.loads + bias,
-                                                        .experts = action_params(p, a)->n[0],
-                                                        .rate = action_params(p, a)->f[0]};
+                                                        .experts = action_params(p, a)->balance.E,
+                                                        .rate = (float)action_params(p, a)->balance.rate};
     }
     return TITAN_OK;
 }

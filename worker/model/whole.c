@@ -218,7 +218,7 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
     e->unit = -1;
     const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(5 * to->k.b * to->k.t) * sizeof(int32_t));
     block_tokens_view(&to->k, tokens, &to->tokens);
-    emit_load(e, to->tokens.all);
+    EMIT(e, load, to->tokens.all);
 }
 
 static struct layer_units units_of(const struct whole_model *w, const struct writer *to, int layer)

@@ -1,4 +1,4 @@
-/* emit.h - writing a program: tensors that are views of buffers, and one function an operation.
+/* emit.h - writing a program: tensors that are views of buffers, and operations on them.
  *
  * Shapes are checked as operations are written: a mismatch is a bug of the caller and aborts with both shapes. What can
  * fail at run time is memory alone; the first failure sticks in emitter.status, everything after it does nothing.
@@ -52,28 +52,32 @@ static inline int64_t tensor_numel(struct tensor t)
     return t.rows * t.cols;
 }
 
+/* Bytes from the first to the last element. */
+size_t tensor_span(struct tensor t);
+
 /* --- any operation ------------------------------------------------------------------------------------------------ */
-/* Append an action; operands follow. */
-void emit_op(struct emitter *e, enum op op, const struct op_params *params);
-void emit_operand(struct emitter *e, struct tensor t, enum access access); /* none: left out */
-/* The last action, to change what emit_op stamped. */
+/* EMIT(e, swiglu, out, gate, up): append an operation of ops.def. Its operands in their order or by name (.gate = x),
+ * TENSOR_NONE where one is left out, then what its row says is given: numbers, reals, flags, in the row's order. */
+#define EMIT(e, name, ...) emit_op_##name(e, &(const struct emit_##name){__VA_ARGS__})
+#define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
+    struct emit_##name {                                                                                               \
+        operands numbers                                                                                               \
+    };                                                                                                                 \
+    void emit_op_##name(struct emitter *e, const struct emit_##name *x);
+#define OP_BY_HAND(...)
+#define OPERAND(name, ...) struct tensor name;
+#define GIVEN(name) int64_t name;
+#define REAL(name) double name;
+#define FLAGS uint32_t flags;
+#include "worker/plan/ops.def"
+
+/* Append an action, unchecked; operands follow. params NULL: no numbers. */
+void emit_action(struct emitter *e, enum op op, const struct op_params *params);
+void emit_operand(struct emitter *e, struct tensor t, enum access access);
+/* The last action, to change what emit_action stamped. */
 struct action *emit_last(struct emitter *e);
 
-/* --- device operations; outputs first ------------------------------------------------------------------------------
- */
-void emit_load(struct emitter *e, struct tensor tokens);
-void emit_embed(struct emitter *e, struct tensor x, struct tensor tokens, struct tensor table);
-void emit_embed_wgrad(struct emitter *e, struct tensor dtable, struct tensor tokens, struct tensor dx);
-void emit_rmsnorm(struct emitter *e, struct tensor out, struct tensor rstd, struct tensor x, struct tensor gain,
-                  double eps);
-void emit_rmsnorm_dgrad(struct emitter *e, struct tensor dx, bool add, struct tensor dout, struct tensor x,
-                        struct tensor gain, struct tensor rstd);
-void emit_rmsnorm_dgain(struct emitter *e, struct tensor dgain, struct tensor dout, struct tensor x,
-                        struct tensor rstd);
-/* c = or += op(a) op(b) */
-void emit_matmul(struct emitter *e, struct tensor c, bool add, struct tensor a, bool ta, struct tensor b, bool tb);
-void emit_rope(struct emitter *e, struct tensor x, struct tensor positions, struct tensor cos, struct tensor sin,
-               int64_t heads, bool backward);
+/* --- operations with writers by hand; outputs first --------------------------------------------------------------- */
 /* Who sees whom: none of the three = causal within each of b sequences. */
 struct attention_mask {
     struct tensor index, start, key_index;
@@ -87,51 +91,12 @@ void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, str
 void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor dout,
                           struct tensor out, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
                           struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask);
-void emit_attention_merge(struct emitter *e, struct tensor out, struct tensor lse, struct tensor other,
-                          struct tensor other_lse, int64_t heads);
-void emit_swiglu(struct emitter *e, struct tensor out, struct tensor gate, struct tensor up);
-void emit_swiglu_dgrad(struct emitter *e, struct tensor dgate, struct tensor dup, struct tensor dout,
-                       struct tensor gate, struct tensor up);
-void emit_add(struct emitter *e, struct tensor out, struct tensor a, struct tensor b); /* dense */
 /* COPY, or COPY_2D if strided; dst may have a multiple of src's rows (device.h: repeat). */
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
-void emit_add_to(struct emitter *e, struct tensor dst, struct tensor src); /* ADD_2D; src may have a multiple */
-void emit_zero(struct emitter *e, struct tensor dst);
-void emit_accumulate(struct emitter *e, struct tensor dst, struct tensor src);
-void emit_loss_stats(struct emitter *e, struct tensor stats, struct tensor logits, struct tensor targets);
-void emit_loss_finish(struct emitter *e, struct tensor losses, struct tensor dlogits, struct tensor logits,
-                      struct tensor targets, struct tensor stats, int64_t parts);
-void emit_loss_sum(struct emitter *e, struct tensor report, struct tensor losses);
-void emit_check(struct emitter *e, struct tensor report, struct tensor rstd);
+/* PACK: the gradients (n) of all of a unit, cut for so many owners. */
+void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners);
 
-/* Mixture of experts, device.h. bias and load (E) may be none; a load is not counted again by recompute_actions. */
-struct routing {
-    int64_t experts, top_k;
-    bool sigmoid, normalize;
-    double scale;
-};
-void emit_route(struct emitter *e, struct tensor chosen, struct tensor weights, struct tensor logits,
-                struct tensor bias, struct tensor load, const struct routing *routing);
-void emit_route_dgrad(struct emitter *e, struct tensor dlogits, struct tensor dweights, struct tensor logits,
-                      struct tensor chosen, const struct routing *routing);
-void emit_permute(struct emitter *e, struct tensor place, struct tensor counts, struct tensor rank_counts,
-                  struct tensor chosen);
-void emit_permute_received(struct emitter *e, struct tensor place, struct tensor counts, struct tensor rank_counts,
-                           struct tensor received);
-/* place (N,top_k) is where each of the choices of src's (out's, dout's) N rows is; weights: none = 1. */
-void emit_scatter_rows(struct emitter *e, struct tensor dst, struct tensor src, struct tensor place,
-                       struct tensor weights);
-void emit_combine_rows(struct emitter *e, struct tensor out, struct tensor src, struct tensor place,
-                       struct tensor weights);
-void emit_combine_dweights(struct emitter *e, struct tensor dweights, struct tensor dout, struct tensor src,
-                           struct tensor place);
-/* Groups as counts has elements. expected: rows of all groups, for the cost model. */
-void emit_matmul_grouped(struct emitter *e, struct tensor c, bool add, struct tensor a, bool ta, struct tensor b,
-                         bool tb, struct tensor counts, int64_t expected);
-void emit_cast(struct emitter *e, struct tensor dst, struct tensor src);
-
-/* --- transfers: on the stream of their channel ---------------------------------------------------------------------
- */
+/* --- transfers: on the stream of their channel -------------------------------------------------------------------- */
 /* A group of one member: nothing is written and the input is the result, so callers need no branch:
  *   y = emit_all_gather(e, CHANNEL_TP, "name", x)
  * is x itself, or a new ACTIVATION of n times the rows. Where the caller brings the output, it gets a copy. */

@@ -12,16 +12,6 @@
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-const char *op_name(enum op op)
-{
-    static const char *const names[] = {
-#define X(name, text) #name,
-        OPS(X)
-#undef X
-    };
-    return op < OP_COUNT ? names[op] : "?";
-}
-
 const char *phase_name(enum phase phase)
 {
     static const char *const names[PHASE_COUNT] = {"forward", "recompute", "dgrad", "wgrad", "reduce", "update"};
@@ -69,27 +59,6 @@ const char *stream_name(enum stream_id stream)
     return stream < STREAM_COUNT ? names[stream] : "?";
 }
 
-bool op_is_collective(enum op op)
-{
-    switch (op) {
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_REDUCE:
-    case OP_ALL_TO_ALL:
-    case OP_ALL_TO_ALL_V:
-    case OP_SHIFT:
-    case OP_AGREE:
-        return true;
-    default:
-        return false;
-    }
-}
-
-bool op_is_transfer(enum op op)
-{
-    return op_is_collective(op) || op == OP_SEND || op == OP_RECV;
-}
-
 size_t action_sent_bytes(const struct program *p, const struct action *a)
 {
     const struct operand *o = action_operands(p, a);
@@ -97,8 +66,10 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
 
     if (!op_is_transfer((enum op)a->op))
         return 0;
-    if (a->op == OP_ALL_TO_ALL_V) /* there is room for more than is sent, and counts are not sent by it */
-        return (size_t)(action_params(p, a)->n[0] * action_params(p, a)->n[1]);
+    if (a->op == OP_ALL_TO_ALL_V) { /* there is room for more than is sent, and counts are not sent by it */
+        const struct op_all_to_all_v *v = &action_params(p, a)->all_to_all_v;
+        return (size_t)(v->bytes * v->rows);
+    }
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_READ)
             bytes += o[k].bytes;
@@ -234,74 +205,20 @@ titan_status program_finish(struct program *p, struct titan_error *err)
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
-/* Names of an operation's numbers in their order; NULL: as many as there are tensors, without names. */
-static const char *param_names(enum op op)
-{
-    static const char *const names[OP_COUNT] = {
-        [OP_LOAD] = "N",
-        [OP_EMBED] = "N C V",
-        [OP_EMBED_WGRAD] = "N C V",
-        [OP_RMSNORM] = "N C",
-        [OP_RMSNORM_DGRAD] = "N C",
-        [OP_RMSNORM_DGAIN] = "N C",
-        [OP_MATMUL] = "M N K lda ldb ldc",
-        [OP_ROPE] = "N heads D ldx",
-        [OP_ATTENTION] = "B Tq Tk H K D Dv ldq ldk ldv ldo",
-        [OP_ATTENTION_DGRAD] = "B Tq Tk H K D Dv ldq ldk ldv ldo lddq lddk lddv lddo",
-        [OP_ATTENTION_MERGE] = "N H Dv ld",
-        [OP_SWIGLU] = "N F ldgu",
-        [OP_SWIGLU_DGRAD] = "N F lddgu ldgu",
-        [OP_ADD] = "n",
-        [OP_COPY] = "bytes",
-        [OP_COPY_2D] = "rows cols ldd lds repeat",
-        [OP_ADD_2D] = "rows cols ldd lds repeat",
-        [OP_CAST] = "n",
-        [OP_ZERO] = "bytes",
-        [OP_ACCUMULATE] = "n",
-        [OP_LOSS_STATS] = "N V",
-        [OP_LOSS_FINISH] = "N V parts",
-        [OP_LOSS_SUM] = "N",
-        [OP_CHECK] = "N",
-        [OP_ROUTE] = "N E top_k",
-        [OP_ROUTE_DGRAD] = "N E top_k",
-        [OP_PERMUTE] = "N top_k E ranks",
-        [OP_PERMUTE_RECEIVED] = "ranks E rows",
-        [OP_SCATTER_ROWS] = "N top_k C",
-        [OP_COMBINE_ROWS] = "N top_k C",
-        [OP_COMBINE_DWEIGHTS] = "N top_k C",
-        [OP_MATMUL_GROUPED] = "M N K lda ldb ldc groups rows",
-        [OP_EXPERT_LOAD] = "E",
-        [OP_BALANCE] = "E",
-        [OP_ALL_TO_ALL] = "bytes",
-        [OP_ALL_TO_ALL_V] = "bytes rows",
-        [OP_SHIFT] = "bytes distance",
-        [OP_SEND] = "bytes",
-        [OP_RECV] = "bytes",
-        [OP_PACK] = "shard owners subtrees",
-        [OP_SUM_TREE] = "shard",
-        [OP_NORM] = "",
-        [OP_AGREE] = "",
-        [OP_DECIDE] = "",
-        [OP_OPTIMISE] = "n",
-        [OP_RELEASE] = "",
-    };
-    return names[op];
-}
-
 static void print_params(const struct program *p, const struct action *a, struct buf *out)
 {
     static const char *const flags[] = {"ta",     "tb",          "add",     "f32",      "backward",
                                         "masked", "no_gradient", "sigmoid", "normalize"};
     const struct op_params *q = action_params(p, a);
-    const char *name = param_names((enum op)a->op);
+    const char *name = op_numbers((enum op)a->op);
 
-    for (int i = 0; i < OP_N_MAX; i++) {
+    for (int i = 0; i < op_words((enum op)a->op); i++) {
         if (name && *name) {
             const size_t length = strcspn(name, " ");
-            buf_printf(out, " %.*s=%ld", (int)length, name, (long)q->n[i]);
-            name += length + (name[length] == ' ');
-        } else if (!name && q->n[i] != 0) {
-            buf_printf(out, "%s%ld", i == 0 ? " n=" : ",", (long)q->n[i]);
+            buf_printf(out, " %.*s=%ld", (int)length, name, (long)q->word[i]);
+            name += length + 1;
+        } else if (!name && q->part[i] != 0) {
+            buf_printf(out, "%s%ld", i == 0 ? " n=" : ",", (long)q->part[i]);
         }
     }
     for (size_t i = 0; i < ARRAY_SIZE(flags); i++)

@@ -22,89 +22,7 @@
 #include "base/error.h"
 #include "worker/plan/layout.h"
 #include "worker/plan/mesh.h"
-
-/* X(name, operands in order (r read, w written, u read and written); n[]: parameters, flags)
- * Operations named as in device.h and comm.h are those; sizes as there. */
-#define OPS(X)                                                                                                         \
-    X(LOAD, "w tokens (5,N) int32 of this microbatch from the host: inputs, targets, positions, index, start")         \
-    X(EMBED, "w x, r tokens, r table; n: N C V; the executor knows the first row")                                     \
-    X(EMBED_WGRAD, "u dtable, r tokens, r dx; n: N C V")                                                               \
-    X(RMSNORM, "w out, w rstd, r x, r gain; n: N C; f: eps")                                                           \
-    X(RMSNORM_DGRAD, "w or u (ADD) dx, r dout, r x, r gain, r rstd; n: N C")                                           \
-    X(RMSNORM_DGAIN, "u dgain, r dout, r x, r rstd; n: N C")                                                           \
-    X(MATMUL, "w or u (ADD) c, r a, r b; n: M N K lda ldb ldc; flags TA TB ADD F32 (c is fp32)")                       \
-    X(ROPE, "u x, r positions, r cos, r sin; n: N heads D ldx; flags BACKWARD")                                        \
-    X(ATTENTION, "w out, w lse, r q, r k, r v [, r index, r start, r key_index]; n: B Tq Tk H K D Dv ldq ldk ldv ldo") \
-    X(ATTENTION_DGRAD, "w dq, w dk, w dv, r dout, r out, r lse, r q, r k, r v, w work [, masks]; n: as ATTENTION, "    \
-                       "lddq lddk lddv lddo")                                                                          \
-    X(ATTENTION_MERGE, "u out, u lse, r other, r other_lse; n: N H Dv ld")                                             \
-    X(SWIGLU, "w out, r gate, r up; n: N F ldgu")                                                                      \
-    X(SWIGLU_DGRAD, "w dgate, w dup, r dout, r gate, r up; n: N F lddgu ldgu")                                         \
-    X(ADD, "w out, r a, r b; n: elements")                                                                             \
-    X(COPY, "w dst, r src; n: bytes")                                                                                  \
-    X(COPY_2D, "w dst, r src; n: rows cols ldd lds repeat (0 = 1)")                                                    \
-    X(ADD_2D, "u dst, r src; n: rows cols ldd lds repeat")                                                             \
-    X(CAST, "w dst, r src; n: elements, dtypes of the parameters")                                                     \
-    X(ZERO, "w dst; n: bytes")                                                                                         \
-    X(ACCUMULATE, "u dst, r src; n: elements; fp32")                                                                   \
-    X(LOSS_STATS, "w stats, r logits, r targets; n: N V; the executor knows the first column")                         \
-    X(LOSS_FINISH, "w losses, w dlogits (may alias), r logits, r targets, r stats; n: N V parts; flags NO_GRADIENT")   \
-    X(LOSS_SUM, "u report, r losses; n: N")                                                                            \
-    X(CHECK, "u report, r rstd; n: N: the unit's input was finite")                                                    \
-    X(ROUTE, "w chosen, w weights, r logits (fp32) [, r bias [, u load]]; n: N E top_k; f: scale; flags SIGMOID "      \
-             "NORMALIZE")                                                                                              \
-    X(ROUTE_DGRAD, "w dlogits, r dweights, r logits, r chosen; as ROUTE")                                              \
-    X(PERMUTE, "w place, w counts, w rank_counts, r chosen; n: N top_k E ranks")                                       \
-    X(PERMUTE_RECEIVED, "w place, w counts, w rank_counts, r received; n: ranks E rows")                               \
-    X(SCATTER_ROWS, "w dst, r src, r place [, r weights]; n: N top_k C")                                               \
-    X(COMBINE_ROWS, "w out, r src, r place [, r weights]; n: N top_k C")                                               \
-    X(COMBINE_DWEIGHTS, "w dweights, r dout, r src, r place; n: N top_k C")                                            \
-    X(MATMUL_GROUPED, "w or u (ADD) c, r a, r b, r counts; n: M N K lda ldb ldc groups, rows of all groups as they "   \
-                      "are to be expected; flags as MATMUL")                                                           \
-    X(EXPERT_LOAD, "u report, r load; n: E: how often this rank's tokens chose each of the unit's experts")            \
-    X(BALANCE, "u bias, w loads; n: E; f: rate; after DECIDE, with the report's loads")                                \
-    X(ALL_GATHER, "w out, r in [, w out, r in ...]; n: elements of in each: a bucket is several pairs, one launch")    \
-    X(REDUCE_SCATTER, "w out, r in [, ...]; n: elements of out each")                                                  \
-    X(ALL_REDUCE, "u data [, ...]; n: elements each")                                                                  \
-    X(ALL_TO_ALL, "w out, r in; n: bytes to each")                                                                     \
-    X(ALL_TO_ALL_V, "w out, r receive counts, r in, r send counts; n: row bytes, rows to be expected")                 \
-    X(SHIFT, "w out, r in; n: bytes, distance")                                                                        \
-    X(SEND, "r data; n: bytes; peer")                                                                                  \
-    X(RECV, "w data; n: bytes; peer")                                                                                  \
-    X(PACK, "w slices by owner, r gradient of each subtree; canonical")                                                \
-    X(SUM_TREE, "w gradient shard, u received slices; canonical")                                                      \
-    X(NORM, "u report, r gradient shard: sums of squares of the part this rank counts")                                \
-    X(AGREE, "u report: counts and orders are filled in, then summed over the world")                                  \
-    X(DECIDE, "r report: the host learns loss and norm, chooses skip, clip factor and rate")                           \
-    X(OPTIMISE, "u state, w shard, r gradient shard; n: elements")                                                     \
-    X(RELEASE, "r full: end of its life")
-
-enum op {
-#define X(name, text) OP_##name,
-    OPS(X)
-#undef X
-        OP_COUNT
-};
-
-enum op_flag {
-    OP_TA = 1,
-    OP_TB = 2,
-    OP_ADD_TO = 4, /* the first operand is added to */
-    OP_F32 = 8,
-    OP_BACKWARD = 16,
-    OP_MASKED = 32,
-    OP_NO_GRADIENT = 64,
-    OP_SIGMOID = 128,
-    OP_NORMALIZE = 256
-};
-
-#define OP_N_MAX 16
-struct op_params {
-    int64_t n[OP_N_MAX];
-    float f[2];
-    uint32_t flags;
-    uint8_t dt, dt2; /* of the data; of the other side of a CAST */
-};
+#include "worker/plan/ops.h"
 
 /* What a part of the step is for: timelines and bubble go by it. */
 enum phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_DGRAD, PHASE_WGRAD, PHASE_REDUCE, PHASE_UPDATE, PHASE_COUNT };
@@ -164,8 +82,6 @@ enum stream_id {
     STREAM_RECV = STREAM_SEND + CHANNEL_COUNT - CHANNEL_FORWARD_NEXT,
     STREAM_COUNT = STREAM_RECV + CHANNEL_COUNT - CHANNEL_FORWARD_NEXT
 };
-
-enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_UPDATE = 3 };
 
 /* Part of a buffer. A strided view covers from its first to its last element. */
 struct operand {
@@ -247,15 +163,12 @@ struct program {
     uint32_t streams, channels; /* bits: those it uses */
 };
 
-const char *op_name(enum op op);
 const char *phase_name(enum phase phase);
 const char *buffer_kind_name(enum buffer_kind kind);
 bool buffer_is_external(enum buffer_kind kind);
 enum memory_kind buffer_memory(enum buffer_kind kind);
 const char *memory_kind_name(enum memory_kind kind);
 const char *stream_name(enum stream_id stream);
-bool op_is_collective(enum op op); /* every member of the channel's group takes part */
-bool op_is_transfer(enum op op);   /* collective, SEND or RECV */
 /* Bytes this rank hands to the communicator. */
 size_t action_sent_bytes(const struct program *p, const struct action *a);
 /* Bytes of them that leave it, where collectives go round a ring: what it has for itself stays, what is gathered or

@@ -149,7 +149,7 @@ static void declare(struct written *w, const struct shape *s)
     e->unit = -1;
     w->losses = emit_buffer(e, BUF_OUTPUT, "losses", (size_t)n * sizeof(float));
     block_tokens_view(&w->k, emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(5 * n) * 4), &w->tokens);
-    emit_load(e, w->tokens.all);
+    EMIT(e, load, w->tokens.all);
 }
 
 static bool keep_products(void *arg, const struct action *a, int buffer)

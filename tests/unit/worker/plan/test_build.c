@@ -111,7 +111,7 @@ static bool run_stream(struct machine_rank *ranks, int n, int rank, int stream)
     /* the message is the one the receiver means */
     assert_int_equal(a->microbatch, r->microbatch);
     assert_int_equal(abs(a->stage - r->stage), 1);
-    assert_int_equal(action_params(ranks[rank].p, a)->n[0], action_params(ranks[a->peer].p, r)->n[0]);
+    assert_int_equal(action_params(ranks[rank].p, a)->send.bytes, action_params(ranks[a->peer].p, r)->recv.bytes);
     ranks[rank].done[i] = ranks[a->peer].done[there] = true;
     return true;
 }

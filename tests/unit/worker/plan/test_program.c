@@ -41,7 +41,7 @@ static struct program *random_program(void)
         if (draw(4) == 0)
             alive[renewed] = emit_buffer(&e, BUF_WORK, "b", (size_t)(64 + 64 * draw(40)));
         e.stream = (enum stream_id)draw(5);
-        emit_op(&e, OP_COPY, NULL);
+        emit_action(&e, OP_COPY, NULL);
         for (int k = 1 + draw(3); k > 0; k--) {
             const int b = alive[draw(8)], rows = (int)(e.p->buffers[b].bytes / 64), from = draw(rows);
             emit_operand(&e, tensor_at(b, (size_t)from * 64, DTYPE_U8, 1 + draw(rows - from), 64),
@@ -142,12 +142,12 @@ static void test_again(void **state)
     a.buffer = emit_buffer(&e, BUF_ACTIVATION, "a", 64);
     b.buffer = emit_buffer(&e, BUF_ACTIVATION, "b", 64);
     c.buffer = emit_buffer(&e, BUF_ACTIVATION, "c", 64);
-    emit_zero(&e, x);
+    EMIT(&e, zero, x);
     const int from = e.p->n_actions;
     emit_copy(&e, a, x);
     emit_copy(&e, b, a);
-    emit_add_to(&e, b, x);
-    emit_add(&e, c, a, b);
+    EMIT(&e, add_2d, b, x);
+    EMIT(&e, add, c, a, b);
     const int to = e.p->n_actions;
     struct tensor again = b;
     recompute_actions(&e, from, to, keep_first, &a.buffer, (struct tensor *const[]){&again}, 1);
