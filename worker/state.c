@@ -267,21 +267,3 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
         TRY(ops->copy(s, host + n, state->biases, biases * sizeof *host));
     return ops->stream_sync(s, err);
 }
-
-/* --- updates ------------------------------------------------------------------------------------------------------ */
-
-titan_status state_update(const struct train_state *state, const struct update *update, int unit, float *staged,
-                          void *shard, const float *grad, int64_t n, struct stream *s)
-{
-    const struct device_ops *ops = state->device->ops;
-    float *const master = staged ? staged : unit_values(state, unit);
-    uint16_t *const shadow = state->dt == DTYPE_BF16 ? shard : NULL;
-
-    if (update->sgd)
-        TRY(ops->sgd(s, master, grad, shadow, (size_t)n, &update->args));
-    else
-        TRY(ops->adamw(s, master, master + n, master + 2 * n, grad, shadow, (size_t)n, &update->args));
-    if (shadow || !shard || shard == master)
-        return TITAN_OK;
-    return ops->copy(s, shard, master, (size_t)n * sizeof *master);
-}

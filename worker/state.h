@@ -55,14 +55,5 @@ int64_t state_snapshot_size(const struct layout *layout, int rank);
 
 /* What a program's external buffers are (exec.h): SHARD, STATE, STATE_HOST, BIAS; NULL for others. */
 void *state_bind(const struct train_state *state, const struct buffer *buffer);
-/* An update's arithmetic. */
-struct update {
-    bool sgd; /* otherwise AdamW */
-    struct adamw_args args;
-};
-/* Update a unit's n elements (exec.h, optimise): staged is a device copy of its masters and moments, which goes back by
- * itself, NULL: they are updated where they lie. shard: its part of the shadow, NULL: there is none. Enqueued. */
-titan_status state_update(const struct train_state *state, const struct update *update, int unit, float *staged,
-                          void *shard, const float *grad, int64_t n, struct stream *s) TITAN_MUST_USE;
 
 #endif

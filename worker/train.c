@@ -37,9 +37,9 @@
 #include "worker/elastic/restore.h"
 #include "worker/exec/exec.h"
 #include "worker/metrics/metrics.h"
-#include "worker/optim/adamw.h"
 #include "worker/optim/outcome.h"
 #include "worker/optim/schedule.h"
+#include "worker/optim/update.h"
 #include "worker/plan/ahead.h"
 #include "worker/plan/tree.h"
 
@@ -629,21 +629,19 @@ static void load_batch(struct epoch *e, uint64_t step)
     }
 }
 
-/* Called by the executor between reduction and update, on every rank with the same report. */
-static titan_status decide(void *arg, const double *report, bool *ret_skip, struct titan_error *err)
+/* Every rank has the same report and decides the same. *ret: NULL, the step is skipped. */
+static titan_status decide(struct epoch *e, const double *report, const struct update **ret, struct titan_error *err)
 {
-    struct epoch *e = arg;
     const struct recipe *r = e->t->recipe;
     const struct train_state *st = e->parts.own;
     const uint64_t step = st->step + 1;
 
     TRY(outcome_read(e->program, e->plan->layout, report, &e->outcome, err));
     e->learning_rate = schedule_rate(r, (int64_t)step);
-    *ret_skip = !e->outcome.finite;
-    e->update.sgd = strcmp(r->optimizer.name, "SGD") == 0;
-    e->update.args = adamw_arguments(r, e->learning_rate, step - st->skipped,
-                                     clip_factor(e->outcome.grad_norm, r->training.max_norm) / e->outcome.tokens);
-    return e->buddy && !*ret_skip ? buddy_update(e->buddy, &e->update, report, err) : TITAN_OK;
+    e->update = update_of_recipe(r, e->learning_rate, step - st->skipped,
+                                 clip_factor(e->outcome.grad_norm, r->training.max_norm) / e->outcome.tokens);
+    *ret = e->outcome.finite ? &e->update : NULL;
+    return e->buddy && *ret ? buddy_update(e->buddy, *ret, report, err) : TITAN_OK;
 }
 
 static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
@@ -652,19 +650,6 @@ static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, s
     const struct epoch *e = arg;
     (void)unit;
     return e->buddy ? buddy_send(e->buddy, grad, n, s, err) : TITAN_OK;
-}
-
-static titan_status settle(void *arg, struct titan_error *err)
-{
-    const struct epoch *e = arg;
-    return e->buddy ? buddy_settle(e->buddy, err) : TITAN_OK;
-}
-
-static titan_status optimise(void *arg, int unit, float *staged, void *shard, const float *grad, int64_t n,
-                             struct stream *s)
-{
-    const struct epoch *e = arg;
-    return state_update(e->parts.own, &e->update, unit, staged, shard, grad, n, s);
 }
 
 static void *bind_state(void *arg, const struct buffer *buffer)
@@ -763,15 +748,21 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const unsigned orders = checkpoint_heed(t->recipe, t->members->ops->orders(t->members));
-    const struct exec_step step = {
-        .tokens = e->tokens, .counts = e->counts, .orders = orders, .decide = decide, .arg = e};
+    const struct exec_batch batch = {.tokens = e->tokens, .counts = e->counts, .orders = orders};
+    const struct update *update = NULL;
+    const double *report = NULL;
 
     const int64_t idle_ns = progress_idle_ns();
     e->step_began_ns = clock_mono_ns();
     if (e->buddy)
         TRY(buddy_expect(e->buddy, err));
     load_batch(e, e->parts.own->step + 1);
-    TRY(exec_run(e->exec, &step, err));
+    TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward, reductions */
+    if (e->buddy)
+        TRY(buddy_settle(e->buddy, err));
+    TRY(exec_agree(e->exec, &report, err)); /* the commit point: behind it nothing needs a peer */
+    TRY(decide(e, report, &update, err));
+    TRY(exec_update(e->exec, update, err)); /* the optimizer */
     const titan_status status = commit_step(e, err);
     progress_busy(clock_mono_ns() - e->step_began_ns - (progress_idle_ns() - idle_ns));
     if (e->view.world == 1 || status != TITAN_OK) /* nobody else, or no other step */
@@ -784,9 +775,11 @@ static titan_status finish_step(void *arg, const double *report, struct titan_er
 {
     struct trainer *t = arg;
     struct epoch *e = t->last;
-    const struct exec_step step = {.decide = decide, .arg = e};
+    const struct update *update = NULL;
 
-    TRY(exec_finish(e->exec, &step, report, err));
+    exec_resume(e->exec, report);
+    TRY(decide(e, report, &update, err));
+    TRY(exec_update(e->exec, update, err));
     TRY(t->device.ops->stream_sync(t->streams[STREAM_COMPUTE], err));
     if (e->buddy)
         TRY(buddy_sync(e->buddy, err));
@@ -1044,9 +1037,7 @@ static titan_status prepare_steps(struct epoch *e, struct titan_error *err)
                                 .device = &t->device,
                                 .comm_ops = e->comm_ops,
                                 .bind = bind_state,
-                                .optimise = optimise,
                                 .reduced = reduced,
-                                .settle = settle,
                                 .met = all_have_met,
                                 .arg = e,
                                 .revoked = t->members->ops->revoked(t->members)};

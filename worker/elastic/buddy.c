@@ -341,7 +341,7 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
         TRY(b->ops->copy(b->keeping, b->room, values, 3 * bytes));
         TRY(b->ops->copy(b->keeping, grad, grad_of(b, unit), bytes));
     }
-    TRY(state_update(copy, update, unit, b->room, NULL, grad, n, b->keeping));
+    TRY(update_apply(update, b->ops, b->staged ? b->room : values, NULL, DTYPE_F32, grad, n, b->keeping));
     return b->staged ? b->ops->copy(b->keeping, values, b->room, 3 * bytes) : TITAN_OK;
 }
 

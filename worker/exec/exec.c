@@ -1,5 +1,5 @@
-/* exec.c - program in, device and communicator calls out. */
-#include "worker/exec/exec.h"
+/* exec.c - program in, device and communicator calls out: how it is opened, and how each operation runs. */
+#include "worker/exec/executor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,36 +10,6 @@
 #include "worker/plan/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
-
-struct exec {
-    struct exec_options opt;
-    const struct program *p;
-    const struct device_ops *ops;
-    int at[AXIS_COUNT]; /* this rank's place in the mesh */
-    int64_t from;       /* first microbatch of its share */
-    int64_t tokens;     /* of a microbatch on one cp rank */
-    char *arena;
-    void **address;        /* of every buffer */
-    struct event **events; /* of every action that signals, otherwise NULL */
-    struct event *joined[STREAM_COUNT];
-    void *tables[TABLE_COUNT];
-    int64_t *norms;      /* per unit: where its sums stand in the report */
-    double *scratch;     /* device: partial sums of one operation of the compute stream */
-    double *host_header; /* counts and orders, out */
-    double *reports[2];  /* in: the last step's, and room for the next one's, which may fail on its way */
-    int newest;
-    bool decided, prepared;
-    float *host_loads; /* of the experts, from the report */
-    int agree;         /* index of AGREE */
-    int meeting;       /* program_meeting */
-    struct final *finals;
-    int n_finals, next_final;
-};
-
-/* A gradient shard: the action that is the last to write to it, and the NORM that reads it. */
-struct final {
-    int writer, norm;
-};
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
@@ -160,17 +130,22 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
     return loads > 0 ? d->ops->alloc_host(d->dev, loads * sizeof(float), (void **)&e->host_loads, err) : TITAN_OK;
 }
 
-/* What follows AGREE needs no peer: that is what makes a prepared step one that can be finished. */
+/* What follows AGREE needs no peer: that is what lets a prepared step be finished by anyone with the report. */
 static titan_status find_agree(struct exec *e, struct titan_error *err)
 {
     e->agree = e->p->n_actions;
     for (int i = 0; i < e->p->n_actions; i++) {
         if (e->p->actions[i].op == OP_AGREE)
             e->agree = i;
+        else if ((i == e->agree + 1) != (e->p->actions[i].op == OP_DECIDE))
+            return titan_fail(err, TITAN_EBUG, "action %d (%s): DECIDE follows the agreement, and nothing else", i,
+                              op_name((enum op)e->p->actions[i].op));
         else if (i > e->agree && op_is_transfer((enum op)e->p->actions[i].op))
             return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the agreement", i,
                               op_name((enum op)e->p->actions[i].op));
     }
+    if (e->agree + 1 == e->p->n_actions)
+        return titan_fail(err, TITAN_EBUG, "no DECIDE follows the agreement");
     return TITAN_OK;
 }
 
@@ -237,6 +212,9 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
     const struct program *p = options->program;
     int64_t to;
 
+    titan_assert(p && p->n_actions > 0 && options->device && options->bind);
+    titan_assert(options->rank >= 0 && options->rank < p->mesh.world);
+    titan_assert(p->mesh.world == 1 || options->comm_ops);
     struct exec *e = calloc(1, sizeof *e);
     if (!e)
         return no_memory(err);
@@ -289,25 +267,8 @@ void exec_close(struct exec *e)
     free(e);
 }
 
-void *exec_address(const struct exec *e, int buffer)
-{
-    return e->address[buffer];
-}
-
 /* --- actions ------------------------------------------------------------------------------------------------------ */
 
-/* What one action sees. */
-struct call {
-    struct exec *e;
-    const struct action *a;
-    const struct operand *o;
-    const struct op_params *p;
-    const struct device_ops *ops;
-    struct stream *s;
-    const struct exec_step *step;
-    bool *skip;
-    struct titan_error *err;
-};
 typedef titan_status (*run_fn)(const struct call *c);
 
 static void *address(const struct call *c, int i)
@@ -325,7 +286,7 @@ static int64_t first_row(const struct call *c, int64_t v)
 static titan_status load_tokens(const struct call *c, int32_t *tokens)
 {
     const int64_t each = 5 * c->e->tokens;
-    return c->ops->copy(c->s, tokens, c->step->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
+    return c->ops->copy(c->s, tokens, c->e->batch->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
 }
 
 /* Where the loads of a unit's experts stand in the report. */
@@ -342,7 +303,7 @@ static titan_status balance_experts(const struct call *c, float *bias, float *lo
     const double *from = e->reports[e->newest] + loads_place(c);
     float *const to = e->host_loads + (loads_place(c) - e->p->report.loads);
 
-    if (*c->skip)
+    if (!e->update)
         return TITAN_OK;
     for (int64_t i = 0; i < n; i++)
         to[i] = (float)from[i];
@@ -405,9 +366,9 @@ static titan_status sum_report(const struct call *c, double *report)
     double *const counts = e->host_header, *const orders = e->host_header + share;
 
     for (size_t i = 0; i < share; i++)
-        counts[i] = c->step->counts[i];
+        counts[i] = e->batch->counts[i];
     for (int i = 0; i < REPORT_ORDERS; i++)
-        orders[i] = c->step->orders >> i & 1;
+        orders[i] = e->batch->orders >> i & 1;
     if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
         TRY(c->ops->copy(c->s, report + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
     TRY(c->ops->copy(c->s, report + r->orders, orders, REPORT_ORDERS * sizeof(double)));
@@ -416,18 +377,9 @@ static titan_status sum_report(const struct call *c, double *report)
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);
 }
 
-/* The report that has come into the spare room is this step's. */
-static titan_status take_report(struct exec *e, const struct exec_step *step, bool *ret_skip, struct titan_error *err)
-{
-    e->newest = 1 - e->newest;
-    e->decided = true;
-    e->prepared = false;
-    return step->decide(step->arg, e->reports[e->newest], ret_skip, err);
-}
-
 /* From here a kernel that hangs and a collective that waits for a peer look alike on a device of its own: with peers it
  * counts as waiting, or every survivor would be taken for the one that hangs. */
-static titan_status wait_for_device(const struct exec *e, struct stream *s, struct titan_error *err)
+titan_status exec_wait(const struct exec *e, struct stream *s, struct titan_error *err)
 {
     const bool unknown = e->p->mesh.world > 1 && !e->opt.device->info.host_memory;
 
@@ -442,21 +394,18 @@ static titan_status wait_for_device(const struct exec *e, struct stream *s, stru
 /* The second of the two places where the host waits for the device. */
 static titan_status take_decision(const struct call *c, const double *report)
 {
-    struct exec *e = c->e;
+    const struct exec *e = c->e;
 
     TRY(c->ops->copy(c->s, e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof(double)));
-    TRY(wait_for_device(e, c->s, c->err));
-    TRY(failpoint("exec.agreed", c->err));
-    return take_report(e, c->step, c->skip, c->err);
+    TRY(exec_wait(e, c->s, c->err));
+    return failpoint("exec.agreed", c->err);
 }
 
 static titan_status update_unit(const struct call *c, float *state, void *shard, const float *gradient, int64_t n)
 {
-    const bool staged = c->e->p->buffers[c->o[OPERAND_OF(optimise, state)].buffer].kind != BUF_STATE;
-
-    if (*c->skip)
+    if (!c->e->update)
         return TITAN_OK;
-    return c->e->opt.optimise(c->e->opt.arg, c->a->unit, staged ? state : NULL, shard, gradient, n, c->s);
+    return update_apply(c->e->update, c->ops, state, shard, (enum dtype)c->p->dt, gradient, n, c->s);
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
@@ -556,137 +505,7 @@ static const run_fn run[OP_COUNT] = {
 #include "worker/plan/ops.def"
 };
 
-/* --- the walk -------------------------------------------------------------------------------------------------------
- */
-
-/* done: actions up to here have run, whatever their events say. */
-static titan_status issue(const struct call *c, int index, int done)
+titan_status exec_dispatch(const struct call *c)
 {
-    const struct exec *e = c->e;
-
-    for (int i = 0; i < c->a->n_waits; i++) {
-        const int other = e->p->waits[c->a->wait + i];
-        if (other > done)
-            TRY(c->ops->event_wait(e->events[other], c->s, c->err));
-    }
-    TRY(run[c->a->op](c));
-    if (index == e->meeting && e->opt.met)
-        TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
-    return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
-}
-
-/* The next step begins where all streams of this one have ended: its program knows nothing of this one's last
- * accesses. */
-static titan_status join_streams(const struct exec *e, struct titan_error *err)
-{
-    struct stream *const compute = e->opt.streams[STREAM_COMPUTE];
-
-    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
-        if (e->joined[s]) {
-            TRY(e->ops->event_record(e->joined[s], e->opt.streams[s], err));
-            TRY(e->ops->event_wait(e->joined[s], compute, err));
-        }
-    TRY(e->ops->event_record(e->joined[STREAM_COMPUTE], compute, err));
-    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
-        if (e->joined[s])
-            TRY(e->ops->event_wait(e->joined[STREAM_COMPUTE], e->opt.streams[s], err));
-    return TITAN_OK;
-}
-
-/* The host knows that all before AGREE has succeeded. */
-static titan_status prepare(struct exec *e, struct titan_error *err)
-{
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (e->joined[s])
-            TRY(wait_for_device(e, e->opt.streams[s], err));
-    if (e->opt.settle)
-        TRY(e->opt.settle(e->opt.arg, err));
-    TRY(failpoint("exec.reduced", err));
-    e->prepared = true;
-    return failpoint("exec.prepared", err);
-}
-
-/* The gradient shards that this action was the last to write to. */
-static titan_status tell_reduced(struct exec *e, int index, struct titan_error *err)
-{
-    struct stream *const s = e->opt.streams[e->p->actions[index].stream];
-
-    for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index; e->next_final++) {
-        const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
-        const struct operand *o = &action_operands(e->p, norm)[OPERAND_OF(norm, gradient)];
-        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
-        if (e->opt.reduced)
-            TRY(e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->norm.n, s, err));
-    }
-    return TITAN_OK;
-}
-
-static titan_status run_action(struct exec *e, int index, int done, const struct exec_step *step, bool *skip,
-                               struct titan_error *err)
-{
-    struct titan_error fault = {0};
-    const struct action *a = &e->p->actions[index];
-    const struct call c = {.e = e,
-                           .a = a,
-                           .o = action_operands(e->p, a),
-                           .p = action_params(e->p, a),
-                           .ops = e->ops,
-                           .s = e->opt.streams[a->stream],
-                           .step = step,
-                           .skip = skip,
-                           .err = &fault};
-
-    progress_action();
-    titan_status status = failpoint("exec.action", &fault);
-    if (status == TITAN_OK && a->op == OP_AGREE)
-        status = prepare(e, &fault);
-    if (status == TITAN_OK)
-        status = issue(&c, index, done);
-    if (status == TITAN_OK)
-        status = tell_reduced(e, index, &fault);
-    if (status == TITAN_OK)
-        return TITAN_OK;
-    if (err && fault.status == status)
-        *err = fault;
-    else
-        (void)titan_fail(err, status, "%s", titan_status_text(status));
-    return titan_error_wrap(err, "action %d (%s)", index, op_name((enum op)a->op));
-}
-
-titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err)
-{
-    bool skip = true;
-
-    e->prepared = false;
-    e->next_final = 0;
-    for (int i = 0; i < e->p->n_actions; i++) {
-        if (i < e->agree && e->opt.revoked && atomic_load(e->opt.revoked))
-            return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
-        TRY(run_action(e, i, -1, step, &skip, err));
-    }
-    return join_streams(e, err);
-}
-
-bool exec_prepared(const struct exec *e)
-{
-    return e->prepared;
-}
-
-titan_status exec_finish(struct exec *e, const struct exec_step *step, const double *report, struct titan_error *err)
-{
-    bool skip = true;
-
-    if (!e->prepared)
-        return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
-    memcpy(e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof *report);
-    TRY(take_report(e, step, &skip, err));
-    for (int i = e->agree + 1; i < e->p->n_actions; i++)
-        if (e->p->actions[i].op != OP_DECIDE)
-            TRY(run_action(e, i, e->agree + 1, step, &skip, err));
-    return join_streams(e, err);
-}
-
-const double *exec_report(const struct exec *e)
-{
-    return e->decided ? e->reports[e->newest] : NULL;
+    return run[c->a->op](c);
 }

@@ -399,8 +399,8 @@ static titan_status run_batch(struct whole_model *w, enum want want, const int32
         w->host[3 * n + i] = (int32_t)i;           /* index */
         w->host[4 * n + i] = (int32_t)(i - i % t); /* start */
     }
-    const struct exec_step step = {.tokens = w->host};
-    TRY(exec_run(w->run.exec, &step, err));
+    const struct exec_batch batch = {.tokens = w->host};
+    TRY(exec_run(w->run.exec, &batch, err));
     return w->ops->stream_sync(w->stream, err);
 }
 

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "tests/support/memory_device.h"
 #include "tests/support/random_layout.h"
+#include "worker/optim/update.h"
 #include "worker/plan/program.h"
 #include "worker/state.h"
 
@@ -245,7 +246,7 @@ static void test_update(void **state)
         float *grad = calloc((size_t)n, sizeof *grad), *staged = calloc((size_t)(3 * n), sizeof *staged);
         float *const values = s->values + 3 * l->units[1].offset;
         grad[n - 1] = 2;
-        assert_int_equal(state_update(s, &adamw, 1, offload ? staged : NULL, state_bind(s, &shard), grad, n, NULL),
+        assert_int_equal(update_apply(&adamw, &ops, offload ? staged : values, state_bind(s, &shard), dt, grad, n, NULL),
                          TITAN_OK);
         float *const master = offload ? staged : values;
         assert_true(updated.master == master && updated.m == master + n && updated.v == master + 2 * n);
@@ -253,7 +254,7 @@ static void test_update(void **state)
         assert_ptr_equal(updated.shadow, dt == DTYPE_BF16 ? state_bind(s, &shard) : NULL);
         if (dt == DTYPE_F32)
             assert_true(((float *)state_bind(s, &shard))[n - 1] == 2);
-        assert_int_equal(state_update(s, &sgd, 1, offload ? staged : NULL, state_bind(s, &shard), grad, n, NULL),
+        assert_int_equal(update_apply(&sgd, &ops, offload ? staged : values, state_bind(s, &shard), dt, grad, n, NULL),
                          TITAN_OK);
         assert_true(updated.master == master && updated.m == NULL);
         free(grad);

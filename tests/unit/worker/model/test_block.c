@@ -506,8 +506,8 @@ static bool run_step(struct member *m, const struct shape *s, int rank)
                                    .arg = m};
     memcpy(options.streams, m->streams, sizeof options.streams);
     memcpy(options.comms, m->comms, sizeof options.comms);
-    const struct exec_step step = {.tokens = local};
-    bool done = ok(exec_open(&options, &exec, &err), &err) && ok(exec_run(exec, &step, &err), &err);
+    const struct exec_batch batch = {.tokens = local};
+    bool done = ok(exec_open(&options, &exec, &err), &err) && ok(exec_run(exec, &batch, &err), &err);
     for (int i = 0; i < STREAM_COUNT; i++)
         done = (!m->streams[i] || ok(m->device.ops->stream_sync(m->streams[i], &err), &err)) && done;
     exec_close(exec);
