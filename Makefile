@@ -33,9 +33,7 @@ src_base    := $(wildcard base/*.c)
 src_rpc     := $(wildcard proto/rpc/*.c) proto/ranges.c
 src_state   := $(wildcard state/*.c)
 src_daemon  := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
-src_worker  := $(filter-out worker/main.c,$(wildcard worker/*.c worker/model/*.c worker/plan/*.c worker/exec/*.c \
-	worker/optim/*.c worker/data/*.c worker/checkpoint/*.c worker/elastic/*.c worker/metrics/*.c \
-	worker/device/*.c worker/comm/*.c worker/comm/shm/*.c worker/comm/tcp/*.c))
+src_worker  := $(filter-out worker/main.c,$(wildcard worker/*.c worker/*/*.c worker/comm/shm/*.c worker/comm/tcp/*.c))
 # A machine with nothing but a compiler and a CUDA toolkit (BARE=1) has no protobuf-c: the worker then runs without an agent.
 src_worker  := $(if $(BARE),$(filter-out worker/elastic/link.c worker/elastic/member.c,$(src_worker)),$(src_worker))
 src_ctl     := $(filter-out ctl/main.c,$(wildcard ctl/*.c))

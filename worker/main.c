@@ -308,7 +308,7 @@ static int check_main(int argc, char **argv)
         return code;
     titan_status status = read_recipe(&cli, &r, &err);
     if (status == TITAN_OK)
-        status = train_check(&r, cli.world, cli.print ? &text : NULL, &err);
+        status = planner_check(&r, cli.world, cli.print ? &text : NULL, &err);
     if (status != TITAN_OK)
         return fail(&err);
     if (text.len > 0)

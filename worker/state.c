@@ -267,3 +267,11 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
         TRY(ops->copy(s, host + n, state->biases, biases * sizeof *host));
     return ops->stream_sync(s, err);
 }
+
+void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)
+{
+    state->step++;
+    state->tokens += tokens;
+    state->skipped += skipped;
+    titan_assert(state->skipped <= state->step);
+}

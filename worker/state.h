@@ -47,6 +47,8 @@ titan_status state_refresh_shadow(struct train_state *state, struct stream *s) T
  * not zero any more (NULL: never); TITAN_ETIMEDOUT: nothing more of it was read for still_ms (0: it is waited for). */
 titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, int still_ms,
                         const atomic_int *stop, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+/* One more step is committed, in which so many tokens were seen; skipped: without an update. */
+void state_count_step(struct train_state *state, uint64_t tokens, bool skipped);
 /* Values (3 * total) and then biases into host memory; waits for the stream. */
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;

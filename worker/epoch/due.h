@@ -1,6 +1,6 @@
 /* due.h - after which steps a checkpoint is written. Every rank takes the same decision from the same numbers. */
-#ifndef TITAN_WORKER_CHECKPOINT_DUE_H
-#define TITAN_WORKER_CHECKPOINT_DUE_H
+#ifndef TITAN_WORKER_EPOCH_DUE_H
+#define TITAN_WORKER_EPOCH_DUE_H
 
 #include <stdbool.h>
 #include <stdint.h>

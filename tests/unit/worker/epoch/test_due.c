@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "worker/checkpoint/due.h"
+#include "worker/epoch/due.h"
 #include "worker/elastic/membership.h"
 
 static struct recipe recipe(bool enable, int interval, const char *async_mode)

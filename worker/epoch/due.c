@@ -1,4 +1,4 @@
-#include "worker/checkpoint/due.h"
+#include "worker/epoch/due.h"
 
 #include <string.h>
 
