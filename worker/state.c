@@ -148,8 +148,7 @@ int64_t state_snapshot_size(const struct layout *layout, int rank)
     return 3 * layout_total(layout, rank) + layout_biases(layout->model);
 }
 
-/* From a snapshot. */
-static titan_status upload(struct train_state *state, const float *host, struct stream *s, struct titan_error *err)
+titan_status state_upload(struct train_state *state, const float *host, struct stream *s, struct titan_error *err)
 {
     const struct device_ops *ops = state->device->ops;
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
@@ -174,87 +173,7 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
     for (int i = 0; i < n; i++)
         if (pieces[i].tensor < l->model->n_tensors)
             init_piece(l->model, seed, &pieces[i]);
-    return upload(state, host, s, err);
-}
-
-/* All that reading a checkpoint touches. */
-struct load {
-    struct apart apart;
-    char *path;
-    uint64_t recipe_hash;
-    float *host; /* gaps: zero */
-    struct tensor_spec *specs;
-    struct piece *pieces;
-    int n_specs, n_pieces;
-    struct checkpoint_info info;
-};
-
-static void clear_load(struct apart *a)
-{
-    struct load *l = (struct load *)a;
-    free(l->path);
-    free(l->host);
-    free(l->specs);
-    free(l->pieces);
-    checkpoint_info_clear(&l->info);
-    free(l);
-}
-
-static titan_status run_load(struct apart *a, struct titan_error *err)
-{
-    struct load *l = (struct load *)a;
-
-    TRY(checkpoint_read_info(l->path, &l->info, err));
-    if (l->info.recipe_hash != l->recipe_hash) {
-        (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
-        titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
-        return TITAN_ECONFLICT;
-    }
-    return checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &a->watch, err);
-}
-
-static titan_status open_load(const struct train_state *state, const char *path, uint64_t recipe_hash,
-                              struct load **ret, struct titan_error *err)
-{
-    const struct layout *l = state->layout;
-    struct load *load = calloc(1, sizeof *load);
-
-    if (!load)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    *ret = load;
-    apart_init(&load->apart);
-    load->apart.run = run_load;
-    load->apart.clear = clear_load;
-    load->recipe_hash = recipe_hash;
-    load->path = strdup(path);
-    load->host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *load->host);
-    if (!load->path || !load->host)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    TRY(layout_specs(l->model, &load->specs, &load->n_specs, err));
-    return layout_pieces(l, state->rank, load->host, load->host + 3 * state->total, NULL, NULL, &load->pieces,
-                         &load->n_pieces, err);
-}
-
-static void close_load(struct load **l)
-{
-    apart_close((struct apart *)*l);
-}
-
-titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, int still_ms,
-                        const atomic_int *stop, struct stream *s, struct titan_error *err)
-{
-    _cleanup_(close_load) struct load *load = NULL;
-
-    TRY(open_load(state, path, recipe_hash, &load, err));
-    const titan_status status = apart_run(&load->apart, still_ms, stop, err);
-    if (status == TITAN_ETIMEDOUT)
-        (void)titan_error_wrap(err, "'%s'", path);
-    TRY(status);
-    TRY(upload(state, load->host, s, err));
-    state->step = load->info.step;
-    state->tokens = load->info.tokens;
-    state->skipped = load->info.skipped_steps;
-    return TITAN_OK;
+    return state_upload(state, host, s, err);
 }
 
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s, struct titan_error *err)
@@ -273,5 +192,11 @@ void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)
     state->step++;
     state->tokens += tokens;
     state->skipped += skipped;
-    titan_assert(state->skipped <= state->step);
+}
+
+void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, uint64_t skipped)
+{
+    state->step = step;
+    state->tokens = tokens;
+    state->skipped = skipped;
 }

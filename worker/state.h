@@ -5,8 +5,6 @@
 #ifndef TITAN_WORKER_STATE_H
 #define TITAN_WORKER_STATE_H
 
-#include <stdatomic.h>
-
 #include "worker/device/device.h"
 #include "worker/plan/layout.h"
 
@@ -43,15 +41,16 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
                         struct titan_error *err) TITAN_MUST_USE;
 /* Shadow from the masters; enqueued. After loading masters from elsewhere. */
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s) TITAN_MUST_USE;
-/* Masters, moments, biases and numbers from a checkpoint directory, whatever mesh wrote it. TITAN_EREVOKED: *stop is
- * not zero any more (NULL: never); TITAN_ETIMEDOUT: nothing more of it was read for still_ms (0: it is waited for). */
-titan_status state_load(struct train_state *state, const char *path, uint64_t recipe_hash, int still_ms,
-                        const atomic_int *stop, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+/* How far the run is, with a state that was filled from elsewhere. */
+void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, uint64_t skipped);
 /* One more step is committed, in which so many tokens were seen; skipped: without an update. */
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped);
 /* Values (3 * total) and then biases into host memory; waits for the stream. */
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;
+/* The reverse, shadow included; waits for the stream. */
+titan_status state_upload(struct train_state *state, const float *host, struct stream *s,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Elements of a snapshot. */
 int64_t state_snapshot_size(const struct layout *layout, int rank);
 

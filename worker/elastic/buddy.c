@@ -284,9 +284,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
         drain(b, b->keeping);
         b->ops->release(dev, scratch);
     }
-    copy->step = own->step;
-    copy->tokens = own->tokens;
-    copy->skipped = own->skipped;
+    state_set_numbers(copy, own->step, own->tokens, own->skipped);
     return status;
 }
 

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/folder.h"
+#include "worker/checkpoint/load_state.h"
 #include "worker/elastic/transfer.h"
 
 const char *state_rung_name(enum state_rung rung)
@@ -238,7 +239,8 @@ static titan_status try_once(struct restore *r, const char *path, struct train_s
     struct vote seen;
     int by;
 
-    titan_status status = to ? state_load(to, path, r->recipe_hash, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
+    titan_status status =
+        to ? checkpoint_load_state(to, path, r->recipe_hash, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
     if (status == TITAN_OK && to)
         status = check_numbers(r, path, to, &fault);
     if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */

@@ -253,11 +253,8 @@ titan_status state_transfer(const struct holdings *holdings, const struct parts 
     free(t.candidates);
     free(t.parcels);
     TRY(status);
-    if (to) {
-        to->step = holdings->step;
-        to->tokens = holdings->tokens;
-        to->skipped = holdings->skipped;
-    }
+    if (to)
+        state_set_numbers(to, holdings->step, holdings->tokens, holdings->skipped);
     *ret_sent = t.sent;
     return TITAN_OK;
 }

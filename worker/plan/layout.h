@@ -15,9 +15,10 @@
 #ifndef TITAN_WORKER_PLAN_LAYOUT_H
 #define TITAN_WORKER_PLAN_LAYOUT_H
 
-#include "worker/checkpoint/checkpoint.h"
+#include "base/error.h"
 #include "worker/model/model.h"
 #include "worker/plan/mesh.h"
+#include "worker/tensor/piece.h"
 
 /* A tensor's part on one tp (ep) rank. */
 struct local_tensor {

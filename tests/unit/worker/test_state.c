@@ -15,6 +15,8 @@
 #include "base/file.h"
 #include "tests/support/memory_device.h"
 #include "tests/support/random_layout.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/load_state.h"
 #include "worker/optim/update.h"
 #include "worker/plan/program.h"
 #include "worker/state.h"
@@ -177,8 +179,8 @@ static void test_checkpoint_of_any_mesh(void **state)
         for (int rank = 0; rank < to->mesh.world; rank++) {
             struct titan_error err = {0};
             struct train_state *s = open_state(to, rank, DTYPE_BF16, false);
-            assert_int_equal(state_load(s, path, 6, 0, NULL, NULL, &err), TITAN_ECONFLICT);
-            if (state_load(s, path, 5, 0, NULL, NULL, &err) != TITAN_OK)
+            assert_int_equal(checkpoint_load_state(s, path, 6, 0, NULL, NULL, &err), TITAN_ECONFLICT);
+            if (checkpoint_load_state(s, path, 5, 0, NULL, NULL, &err) != TITAN_OK)
                 fail_msg("%s: %s", layout_text(from), err.msg);
             assert_true(s->step == 20 && s->tokens == 77 && s->skipped == 1);
             check_state(s, trained);

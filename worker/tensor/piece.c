@@ -1,9 +1,12 @@
 /* piece.c - boxes of a matrix. */
+#include "worker/tensor/piece.h"
+
 #include "base/cleanup.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "base/error.h"
 
 void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols)
 {
+    titan_assert(spec->ndim >= 1 && spec->numel > 0);
     *ret_cols = spec->ndim > 1 ? spec->shape[spec->ndim - 1] : spec->numel;
     *ret_rows = spec->numel / *ret_cols;
 }
