@@ -20,7 +20,7 @@
 #include "worker/checkpoint/convert.h"
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
-#include "worker/generate.h"
+#include "worker/infer/generate.h"
 #include "worker/planner.h"
 #include "worker/train.h"
 

@@ -16,7 +16,7 @@
 #include "worker/data/batch.h"
 #include "worker/exec/exec.h"
 #include "worker/plan/plan.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 #define SWEEP_BYTES ((size_t)4 << 20) /* more than a core's own caches */
 #define LINE 64

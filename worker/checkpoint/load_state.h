@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 /* Masters, moments, biases and numbers from a checkpoint directory, whatever mesh wrote it. TITAN_EREVOKED: *stop is
  * not zero any more (NULL: never); TITAN_ETIMEDOUT: nothing more of it was read for still_ms (0: it is waited for). */

@@ -5,7 +5,7 @@
 #ifndef TITAN_WORKER_DATA_BATCH_H
 #define TITAN_WORKER_DATA_BATCH_H
 
-#include "worker/plan/sequence.h"
+#include "worker/tensor/sequence.h"
 
 /* inputs, targets, positions, index, start of the document */
 #define BATCH_ROWS 5

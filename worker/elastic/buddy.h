@@ -17,8 +17,8 @@
 
 #include "worker/comm/comm.h"
 #include "worker/optim/update.h"
-#include "worker/plan/program.h"
-#include "worker/state.h"
+#include "worker/program/program.h"
+#include "worker/state/state.h"
 
 /* From a rank to its keeper: the least distance that brings the most ranks to another node (nodes: NULL = all on one);
  * 0 in a world of one. */

@@ -6,7 +6,7 @@
 
 #include "base/cleanup.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret, struct titan_error *err)
 {

@@ -7,7 +7,7 @@
 
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
-#include "worker/plan/mesh.h"
+#include "worker/tensor/mesh.h"
 
 struct epoch;
 

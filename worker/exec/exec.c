@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/progress.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
 
@@ -498,11 +498,11 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
 #define REAL(name) const float name UNUSED = (float)own->name;
 #define OPERAND(name, access, when, ...) void *const name UNUSED = (when) ? address(call, next++) : NULL;
 #define MORE_OPERANDS (next < call->a->n_operands)
-#include "worker/plan/ops.def"
+#include "worker/program/ops.def"
 
 static const run_fn run[OP_COUNT] = {
 #define OP(NAME, name, ...) [OP_##NAME] = run_##name,
-#include "worker/plan/ops.def"
+#include "worker/program/ops.def"
 };
 
 titan_status exec_dispatch(const struct call *c)

@@ -19,8 +19,8 @@
 
 #include "worker/comm/comm.h"
 #include "worker/optim/update.h"
-#include "worker/plan/program.h"
-#include "worker/plan/sequence.h"
+#include "worker/program/program.h"
+#include "worker/tensor/sequence.h"
 
 struct exec;
 

@@ -2,7 +2,7 @@
 #ifndef TITAN_WORKER_PLAN_RECOMPUTE_H
 #define TITAN_WORKER_PLAN_RECOMPUTE_H
 
-#include "worker/plan/emit.h"
+#include "worker/program/emit.h"
 
 /* Write actions [from, to) once more, with new buffers in place of those they define, but only what the needed tensors
  * take: a buffer for which keep says yes (with the action that defined it) is used as it is. needed (n) are then the

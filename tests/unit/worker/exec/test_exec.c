@@ -13,11 +13,11 @@
 #include "base/cleanup.h"
 #include "worker/data/batch.h"
 #include "worker/exec/exec.h"
-#include "worker/model/whole.h"
+#include "worker/infer/whole.h"
 #include "worker/optim/outcome.h"
 #include "worker/plan/build.h"
 #include "worker/plan/check.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 enum { B = 2, T = 16, MICROBATCHES = 3 };
 

@@ -14,8 +14,8 @@
 #include "base/cleanup.h"
 #include "support/ranks.h"
 #include "worker/exec/exec.h"
+#include "worker/infer/whole.h"
 #include "worker/model/block.h"
-#include "worker/model/whole.h"
 #include "worker/plan/recompute.h"
 
 enum { B = 2, T = 16, TOKENS = B * T, LAYERS = 2, SEED = 5, UNITS_MAX = 2 * LAYERS + 2 };

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/rng.h"
 #include "tests/support/programs.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 static const char *const schedules[] = {
     "GPipe", "1F1B", "Interleaved1F1B", "ZB1P", "LoopedBFS", "InterleavedZeroBubble", "DualPipeV", "ZBVZeroBubble"};
