@@ -176,6 +176,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     const double *report = NULL;
     const int64_t idle_ns = progress_idle_ns();
 
+    titan_assert(e->state.installed && e->state.shards.own->step < (uint64_t)e->t->recipe->training.steps);
     e->step.began_ns = clock_mono_ns();
     if (e->state.buddy)
         TRY(buddy_expect(e->state.buddy, err));
@@ -243,6 +244,7 @@ static titan_status finish_step(struct epoch *last, const double *report, struct
 {
     const struct update *update = NULL;
 
+    titan_assert(exec_prepared(last->exec) && last->state.installed);
     exec_resume(last->exec, report);
     TRY(decide(last, report, &update, err));
     TRY(exec_update(last->exec, update, err));

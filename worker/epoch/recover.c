@@ -101,8 +101,11 @@ static void report_unreadable(void *arg, const char *path, const char *why)
 static titan_status finish_prepared(void *arg, const double *report, struct titan_error *err)
 {
     const struct epoch *e = arg;
-    titan_assert(e->t->held.last);
-    return e->state.finish(e->t->held.last, report, err);
+    struct epoch *const last = e->t->held.last;
+
+    if (!last || !exec_prepared(last->exec))
+        return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
+    return e->state.finish(last, report, err);
 }
 
 /* Before room for the new state is asked for: what the unfinished step has is given back then. */

@@ -273,6 +273,7 @@ typedef titan_status (*run_fn)(const struct call *c);
 
 static void *address(const struct call *c, int i)
 {
+    titan_debug_assert(i >= 0 && i < c->a->n_operands);
     const struct operand *o = &c->o[i];
     return (char *)c->e->address[o->buffer] + o->offset;
 }
@@ -507,5 +508,6 @@ static const run_fn run[OP_COUNT] = {
 
 titan_status exec_dispatch(const struct call *c)
 {
+    titan_debug_assert(c->a->op < OP_COUNT);
     return run[c->a->op](c);
 }

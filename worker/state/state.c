@@ -29,6 +29,8 @@ static titan_status open_as(struct train_state as, struct train_state **ret, str
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     *s = as;
+    titan_assert(s->device && s->rank >= 0 && s->rank < s->layout->mesh.world);
+    titan_assert(s->dt == DTYPE_F32 || s->dt == DTYPE_BF16);
     s->total = layout_total(s->layout, s->rank);
     const titan_status status = allocate(s, err);
     if (status != TITAN_OK) {
@@ -99,6 +101,8 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
 {
     const struct model *m = state->layout->model;
 
+    titan_assert(!state->copy); /* nothing is computed with one */
+    titan_assert(buffer->kind == BUF_TABLE || (buffer->unit >= 0 && buffer->unit < m->n_units));
     switch (buffer->kind) {
     case BUF_SHARD:
         return unit_shard(state, buffer->unit);
@@ -189,6 +193,7 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
 
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)
 {
+    titan_assert(state->skipped <= state->step);
     state->step++;
     state->tokens += tokens;
     state->skipped += skipped;
