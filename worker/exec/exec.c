@@ -286,7 +286,7 @@ static int64_t first_row(const struct call *c, int64_t v)
 
 static titan_status load_tokens(const struct call *c, int32_t *tokens)
 {
-    const int64_t each = 5 * c->e->tokens;
+    const int64_t each = BATCH_ROWS * c->e->tokens;
     return c->ops->copy(c->s, tokens, c->e->batch->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
 }
 

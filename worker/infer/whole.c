@@ -70,7 +70,7 @@ static titan_status open_memory(struct whole_model *w, struct titan_error *err)
 
     w->params = calloc((size_t)units, sizeof *w->params);
     w->grads = calloc((size_t)units, sizeof *w->grads);
-    w->host = calloc((size_t)(5 * w->b_max * w->t_max), sizeof *w->host);
+    w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
     if (!w->params || !w->grads || !w->host)
         return no_memory(err);
     for (int u = 0; u < units; u++) {
@@ -216,7 +216,7 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
     }
     to->k.bias = to->bias;
     e->unit = -1;
-    const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(5 * to->k.b * to->k.t) * sizeof(int32_t));
+    const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(BATCH_ROWS * to->k.b * to->k.t) * sizeof(int32_t));
     block_tokens_view(&to->k, tokens, &to->tokens);
     EMIT(e, load, to->tokens.all);
 }

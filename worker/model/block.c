@@ -20,7 +20,7 @@ int64_t block_tokens_sharded(const struct block *k)
 
 void block_tokens_view(const struct block *k, int buffer, struct block_tokens *ret)
 {
-    ret->all = tensor_at(buffer, 0, DTYPE_I32, 5, block_tokens_local(k));
+    ret->all = tensor_at(buffer, 0, DTYPE_I32, BATCH_ROWS, block_tokens_local(k));
     ret->inputs = tensor_rows(ret->all, 0, 1);
     ret->targets = tensor_rows(ret->all, 1, 1);
     ret->positions = tensor_rows(ret->all, 2, 1);

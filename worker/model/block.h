@@ -33,7 +33,7 @@ struct block {
     const struct tensor *bias, *load;
 };
 
-/* Tokens of a microbatch, local: (5,N) int32. */
+/* Tokens of a microbatch, local: (BATCH_ROWS,N) int32. */
 struct block_tokens {
     struct tensor all, inputs, targets, positions, index, start;
 };

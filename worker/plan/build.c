@@ -328,7 +328,7 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
     const int unit = b->e.unit;
 
     if (!tensor_exists(tokens->all)) {
-        const size_t bytes = 5 * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
+        const size_t bytes = BATCH_ROWS * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
         b->e.unit = NONE;
         block_tokens_view(&b->k, emit_buffer(&b->e, BUF_TOKENS, "tokens", bytes), tokens);
         EMIT(&b->e, load, tokens->all);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
+#include "worker/tensor/sequence.h"
 
 enum op {
 #define OP(NAME, ...) OP_##NAME,

@@ -9,6 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Numbers a token, each a row of a microbatch as it is loaded: input, target, position, index, start of its document.
+ */
+#define BATCH_ROWS 5
+
 struct sequence_cut {
     int64_t b, t; /* sequences, tokens of each; t divides by 2*cp */
     int cp;
