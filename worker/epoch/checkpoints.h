@@ -17,13 +17,14 @@ struct checkpoints {
     uint64_t newest;                            /* step of the newest one handed to the writer; 0: none */
 };
 
-titan_status checkpoints_open(struct epoch *e, struct titan_error *err);
+titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* After each committed step; last: of the run. Fails for the epoch's end only, or without the run's last checkpoint.
  * *ret_stopped: the run's last one is missing, and the commands leave no time for it. */
-titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err);
+titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
+                                    struct titan_error *err) TITAN_MUST_USE;
 /* A checkpoint without which this run is not to end, or not to give its slots back: all ranks try together until it is
  * there. *ret_stopped as above. */
-titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err);
+titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err) TITAN_MUST_USE;
 /* How long a checkpoint is tried again, written or read. */
 int checkpoints_retry_ms(const struct recipe *r);
 

@@ -57,12 +57,12 @@ static titan_status open_planning(struct trainer *t, struct titan_error *err)
 titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
                           struct trainer *ret, struct titan_error *err)
 {
+    titan_assert(recipe && members && !ret->recipe);
     struct trainer *const t = ret;
     const struct recipe *const r = recipe;
     const struct device_options device = {.index = device_index,
                                           .threads = r->device.threads > 0 ? (int)r->device.threads : threads};
 
-    titan_assert(recipe && members && !t->recipe);
     *t = (struct trainer){.recipe = recipe, .members = members};
     run_folder_init(&t->folder);
     publisher_init(&t->publisher);

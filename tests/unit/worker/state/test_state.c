@@ -248,8 +248,8 @@ static void test_update(void **state)
         float *grad = calloc((size_t)n, sizeof *grad), *staged = calloc((size_t)(3 * n), sizeof *staged);
         float *const values = s->values + 3 * l->units[1].offset;
         grad[n - 1] = 2;
-        assert_int_equal(update_apply(&adamw, &ops, offload ? staged : values, state_bind(s, &shard), dt, grad, n, NULL),
-                         TITAN_OK);
+        assert_int_equal(
+            update_apply(&adamw, &ops, offload ? staged : values, state_bind(s, &shard), dt, grad, n, NULL), TITAN_OK);
         float *const master = offload ? staged : values;
         assert_true(updated.master == master && updated.m == master + n && updated.v == master + 2 * n);
         assert_true(updated.n == (size_t)n && updated.grad == grad);
