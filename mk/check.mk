@@ -8,7 +8,7 @@ CPPCHECK     ?= cppcheck
 jobs := $(shell nproc)
 
 packages_dev := $(shell sed 's/[[:space:]]*\#.*//; /^$$/d' packages-dev.txt)
-.PHONY: deps-dev check-format check-tidy check-cppcheck check-sanitizers check-threads
+.PHONY: deps-dev check-format check-layers check-tidy check-cppcheck check-sanitizers check-threads
 deps-dev: ## install what `make check` needs on top (packages-dev.txt)
 	@deploy/deps.sh $(packages_dev)
 
@@ -27,6 +27,8 @@ format: ## put every C and CUDA source into the house format
 	$(CLANG_FORMAT) -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 check-format:
 	$(call say,FORMAT,"$$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | wc -l) files")git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
+check-layers: ## no folder includes what the table of tests/docs/layers.py does not allow it
+	@$(PYTHON) tests/docs/layers.py
 check-cppcheck:
 	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
 		--library=posix --library=gnu --inline-suppr --suppressions-list=mk/cppcheck.txt --error-exitcode=1 \

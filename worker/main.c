@@ -20,7 +20,7 @@
 #include "worker/checkpoint/convert.h"
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
-#include "worker/generate.h"
+#include "worker/infer/generate.h"
 #include "worker/planner.h"
 #include "worker/train.h"
 
@@ -235,7 +235,7 @@ static titan_status check(void *with, const struct args *args, struct titan_erro
     TRY(cli_read(args, &cli, err));
     titan_status status = read_recipe(&cli, &r, err);
     if (status == TITAN_OK)
-        status = train_check(&r, cli.world, args_has(args, "print") ? &text : NULL, err);
+        status = planner_check(&r, cli.world, args_has(args, "print") ? &text : NULL, err);
     if (status != TITAN_OK)
         return input_status(status);
     if (text.len > 0)

@@ -189,3 +189,28 @@ const struct command plan_command = {
             {"titan-worker plan recipes/llama3_405b.toml --world 512", "before 512 GPUs are taken"}, {NULL}},
     .run = run,
 };
+
+/* --- without a device --------------------------------------------------------------------------------------------- */
+
+titan_status planner_check(const struct recipe *recipe, int world, struct buf *out, struct titan_error *err)
+{
+    const bool f32 = strcmp(recipe->training.mixed_precision_param, "float32") == 0;
+    struct plan_options options = {.recipe = recipe, .world = world, .dt = f32 ? DTYPE_F32 : DTYPE_BF16};
+    struct program **programs = NULL;
+    struct model *model = NULL;
+    struct plan *plan = NULL;
+
+    TRY(recipe_check_world(recipe, world, err));
+    TRY(model_open(&recipe->model.dims, &model, err));
+    options.model = model;
+    titan_status status = plan_open(&options, &plan, err);
+    if (status == TITAN_OK)
+        status = plan_programs(plan, &programs, err);
+    for (int k = 0; status == TITAN_OK && out && k < plan->kinds; k++)
+        program_print(programs[k], out);
+    if (programs)
+        plan_free_programs(plan, programs);
+    plan_close(plan);
+    model_close(model);
+    return status;
+}

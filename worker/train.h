@@ -16,9 +16,4 @@ struct train_options {
  * told to stop. Otherwise what ended it; the membership has been told. */
 titan_status train(const struct train_options *options, struct titan_error *err) TITAN_MUST_USE;
 
-/* Build and check the step programs of every kind of rank without a device or data; print them to out where it is not
- * NULL. */
-titan_status train_check(const struct recipe *recipe, int world, struct buf *out,
-                         struct titan_error *err) TITAN_MUST_USE;
-
 #endif

@@ -16,7 +16,7 @@
 #include "worker/data/batch.h"
 #include "worker/exec/exec.h"
 #include "worker/plan/plan.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 #define SWEEP_BYTES ((size_t)4 << 20) /* more than a core's own caches */
 #define LINE 64
@@ -35,7 +35,6 @@ struct bench {
     struct stream *streams[STREAM_COUNT];
     int32_t *tokens;
     double *counts;
-    enum kernels kernels;
 };
 
 static void must(titan_status status, const struct titan_error *err)
@@ -91,30 +90,17 @@ static void *bind(void *arg, const struct buffer *buffer)
     return state_bind(((struct bench *)arg)->state, buffer);
 }
 
-static titan_status optimise(void *arg, int unit, float *staged, void *shard, const float *grad, int64_t n,
-                             struct stream *s)
-{
-    static const struct update update = {.args = {.lr = 1e-4f,
-                                                  .beta1 = 0.9f,
-                                                  .beta2 = 0.95f,
-                                                  .eps = 1e-8f,
-                                                  .grad_scale = 1e-3f,
-                                                  .bias1 = 0.1f,
-                                                  .bias2 = 0.05f}};
-    const struct bench *b = arg;
+static const struct update update = {
+    .args = {
+        .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1e-3f, .bias1 = 0.1f, .bias2 = 0.05f}};
 
-    if (b->kernels != REAL)
-        return b->kernels == SWEEP ? sweep() : nothing();
-    return state_update(b->state, &update, unit, staged, shard, grad, n, s);
-}
-
-static titan_status decide(void *arg, const double *report, bool *ret_skip, struct titan_error *err)
+static titan_status run_step(struct exec *exec, const struct exec_batch *batch, struct titan_error *err)
 {
-    (void)arg;
-    (void)report;
-    (void)err;
-    *ret_skip = false;
-    return TITAN_OK;
+    const double *report = NULL;
+
+    TRY(exec_gradients(exec, batch, err));
+    TRY(exec_agree(exec, &report, err));
+    return exec_update(exec, &update, err);
 }
 
 /* Milliseconds of each of n steps, sorted. */
@@ -130,22 +116,20 @@ static double median_step(struct bench *b, enum kernels kernels, int n)
     struct exec *exec = NULL;
     double ms[64];
 
-    b->kernels = kernels;
     if (kernels != REAL)
         replace_kernels(b, kernels == SWEEP ? sweep : nothing);
     struct exec_options options = {.program = b->program,
                                    .cut = b->plan->cut,
                                    .device = kernels == REAL ? &b->device : &b->without,
                                    .bind = bind,
-                                   .optimise = optimise,
                                    .arg = b};
     memcpy(options.streams, b->streams, sizeof options.streams);
     must(exec_open(&options, &exec, &err), &err);
-    const struct exec_step step = {.tokens = b->tokens, .counts = b->counts, .decide = decide, .arg = b};
+    const struct exec_batch batch = {.tokens = b->tokens, .counts = b->counts};
     for (int i = -1; i < n; i++) { /* the first warms up */
         sweep_ns = calls = 0;
         const int64_t begin = clock_mono_ns();
-        must(exec_run(exec, &step, &err), &err);
+        must(run_step(exec, &batch, &err), &err);
         must(b->device.ops->stream_sync(b->streams[STREAM_COMPUTE], &err), &err);
         if (i >= 0)
             ms[i] = (double)(clock_mono_ns() - begin - sweep_ns) * 1e-6;

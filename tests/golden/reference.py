@@ -4,7 +4,7 @@
     tests/golden/reference.py          (needs python3-torch and python3-numpy; the tests only read the files)
 
 The model is written here from the descriptions of Llama 3 and Qwen 3, with autograd for its gradients: nothing of Titan's is used but
-the definition of its initial values (base/rng.h, worker/model/model.h), which is implemented a second time in numpy.
+the definition of its initial values (base/rng.h, worker/tensor/model.h), which is implemented a second time in numpy.
 
 Files: tiny.json, debugmodel.json, qwen3.json, moe.json, deepseek.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
 digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the

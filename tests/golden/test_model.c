@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "worker/device/device.h"
-#include "worker/model/whole.h"
+#include "worker/infer/whole.h"
 
 /* --- fixture ----------------------------------------------------------------------------------------------------- */
 

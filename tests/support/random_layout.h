@@ -3,7 +3,7 @@
 #ifndef TITAN_TESTS_SUPPORT_RANDOM_LAYOUT_H
 #define TITAN_TESTS_SUPPORT_RANDOM_LAYOUT_H
 
-#include "worker/plan/layout.h"
+#include "worker/tensor/layout.h"
 
 /* TITAN_TEST_SEED, or a new one; printed. */
 unsigned random_seed(void);

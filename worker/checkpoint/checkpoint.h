@@ -18,30 +18,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "worker/checkpoint/apart.h"
-
-/* What the whole model has, on every rank the same list in the same order. */
-struct tensor_spec {
-    char name[96]; /* "layers.0.attention.wq.weight", "optim.m.layers.0.attention.wq.weight" */
-    int64_t shape[4];
-    int ndim;
-    int64_t numel;
-};
-/* What one rank holds: a box of a tensor seen as a matrix (leading dimensions flattened, a vector is one row). */
-struct piece {
-    int tensor; /* index into the list of specs */
-    int64_t row, rows, col, cols;
-    float *data; /* host memory, rows * cols elements, dense; not owned */
-};
-/* A tensor as a matrix. */
-void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
-/* The common part of two pieces of the same tensor; rows 0 when there is none. data is NULL. */
-struct piece piece_overlap(const struct piece *a, const struct piece *b);
-/* Where an overlap's first element stands in the data of a piece it came from. */
-int64_t piece_place(const struct piece *p, const struct piece *overlap);
-/* Elements [from, to) of a row-major matrix cols wide as boxes, in their order: the rest of a row, whole rows, part of
- * a row. How many there are. */
-#define PIECE_BOXES_MAX 3
-int piece_boxes(int64_t cols, int64_t from, int64_t to, struct piece ret[PIECE_BOXES_MAX]);
+#include "worker/tensor/piece.h"
 
 struct checkpoint_info {
     uint64_t step, epoch, tokens;

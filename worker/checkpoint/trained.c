@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/plan/layout.h"
+#include "worker/tensor/layout.h"
 
 /* The checkpoint at path or, if it is a folder of checkpoints, its newest. */
 static titan_status find_checkpoint(const char *path, char out[PATH_MAX], struct titan_error *err)

@@ -7,7 +7,7 @@
 
 #include "base/recipe.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/model/model.h"
+#include "worker/tensor/model.h"
 
 struct trained {
     char path[PATH_MAX]; /* of the checkpoint itself */

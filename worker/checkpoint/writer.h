@@ -15,7 +15,7 @@
 #include <sys/types.h>
 
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 struct checkpoint_writer;
 

@@ -1,8 +1,11 @@
 /* batch.c - tokens of a microbatch on one context-parallel rank. */
 #include "worker/data/batch.h"
 
+#include "base/error.h"
+
 int64_t batch_tokens(const struct sequence_cut *cut)
 {
+    titan_assert(cut->b > 0 && cut->t > 0 && cut->cp > 0);
     return cut->b * cut->t / cut->cp;
 }
 
@@ -26,6 +29,7 @@ int64_t batch_fill(const struct sequence_cut *cut, int cp_rank, const int32_t *i
                    *const start = ret + 4 * n;
     int64_t counted = 0;
 
+    titan_assert(cp_rank >= 0 && cp_rank < cut->cp);
     sequence_index(cut, cp_rank, index);
     for (int64_t i = 0; i < n; i++) {
         const int32_t at = index[i];

@@ -5,10 +5,7 @@
 #ifndef TITAN_WORKER_DATA_BATCH_H
 #define TITAN_WORKER_DATA_BATCH_H
 
-#include "worker/plan/sequence.h"
-
-/* inputs, targets, positions, index, start of the document */
-#define BATCH_ROWS 5
+#include "worker/tensor/sequence.h"
 
 int64_t batch_tokens(const struct sequence_cut *cut); /* N: a microbatch's tokens on one context-parallel rank */
 /* starts (b, t): the position in its sequence at which each input's document begins: behind the separator before it (a

@@ -319,11 +319,13 @@ static size_t find_document(const struct dataset *ds, uint64_t t)
 void dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets)
 {
     char stream[48];
+    titan_assert(ds->windows > 0 && ds->ndocs > 0);
     (void)snprintf(stream, sizeof(stream), "data.pass.%" PRIu64, g / ds->windows);
     uint64_t window = rng_permute(rng_key(ds->seed, stream), g % ds->windows, ds->windows);
     uint64_t t = window * (uint64_t)ds->seq_len;
     size_t d = find_document(ds, t);
     for (int64_t i = 0; i <= ds->seq_len; i++, t++) {
+        titan_debug_assert(d < ds->ndocs);
         const struct document *doc = &ds->docs[d];
         uint64_t at = t - doc->start;
         int32_t token = SEPARATOR;

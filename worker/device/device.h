@@ -272,6 +272,17 @@ struct device_ops {
                         const struct adamw_args *args);
 };
 
+/* The slots from copy on: a device that names its operations PREFIX_copy and so on declares them and fills its table by
+ * this list. */
+/* clang-format off */
+#define DEVICE_OPS(X) \
+    X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
+    X(rmsnorm_dgrad) X(rmsnorm_dgain) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
+    X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
+    X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) \
+    X(accumulate) X(scale) X(block_sums) X(sum) X(adamw) X(sgd)
+/* clang-format on */
+
 struct comm_ops; /* worker/comm/comm.h */
 
 struct device_plugin {

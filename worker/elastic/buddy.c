@@ -40,6 +40,7 @@ int buddy_shift(const int *nodes, int world)
 {
     int best = 0, most = -1;
 
+    titan_assert(world >= 1);
     for (int shift = 1; shift < world; shift++) {
         int apart = 0;
         for (int r = 0; nodes && r < world; r++)
@@ -70,6 +71,7 @@ static int ring_length(int shift, int world)
 {
     int length = 1;
 
+    titan_assert(shift > 0 && shift < world);
     for (int r = shift; r != 0; r = (r + shift) % world)
         length++;
     return length;
@@ -100,6 +102,7 @@ static titan_status open_edges(struct buddy *b, struct titan_error *err)
             b->opt.ops->close(alone);
         }
     }
+    titan_assert(b->out && b->in);
     b->keeper = keeper > me;
     b->ward = ward > me;
     return TITAN_OK;
@@ -128,8 +131,8 @@ static titan_status find_balances(struct buddy *b, struct titan_error *err)
         const int64_t bias = layout_bias_offset(m, m->units[a->unit].layer);
         b->balances[b->n_balances++] = (struct balance){.bias = bias,
                                                         .loads = p->report.loads + bias,
-                                                        .experts = action_params(p, a)->n[0],
-                                                        .rate = action_params(p, a)->f[0]};
+                                                        .experts = action_params(p, a)->balance.E,
+                                                        .rate = (float)action_params(p, a)->balance.rate};
     }
     return TITAN_OK;
 }
@@ -157,6 +160,8 @@ static titan_status open_parts(struct buddy *b, struct titan_error *err)
     const struct device_handle *d = b->opt.device;
 
     TRY(exec_reduced_order(b->opt.wards, &b->units, &b->n_units, err));
+    for (int i = 0; i < b->n_units; i++)
+        titan_assert(shard_of(b, b->units[i]) >= 0);
     TRY(find_balances(b, err));
     TRY(alloc_room(b, err));
     TRY(b->ops->stream_open(d->dev, "to keeper", false, &b->sending, err));
@@ -171,6 +176,8 @@ titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
 
     if (!b)
         return titan_fail(err, TITAN_ENOMEM, "keeper: out of memory");
+    titan_assert(options->world > 1 && options->comm && options->copy->copy);
+    titan_assert(options->copy->rank == (options->rank - options->shift + options->world) % options->world);
     b->opt = *options;
     b->ops = options->device->ops;
     b->staged = options->copy->offload;
@@ -276,6 +283,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
     struct train_state *const copy = b->opt.copy;
     float *scratch = NULL;
 
+    titan_assert(b->out && own->rank == b->opt.rank && own->epoch == copy->epoch);
     if (b->staged)
         TRY(b->ops->alloc(dev, 2 * (size_t)CHUNK * sizeof *scratch, (void **)&scratch, err));
     const titan_status status = exchange(b, own, scratch, err);
@@ -284,9 +292,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
         drain(b, b->keeping);
         b->ops->release(dev, scratch);
     }
-    copy->step = own->step;
-    copy->tokens = own->tokens;
-    copy->skipped = own->skipped;
+    state_set_numbers(copy, own->step, own->tokens, own->skipped);
     return status;
 }
 
@@ -301,6 +307,7 @@ static float *grad_of(const struct buddy *b, int unit)
 titan_status buddy_expect(struct buddy *b, struct titan_error *err)
 {
     (void)err;
+    titan_assert(b->in);
     for (int i = 0; i < b->n_units; i++) {
         float *const to = grad_of(b, b->units[i]);
         const size_t bytes = (size_t)shard_of(b, b->units[i]) * sizeof *to;
@@ -313,6 +320,7 @@ titan_status buddy_expect(struct buddy *b, struct titan_error *err)
 
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
 {
+    titan_assert(b->out && n >= 0);
     TRY(failpoint("buddy.send", err));
     TRY(b->ops->event_record(b->final, s, err));
     TRY(b->ops->event_wait(b->final, b->sending, err));
@@ -333,6 +341,7 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
 {
     const struct train_state *copy = b->opt.copy;
     const int64_t n = shard_of(b, unit);
+    titan_assert(n <= b->room_n);
     const size_t bytes = (size_t)n * sizeof(float);
     float *const values = copy->values + 3 * copy->layout->units[unit].offset;
     float *const grad = b->staged ? b->room + 3 * n : grad_of(b, unit);
@@ -341,7 +350,7 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
         TRY(b->ops->copy(b->keeping, b->room, values, 3 * bytes));
         TRY(b->ops->copy(b->keeping, grad, grad_of(b, unit), bytes));
     }
-    TRY(state_update(copy, update, unit, b->room, NULL, grad, n, b->keeping));
+    TRY(update_apply(update, b->ops, b->staged ? b->room : values, NULL, DTYPE_F32, grad, n, b->keeping));
     return b->staged ? b->ops->copy(b->keeping, values, b->room, 3 * bytes) : TITAN_OK;
 }
 

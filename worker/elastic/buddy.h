@@ -16,8 +16,9 @@
 #define TITAN_WORKER_ELASTIC_BUDDY_H
 
 #include "worker/comm/comm.h"
-#include "worker/plan/program.h"
-#include "worker/state.h"
+#include "worker/optim/update.h"
+#include "worker/program/program.h"
+#include "worker/state/state.h"
 
 /* From a rank to its keeper: the least distance that brings the most ranks to another node (nodes: NULL = all on one);
  * 0 in a world of one. */
@@ -45,13 +46,13 @@ void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
 /* own's values and biases to the keeper, the ward's into the copy, with step, tokens and skipped. Waits. */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
-/* A step: expect, then sent for every unit (exec_options.reduced), then settle (exec_options.settle), then, unless the
- * step is skipped, update. */
+/* A step: expect, then send for every unit (exec_options.reduced), then settle before exec_agree, then, unless the step
+ * is skipped, update. */
 titan_status buddy_expect(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
-/* The copy, as state_update and BALANCE do it for the part itself; report: of the step. Enqueued. */
+/* The copy, as OPTIMISE and BALANCE do it for the part itself; report: of the step. Enqueued. */
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *report,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Until the copy has its update. */

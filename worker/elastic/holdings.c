@@ -20,6 +20,8 @@ titan_status gather_doubles(const struct device_handle *device, const struct com
     const size_t bytes = count * sizeof *mine;
     char *memory = NULL;
 
+    titan_assert(world >= 1 && count > 0);
+    titan_assert(world == 1 || (ops && comm));
     if (world == 1) {
         memcpy(ret_all, mine, bytes);
         return TITAN_OK;
@@ -40,6 +42,7 @@ static struct holding describe(const struct brought *b)
 {
     const struct train_state *own = b->parts.own, *ward = b->parts.ward;
 
+    titan_assert(b->report_size >= 0 && (b->report_size == 0 || b->report));
     if (!own)
         return (struct holding){.ward = -1};
     return (struct holding){.present = 1,
@@ -110,6 +113,7 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
             furthest = &h->all[h->holder[a]];
     if (!furthest)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds any part");
+    titan_assert(furthest->present != 0);
     h->report_from = -1;
     h->step = (uint64_t)furthest->step;
     h->tokens = (uint64_t)furthest->tokens;
@@ -133,11 +137,13 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
     if (h->behind > 0 && h->report_from < 0)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody has the report of step %lu any more",
                           (unsigned long)h->step);
+    titan_assert(h->report_from < h->ranks && h->behind < h->view->holders);
     return TITAN_OK;
 }
 
 static titan_status judge(struct holdings *h, struct titan_error *err)
 {
+    titan_assert(h->from->mesh.world == h->view->holders);
     find_holders(h);
     TRY(compare_steps(h, err));
     h->rung = STATE_RUNG_MEMORY;

@@ -9,7 +9,7 @@
 
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 /* What a worker has of one epoch. */
 struct parts {

@@ -323,6 +323,7 @@ static titan_status link_next(struct membership *m, struct epoch_view *ret, stru
     enum member_answer answer;
     titan_status status = TITAN_OK;
 
+    titan_assert(!l->revoke_fn); /* the epoch before is closed */
     while ((answer = member_next(member, ret)) == MEMBER_WAIT)
         (void)pthread_cond_wait(&l->changed, &l->lock);
     if (answer == MEMBER_STOPPED) {

@@ -91,6 +91,27 @@ __attribute__((format(printf, 3, 4))) static void note(const struct member *m, c
     m->host.note(m->host.arg, sentence, pairs);
 }
 
+/* What holds between two inputs. */
+static void check(const struct member *m)
+{
+    const struct member_state *s = &m->state;
+
+    titan_assert(s->offered == (m->offered ? m->offered->order->epoch : 0));
+    titan_assert(s->epoch == (m->current ? m->current->order->epoch : 0));
+    titan_assert(s->epoch <= s->seen && s->revoked <= s->seen && s->offered <= s->seen);
+    titan_assert(!m->offered || (s->offered > s->epoch && s->offered > s->revoked));
+    titan_assert(!s->in || (m->current && s->rank == m->current->rank));
+    titan_assert(!s->in_revoked || s->in);
+    titan_assert(!s->in || s->in_revoked || (s->epoch > s->revoked && !m->offered));
+    titan_assert(!s->in || s->phase == PHASE(FORMING) || s->phase == PHASE(TRAINING));
+    titan_assert(s->phase != PHASE(IDLE) || s->epoch == 0);
+    titan_assert(m->ready.epoch <= s->epoch && m->quiesced.epoch <= s->seen && m->pause_epoch <= s->seen);
+    titan_assert(s->stopped == ((m->stop_orders & ORDER_STOP) != 0));
+    titan_assert(!s->lease_over || s->stopped);
+    titan_assert(m->n_written >= 0 && m->n_written <= MEMBER_UNCONFIRMED_MAX);
+    titan_assert(!m->ended || s->lease_over || s->in_revoked || !s->in);
+}
+
 /* --- forms ----------------------------------------------------------------------------------------------------------
  */
 
@@ -207,6 +228,7 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
 {
     struct form *f = calloc(1, sizeof *f);
 
+    titan_assert(!fault_of(m, order));
     if (!f || !(f->order = copy_order(order))) {
         form_free(f);
         return NULL;
@@ -226,6 +248,7 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
         f->addresses[r] = at_rank(f->order, r)->address;
         f->node_names[r] = at_rank(f->order, r)->node;
     }
+    titan_assert(f->rank >= 0 && f->rank < ranks);
     fill_nodes(order, by_node, size, f->nodes);
     fill_holders(order, by_id, size, f->holder_ranks);
     return f;
@@ -270,6 +293,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
 
 static void say(const struct member *m, const worker_message *message)
 {
+    titan_assert(message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND__NOT_SET && message->hello);
     if (m->state.connected)
         m->host.say(m->host.arg, message);
 }
@@ -407,6 +431,7 @@ void member_connected(struct member *m, int64_t now_ms)
         say_finished(m);
     if (m->exit_code)
         say_failing(m);
+    check(m);
 }
 
 void member_disconnected(struct member *m)
@@ -440,6 +465,7 @@ static void saw(struct member *m, uint64_t epoch)
 /* Out of every epoch up to this one; what it holds is what the training thread said when it left its last. */
 static void quiet(struct member *m, uint64_t epoch, bool paused)
 {
+    titan_assert(!m->state.in && m->state.phase != PHASE(DONE));
     m->quiesced.epoch = epoch;
     m->quiesced.paused = paused;
     m->state.phase = PHASE(QUIESCED);
@@ -448,6 +474,7 @@ static void quiet(struct member *m, uint64_t epoch, bool paused)
 
 static void revoke_current(struct member *m, int64_t now_ms)
 {
+    titan_assert(m->state.seen >= m->state.epoch);
     if (!m->state.in || m->state.in_revoked)
         return;
     m->state.in_revoked = true;
@@ -629,7 +656,7 @@ static bool admit(struct member *m, const agent_message *message)
     return false;
 }
 
-bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
+static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
 {
     if (!admit(m, message))
         return false;
@@ -655,6 +682,18 @@ bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
         break;
     }
     return false;
+}
+
+bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
+{
+    const uint64_t term = m->state.term, seen = m->state.seen;
+    const bool offer = hear(m, message, now_ms);
+
+    titan_assert(m->state.term >= term || MUTANT(WORKER_TERM));
+    titan_assert(m->state.seen >= seen);
+    titan_assert(!offer || m->offered);
+    check(m);
+    return offer;
 }
 
 /* --- time -----------------------------------------------------------------------------------------------------------
@@ -744,6 +783,7 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
     forgive_silence(m, now_ms);
     check_lease(m, now_ms);
     check_quiesced(m, now_ms);
+    check(m);
 }
 
 int64_t member_deadline(const struct member *m)
@@ -768,6 +808,7 @@ enum member_answer member_next(struct member *m, struct epoch_view *ret)
         return MEMBER_STOPPED;
     if (!m->offered)
         return MEMBER_WAIT;
+    titan_assert(!m->state.in || m->state.in_revoked);
     form_free(m->current);
     m->current = TAKE(m->offered);
     m->state.offered = 0;
@@ -777,6 +818,7 @@ enum member_answer member_next(struct member *m, struct epoch_view *ret)
     m->state.in_revoked = false;
     m->state.phase = PHASE(FORMING);
     view_fill(m->current, ret);
+    check(m);
     return MEMBER_FORM;
 }
 
@@ -796,16 +838,19 @@ unsigned member_orders(struct member *m)
 
 void member_quiesced(struct member *m, const struct quiesced *q)
 {
+    titan_assert(q->epoch == m->state.epoch);
     m->state.in = m->state.in_revoked = false;
     m->state.step = q->last_step;
     m->quiesced = *q;
     quiet(m, q->epoch, q->paused);
     if (m->state.revoked > q->epoch) /* one that was taken back before it could be entered */
         quiet(m, m->state.revoked, false);
+    check(m);
 }
 
 void member_state_ready(struct member *m, const struct state_ready *r)
 {
+    titan_assert(r->epoch == m->state.epoch);
     m->ready = *r;
     (void)snprintf(m->damaged, sizeof m->damaged, "%s", r->damaged_checkpoint ? r->damaged_checkpoint : "");
     say_state_ready(m);
@@ -839,6 +884,7 @@ void member_checkpoint_written(struct member *m, uint64_t step, const char *path
 {
     char *copy = strdup(path);
 
+    titan_assert(step > 0 && world > 0);
     if (!copy)
         return;
     if (m->n_written == MEMBER_UNCONFIRMED_MAX) {
@@ -876,10 +922,12 @@ void member_finished(struct member *m, uint64_t step)
     m->state.phase = PHASE(DONE);
     m->state.step = m->finished_step = step;
     say_finished(m);
+    check(m);
 }
 
 void member_failing(struct member *m, int exit_code, const char *reason)
 {
+    titan_assert(exit_code != 0);
     m->exit_code = exit_code;
     (void)snprintf(m->failure, sizeof m->failure, "%s", reason);
     say_failing(m);
@@ -892,6 +940,7 @@ struct member *member_open(const struct member_options *options, const struct me
 {
     struct member *m = calloc(1, sizeof *m);
 
+    titan_assert(host->say && host->revoke && host->end && options->address);
     if (!m)
         return NULL;
     m->opt = *options;
@@ -904,6 +953,7 @@ struct member *member_open(const struct member_options *options, const struct me
     m->state.phase = PHASE(IDLE);
     m->ticked_at = now_ms;
     hear_lease(m, &(Titan__Internal__WorkerLease)TITAN__INTERNAL__WORKER_LEASE__INIT, now_ms);
+    check(m);
     return m;
 }
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "worker/metrics/report.h"
 
 /* CHECKPOINT: write one first, if the recipe writes any; MUST: with it, also if it writes none. */
 enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4, ORDER_MUST = 8 };
@@ -69,16 +70,6 @@ struct state_ready {
     bool rolled_forward;                              /* a prepared step was finished first */
     double connect_ms, plan_ms, state_ms, prepare_ms; /* of this rank */
     const char *damaged_checkpoint;                   /* refused on the way; "" = none */
-};
-
-/* What a finished step reports. */
-struct step_report {
-    uint64_t step, tokens, epoch;
-    double loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
-    int world;
-    uint64_t memory_bytes;
-    uint32_t skipped_steps;
-    int64_t at_ms; /* when it was committed, wall clock, for people */
 };
 
 struct membership;

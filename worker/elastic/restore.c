@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/folder.h"
+#include "worker/checkpoint/load_state.h"
 #include "worker/elastic/transfer.h"
 
 const char *state_rung_name(enum state_rung rung)
@@ -44,6 +45,8 @@ static titan_status share_report(struct restore *r, double *report, struct titan
     const bool mine = h->report_from == r->view->rank;
     void *memory = NULL;
 
+    titan_assert(h->report_from >= 0 && h->report_size > 0);
+    titan_assert(r->comm);
     TRY(dev->alloc(r->device->dev, bytes, &memory, err));
     titan_status status = mine ? dev->copy(r->s, memory, report, bytes) : TITAN_OK;
     if (status == TITAN_OK)
@@ -63,6 +66,7 @@ static titan_status roll_forward(struct restore *r, const double *report, struct
 
     if (!room)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    titan_assert(h->report_from != r->view->rank || report);
     if (h->report_from == r->view->rank)
         memcpy(room, report, (size_t)h->report_size * sizeof *room);
     TRY(share_report(r, room, err));
@@ -73,6 +77,7 @@ static titan_status roll_forward(struct restore *r, const double *report, struct
     tlog_info(r->log, "a prepared step is finished", "step=%lu report_of_rank=%d", (unsigned long)h->step,
               h->report_from);
     TRY(r->finish(r->arg, room, err));
+    titan_assert(own->step == h->step);
     return failpoint("state.finished", err);
 }
 
@@ -98,6 +103,7 @@ static titan_status compare_parts(struct restore *r, struct titan_error *err)
 
 titan_status restore_agree(struct restore *r, struct titan_error *err)
 {
+    titan_assert(!r->covered && !r->from);
     if (r->view->source != STATE_FROM_MEMORY)
         return TITAN_OK;
     titan_status status = open_source(r, err);
@@ -238,7 +244,8 @@ static titan_status try_once(struct restore *r, const char *path, struct train_s
     struct vote seen;
     int by;
 
-    titan_status status = to ? state_load(to, path, r->recipe_hash, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
+    titan_status status =
+        to ? checkpoint_load_state(to, path, r->recipe_hash, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
     if (status == TITAN_OK && to)
         status = check_numbers(r, path, to, &fault);
     if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */
@@ -363,6 +370,8 @@ static void add_candidate(struct candidates *c, uint64_t step, const char *path)
     c->steps[at] = step;
     (void)snprintf(c->paths[at], PATH_MAX, "%s", path);
     c->n++;
+    titan_assert(at == 0 || c->steps[at - 1] > step);
+    titan_assert(at + 1 == c->n || c->steps[at + 1] < step);
 }
 
 /* By the name; one without a step comes last. */
@@ -427,7 +436,9 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
 
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to, struct titan_error *err)
 {
+    titan_assert((to != NULL) == (r->view->rank < r->view->world));
     if (r->covered) {
+        titan_assert(r->view->source == STATE_FROM_MEMORY);
         r->rung = r->holdings.rung;
         return state_transfer(&r->holdings, &r->brought.parts, cut, to, r->device, r->ops, r->comm, r->s,
                               &r->bytes_sent, err);
@@ -469,6 +480,7 @@ titan_status restore_verify(struct restore *r, const struct mesh *mesh, const st
     if (status != TITAN_ECORRUPT || !r->covered)
         return status;
     tlog_error(r->log, "state from memory is damaged", "reason=\"%s\"", err ? err->msg : "");
+    titan_assert(r->rung >= STATE_RUNG_MEMORY);
     r->covered = false;
     *ret_again = true;
     return TITAN_OK;

@@ -48,6 +48,7 @@ static titan_status solo_next(struct membership *m, struct epoch_view *ret, stru
                                .addresses = s->addresses,
                                .memfd = s->memfd,
                                .source = STATE_FROM_INIT};
+    titan_assert(s->rank >= 0 && s->rank < s->world);
     TRY(comm_id(s, ret->comm_id, err));
     s->formed = true;
     return TITAN_OK;

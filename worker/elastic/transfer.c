@@ -106,6 +106,7 @@ static titan_status flush(struct transfer *t)
     t->used = 0;
     if (bytes == 0)
         return TITAN_OK;
+    titan_assert(t->sender != t->receiver && (t->rank == t->sender || t->rank == t->receiver));
     TRY(failpoint("state.message", NULL));
     if (t->rank == t->sender) {
         t->sent += bytes;
@@ -117,6 +118,7 @@ static titan_status flush(struct transfer *t)
         TRY(copy_box(t, p->data, p->ld, at, p->cols, p->rows, p->cols));
         at += p->rows * p->cols;
     }
+    titan_assert((size_t)(at - t->message) * sizeof(float) == bytes);
     t->n_parcels = 0;
     return TITAN_OK;
 }
@@ -134,6 +136,7 @@ static titan_status carry(struct transfer *t, const struct piece *x, const struc
 {
     const int64_t n = box->rows * box->cols;
 
+    titan_assert(n > 0 && n <= t->room);
     if (t->used + n > t->room)
         TRY(flush(t));
     t->used += n;
@@ -173,8 +176,12 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
 
     t->sender = t->holdings->holder[a];
     t->receiver = b;
+    titan_assert(t->used == 0 && t->n_parcels == 0);
+    titan_assert(t->sender >= 0 && (t->sender == t->rank || t->receiver == t->rank));
     const bool here = t->sender == t->rank, there = b == t->rank;
     const struct train_state *const old = t->holdings->copied[a] ? t->mine->ward : t->mine->own;
+    titan_assert(!here || (old && old->rank == a));
+    titan_assert(!there || t->to);
     TRY(layout_pieces(t->from, a, here ? old->values : NULL, here ? old->biases : NULL, gives, &pair, &give, &n_give,
                       err));
     TRY(layout_pieces(t->cut, b, there ? t->to->values : NULL, there ? t->to->biases : NULL, NULL, NULL, &take, &n_take,
@@ -210,6 +217,7 @@ static int64_t message_room(const struct transfer *t)
 
     for (int p = 0; p < t->from->mesh.size[AXIS_PP]; p++)
         largest = MAX(largest, t->from->total[p]);
+    titan_assert(largest > 0);
     return MIN(largest / 64 + 1, MESSAGE_MAX);
 }
 
@@ -243,15 +251,14 @@ titan_status state_transfer(const struct holdings *holdings, const struct parts 
                          .dev = device->ops,
                          .candidates = calloc((size_t)holdings->view->holders + 1, sizeof(int))};
 
+    titan_assert((to != NULL) == (t.rank < holdings->view->world));
+    titan_assert(!to || (to->rank == t.rank && to->step == 0));
     const titan_status status = move_and_settle(&t, device, err);
     free(t.candidates);
     free(t.parcels);
     TRY(status);
-    if (to) {
-        to->step = holdings->step;
-        to->tokens = holdings->tokens;
-        to->skipped = holdings->skipped;
-    }
+    if (to)
+        state_set_numbers(to, holdings->step, holdings->tokens, holdings->skipped);
     *ret_sent = t.sent;
     return TITAN_OK;
 }

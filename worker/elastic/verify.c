@@ -45,6 +45,7 @@ static int first_replica(const struct mesh *mesh, int rank)
     int at[AXIS_COUNT];
 
     mesh_coords(mesh, rank, at);
+    titan_assert(rank >= 0 && rank < mesh->world);
     at[AXIS_DP_REPLICATE] = 0;
     return mesh_rank(mesh, at);
 }
@@ -56,6 +57,7 @@ static titan_status hash_values(const struct train_state *part, float *values, f
     _cleanup_free_ struct piece *all = NULL, *owned = NULL;
     int n_all, n_owned;
 
+    titan_assert(part->rank >= 0 && part->rank < l->mesh.world);
     TRY(layout_pieces(l, part->rank, values, biases, NULL, NULL, &all, &n_all, err));
     TRY(layout_owned_pieces(l, first_replica(&l->mesh, part->rank), values, biases, &owned, &n_owned, err));
     *ret = (struct part_hash){.whole = pieces_hash(all, n_all, INT32_MAX),
@@ -168,6 +170,8 @@ titan_status verify_parts(const struct mesh *mesh, const struct parts *mine, uin
     _cleanup_free_ struct statement *all = calloc((size_t)ranks, sizeof *all);
     _cleanup_free_ const struct claim **known = calloc((size_t)mesh->world, sizeof *known);
 
+    titan_assert(join(me.bytes) == bytes);
+    titan_assert(ranks >= 1 && (mine->own || !mine->ward));
     if (!all || !known)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     TRY(claim(mine->own, s, &me.own, err));

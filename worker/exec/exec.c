@@ -1,5 +1,5 @@
-/* exec.c - program in, device and communicator calls out. */
-#include "worker/exec/exec.h"
+/* exec.c - program in, device and communicator calls out: how it is opened, and how each operation runs. */
+#include "worker/exec/executor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,39 +7,9 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/progress.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
-
-struct exec {
-    struct exec_options opt;
-    const struct program *p;
-    const struct device_ops *ops;
-    int at[AXIS_COUNT]; /* this rank's place in the mesh */
-    int64_t from;       /* first microbatch of its share */
-    int64_t tokens;     /* of a microbatch on one cp rank */
-    char *arena;
-    void **address;        /* of every buffer */
-    struct event **events; /* of every action that signals, otherwise NULL */
-    struct event *joined[STREAM_COUNT];
-    void *tables[TABLE_COUNT];
-    int64_t *norms;      /* per unit: where its sums stand in the report */
-    double *scratch;     /* device: partial sums of one operation of the compute stream */
-    double *host_header; /* counts and orders, out */
-    double *reports[2];  /* in: the last step's, and room for the next one's, which may fail on its way */
-    int newest;
-    bool decided, prepared;
-    float *host_loads; /* of the experts, from the report */
-    int agree;         /* index of AGREE */
-    int meeting;       /* program_meeting */
-    struct final *finals;
-    int n_finals, next_final;
-};
-
-/* A gradient shard: the action that is the last to write to it, and the NORM that reads it. */
-struct final {
-    int writer, norm;
-};
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
@@ -160,17 +130,22 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
     return loads > 0 ? d->ops->alloc_host(d->dev, loads * sizeof(float), (void **)&e->host_loads, err) : TITAN_OK;
 }
 
-/* What follows AGREE needs no peer: that is what makes a prepared step one that can be finished. */
+/* What follows AGREE needs no peer: that is what lets a prepared step be finished by anyone with the report. */
 static titan_status find_agree(struct exec *e, struct titan_error *err)
 {
     e->agree = e->p->n_actions;
     for (int i = 0; i < e->p->n_actions; i++) {
         if (e->p->actions[i].op == OP_AGREE)
             e->agree = i;
+        else if ((i == e->agree + 1) != (e->p->actions[i].op == OP_DECIDE))
+            return titan_fail(err, TITAN_EBUG, "action %d (%s): DECIDE follows the agreement, and nothing else", i,
+                              op_name((enum op)e->p->actions[i].op));
         else if (i > e->agree && op_is_transfer((enum op)e->p->actions[i].op))
             return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the agreement", i,
                               op_name((enum op)e->p->actions[i].op));
     }
+    if (e->agree + 1 == e->p->n_actions)
+        return titan_fail(err, TITAN_EBUG, "no DECIDE follows the agreement");
     return TITAN_OK;
 }
 
@@ -196,7 +171,7 @@ static titan_status find_finals(const struct program *p, struct final **ret, int
         const struct action *a = &p->actions[i];
         const struct operand *o = action_operands(p, a);
         if (a->op == OP_NORM)
-            finals[n++] = (struct final){.writer = writer[o[1].buffer], .norm = i};
+            finals[n++] = (struct final){.writer = writer[o[OPERAND_OF(norm, gradient)].buffer], .norm = i};
         for (int k = 0; k < a->n_operands; k++)
             if (o[k].access & ACCESS_WRITE)
                 writer[o[k].buffer] = i;
@@ -237,6 +212,9 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
     const struct program *p = options->program;
     int64_t to;
 
+    titan_assert(p && p->n_actions > 0 && options->device && options->bind);
+    titan_assert(options->rank >= 0 && options->rank < p->mesh.world);
+    titan_assert(p->mesh.world == 1 || options->comm_ops);
     struct exec *e = calloc(1, sizeof *e);
     if (!e)
         return no_memory(err);
@@ -289,45 +267,15 @@ void exec_close(struct exec *e)
     free(e);
 }
 
-void *exec_address(const struct exec *e, int buffer)
-{
-    return e->address[buffer];
-}
-
 /* --- actions ------------------------------------------------------------------------------------------------------ */
 
-/* What one action sees. */
-struct call {
-    struct exec *e;
-    const struct action *a;
-    const struct operand *o;
-    const struct op_params *p;
-    const struct device_ops *ops;
-    struct stream *s;
-    const struct exec_step *step;
-    bool *skip;
-    struct titan_error *err;
-};
 typedef titan_status (*run_fn)(const struct call *c);
 
-static void *at(const struct call *c, int i)
+static void *address(const struct call *c, int i)
 {
+    titan_debug_assert(i >= 0 && i < c->a->n_operands);
     const struct operand *o = &c->o[i];
     return (char *)c->e->address[o->buffer] + o->offset;
-}
-
-static bool flag(const struct call *c, enum op_flag f)
-{
-    return c->p->flags & f;
-}
-
-#define DT ((enum dtype)c->p->dt)
-#define N(i) (c->p->n[i])
-
-static titan_status run_load(const struct call *c)
-{
-    const int64_t each = 5 * c->e->tokens;
-    return c->ops->copy(c->s, at(c, 0), c->step->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
 }
 
 /* First row of the vocabulary on this rank, which has v of them. */
@@ -336,186 +284,10 @@ static int64_t first_row(const struct call *c, int64_t v)
     return c->e->at[AXIS_TP] * v;
 }
 
-static titan_status run_embed(const struct call *c)
+static titan_status load_tokens(const struct call *c, int32_t *tokens)
 {
-    return c->ops->embed(c->s, at(c, 0), at(c, 1), at(c, 2), DT, N(0), N(1), N(2), first_row(c, N(2)));
-}
-
-static titan_status run_embed_wgrad(const struct call *c)
-{
-    return c->ops->embed_wgrad(c->s, at(c, 0), at(c, 1), at(c, 2), DT, N(0), N(1), N(2), first_row(c, N(2)));
-}
-
-static titan_status run_rmsnorm(const struct call *c)
-{
-    return c->ops->rmsnorm(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1), c->p->f[0]);
-}
-
-static titan_status run_rmsnorm_dgrad(const struct call *c)
-{
-    return c->ops->rmsnorm_dgrad(c->s, at(c, 0), flag(c, OP_ADD_TO), at(c, 1), at(c, 2), at(c, 3), at(c, 4), DT, N(0),
-                                 N(1));
-}
-
-static titan_status run_rmsnorm_dgain(const struct call *c)
-{
-    return c->ops->rmsnorm_dgain(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1));
-}
-
-static titan_status run_matmul(const struct call *c)
-{
-    return c->ops->matmul(c->s, at(c, 0), flag(c, OP_F32) ? DTYPE_F32 : DT, N(5), at(c, 1), flag(c, OP_TA), N(3),
-                          at(c, 2), flag(c, OP_TB), N(4), DT, N(0), N(1), N(2), flag(c, OP_ADD_TO) ? 1 : 0);
-}
-
-static titan_status run_rope(const struct call *c)
-{
-    return c->ops->rope(c->s, at(c, 0), N(3), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1), N(2), flag(c, OP_BACKWARD));
-}
-
-/* masks: the first of the three operands. */
-static struct attention_shape attention_shape_of(const struct call *c, int masks)
-{
-    const bool masked = flag(c, OP_MASKED);
-
-    return (struct attention_shape){.dt = DT,
-                                    .b = N(0),
-                                    .tq = N(1),
-                                    .tk = N(2),
-                                    .h = N(3),
-                                    .kv = N(4),
-                                    .d = N(5),
-                                    .dv = N(6),
-                                    .index = masked ? at(c, masks) : NULL,
-                                    .start = masked ? at(c, masks + 1) : NULL,
-                                    .key_index = masked ? at(c, masks + 2) : NULL};
-}
-
-static titan_status run_attention(const struct call *c)
-{
-    const struct attention_shape shape = attention_shape_of(c, 5);
-    return c->ops->attention(c->s, at(c, 0), N(10), at(c, 1), at(c, 2), N(7), at(c, 3), N(8), at(c, 4), N(9), &shape);
-}
-
-static titan_status run_attention_dgrad(const struct call *c)
-{
-    const struct attention_shape shape = attention_shape_of(c, 10);
-    return c->ops->attention_dgrad(c->s, at(c, 0), N(11), at(c, 1), N(12), at(c, 2), N(13), at(c, 3), N(14), at(c, 4),
-                                   N(10), at(c, 5), at(c, 6), N(7), at(c, 7), N(8), at(c, 8), N(9), &shape, at(c, 9));
-}
-
-static titan_status run_attention_merge(const struct call *c)
-{
-    return c->ops->attention_merge(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), N(3), DT, N(0), N(1), N(2));
-}
-
-static titan_status run_swiglu(const struct call *c)
-{
-    return c->ops->swiglu(c->s, at(c, 0), at(c, 1), at(c, 2), N(2), DT, N(0), N(1));
-}
-
-static titan_status run_swiglu_dgrad(const struct call *c)
-{
-    return c->ops->swiglu_dgrad(c->s, at(c, 0), at(c, 1), N(2), at(c, 2), at(c, 3), at(c, 4), N(3), DT, N(0), N(1));
-}
-
-static titan_status run_add(const struct call *c)
-{
-    return c->ops->add(c->s, at(c, 0), at(c, 1), at(c, 2), DT, (size_t)N(0));
-}
-
-static titan_status run_copy(const struct call *c)
-{
-    return c->ops->copy(c->s, at(c, 0), at(c, 1), (size_t)N(0));
-}
-
-static titan_status run_copy_2d(const struct call *c)
-{
-    return c->ops->copy_2d(c->s, at(c, 0), N(2), at(c, 1), N(3), DT, N(0), N(1), MAX(N(4), 1));
-}
-
-static titan_status run_add_2d(const struct call *c)
-{
-    return c->ops->add_2d(c->s, at(c, 0), N(2), at(c, 1), N(3), DT, N(0), N(1), MAX(N(4), 1));
-}
-
-static titan_status run_cast(const struct call *c)
-{
-    return c->ops->cast(c->s, at(c, 0), DT, at(c, 1), (enum dtype)c->p->dt2, (size_t)N(0));
-}
-
-static titan_status run_zero(const struct call *c)
-{
-    return c->ops->zero(c->s, at(c, 0), (size_t)N(0));
-}
-
-static titan_status run_accumulate(const struct call *c)
-{
-    return c->ops->accumulate(c->s, at(c, 0), at(c, 1), (size_t)N(0));
-}
-
-/* --- mixture of experts ---------------------------------------------------------------------------------------------
- */
-
-static struct router_shape router_shape_of(const struct call *c)
-{
-    return (struct router_shape){.dt = DT,
-                                 .n = N(0),
-                                 .experts = N(1),
-                                 .top_k = N(2),
-                                 .sigmoid = flag(c, OP_SIGMOID),
-                                 .normalize = flag(c, OP_NORMALIZE),
-                                 .scale = c->p->f[0]};
-}
-
-/* An operand that may be left out, as those behind it are then. */
-static void *at_if(const struct call *c, int i)
-{
-    return i < c->a->n_operands ? at(c, i) : NULL;
-}
-
-static titan_status run_route(const struct call *c)
-{
-    const struct router_shape shape = router_shape_of(c);
-    return c->ops->router(c->s, at(c, 0), at(c, 1), at_if(c, 4), at(c, 2), at_if(c, 3), &shape);
-}
-
-static titan_status run_route_dgrad(const struct call *c)
-{
-    const struct router_shape shape = router_shape_of(c);
-    return c->ops->router_dgrad(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), &shape);
-}
-
-static titan_status run_permute(const struct call *c)
-{
-    return c->ops->permute(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), N(0), N(1), N(2), N(3));
-}
-
-static titan_status run_permute_received(const struct call *c)
-{
-    return c->ops->permute_received(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), N(0), N(1), N(2));
-}
-
-static titan_status run_scatter_rows(const struct call *c)
-{
-    return c->ops->scatter_rows(c->s, at(c, 0), at(c, 1), at(c, 2), at_if(c, 3), DT, N(0), N(1), N(2));
-}
-
-static titan_status run_combine_rows(const struct call *c)
-{
-    return c->ops->combine_rows(c->s, at(c, 0), at(c, 1), at(c, 2), at_if(c, 3), DT, N(0), N(1), N(2));
-}
-
-static titan_status run_combine_dweights(const struct call *c)
-{
-    return c->ops->combine_dweights(c->s, at(c, 0), at(c, 1), at(c, 2), at(c, 3), DT, N(0), N(1), N(2));
-}
-
-static titan_status run_matmul_grouped(const struct call *c)
-{
-    return c->ops->matmul_grouped(c->s, at(c, 0), flag(c, OP_F32) ? DTYPE_F32 : DT, N(5), at(c, 1), flag(c, OP_TA),
-                                  N(3), at(c, 2), flag(c, OP_TB), N(4), DT, at(c, 3), N(6), N(0), N(1), N(2),
-                                  flag(c, OP_ADD_TO) ? 1 : 0);
+    const int64_t each = BATCH_ROWS * c->e->tokens;
+    return c->ops->copy(c->s, tokens, c->e->batch->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
 }
 
 /* Where the loads of a unit's experts stand in the report. */
@@ -525,42 +297,22 @@ static int64_t loads_place(const struct call *c)
     return c->e->p->report.loads + layout_bias_offset(m, m->units[c->a->unit].layer);
 }
 
-static titan_status run_expert_load(const struct call *c)
-{
-    double *const report = at(c, 0);
-    return c->ops->block_sums(c->s, report + loads_place(c), at(c, 1), (size_t)N(0), 1, false);
-}
-
 /* The host has the report since DECIDE, and does not touch it again before the next one. */
-static titan_status run_balance(const struct call *c)
+static titan_status balance_experts(const struct call *c, float *bias, float *loads, int64_t n, float rate)
 {
     const struct exec *e = c->e;
     const double *from = e->reports[e->newest] + loads_place(c);
     float *const to = e->host_loads + (loads_place(c) - e->p->report.loads);
 
-    if (*c->skip)
+    if (!e->update)
         return TITAN_OK;
-    for (int64_t i = 0; i < N(0); i++)
+    for (int64_t i = 0; i < n; i++)
         to[i] = (float)from[i];
-    TRY(c->ops->copy(c->s, at(c, 1), to, (size_t)N(0) * sizeof *to));
-    return c->ops->router_balance(c->s, at(c, 0), at(c, 1), N(0), c->p->f[0]);
+    TRY(c->ops->copy(c->s, loads, to, (size_t)n * sizeof *to));
+    return c->ops->router_balance(c->s, bias, loads, n, rate);
 }
 
-/* --- loss and report ------------------------------------------------------------------------------------------------
- */
-
-static titan_status run_loss_stats(const struct call *c)
-{
-    return c->ops->loss_stats(c->s, at(c, 0), at(c, 1), at(c, 2), DT, N(0), N(1), first_row(c, N(1)));
-}
-
-static titan_status run_loss_finish(const struct call *c)
-{
-    const bool gradient = !flag(c, OP_NO_GRADIENT);
-    const int k = gradient ? 2 : 1; /* logits */
-    return c->ops->loss_finish(c->s, at(c, 0), gradient ? at(c, 1) : NULL, at(c, k), at(c, k + 1), at(c, k + 2), N(2),
-                               DT, N(0), N(1), first_row(c, N(1)));
-}
+/* --- the report --------------------------------------------------------------------------------------------------- */
 
 /* *out += the sum of x (n), or of its squares. */
 static titan_status add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)
@@ -577,50 +329,47 @@ static int64_t microbatch_place(const struct exec *e, int64_t slot)
     return e->at[AXIS_CP] * e->p->report.microbatches + e->from + slot;
 }
 
-static titan_status run_loss_sum(const struct call *c)
+static titan_status sum_losses(const struct call *c, double *report, const float *losses, int64_t n)
 {
-    double *const report = at(c, 0);
     if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same */
         return TITAN_OK;
-    return add_sum(c, report + c->e->p->report.losses + microbatch_place(c->e, c->a->microbatch), at(c, 1), N(0),
-                   false);
+    return add_sum(c, report + c->e->p->report.losses + microbatch_place(c->e, c->a->microbatch), losses, n, false);
 }
 
 /* The norm's rstd of a unit's input tells whether that was finite, at the cost of one number a token. */
-static titan_status run_check(const struct call *c)
+static titan_status check_input(const struct call *c, double *report, const float *rstd, int64_t n)
 {
-    double *const report = at(c, 0);
-    return add_sum(c, report + c->e->p->report.checks + c->a->unit, at(c, 1), N(0), false);
+    return add_sum(c, report + c->e->p->report.checks + c->a->unit, rstd, n, false);
 }
 
-static titan_status run_norm(const struct call *c)
+static titan_status sum_squares(const struct call *c, double *report, const float *gradient)
 {
     const struct exec *e = c->e;
     const struct layout *l = e->p->layout;
     const struct unit_layout *u = &l->units[c->a->unit];
-    double *out = (double *)at(c, 0) + e->norms[c->a->unit];
+    double *out = report + e->norms[c->a->unit];
     const int64_t n = layout_counted(l, c->a->unit, e->opt.rank);
 
     if (!e->p->canonical)
-        return add_sum(c, out, at(c, 1), n, true);
+        return add_sum(c, out, gradient, n, true);
     if (n == 0)
         return TITAN_OK;
     out += layout_unit_part(l, c->a->unit, e->opt.rank) * layout_unit_blocks(l, c->a->unit) +
            u->shard / l->block * mesh_group_rank(&e->p->mesh, u->group, e->opt.rank);
-    return c->ops->block_sums(c->s, out, at(c, 1), (size_t)n, (size_t)l->block, true);
+    return c->ops->block_sums(c->s, out, gradient, (size_t)n, (size_t)l->block, true);
 }
 
-static titan_status run_agree(const struct call *c)
+static titan_status sum_report(const struct call *c, double *report)
 {
     const struct exec *e = c->e;
     const struct report *r = &e->p->report;
     const size_t share = (size_t)e->p->share;
-    double *const report = at(c, 0), *const counts = e->host_header, *const orders = e->host_header + share;
+    double *const counts = e->host_header, *const orders = e->host_header + share;
 
     for (size_t i = 0; i < share; i++)
-        counts[i] = c->step->counts[i];
+        counts[i] = e->batch->counts[i];
     for (int i = 0; i < REPORT_ORDERS; i++)
-        orders[i] = c->step->orders >> i & 1;
+        orders[i] = e->batch->orders >> i & 1;
     if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
         TRY(c->ops->copy(c->s, report + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
     TRY(c->ops->copy(c->s, report + r->orders, orders, REPORT_ORDERS * sizeof(double)));
@@ -629,18 +378,9 @@ static titan_status run_agree(const struct call *c)
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);
 }
 
-/* The report that has come into the spare room is this step's. */
-static titan_status take_report(struct exec *e, const struct exec_step *step, bool *ret_skip, struct titan_error *err)
-{
-    e->newest = 1 - e->newest;
-    e->decided = true;
-    e->prepared = false;
-    return step->decide(step->arg, e->reports[e->newest], ret_skip, err);
-}
-
 /* From here a kernel that hangs and a collective that waits for a peer look alike on a device of its own: with peers it
  * counts as waiting, or every survivor would be taken for the one that hangs. */
-static titan_status wait_for_device(const struct exec *e, struct stream *s, struct titan_error *err)
+titan_status exec_wait(const struct exec *e, struct stream *s, struct titan_error *err)
 {
     const bool unknown = e->p->mesh.world > 1 && !e->opt.device->info.host_memory;
 
@@ -653,49 +393,52 @@ static titan_status wait_for_device(const struct exec *e, struct stream *s, stru
 }
 
 /* The second of the two places where the host waits for the device. */
-static titan_status run_decide(const struct call *c)
+static titan_status take_decision(const struct call *c, const double *report)
 {
-    struct exec *e = c->e;
+    const struct exec *e = c->e;
 
-    TRY(c->ops->copy(c->s, e->reports[1 - e->newest], at(c, 0), (size_t)e->p->report.size * sizeof(double)));
-    TRY(wait_for_device(e, c->s, c->err));
-    TRY(failpoint("exec.agreed", c->err));
-    return take_report(e, c->step, c->skip, c->err);
+    TRY(c->ops->copy(c->s, e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof(double)));
+    TRY(exec_wait(e, c->s, c->err));
+    return failpoint("exec.agreed", c->err);
 }
 
-static titan_status run_optimise(const struct call *c)
+static titan_status update_unit(const struct call *c, float *state, void *shard, const float *gradient, int64_t n)
 {
-    const bool staged = c->e->p->buffers[c->o[0].buffer].kind != BUF_STATE;
-
-    if (*c->skip)
+    if (!c->e->update)
         return TITAN_OK;
-    return c->e->opt.optimise(c->e->opt.arg, c->a->unit, staged ? at(c, 0) : NULL, at(c, 1), at(c, 2), N(0), c->s);
+    return update_apply(c->e->update, c->ops, state, shard, (enum dtype)c->p->dt, gradient, n, c->s);
 }
 
-/* --- transfers ------------------------------------------------------------------------------------------------------
- */
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 static struct comm *comm_of(const struct call *c)
 {
     return c->e->opt.comms[c->a->channel];
 }
 
+static struct comm *inbound_of(const struct call *c)
+{
+    return c->e->opt.inbound[c->a->channel];
+}
+
 static titan_status one_collective(const struct call *c, int i)
 {
     const struct comm_ops *comm = c->e->opt.comm_ops;
+    const enum dtype dt = (enum dtype)c->p->dt;
 
     switch (c->a->op) {
     case OP_ALL_GATHER:
-        return comm->all_gather(comm_of(c), at(c, 2 * i), at(c, 2 * i + 1), (size_t)N(i), DT, c->s);
+        return comm->all_gather(comm_of(c), address(c, 2 * i), address(c, 2 * i + 1), (size_t)c->p->part[i], dt, c->s);
     case OP_REDUCE_SCATTER:
-        return comm->reduce_scatter(comm_of(c), at(c, 2 * i), at(c, 2 * i + 1), (size_t)N(i), DT, c->s);
+        return comm->reduce_scatter(comm_of(c), address(c, 2 * i), address(c, 2 * i + 1), (size_t)c->p->part[i], dt,
+                                    c->s);
     default:
-        return comm->all_reduce(comm_of(c), at(c, i), (size_t)N(i), DT, c->s);
+        return comm->all_reduce(comm_of(c), address(c, i), (size_t)c->p->part[i], dt, c->s);
     }
 }
 
 /* One, or a bucket of several as one. */
-static titan_status run_collective(const struct call *c)
+static titan_status start_collective(const struct call *c)
 {
     const struct comm_ops *comm = c->e->opt.comm_ops;
     const int n = c->a->op == OP_ALL_REDUCE ? c->a->n_operands : c->a->n_operands / 2;
@@ -708,253 +451,63 @@ static titan_status run_collective(const struct call *c)
     return comm->group_end(comm_of(c));
 }
 
-static titan_status run_all_to_all(const struct call *c)
-{
-    return c->e->opt.comm_ops->all_to_all(comm_of(c), at(c, 0), at(c, 1), (size_t)N(0), c->s);
-}
-
-static titan_status run_all_to_all_v(const struct call *c)
-{
-    return c->e->opt.comm_ops->all_to_all_v(comm_of(c), at(c, 0), at(c, 1), at(c, 2), at(c, 3), (size_t)N(0), c->s);
-}
-
-static titan_status run_shift(const struct call *c)
-{
-    return c->e->opt.comm_ops->shift(comm_of(c), at(c, 0), at(c, 1), (size_t)N(0), (int)N(1), c->s);
-}
-
 /* An edge's two members stand in the order of their pp ranks. */
 static int other_end(const struct call *c)
 {
     return c->a->peer < c->e->at[AXIS_PP] ? 0 : 1;
 }
 
-static titan_status run_send(const struct call *c)
-{
-    return c->e->opt.comm_ops->send(c->e->opt.comms[c->a->channel], at(c, 0), (size_t)N(0), other_end(c), c->s);
-}
-
-static titan_status run_recv(const struct call *c)
-{
-    return c->e->opt.comm_ops->recv(c->e->opt.inbound[c->a->channel], at(c, 0), (size_t)N(0), other_end(c), c->s);
-}
-
 /* [owner][subtree][shard] from the subtrees' whole gradients. */
-static titan_status run_pack(const struct call *c)
+static titan_status pack_slices(const struct call *c, float *slices, int64_t shard, int64_t owners, int64_t subtrees)
 {
-    const int64_t shard = N(0), owners = N(1), subtrees = N(2);
-    float *const slices = at(c, 0);
-
     for (int64_t j = 0; j < owners; j++)
         for (int k = 1; k < c->a->n_operands; k++)
-            TRY(c->ops->copy(c->s, slices + (j * subtrees + k - 1) * shard, (float *)at(c, k) + j * shard,
+            TRY(c->ops->copy(c->s, slices + (j * subtrees + k - 1) * shard, (float *)address(c, k) + j * shard,
                              (size_t)shard * sizeof(float)));
     return TITAN_OK;
 }
 
-static titan_status run_sum_tree(const struct call *c)
+static titan_status sum_slices(const struct call *c, float *sum, float *slices, int64_t shard)
 {
     const struct program *p = c->e->p;
-    const int64_t shard = N(0);
-    float *const slices = at(c, 1);
 
     for (int i = 0; i < p->n_adds; i++)
         TRY(c->ops->accumulate(c->s, slices + p->adds[i].left * shard, slices + p->adds[i].right * shard,
                                (size_t)shard));
-    return c->ops->copy(c->s, at(c, 0), slices + p->root_slice * shard, (size_t)shard * sizeof(float));
+    return c->ops->copy(c->s, sum, slices + p->root_slice * shard, (size_t)shard * sizeof(float));
 }
 
-static titan_status run_nothing(const struct call *c)
-{
-    (void)c;
-    return TITAN_OK;
-}
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+/* One function an operation: its row's call, with its numbers, operands and flags by name. */
+#define UNUSED __attribute__((unused))
+#define OP(NAME, name, class, type, flops, numbers, operands, run)                                                     \
+    static titan_status run_##name(const struct call *call)                                                            \
+    {                                                                                                                  \
+        const struct op_##name *const own UNUSED = &call->p->name;                                                     \
+        const struct device_ops *const ops UNUSED = call->ops;                                                         \
+        const struct comm_ops *const comm UNUSED = call->e->opt.comm_ops;                                              \
+        struct stream *const s UNUSED = call->s;                                                                       \
+        const enum dtype dt UNUSED = (enum dtype)call->p->dt, dt2 UNUSED = (enum dtype)call->p->dt2;                   \
+        const uint32_t flags UNUSED = call->p->flags;                                                                  \
+        const bool ta UNUSED = flags & OP_TA, tb UNUSED = flags & OP_TB;                                               \
+        int next UNUSED = 0;                                                                                           \
+        numbers operands return run;                                                                                   \
+    }
+#define NUM(name, ...) const int64_t name UNUSED = own->name;
+#define GIVEN(name) const int64_t name UNUSED = own->name;
+#define REAL(name) const float name UNUSED = (float)own->name;
+#define OPERAND(name, access, when, ...) void *const name UNUSED = (when) ? address(call, next++) : NULL;
+#define MORE_OPERANDS (next < call->a->n_operands)
+#include "worker/program/ops.def"
 
 static const run_fn run[OP_COUNT] = {
-    [OP_LOAD] = run_load,
-    [OP_EMBED] = run_embed,
-    [OP_EMBED_WGRAD] = run_embed_wgrad,
-    [OP_RMSNORM] = run_rmsnorm,
-    [OP_RMSNORM_DGRAD] = run_rmsnorm_dgrad,
-    [OP_RMSNORM_DGAIN] = run_rmsnorm_dgain,
-    [OP_MATMUL] = run_matmul,
-    [OP_ROPE] = run_rope,
-    [OP_ATTENTION] = run_attention,
-    [OP_ATTENTION_DGRAD] = run_attention_dgrad,
-    [OP_ATTENTION_MERGE] = run_attention_merge,
-    [OP_SWIGLU] = run_swiglu,
-    [OP_SWIGLU_DGRAD] = run_swiglu_dgrad,
-    [OP_ADD] = run_add,
-    [OP_COPY] = run_copy,
-    [OP_COPY_2D] = run_copy_2d,
-    [OP_ADD_2D] = run_add_2d,
-    [OP_CAST] = run_cast,
-    [OP_ZERO] = run_zero,
-    [OP_ACCUMULATE] = run_accumulate,
-    [OP_ROUTE] = run_route,
-    [OP_ROUTE_DGRAD] = run_route_dgrad,
-    [OP_PERMUTE] = run_permute,
-    [OP_PERMUTE_RECEIVED] = run_permute_received,
-    [OP_SCATTER_ROWS] = run_scatter_rows,
-    [OP_COMBINE_ROWS] = run_combine_rows,
-    [OP_COMBINE_DWEIGHTS] = run_combine_dweights,
-    [OP_MATMUL_GROUPED] = run_matmul_grouped,
-    [OP_EXPERT_LOAD] = run_expert_load,
-    [OP_BALANCE] = run_balance,
-    [OP_LOSS_STATS] = run_loss_stats,
-    [OP_LOSS_FINISH] = run_loss_finish,
-    [OP_LOSS_SUM] = run_loss_sum,
-    [OP_CHECK] = run_check,
-    [OP_ALL_GATHER] = run_collective,
-    [OP_REDUCE_SCATTER] = run_collective,
-    [OP_ALL_REDUCE] = run_collective,
-    [OP_ALL_TO_ALL] = run_all_to_all,
-    [OP_ALL_TO_ALL_V] = run_all_to_all_v,
-    [OP_SHIFT] = run_shift,
-    [OP_SEND] = run_send,
-    [OP_RECV] = run_recv,
-    [OP_PACK] = run_pack,
-    [OP_SUM_TREE] = run_sum_tree,
-    [OP_NORM] = run_norm,
-    [OP_AGREE] = run_agree,
-    [OP_DECIDE] = run_decide,
-    [OP_OPTIMISE] = run_optimise,
-    [OP_RELEASE] = run_nothing,
+#define OP(NAME, name, ...) [OP_##NAME] = run_##name,
+#include "worker/program/ops.def"
 };
 
-/* --- the walk -------------------------------------------------------------------------------------------------------
- */
-
-/* done: actions up to here have run, whatever their events say. */
-static titan_status issue(const struct call *c, int index, int done)
+titan_status exec_dispatch(const struct call *c)
 {
-    const struct exec *e = c->e;
-
-    for (int i = 0; i < c->a->n_waits; i++) {
-        const int other = e->p->waits[c->a->wait + i];
-        if (other > done)
-            TRY(c->ops->event_wait(e->events[other], c->s, c->err));
-    }
-    if (!run[c->a->op])
-        return titan_fail(c->err, TITAN_EBUG, "the executor has no operation %s", op_name((enum op)c->a->op));
-    TRY(run[c->a->op](c));
-    if (index == e->meeting && e->opt.met)
-        TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
-    return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
-}
-
-/* The next step begins where all streams of this one have ended: its program knows nothing of this one's last
- * accesses. */
-static titan_status join_streams(const struct exec *e, struct titan_error *err)
-{
-    struct stream *const compute = e->opt.streams[STREAM_COMPUTE];
-
-    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
-        if (e->joined[s]) {
-            TRY(e->ops->event_record(e->joined[s], e->opt.streams[s], err));
-            TRY(e->ops->event_wait(e->joined[s], compute, err));
-        }
-    TRY(e->ops->event_record(e->joined[STREAM_COMPUTE], compute, err));
-    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
-        if (e->joined[s])
-            TRY(e->ops->event_wait(e->joined[STREAM_COMPUTE], e->opt.streams[s], err));
-    return TITAN_OK;
-}
-
-/* The host knows that all before AGREE has succeeded. */
-static titan_status prepare(struct exec *e, struct titan_error *err)
-{
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (e->joined[s])
-            TRY(wait_for_device(e, e->opt.streams[s], err));
-    if (e->opt.settle)
-        TRY(e->opt.settle(e->opt.arg, err));
-    TRY(failpoint("exec.reduced", err));
-    e->prepared = true;
-    return failpoint("exec.prepared", err);
-}
-
-/* The gradient shards that this action was the last to write to. */
-static titan_status tell_reduced(struct exec *e, int index, struct titan_error *err)
-{
-    struct stream *const s = e->opt.streams[e->p->actions[index].stream];
-
-    for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index; e->next_final++) {
-        const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
-        const struct operand *o = &action_operands(e->p, norm)[1];
-        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
-        if (e->opt.reduced)
-            TRY(e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->n[0], s, err));
-    }
-    return TITAN_OK;
-}
-
-static titan_status run_action(struct exec *e, int index, int done, const struct exec_step *step, bool *skip,
-                               struct titan_error *err)
-{
-    struct titan_error fault = {0};
-    const struct action *a = &e->p->actions[index];
-    const struct call c = {.e = e,
-                           .a = a,
-                           .o = action_operands(e->p, a),
-                           .p = action_params(e->p, a),
-                           .ops = e->ops,
-                           .s = e->opt.streams[a->stream],
-                           .step = step,
-                           .skip = skip,
-                           .err = &fault};
-
-    progress_action();
-    titan_status status = failpoint("exec.action", &fault);
-    if (status == TITAN_OK && a->op == OP_AGREE)
-        status = prepare(e, &fault);
-    if (status == TITAN_OK)
-        status = issue(&c, index, done);
-    if (status == TITAN_OK)
-        status = tell_reduced(e, index, &fault);
-    if (status == TITAN_OK)
-        return TITAN_OK;
-    if (err && fault.status == status)
-        *err = fault;
-    else
-        (void)titan_fail(err, status, "%s", titan_status_text(status));
-    return titan_error_wrap(err, "action %d (%s)", index, op_name((enum op)a->op));
-}
-
-titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err)
-{
-    bool skip = true;
-
-    e->prepared = false;
-    e->next_final = 0;
-    for (int i = 0; i < e->p->n_actions; i++) {
-        if (i < e->agree && e->opt.revoked && atomic_load(e->opt.revoked))
-            return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
-        TRY(run_action(e, i, -1, step, &skip, err));
-    }
-    return join_streams(e, err);
-}
-
-bool exec_prepared(const struct exec *e)
-{
-    return e->prepared;
-}
-
-titan_status exec_finish(struct exec *e, const struct exec_step *step, const double *report, struct titan_error *err)
-{
-    bool skip = true;
-
-    if (!e->prepared)
-        return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
-    memcpy(e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof *report);
-    TRY(take_report(e, step, &skip, err));
-    for (int i = e->agree + 1; i < e->p->n_actions; i++)
-        if (e->p->actions[i].op != OP_DECIDE)
-            TRY(run_action(e, i, e->agree + 1, step, &skip, err));
-    return join_streams(e, err);
-}
-
-const double *exec_report(const struct exec *e)
-{
-    return e->decided ? e->reports[e->newest] : NULL;
+    titan_debug_assert(c->a->op < OP_COUNT);
+    return run[c->a->op](c);
 }

@@ -5,18 +5,22 @@
  * another stream waits. What differs between ranks of one kind it takes from the rank: samples, first row of the
  * vocabulary, place in the report.
  *
- * One thread. After a failure (TITAN_EREVOKED, TITAN_EPEER, ...) parameters and moments are as before the step, because
- * the update begins only when the host has learned of a successful reduction of everything else. AGREE is the last
- * action that needs a peer, and the host lets it begin only when all before it has succeeded here: from then on the
- * step is *prepared*, and whoever brings the report can finish it (exec_finish), with the communicators gone. */
+ * A training step is three calls. exec_gradients runs everything that comes before the program's AGREE and returns when
+ * it has succeeded here. exec_agree sums the report over all ranks: it is the step's commit point, the last thing that
+ * needs a peer. exec_update updates the state, and needs nobody.
+ *
+ * One thread. Up to the commit point a failure (TITAN_EREVOKED, TITAN_EPEER, ...) leaves parameters and moments as they
+ * were. When exec_agree has begun the step is *prepared*: should it fail, any rank's report finishes the step
+ * (exec_resume, exec_update), with the communicators gone. */
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
 
 #include <stdatomic.h>
 
 #include "worker/comm/comm.h"
-#include "worker/plan/program.h"
-#include "worker/plan/sequence.h"
+#include "worker/optim/update.h"
+#include "worker/program/program.h"
+#include "worker/tensor/sequence.h"
 
 struct exec;
 
@@ -32,52 +36,53 @@ struct exec_options {
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     /* Memory of an external buffer other than TABLE. */
     void *(*bind)(void *arg, const struct buffer *buffer);
-    /* OPTIMISE: update a unit's n elements. state: masters, m and v one after the other where the program staged them
-     * (offload), otherwise NULL: the caller knows where it keeps them. shard: the compute type's copy. */
-    titan_status (*optimise)(void *arg, int unit, float *state, void *shard, const float *grad, int64_t n,
-                             struct stream *s);
-    /* Both or neither. reduced: a unit's gradient shard (n) is final when s has come here; nothing writes to it before
-     * the next step. settle: wait until all that was started with them has succeeded; called when everything else
-     * before AGREE has. */
+    /* A unit's gradient shard (n) is final when s has come here; nothing writes to it before the next step. NULL: not
+     * wanted. */
     titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
                             struct titan_error *err);
-    titan_status (*settle)(void *arg, struct titan_error *err);
     /* Every rank has begun this step, so each has the report of the one before (program_meeting). Once a step, on the
-     * thread of a stream, before exec_run returns TITAN_OK; it must not call the device. Not when alone. NULL: not
-     * wanted. */
+     * thread of a stream, before exec_gradients returns TITAN_OK; it must not call the device. Not when alone. NULL:
+     * not wanted. */
     titan_status (*met)(void *arg, struct titan_error *err);
     void *arg;
     /* Non-zero: a step that has not come to AGREE is not worth finishing, TITAN_EREVOKED. NULL: never. */
     const atomic_int *revoked;
 };
 
-struct exec_step {
-    const int32_t *tokens; /* [slot][5][N], host: as LOAD wants them */
+struct exec_batch {
+    const int32_t *tokens; /* [slot][BATCH_ROWS][N], host: as LOAD wants them */
     const double *counts;  /* [slot] counted tokens of this cp rank */
-    unsigned orders;       /* bits, see membership.h */
-    /* At DECIDE: the report (program.h), summed over all ranks. *ret_skip: leave the state alone. */
-    titan_status (*decide)(void *arg, const double *report, bool *ret_skip, struct titan_error *err);
-    void *arg;
+    unsigned orders;       /* bits, see elastic/membership.h */
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
 /* The streams must be idle. NULL is fine. */
 void exec_close(struct exec *e);
-/* One step. Its update may still be running on the compute stream on return. */
-titan_status exec_run(struct exec *e, const struct exec_step *step, struct titan_error *err) TITAN_MUST_USE;
-/* The step that failed is prepared. False after a step that was decided. */
+
+/* Forward, backward and reductions of every microbatch; on return they have succeeded. batch: borrowed until exec_agree
+ * has returned. The program has an AGREE. A step that was not finished is forgotten. */
+titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
+/* The commit point, after exec_gradients: *ret_report is the report (program.h), summed over all ranks, the same on
+ * each; valid until the second exec_agree after this one. */
+titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_error *err) TITAN_MUST_USE;
+/* The optimizer, after exec_agree or exec_resume: every unit of this rank's shard is updated. NULL: the step is
+ * skipped, the state stays as it is. It may still be running on the compute stream on return. */
+titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
+
+/* The step has begun to agree and has no report: exec_resume can finish it. */
 bool exec_prepared(const struct exec *e);
-/* Decide and update with the report that AGREE would have given; of step only decide and arg are looked at. The streams
- * must be idle and without failures; neither communicators nor the batch are needed any more. */
-titan_status exec_finish(struct exec *e, const struct exec_step *step, const double *report,
-                         struct titan_error *err) TITAN_MUST_USE;
-/* The report (program->report.size) of the last step that was decided; NULL: none was. */
+/* In place of exec_agree's sum, the report another rank has of the prepared step. The streams must be idle and without
+ * failures. */
+void exec_resume(struct exec *e, const double *report);
+/* The report (program->report.size) of the last step that was agreed on; NULL: none was. */
 const double *exec_report(const struct exec *e);
+
+/* The whole of a program without AGREE (inference). It may still be running on return. */
+titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
+
 /* The units whose gradient shards this rank's program makes, in the order in which they become final and `reduced` is
  * called. Owned (free). */
 titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n,
                                 struct titan_error *err) TITAN_MUST_USE;
-/* Address of a buffer while the program has it (tests, generation). */
-void *exec_address(const struct exec *e, int buffer);
 
 #endif

@@ -57,6 +57,8 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
 {
     char path[PATH_MAX];
 
+    titan_assert(rank >= 0 && job_dir);
+    titan_assert(log_freq > 0 && steps > 0);
     metrics_close(m);
     m->log_freq = log_freq;
     m->steps = steps;
@@ -107,6 +109,7 @@ void metrics_step(struct metrics *m, const struct log *log, const struct step_re
 {
     if (m->fd < 0)
         return;
+    titan_assert(r->step > 0 && r->world > 0);
     append_json(m, r);
     m->written = r->step;
     if (r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps)

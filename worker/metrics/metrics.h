@@ -3,8 +3,11 @@
 #ifndef TITAN_WORKER_METRICS_METRICS_H
 #define TITAN_WORKER_METRICS_METRICS_H
 
+#include <stdint.h>
+
+#include "base/error.h"
 #include "base/log.h"
-#include "worker/elastic/membership.h"
+#include "worker/metrics/report.h"
 
 struct metrics {
     int fd; /* metrics.jsonl, -1: closed */

@@ -50,11 +50,11 @@ static void rotate(struct block *k, const struct block_tokens *tokens, struct te
 
     if (key.buffer == q.buffer && key.ld == q.ld && key.offset == q.offset + (size_t)q.cols * dtype_bytes(q.dt)) {
         q.cols += key.cols;
-        emit_rope(k->e, q, tokens->positions, c, s, q.cols / d, backward);
+        EMIT(k->e, rope, q, tokens->positions, c, s, .heads = q.cols / d, .flags = backward ? OP_BACKWARD : 0);
         return;
     }
-    emit_rope(k->e, q, tokens->positions, c, s, q.cols / d, backward);
-    emit_rope(k->e, key, tokens->positions, c, s, key.cols / d, backward);
+    EMIT(k->e, rope, q, tokens->positions, c, s, .heads = q.cols / d, .flags = backward ? OP_BACKWARD : 0);
+    EMIT(k->e, rope, key, tokens->positions, c, s, .heads = key.cols / d, .flags = backward ? OP_BACKWARD : 0);
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -95,7 +95,7 @@ static struct tensor norm_heads(struct block *k, const char *name, struct tensor
     const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
 
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, tensor_numel(x) / d);
-    emit_rmsnorm(k->e, by_head(out, d), *ret_rstd, by_head(x, d), gain, k->layout->model->dims.norm_eps);
+    EMIT(k->e, rmsnorm, by_head(out, d), *ret_rstd, by_head(x, d), gain, .eps = k->layout->model->dims.norm_eps);
     return out;
 }
 
@@ -148,7 +148,7 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
         const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.od);
         const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", z.h, z.n);
         emit_attention(k->e, part, part_lse, saved->t[SAVED_Q], keys, values, &heads, &mask);
-        emit_attention_merge(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, z.h);
+        EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, .H = z.h);
     }
 }
 
@@ -233,8 +233,8 @@ static struct tensor attend_ring_dgrad(struct block *k, const struct block_token
                                             tensor_cols(part, 0, z.kd), tensor_cols(part, z.kd, z.vd)};
         dgrad(k, saved, &mask, &out, tensor_cols(kv, 0, z.kd), tensor_cols(kv, z.kd, z.vd), dattn);
         if (i > 0) {
-            emit_add_to(k->e, dq, out.q);
-            emit_add(k->e, part, part, travelling);
+            EMIT(k->e, add_2d, dq, out.q);
+            EMIT(k->e, add, part, part, travelling);
         }
         travelling = block_new(k, BUF_DACTIVATION, "dkv_ring", z.n, z.kd + z.vd);
         emit_shift(k->e, CHANNEL_CP, travelling, part, 1);
@@ -265,7 +265,7 @@ static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor dn
     const int64_t d = k->layout->model->head_dim;
     const struct tensor dense = block_new(k, BUF_WORK, "dhead_raw", raw.rows, raw.cols);
 
-    emit_rmsnorm_dgrad(k->e, by_head(dense, d), false, by_head(dnormed, d), by_head(raw, d), gain, rstd);
+    EMIT(k->e, rmsnorm_dgrad, by_head(dense, d), by_head(dnormed, d), by_head(raw, d), gain, rstd, .flags = 0);
     emit_copy(k->e, to, dense);
 }
 
@@ -307,8 +307,8 @@ void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct
     block_linear_wgrad(k, block_grad(k, u, ROLE_WQ, 3), u->first, back->t[BACK_DQKV], saved->t[SAVED_XN1]);
     if (!k->layout->model->dims.qk_norm)
         return;
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_Q_NORM, 1), by_head(back->t[BACK_DQ_NORMED], d),
-                       by_head(saved->t[SAVED_Q_RAW], d), saved->t[SAVED_Q_RSTD]);
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_K_NORM, 1), by_head(back->t[BACK_DK_NORMED], d),
-                       by_head(saved->t[SAVED_K_RAW], d), saved->t[SAVED_K_RSTD]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), by_head(back->t[BACK_DQ_NORMED], d),
+         by_head(saved->t[SAVED_Q_RAW], d), saved->t[SAVED_Q_RSTD]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_K_NORM, 1), by_head(back->t[BACK_DK_NORMED], d),
+         by_head(saved->t[SAVED_K_RAW], d), saved->t[SAVED_K_RSTD]);
 }

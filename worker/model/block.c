@@ -20,7 +20,7 @@ int64_t block_tokens_sharded(const struct block *k)
 
 void block_tokens_view(const struct block *k, int buffer, struct block_tokens *ret)
 {
-    ret->all = tensor_at(buffer, 0, DTYPE_I32, 5, block_tokens_local(k));
+    ret->all = tensor_at(buffer, 0, DTYPE_I32, BATCH_ROWS, block_tokens_local(k));
     ret->inputs = tensor_rows(ret->all, 0, 1);
     ret->targets = tensor_rows(ret->all, 1, 1);
     ret->positions = tensor_rows(ret->all, 2, 1);
@@ -93,7 +93,7 @@ struct tensor block_grad(const struct block *k, const struct unit_buffers *u, en
 static void zero_range(struct block *k, const struct unit_buffers *u, int64_t from, int64_t to)
 {
     if (from < to)
-        emit_zero(k->e, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
+        EMIT(k->e, zero, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
 }
 
 /* The unit's matrix that begins first at or behind an element; -1: none. */
@@ -128,17 +128,17 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
 
 void block_linear(struct block *k, struct tensor y, struct tensor x, struct tensor w)
 {
-    emit_matmul(k->e, y, false, x, false, w, true);
+    EMIT(k->e, matmul, y, x, w, .flags = OP_TB);
 }
 
 void block_linear_dgrad(struct block *k, struct tensor dx, struct tensor dy, struct tensor w)
 {
-    emit_matmul(k->e, dx, false, dy, false, w, false);
+    EMIT(k->e, matmul, dx, dy, w, .flags = 0);
 }
 
 void block_linear_wgrad(struct block *k, struct tensor dw, bool first, struct tensor dy, struct tensor x)
 {
-    emit_matmul(k->e, dw, !first, dy, true, x, false);
+    EMIT(k->e, matmul, dw, dy, x, .flags = OP_TA | (first ? 0 : OP_ADD_TO));
 }
 
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
@@ -147,7 +147,7 @@ struct tensor block_norm(struct block *k, const char *name, struct tensor x, str
     const struct tensor xn = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
 
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, x.rows);
-    emit_rmsnorm(k->e, xn, *ret_rstd, x, gain, k->layout->model->dims.norm_eps);
+    EMIT(k->e, rmsnorm, xn, *ret_rstd, x, gain, .eps = k->layout->model->dims.norm_eps);
     return emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, name, xn);
 }
 
@@ -157,7 +157,7 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
     const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
 
     emit_copy(k->e, dx, residual);
-    emit_rmsnorm_dgrad(k->e, dx, true, dxn, x, gain, rstd);
+    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, gain, rstd, .flags = OP_ADD_TO);
     return dx;
 }
 
@@ -168,7 +168,7 @@ struct tensor block_project_out(struct block *k, const char *name, struct tensor
 
     block_linear(k, out, x, w);
     out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, name, out);
-    emit_add(k->e, out, out, residual);
+    EMIT(k->e, add, out, out, residual);
     return out;
 }
 
@@ -180,7 +180,7 @@ struct tensor embedding_forward(struct block *k, const struct unit_buffers *u, c
     const struct tensor x = block_new(k, BUF_ACTIVATION, "x", z.n, z.c);
 
     /* Each tp rank has the rows of its part of the vocabulary, others are zero. */
-    emit_embed(k->e, x, tokens->inputs, block_param(k, u, ROLE_EMBEDDING, 1));
+    EMIT(k->e, embed, x, tokens->inputs, block_param(k, u, ROLE_EMBEDDING, 1));
     return emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, "x", x);
 }
 
@@ -190,7 +190,7 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
 
     if (u->first)
         zero_range(k, u, 0, k->layout->units[u->unit].padded);
-    emit_embed_wgrad(k->e, block_grad(k, u, ROLE_EMBEDDING, 1), tokens->inputs, all);
+    EMIT(k->e, embed_wgrad, block_grad(k, u, ROLE_EMBEDDING, 1), tokens->inputs, all);
 }
 
 /* --- feed-forward ------------------------------------------------------------------------------------------------- */
@@ -225,7 +225,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     gate_and_up(k, w13, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
-    emit_swiglu(k->e, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP]);
+    EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP]);
     /* y (Ns,C) */
     return block_project_out(k, "y", s[SAVED_ACT], block_param(k, u, ROLE_W2, 1), residual);
 }
@@ -243,8 +243,8 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     block_linear_dgrad(k, dact, g[BACK_DY], block_param(k, u, ROLE_W2, 1));
     /* dgu (N,2F) */
     g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
-    emit_swiglu_dgrad(k->e, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
-                      s[SAVED_UP]);
+    EMIT(k->e, swiglu_dgrad, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
+         s[SAVED_UP]);
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
     block_linear_dgrad(k, dxn2, g[BACK_DGU], block_param(k, u, ROLE_W1, 2));
@@ -292,7 +292,7 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     /* xn1 (N,C) */
     s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u.own, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
     if (tensor_exists(report))
-        emit_check(k->e, report, s[SAVED_RSTD1]);
+        EMIT(k->e, check, report, s[SAVED_RSTD1]);
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
@@ -345,11 +345,11 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
         experts_wgrad(k, u, saved, back);
     else
         block_feed_forward_wgrad(k, own, saved, back);
-    emit_rmsnorm_dgain(k->e, block_grad(k, own, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
     /* dwo (C,H*Dv) */
     block_linear_wgrad(k, block_grad(k, own, ROLE_WO, 1), own->first, g[BACK_DH], s[SAVED_ATTN]);
     (is_latent(k) ? latent_wgrad : attention_wgrad)(k, own, saved, back);
-    emit_rmsnorm_dgain(k->e, block_grad(k, own, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
@@ -360,9 +360,9 @@ static void losses_of(struct block *k, struct tensor losses, struct tensor logit
     const struct block_sizes z = block_sizes(k);
     const struct tensor part = block_new_f32(k, BUF_WORK, "loss_stats", logits.rows, 3);
 
-    emit_loss_stats(k->e, part, logits, targets);
+    EMIT(k->e, loss_stats, part, logits, targets);
     const struct tensor stats = emit_all_gather(k->e, CHANNEL_TP, BUF_WORK, "loss_stats", part);
-    emit_loss_finish(k->e, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats, z.tp);
+    EMIT(k->e, loss_finish, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats, .parts = z.tp);
 }
 
 /* What the pieces of a head have in common. */
@@ -387,7 +387,7 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     block_linear(k, logits, xn, head->w);
     losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
     if (tensor_exists(head->report))
-        emit_loss_sum(k->e, head->report, losses);
+        EMIT(k->e, loss_sum, head->report, losses);
     if (!gradient)
         return;
     /* The gradient is that of the sum over tokens; the mean over the global batch is the optimizer's factor. */
@@ -406,9 +406,9 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, st
 
     k->e->phase = PHASE_DGRAD;
     dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn", dxn);
-    emit_rmsnorm_dgrad(k->e, dx, false, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd);
+    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd, .flags = 0);
     k->e->phase = PHASE_WGRAD;
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_NORM, 1), dxn, x, rstd);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_NORM, 1), dxn, x, rstd);
     k->e->phase = phase;
     return dx;
 }
@@ -442,7 +442,7 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
                         .losses = losses};
 
     if (tensor_exists(report))
-        emit_check(k->e, report, rstd);
+        EMIT(k->e, check, report, rstd);
     if (gradient) {
         const enum phase phase = k->e->phase;
         head.dxn = block_new(k, BUF_DACTIVATION, "dxn", z.n, z.c);

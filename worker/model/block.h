@@ -1,4 +1,4 @@
-/* block.h - each part of the model once, written as operations of a program (plan/emit.h): forward, input gradient
+/* block.h - each part of the model once, written as operations of a program (program/emit.h): forward, input gradient
  * (dgrad) and weight gradient (wgrad) apart.
  *
  * Nothing here knows of ranks, schedules or who owns memory. Shapes are local; where a layout of the tokens changes,
@@ -13,7 +13,7 @@
 #ifndef TITAN_WORKER_MODEL_BLOCK_H
 #define TITAN_WORKER_MODEL_BLOCK_H
 
-#include "worker/plan/emit.h"
+#include "worker/program/emit.h"
 
 /* What the parts of one program share. */
 struct block {
@@ -33,7 +33,7 @@ struct block {
     const struct tensor *bias, *load;
 };
 
-/* Tokens of a microbatch, local: (5,N) int32. */
+/* Tokens of a microbatch, local: (BATCH_ROWS,N) int32. */
 struct block_tokens {
     struct tensor all, inputs, targets, positions, index, start;
 };

@@ -28,7 +28,7 @@ static void rotate(struct block *k, const struct block_tokens *tokens, struct te
     const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
     const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
 
-    emit_rope(k->e, x, tokens->positions, c, s, x.cols / d, backward);
+    EMIT(k->e, rope, x, tokens->positions, c, s, .heads = x.cols / d, .flags = backward ? OP_BACKWARD : 0);
 }
 
 /* The last columns of every head of q (N,H*(nope+rope)). */
@@ -63,7 +63,7 @@ static struct tensor norm_latent(struct block *k, const char *name, struct tenso
     const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
 
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "latent_rstd", 1, x.rows);
-    emit_rmsnorm(k->e, out, *ret_rstd, x, gain, k->layout->model->dims.norm_eps);
+    EMIT(k->e, rmsnorm, out, *ret_rstd, x, gain, .eps = k->layout->model->dims.norm_eps);
     return out;
 }
 
@@ -145,7 +145,7 @@ static struct tensor norm_latent_dgrad(struct block *k, const char *name, struct
 {
     const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
 
-    emit_rmsnorm_dgrad(k->e, dx, false, dnormed, x, gain, rstd);
+    EMIT(k->e, rmsnorm_dgrad, dx, dnormed, x, gain, rstd, .flags = 0);
     return dx;
 }
 
@@ -177,8 +177,8 @@ static void split_keys_and_values(struct block *k, const struct block_tokens *to
     struct tensor *g = back->t;
 
     g[BACK_DK_ROPE] = block_new(k, BUF_DACTIVATION, "dk_rope", z.n, w.rope);
-    emit_zero(k->e, g[BACK_DK_ROPE]);
-    emit_add_to(k->e, g[BACK_DK_ROPE], part_of_heads(dk, z.d, w.nope, w.rope));
+    EMIT(k->e, zero, g[BACK_DK_ROPE]);
+    EMIT(k->e, add_2d, g[BACK_DK_ROPE], part_of_heads(dk, z.d, w.nope, w.rope));
     rotate(k, tokens, g[BACK_DK_ROPE], true);
     g[BACK_DKV_B] = block_new(k, BUF_DACTIVATION, "dkv_b", z.n, z.h * (w.nope + w.v));
     emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, 0, w.nope), part_of_heads(dk, z.d, 0, w.nope));
@@ -197,8 +197,8 @@ static void keys_and_values_dgrad(struct block *k, const struct unit_buffers *u,
     block_linear_dgrad(k, g[BACK_DKV_LATENT_NORMED], g[BACK_DKV_B], block_param(k, u, ROLE_WKV_B, 1));
     g[BACK_DKV_LATENT] = norm_latent_dgrad(k, "dkv_latent", g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
                                            block_param(k, u, ROLE_KV_NORM, 1), s[SAVED_KV_LATENT_RSTD]);
-    emit_matmul(k->e, dxn, true, g[BACK_DKV_LATENT], false, latent_rows(k, wkv_a), false);
-    emit_matmul(k->e, dxn, true, g[BACK_DK_ROPE], false, rope_rows(k, wkv_a), false);
+    EMIT(k->e, matmul, dxn, g[BACK_DKV_LATENT], latent_rows(k, wkv_a), .flags = OP_ADD_TO);
+    EMIT(k->e, matmul, dxn, g[BACK_DK_ROPE], rope_rows(k, wkv_a), .flags = OP_ADD_TO);
 }
 
 struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
@@ -228,8 +228,8 @@ void latent_wgrad(struct block *k, const struct unit_buffers *u, const struct la
     const struct tensor dwkv_a = block_grad(k, u, ROLE_WKV_A, 1);
 
     block_linear_wgrad(k, block_grad(k, u, ROLE_WKV_B, 1), u->first, g[BACK_DKV_B], s[SAVED_KV_LATENT_NORMED]);
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_KV_NORM, 1), g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
-                       s[SAVED_KV_LATENT_RSTD]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_KV_NORM, 1), g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
+         s[SAVED_KV_LATENT_RSTD]);
     block_linear_wgrad(k, latent_rows(k, dwkv_a), u->first, g[BACK_DKV_LATENT], s[SAVED_XN1]);
     block_linear_wgrad(k, rope_rows(k, dwkv_a), u->first, g[BACK_DK_ROPE], s[SAVED_XN1]);
     if (widths_of(k).q_rank == 0) {
@@ -237,7 +237,7 @@ void latent_wgrad(struct block *k, const struct unit_buffers *u, const struct la
         return;
     }
     block_linear_wgrad(k, block_grad(k, u, ROLE_WQ_B, 1), u->first, g[BACK_DQ], s[SAVED_Q_LATENT_NORMED]);
-    emit_rmsnorm_dgain(k->e, block_grad(k, u, ROLE_Q_NORM, 1), g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
-                       s[SAVED_Q_LATENT_RSTD]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
+         s[SAVED_Q_LATENT_RSTD]);
     block_linear_wgrad(k, block_grad(k, u, ROLE_WQ_A, 1), u->first, g[BACK_DQ_LATENT], s[SAVED_XN1]);
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 #define CLIP_EPS 1e-6 /* as in PyTorch's clip_grad_norm_ */
 

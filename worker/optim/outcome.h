@@ -1,4 +1,4 @@
-/* outcome.h - what the report of a step (plan/program.h), summed over all ranks, says: loss, tokens, gradient norm,
+/* outcome.h - what the report of a step (program/program.h), summed over all ranks, says: loss, tokens, gradient norm,
  * orders.
  *
  * Every rank has the same report and computes the same outcome. Sums run in one fixed tree over microbatches, and
@@ -6,7 +6,7 @@
 #ifndef TITAN_WORKER_OPTIM_OUTCOME_H
 #define TITAN_WORKER_OPTIM_OUTCOME_H
 
-#include "worker/plan/program.h"
+#include "worker/program/program.h"
 
 struct step_outcome {
     double tokens;    /* counted in the global batch */

@@ -7,6 +7,7 @@
  *       emit_visit    forward, input gradient, weight gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update */
 #include "worker/plan/builder.h"
+#include "worker/plan/recompute.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,10 +308,8 @@ static void emit_releases(struct builder *b, const struct visit *v)
         if (!use->release || unit_group_size(b, use->unit) == 1)
             continue;
         const struct unit_layout *u = &b->layout->units[use->unit];
-        const struct op_params none = {0};
         builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
-        emit_op(&b->e, OP_RELEASE, &none);
-        emit_operand(&b->e, tensor_at(params_of(b, use), 0, b->opt->dt, 1, u->padded), ACCESS_READ);
+        EMIT(&b->e, release, tensor_at(params_of(b, use), 0, b->opt->dt, 1, u->padded));
     }
 }
 
@@ -329,10 +328,10 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
     const int unit = b->e.unit;
 
     if (!tensor_exists(tokens->all)) {
-        const size_t bytes = 5 * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
+        const size_t bytes = BATCH_ROWS * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
         b->e.unit = NONE;
         block_tokens_view(&b->k, emit_buffer(&b->e, BUF_TOKENS, "tokens", bytes), tokens);
-        emit_load(&b->e, tokens->all);
+        EMIT(&b->e, load, tokens->all);
         b->e.unit = unit;
     }
     return tokens;
@@ -438,7 +437,8 @@ static void recompute(struct builder *b, const struct visit *v, struct layer_pas
         if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
             needed[n++] = &layer->saved.t[i];
     b->e.phase = PHASE_RECOMPUTE;
-    emit_again(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &keeper, needed, n);
+    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &keeper, needed,
+                      n);
     for (int j = 0; j < VISIT_UNITS && b->e.status == TITAN_OK; j++)
         take_params(b, from, layer->params[j], params_of(b, &v->use[j]));
 }
@@ -728,7 +728,7 @@ static void add_biases(struct builder *b)
         const int bias = emit_buffer(&b->e, BUF_BIAS, "expert_bias", (size_t)experts * sizeof(float));
         b->bias[u] = tensor_at(bias, 0, DTYPE_F32, 1, experts);
         b->load[u] = emit_tensor(&b->e, BUF_LOAD, "expert_load", DTYPE_F32, 1, experts);
-        emit_zero(&b->e, b->load[u]);
+        EMIT(&b->e, zero, b->load[u]);
     }
 }
 
@@ -740,7 +740,7 @@ static void begin_step(struct builder *b)
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const size_t bytes = (size_t)p->report.size * sizeof(double);
     b->report = tensor_at(emit_buffer(&b->e, BUF_REPORT, "report", bytes), 0, DTYPE_F64, 1, p->report.size);
-    emit_zero(&b->e, b->report);
+    EMIT(&b->e, zero, b->report);
 }
 
 static titan_status build(struct builder *b, struct titan_error *err)

@@ -15,7 +15,7 @@
 
 #include "base/schedule.h"
 #include "worker/model/block.h"
-#include "worker/plan/program.h"
+#include "worker/program/program.h"
 
 enum reshard {
     RESHARD_DEFAULT, /* freed after forward, except where backward follows at once (the head); never in a pipeline */

@@ -4,7 +4,7 @@
 #define TITAN_WORKER_PLAN_BUILDER_H
 
 #include "worker/plan/build.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 #define NONE (-1)
 

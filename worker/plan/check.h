@@ -16,7 +16,7 @@
 #ifndef TITAN_WORKER_PLAN_CHECK_H
 #define TITAN_WORKER_PLAN_CHECK_H
 
-#include "worker/plan/program.h"
+#include "worker/program/program.h"
 
 /* memory_bytes: what the device has, 0 = unknown. TITAN_EBUG names pp rank and action; TITAN_EUNPLACEABLE: too little
  * memory, with the need by kind. Near-linear in actions. */

@@ -3,7 +3,7 @@
 
 #include "base/cleanup.h"
 #include "worker/plan/checker.h"
-#include "worker/plan/shadow.h"
+#include "worker/program/shadow.h"
 
 /* --- buffers alive at the same time lie apart --------------------------------------------------------------------- */
 

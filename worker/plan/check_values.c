@@ -258,26 +258,22 @@ static uint64_t hash_of_params(const struct checker *c, const struct action *a)
     const bool sum = a->n_operands > 0 && accumulates(&c->p->buffers[o[0].buffer]);
     uint64_t h = mix(a->op, (uint64_t)a->channel);
 
-    uint32_t f[2];
-
-    memcpy(f, q->f, sizeof f);
-    h = mix(h, (uint64_t)f[0] << 32 | f[1]);
-    for (int i = 0; i < OP_N_MAX; i++)
-        h = mix(h, (uint64_t)q->n[i]);
+    for (int i = 0; i < op_words((enum op)a->op); i++)
+        h = mix(h, (uint64_t)q->word[i]);
     return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
 }
 
 /* Nothing reads what goes to the report before the end: it is counted. */
 static void count_report(const struct values *v, const struct action *a)
 {
-    const int64_t n = action_params(v->c->p, a)->n[0];
+    const struct op_params *q = action_params(v->c->p, a);
 
     if (a->microbatch < 0)
         return;
     if (a->op == OP_LOAD)
-        v->slots[a->microbatch].tokens += n;
+        v->slots[a->microbatch].tokens += q->load.N;
     if (a->op == OP_LOSS_SUM)
-        v->slots[a->microbatch].losses += n;
+        v->slots[a->microbatch].losses += q->loss_sum.N;
     if (a->op == OP_CHECK && a->unit >= 0)
         v->visits[visit_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
 }

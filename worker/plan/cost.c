@@ -120,42 +120,23 @@ const char *machine_names(void)
     return "h100|h200|b200|cpu";
 }
 
-/* --- compute --------------------------------------------------------------------------------------------------------
- */
-
-/* Score entries that are computed: half of the square where keys and queries are the same tokens, and with masks too,
- * since every part of a balanced cut sees half of all pairs. */
-static double attention_pairs(const struct op_params *p)
-{
-    const double b = (double)p->n[0], tq = (double)p->n[1], tk = (double)p->n[2], h = (double)p->n[3];
-    return b * h * tq * tk / 2;
-}
+/* --- compute ------------------------------------------------------------------------------------------------------ */
 
 double cost_flops(const struct program *p, const struct action *a)
 {
-    const struct op_params *q = action_params(p, a);
-    const double d = (double)q->n[5], dv = (double)q->n[6];
-
-    switch (a->op) {
-    case OP_MATMUL:
-        return 2.0 * (double)q->n[0] * (double)q->n[1] * (double)q->n[2];
-    case OP_MATMUL_GROUPED: /* rows of all groups times one matrix */
-        return 2.0 * (double)q->n[7] * (double)q->n[1] * (double)(q->flags & OP_TA ? q->n[0] : q->n[2]);
-    case OP_ATTENTION:
-        return 2 * attention_pairs(q) * (d + dv);
-    case OP_ATTENTION_DGRAD: /* scores again, dv, dp, dq, dk */
-        return 2 * attention_pairs(q) * (3 * d + 2 * dv);
-    default:
-        return 0;
-    }
+    return op_flops((enum op)a->op, action_params(p, a));
 }
 
 /* Of what a grouped product may touch, the part of its rows that are there: those of a, and of c or b. */
 static double filled(const struct op_params *q, int operand)
 {
+    const struct op_matmul_grouped *g = &q->matmul_grouped;
     const bool ta = q->flags & OP_TA;
-    const double room = (double)(ta ? q->n[2] : q->n[0]);
-    return operand == 1 || operand == (ta ? 2 : 0) ? (double)q->n[7] / room : 1;
+    const int other = ta ? OPERAND_OF(matmul_grouped, b) : OPERAND_OF(matmul_grouped, c);
+
+    if (operand != OPERAND_OF(matmul_grouped, a) && operand != other)
+        return 1;
+    return (double)g->rows / (double)(ta ? g->K : g->M);
 }
 
 static double touched_bytes(const struct program *p, const struct action *a)
@@ -178,13 +159,17 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
 {
     const struct machine *m = c->machine;
     const struct op_params *q = action_params(p, a);
+    const bool grouped = a->op == OP_MATMUL_GROUPED;
+    const double M = (double)(grouped ? q->matmul_grouped.M : q->matmul.M);
+    const double N = (double)(grouped ? q->matmul_grouped.N : q->matmul.N);
+    const double K = (double)(grouped ? q->matmul_grouped.K : q->matmul.K);
     const double flops = cost_flops(p, a), mnk = flops / 2;
     const bool head = a->unit == p->layout->model->n_units - 1;
     const bool f8 = c->float8 && m->flops_f8 > 0 && !head && !(q->flags & OP_F32 && !(q->flags & OP_TA));
     const double peak = q->dt == DTYPE_F32 ? m->flops_f32 : f8 ? m->flops_f8 : m->flops_bf16;
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
     /* fp8 operands are made from bf16 ones first: read 2 bytes, write 1 */
-    const double casts = f8 ? 3.0 * ((double)q->n[0] * (double)q->n[2] + (double)q->n[1] * (double)q->n[2]) : 0;
+    const double casts = f8 ? 3.0 * (M * K + N * K) : 0;
 
     return MAX(flops / (peak * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
@@ -197,8 +182,7 @@ static double attention_time(const struct machine *m, const struct program *p, c
     return masked * cost_flops(p, a) / (peak * efficiency);
 }
 
-/* --- transfers ------------------------------------------------------------------------------------------------------
- */
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 struct links {
     int n, machines;
@@ -243,30 +227,24 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
 {
     const struct machine *m = cost->machine;
 
-    if (op_is_transfer((enum op)a->op) || a->op == OP_AGREE) {
+    if (op_is_transfer((enum op)a->op)) {
         if (a->op == OP_AGREE && p->mesh.world == 1)
             return 0;
         return m->start + cost_transfer(m, &p->mesh, (enum op)a->op, channel_group((enum channel)a->channel),
                                         (double)action_sent_bytes(p, a));
     }
-    switch (a->op) {
-    case OP_RELEASE:
-    case OP_DECIDE:
+    switch (op_class((enum op)a->op)) {
+    case OP_CLASS_NO_TIME:
         return 0;
-    case OP_MATMUL:
-    case OP_MATMUL_GROUPED:
+    case OP_CLASS_PRODUCT:
         return m->start + matmul_time(cost, p, a);
-    case OP_ATTENTION:
-    case OP_ATTENTION_DGRAD:
+    case OP_CLASS_ATTENTION:
         return m->start + attention_time(m, p, a);
-    case OP_LOAD:
+    case OP_CLASS_FROM_HOST:
         return m->start + touched_bytes(p, a) / m->host_bandwidth;
-    case OP_COPY:
-        if (a->stream == STREAM_COPY)
-            return m->start + (double)action_params(p, a)->n[0] / m->host_bandwidth;
-        break;
     default:
-        break;
+        if (a->op == OP_COPY && a->stream == STREAM_COPY)
+            return m->start + (double)action_params(p, a)->copy.bytes / m->host_bandwidth;
+        return m->start + memory_time(m, touched_bytes(p, a));
     }
-    return m->start + memory_time(m, touched_bytes(p, a));
 }

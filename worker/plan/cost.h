@@ -10,7 +10,7 @@
 #ifndef TITAN_WORKER_PLAN_COST_H
 #define TITAN_WORKER_PLAN_COST_H
 
-#include "worker/plan/program.h"
+#include "worker/program/program.h"
 
 struct machine {
     const char *name, *doc;

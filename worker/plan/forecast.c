@@ -49,9 +49,9 @@ static void measure_time(const struct simulated_rank *k, double step, struct for
         const double took = k->end[i] - k->start[i];
         if (a->stream != STREAM_COMPUTE)
             continue;
-        if (a->op == OP_MATMUL || a->op == OP_MATMUL_GROUPED)
+        if (op_class((enum op)a->op) == OP_CLASS_PRODUCT)
             ret->matmul += took;
-        else if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD)
+        else if (op_class((enum op)a->op) == OP_CLASS_ATTENTION)
             ret->attention += took;
         else
             ret->memory_bound += took;

@@ -46,7 +46,7 @@ static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
     const struct tensor t = tensor_at(buffer, 0, DTYPE_F32, members, b->layout->units[unit].shard);
 
     if (first)
-        emit_zero(&b->e, t);
+        EMIT(&b->e, zero, t);
     return t;
 }
 
@@ -91,7 +91,7 @@ static void reduce_microbatch(struct builder *b, int unit, int slot, bool last)
         const struct tensor part =
             emit_reduce_scatter(&b->e, u->reduce, BUF_EXCHANGE, "gradient shard of a microbatch", gradient);
         b->e.stream = STREAM_REDUCE;
-        emit_accumulate(&b->e, *sum, part);
+        EMIT(&b->e, accumulate, *sum, part);
         b->e.stream = STREAM_COMPUTE;
     }
     if (last)
@@ -170,7 +170,7 @@ static void merge_gradients(void *arg, int left, int right)
     const int *const grad = b->units[m->unit].grad;
     const int64_t n = padded_of(b, m->unit);
 
-    emit_accumulate(&b->e, tensor_at(grad[left], 0, DTYPE_F32, 1, n), tensor_at(grad[right], 0, DTYPE_F32, 1, n));
+    EMIT(&b->e, accumulate, tensor_at(grad[left], 0, DTYPE_F32, 1, n), tensor_at(grad[right], 0, DTYPE_F32, 1, n));
 }
 
 /* Add what has become siblings. A schedule may finish microbatches in any order; the tree takes them in its own. */
@@ -192,13 +192,12 @@ static struct tensor pack_slices(struct builder *b, int unit)
     const struct unit_state *u = &b->units[unit];
     const int64_t shard = b->layout->units[unit].shard, members = unit_group_size(b, unit);
     const int64_t slots = b->e.p->subtrees_max;
-    const struct op_params params = {.n = {shard, members, slots}, .dt = DTYPE_F32};
     const struct tensor packed = emit_tensor(&b->e, BUF_EXCHANGE, "slices to send", DTYPE_F32, members * slots, shard);
+    struct tensor gradients[TREE_DEPTH_MAX];
 
-    emit_op(&b->e, OP_PACK, &params);
-    emit_operand(&b->e, packed, ACCESS_WRITE);
     for (int i = 0; i < u->tree.depth; i++)
-        emit_operand(&b->e, tensor_at(u->grad[u->tree.id[i]], 0, DTYPE_F32, members, shard), ACCESS_READ);
+        gradients[i] = tensor_at(u->grad[u->tree.id[i]], 0, DTYPE_F32, members, shard);
+    emit_pack(&b->e, packed, gradients, u->tree.depth, members);
     return packed;
 }
 
@@ -227,14 +226,11 @@ static void sum_subtrees(struct builder *b, int unit)
 {
     struct unit_state *const u = &b->units[unit];
     const int64_t shard = b->layout->units[unit].shard;
-    const struct op_params params = {.n = {shard}, .dt = DTYPE_F32};
 
     if (!tensor_exists(u->received))
         return;
     u->reduced = emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, shard);
-    emit_op(&b->e, OP_SUM_TREE, &params);
-    emit_operand(&b->e, u->reduced, ACCESS_WRITE);
-    emit_operand(&b->e, u->received, ACCESS_UPDATE);
+    EMIT(&b->e, sum_tree, u->reduced, u->received);
 }
 
 /* --- where a unit's gradient is whole --------------------------------------------------------------------------------
@@ -270,26 +266,14 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 /* --- the end of the step ---------------------------------------------------------------------------------------------
  */
 
-static void emit_norm(struct builder *b, int unit)
-{
-    const struct op_params params = {.n = {b->layout->units[unit].shard}, .dt = DTYPE_F32};
-
-    emit_op(&b->e, OP_NORM, &params);
-    emit_operand(&b->e, b->report, ACCESS_UPDATE);
-    emit_operand(&b->e, b->units[unit].reduced, ACCESS_READ);
-}
-
 /* How often each expert was chosen is a sum over all ranks that had tokens: the report carries it. */
 static void report_loads(struct builder *b)
 {
     for (int u = 0; u < b->model->n_units; u++) {
         if (!tensor_exists(b->load[u]))
             continue;
-        const struct op_params params = {.n = {tensor_numel(b->load[u])}, .dt = DTYPE_F32};
         builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
-        emit_op(&b->e, OP_EXPERT_LOAD, &params);
-        emit_operand(&b->e, b->report, ACCESS_UPDATE);
-        emit_operand(&b->e, b->load[u], ACCESS_READ);
+        EMIT(&b->e, expert_load, b->report, b->load[u]);
     }
 }
 
@@ -299,37 +283,19 @@ static void balance_experts(struct builder *b)
     for (int u = 0; u < b->model->n_units; u++) {
         if (!tensor_exists(b->load[u]))
             continue;
-        const struct op_params params = {
-            .n = {tensor_numel(b->load[u])}, .f = {(float)b->model->dims.balance_rate}, .dt = DTYPE_F32};
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
         const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->load[u].cols);
-        emit_op(&b->e, OP_BALANCE, &params);
-        emit_operand(&b->e, b->bias[u], ACCESS_UPDATE);
-        emit_operand(&b->e, all, ACCESS_WRITE);
+        EMIT(&b->e, balance, b->bias[u], all, .rate = b->model->dims.balance_rate);
     }
 }
 
-/* One number of the report is every rank's to add to: a sum over the world. The host then decides. */
-static void agree(struct builder *b)
-{
-    const struct op_params params = {.n = {b->e.p->report.size}, .dt = DTYPE_F64};
-
-    emit_op(&b->e, OP_AGREE, &params);
-    emit_operand(&b->e, b->report, ACCESS_UPDATE);
-    emit_op(&b->e, OP_DECIDE, &params);
-    emit_operand(&b->e, b->report, ACCESS_READ);
-}
-
-static void emit_optimise(struct builder *b, int unit, int state, int64_t state_values)
+static void emit_update(struct builder *b, int unit, int state, int64_t state_values)
 {
     const struct unit_state *u = &b->units[unit];
     const int64_t shard = b->layout->units[unit].shard;
-    const struct op_params params = {.n = {shard}, .dt = b->opt->dt};
 
-    emit_op(&b->e, OP_OPTIMISE, &params);
-    emit_operand(&b->e, tensor_at(state, 0, DTYPE_F32, state_values, shard), ACCESS_UPDATE);
-    emit_operand(&b->e, tensor_at(u->shard, 0, b->opt->dt, 1, shard), ACCESS_WRITE);
-    emit_operand(&b->e, u->reduced, ACCESS_READ);
+    EMIT(&b->e, optimise, .state = tensor_at(state, 0, DTYPE_F32, state_values, shard),
+         .shard = tensor_at(u->shard, 0, b->opt->dt, 1, shard), .gradient = u->reduced);
 }
 
 /* Masters and both moments; computing in fp32, the masters are the shard. */
@@ -353,7 +319,7 @@ static struct tensor stage_state(struct builder *b, int unit)
 
 static void update_offloaded(struct builder *b, int unit, struct tensor staged)
 {
-    emit_optimise(b, unit, staged.buffer, 3);
+    emit_update(b, unit, staged.buffer, 3);
     b->e.stream = STREAM_COPY;
     emit_copy(&b->e, tensor_at(b->units[unit].state, 0, DTYPE_F32, staged.rows, staged.cols), staged);
     b->e.stream = STREAM_COMPUTE;
@@ -384,7 +350,7 @@ static void update_units(struct builder *b)
         if (b->opt->offload)
             update_offloaded(b, u, staged);
         else
-            emit_optimise(b, u, b->units[u].state, device_state_values(b));
+            emit_update(b, u, b->units[u].state, device_state_values(b));
         staged = ahead;
     }
 }
@@ -394,11 +360,12 @@ void gradients_update(struct builder *b)
     for (int i = 0; i < b->n_reduced; i++) { /* in the order the reductions end */
         builder_stamp(b, PHASE_REDUCE, b->reduced[i], b->layout->units[b->reduced[i]].stage, NONE);
         sum_subtrees(b, b->reduced[i]);
-        emit_norm(b, b->reduced[i]);
+        EMIT(&b->e, norm, b->report, b->units[b->reduced[i]].reduced);
     }
     report_loads(b);
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
-    agree(b);
+    EMIT(&b->e, agree, b->report);
+    EMIT(&b->e, decide, b->report);
     update_units(b);
     balance_experts(b);
 }

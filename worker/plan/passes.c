@@ -178,7 +178,7 @@ static titan_status join(struct program *p, struct action *a, const struct actio
     const int pairs = a->n_operands / 2, more = b->n_operands / 2, first = p->n_operands;
 
     for (int i = 0; i < more; i++)
-        params.n[pairs + i] = action_params(p, b)->n[i];
+        params.part[pairs + i] = action_params(p, b)->part[i];
     TRY(append_params(p, &params, &a->params, err));
     TRY(append_operands(p, a->operand, a->n_operands, err));
     TRY(append_operands(p, b->operand, b->n_operands, err));
@@ -461,7 +461,7 @@ static titan_status put_transfer(struct pieces *k, const struct action *a, int p
     struct action part = *a;
     struct op_params params = *action_params(p, a);
 
-    params.n[0] /= k->n;
+    params.part[0] /= k->n;
     TRY(append_params(p, &params, &part.params, err));
     part.operand = p->n_operands;
     TRY(append_operands(p, a->operand, a->n_operands, err));
@@ -477,18 +477,18 @@ static titan_status put_product(struct pieces *k, const struct action *a, int pi
     struct action part = *a;
     struct op_params params = *action_params(p, a);
     const size_t elem = dtype_bytes((enum dtype)params.dt), c_elem = params.flags & OP_F32 ? sizeof(float) : elem;
-    const int64_t rows = params.n[0] / k->n, lda = params.n[3], ldc = params.n[5], cols = params.n[1],
-                  inner = params.n[2];
+    struct op_matmul *const m = &params.matmul;
 
-    params.n[0] = rows;
+    m->M /= k->n;
     TRY(append_params(p, &params, &part.params, err));
     part.operand = p->n_operands;
     TRY(append_operands(p, a->operand, a->n_operands, err));
-    struct operand *const c = &p->operands[part.operand], *const x = c + 1;
-    c->offset += (size_t)(piece * rows * ldc) * c_elem;
-    c->bytes = (size_t)((rows - 1) * ldc + cols) * c_elem;
-    x->offset += (size_t)(piece * rows * lda) * elem;
-    x->bytes = (size_t)((rows - 1) * lda + inner) * elem;
+    struct operand *const c = &p->operands[part.operand + OPERAND_OF(matmul, c)];
+    struct operand *const x = &p->operands[part.operand + OPERAND_OF(matmul, a)];
+    c->offset += (size_t)(piece * m->M * m->ldc) * c_elem;
+    c->bytes = (size_t)((m->M - 1) * m->ldc + m->N) * c_elem;
+    x->offset += (size_t)(piece * m->M * m->lda) * elem;
+    x->bytes = (size_t)((m->M - 1) * m->lda + m->K) * elem;
     return put(k, &part, err);
 }
 
@@ -497,12 +497,12 @@ static bool divides(const struct pieces *k, int64_t n)
     return n % k->n == 0;
 }
 
-/* A product with rows of `buffer` as its left factor (side 1) or its result (side 0). */
-static bool is_product_of(const struct pieces *k, const struct action *a, int buffer, int side)
+/* A product with rows of `buffer` as this operand: its left factor or its result. */
+static bool is_product_of(const struct pieces *k, const struct action *a, int buffer, int operand)
 {
     return a->op == OP_MATMUL && !(action_params(k->p, a)->flags & (OP_TA | OP_ADD_TO)) &&
-           action_operands(k->p, a)[side].buffer == buffer && action_operands(k->p, a)[side].offset == 0 &&
-           divides(k, action_params(k->p, a)->n[0]);
+           action_operands(k->p, a)[operand].buffer == buffer && action_operands(k->p, a)[operand].offset == 0 &&
+           divides(k, action_params(k->p, a)->matmul.M);
 }
 
 /* gather, products of what is gathered: pieces of the gather first, then each product's pieces. Returns actions used.
@@ -511,10 +511,10 @@ static titan_status put_gather(struct pieces *k, int i, int *ret_used, struct ti
 {
     const struct program *p = k->p;
     const struct action *a = &p->actions[i];
-    const int gathered = action_operands(p, a)[0].buffer;
+    const int gathered = action_operands(p, a)[OPERAND_OF(all_gather, out)].buffer;
     int used = 1;
 
-    while (i + used < p->n_actions && is_product_of(k, &p->actions[i + used], gathered, 1))
+    while (i + used < p->n_actions && is_product_of(k, &p->actions[i + used], gathered, OPERAND_OF(matmul, a)))
         used++;
     for (int piece = 0; piece < k->n; piece++)
         TRY(put_transfer(k, &p->actions[i], piece, err));
@@ -548,7 +548,8 @@ static titan_status rewrite(struct pieces *k, struct titan_error *err)
         } else if (is_token_transfer(p, a)) {
             TRY(put_scatter(k, i, false, err));
         } else if (next && next->op == OP_REDUCE_SCATTER && is_token_transfer(p, next) &&
-                   is_product_of(k, a, action_operands(p, next)[1].buffer, 0)) {
+                   is_product_of(k, a, action_operands(p, next)[OPERAND_OF(reduce_scatter, in)].buffer,
+                                 OPERAND_OF(matmul, c))) {
             TRY(put_scatter(k, i, true, err));
             used = 2;
         } else {
@@ -567,8 +568,8 @@ titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error
     if (pieces < 2 || p->mesh.size[AXIS_TP] < 2)
         return TITAN_OK;
     for (int i = 0; i < p->n_actions; i++) /* all of them or none: a rank's rows are the same everywhere */
-        if (is_token_transfer(p, &p->actions[i]) && (action_params(p, &p->actions[i])->n[0] % width != 0 ||
-                                                     !divides(&k, action_params(p, &p->actions[i])->n[0] / width)))
+        if (is_token_transfer(p, &p->actions[i]) && (action_params(p, &p->actions[i])->part[0] % width != 0 ||
+                                                     !divides(&k, action_params(p, &p->actions[i])->part[0] / width)))
             return TITAN_OK;
     const titan_status status = rewrite(&k, err);
     if (status != TITAN_OK) {

@@ -209,8 +209,7 @@ static void release_sent(struct builder *b, double now)
     for (; b->first_sent < b->n_sent && b->sent[b->first_sent].until <= now; b->first_sent++) {
         const struct sent *s = &b->sent[b->first_sent];
         builder_stamp(b, s->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, s->stage, s->slot);
-        emit_op(&b->e, OP_RELEASE, NULL);
-        emit_operand(&b->e, s->t, ACCESS_READ);
+        EMIT(&b->e, release, s->t);
     }
 }
 

@@ -6,7 +6,7 @@
 
 #include "worker/plan/build.h"
 #include "worker/plan/cost.h"
-#include "worker/plan/sequence.h"
+#include "worker/tensor/sequence.h"
 
 struct plan_options {
     const struct recipe *recipe; /* resolved; borrowed */

@@ -17,8 +17,8 @@
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/trained.h"
-#include "worker/generate.h"
-#include "worker/plan/layout.h"
+#include "worker/infer/generate.h"
+#include "worker/tensor/layout.h"
 
 /* Two heads of four rows of one column: written out by hand. */
 static void test_rows_move(void **state)

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "worker/checkpoint/load_state.h"
 #include "worker/checkpoint/writer.h"
 
 #define WORLD 4 /* two replicas of two */
@@ -155,8 +156,8 @@ static void test_complete(void **state)
     (void)snprintf(path, sizeof path, "%s/step-00000030", f->checkpoints);
     assert_int_equal(access(path, F_OK), 0);
     struct train_state *alone = open_state(f, 0, 1, DTYPE_BF16);
-    assert_int_equal(state_load(alone, path, 6, 0, NULL, f->stream, &err), TITAN_ECONFLICT);
-    if (state_load(alone, path, 5, 0, NULL, f->stream, &err) != TITAN_OK)
+    assert_int_equal(checkpoint_load_state(alone, path, 6, 0, NULL, f->stream, &err), TITAN_ECONFLICT);
+    if (checkpoint_load_state(alone, path, 5, 0, NULL, f->stream, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(alone->step, 30);
     assert_int_equal(alone->tokens, 99);

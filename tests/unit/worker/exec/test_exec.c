@@ -1,5 +1,5 @@
-/* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, an error of
- * the host's decision ends the step before the update. */
+/* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, a step
+ * that is not updated after the agreement leaves it alone too. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,11 +13,11 @@
 #include "base/cleanup.h"
 #include "worker/data/batch.h"
 #include "worker/exec/exec.h"
-#include "worker/model/whole.h"
+#include "worker/infer/whole.h"
 #include "worker/optim/outcome.h"
 #include "worker/plan/build.h"
 #include "worker/plan/check.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 enum { B = 2, T = 16, MICROBATCHES = 3 };
 
@@ -41,10 +41,10 @@ struct fixture {
     int32_t inputs[MICROBATCHES][B * T], targets[MICROBATCHES][B * T];
     int32_t tokens[MICROBATCHES][BATCH_ROWS * B * T];
     double counts[MICROBATCHES];
-    /* what decide is to do, and what it saw */
+    /* what run is to do, and what it saw */
     bool skip, fail;
     atomic_int revoked;
-    enum { REVOKE_NEVER, REVOKE_REDUCED, REVOKE_SETTLED } revoke; /* when it is to be */
+    enum { REVOKE_NEVER, REVOKE_REDUCED, REVOKE_AGREEING } revoke; /* when it is to be */
     struct step_outcome outcome;
     struct update update;
 };
@@ -68,24 +68,9 @@ static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, s
     return TITAN_OK;
 }
 
-static titan_status settle(void *arg, struct titan_error *err)
-{
-    struct fixture *f = arg;
-    (void)err;
-    atomic_store(&f->revoked, f->revoke == REVOKE_SETTLED);
-    return TITAN_OK;
-}
-
 static void *bind(void *arg, const struct buffer *buffer)
 {
     return state_bind(((struct fixture *)arg)->state, buffer);
-}
-
-static titan_status optimise(void *arg, int unit, float *staged, void *shard, const float *grad, int64_t n,
-                             struct stream *s)
-{
-    struct fixture *f = arg;
-    return state_update(f->state, &f->update, unit, staged, shard, grad, n, s);
 }
 
 static void make_batch(struct fixture *f)
@@ -145,9 +130,7 @@ static int set_up(void **state)
                                 .cut = {.b = B, .t = T, .cp = 1},
                                 .device = &f.device,
                                 .bind = bind,
-                                .optimise = optimise,
                                 .reduced = reduced,
-                                .settle = settle,
                                 .arg = &f,
                                 .revoked = &f.revoked};
     memcpy(exec.streams, f.streams, sizeof exec.streams);
@@ -174,13 +157,10 @@ static int tear_down(void **state)
     return 0;
 }
 
-static titan_status decide(void *arg, const double *report, bool *ret_skip, struct titan_error *err)
+/* The optimizer's arguments for a step with this report. */
+static titan_status decide(struct fixture *f, const double *report, struct titan_error *err)
 {
-    struct fixture *f = arg;
-    if (f->fail)
-        return titan_fail(err, TITAN_ECANCELLED, "the host has other plans");
     TRY(outcome_read(f->program, f->state->layout, report, &f->outcome, err));
-    *ret_skip = f->skip;
     f->update.args = (struct adamw_args){.lr = 1e-2f,
                                          .beta1 = 0.9f,
                                          .beta2 = 0.95f,
@@ -193,9 +173,17 @@ static titan_status decide(void *arg, const double *report, bool *ret_skip, stru
 
 static titan_status run(struct fixture *f, unsigned orders, struct titan_error *err)
 {
-    const struct exec_step step = {
-        .tokens = &f->tokens[0][0], .counts = f->counts, .orders = orders, .decide = decide, .arg = f};
-    TRY(exec_run(f->exec, &step, err));
+    const struct exec_batch batch = {.tokens = &f->tokens[0][0], .counts = f->counts, .orders = orders};
+    const double *report = NULL;
+    TRY(exec_gradients(f->exec, &batch, err));
+    atomic_store(&f->revoked, f->revoke == REVOKE_AGREEING);
+    TRY(exec_agree(f->exec, &report, err));
+    assert_false(exec_prepared(f->exec));
+    assert_ptr_equal(exec_report(f->exec), report);
+    if (f->fail)
+        return titan_fail(err, TITAN_ECANCELLED, "the host has other plans");
+    TRY(decide(f, report, err));
+    TRY(exec_update(f->exec, f->skip ? NULL : &f->update, err));
     return f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], err);
 }
 
@@ -276,8 +264,6 @@ static void test_host_fails(void **state)
 
     f->fail = true;
     assert_int_equal(run(f, 0, &err), TITAN_ECANCELLED);
-    assert_non_null(strstr(err.msg, "DECIDE"));
-    assert_non_null(strstr(err.msg, "other plans"));
     _cleanup_free_ float *after = copy_state(f);
     assert_memory_equal(before, after, (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float));
 }
@@ -296,7 +282,7 @@ static void test_revoked(void **state)
     _cleanup_free_ float *after = copy_state(f);
     assert_memory_equal(before, after, bytes);
     atomic_store(&f->revoked, 0);
-    f->revoke = REVOKE_SETTLED;
+    f->revoke = REVOKE_AGREEING;
     must(run(f, 0, &err), &err);
     _cleanup_free_ float *updated = copy_state(f);
     assert_memory_not_equal(before, updated, bytes);

@@ -14,8 +14,9 @@
 #include "base/cleanup.h"
 #include "support/ranks.h"
 #include "worker/exec/exec.h"
+#include "worker/infer/whole.h"
 #include "worker/model/block.h"
-#include "worker/model/whole.h"
+#include "worker/plan/recompute.h"
 
 enum { B = 2, T = 16, TOKENS = B * T, LAYERS = 2, SEED = 5, UNITS_MAX = 2 * LAYERS + 2 };
 
@@ -148,7 +149,7 @@ static void declare(struct written *w, const struct shape *s)
     e->unit = -1;
     w->losses = emit_buffer(e, BUF_OUTPUT, "losses", (size_t)n * sizeof(float));
     block_tokens_view(&w->k, emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(5 * n) * 4), &w->tokens);
-    emit_load(e, w->tokens.all);
+    EMIT(e, load, w->tokens.all);
 }
 
 static bool keep_products(void *arg, const struct action *a, int buffer)
@@ -183,8 +184,8 @@ static void write_again(struct written *w, const struct shape *s, int l)
     for (int i = 0; i < SAVED_COUNT; i++)
         if (i != SAVED_X && tensor_exists(w->saved[l].t[i]))
             needed[n++] = &w->saved[l].t[i];
-    emit_again(&w->e, w->from[l], w->from[l + 1], s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL, needed,
-               n);
+    recompute_actions(&w->e, w->from[l], w->from[l + 1], s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL,
+                      needed, n);
 }
 
 static void write_backward(struct written *w, const struct shape *s, const struct unit_buffers *tied)
@@ -505,8 +506,8 @@ static bool run_step(struct member *m, const struct shape *s, int rank)
                                    .arg = m};
     memcpy(options.streams, m->streams, sizeof options.streams);
     memcpy(options.comms, m->comms, sizeof options.comms);
-    const struct exec_step step = {.tokens = local};
-    bool done = ok(exec_open(&options, &exec, &err), &err) && ok(exec_run(exec, &step, &err), &err);
+    const struct exec_batch batch = {.tokens = local};
+    bool done = ok(exec_open(&options, &exec, &err), &err) && ok(exec_run(exec, &batch, &err), &err);
     for (int i = 0; i < STREAM_COUNT; i++)
         done = (!m->streams[i] || ok(m->device.ops->stream_sync(m->streams[i], &err), &err)) && done;
     exec_close(exec);

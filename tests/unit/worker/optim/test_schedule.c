@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "worker/optim/adamw.h"
+#include "worker/optim/update.h"
 #include "worker/optim/outcome.h"
 #include "worker/optim/schedule.h"
 
@@ -66,7 +66,7 @@ static void test_adamw_arguments(void **state)
     (void)state;
     struct recipe r;
     recipe_init(&r);
-    const struct adamw_args a = adamw_arguments(&r, 1e-3, 3, 0.25);
+    const struct adamw_args a = update_of_recipe(&r, 1e-3, 3, 0.25).args;
     assert_true(fabsf(a.bias1 - (1 - 0.9f * 0.9f * 0.9f)) < 1e-6f);
     assert_true(fabsf(a.bias2 - (1 - 0.95f * 0.95f * 0.95f)) < 1e-6f);
     assert_true(a.grad_scale == 0.25f && a.lr == 1e-3f && a.weight_decay == 0.1f);

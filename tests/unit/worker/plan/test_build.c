@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/rng.h"
 #include "tests/support/programs.h"
-#include "worker/plan/tree.h"
+#include "worker/tensor/tree.h"
 
 static const char *const schedules[] = {
     "GPipe", "1F1B", "Interleaved1F1B", "ZB1P", "LoopedBFS", "InterleavedZeroBubble", "DualPipeV", "ZBVZeroBubble"};
@@ -111,7 +111,7 @@ static bool run_stream(struct machine_rank *ranks, int n, int rank, int stream)
     /* the message is the one the receiver means */
     assert_int_equal(a->microbatch, r->microbatch);
     assert_int_equal(abs(a->stage - r->stage), 1);
-    assert_int_equal(action_params(ranks[rank].p, a)->n[0], action_params(ranks[a->peer].p, r)->n[0]);
+    assert_int_equal(action_params(ranks[rank].p, a)->send.bytes, action_params(ranks[a->peer].p, r)->recv.bytes);
     ranks[rank].done[i] = ranks[a->peer].done[there] = true;
     return true;
 }

@@ -191,9 +191,9 @@ static bool change_number(struct program *p, int i)
 {
     struct op_params *q = &p->params[p->actions[i].params];
 
-    if (q->n[0] == 0 || p->actions[i].op == OP_AGREE || p->actions[i].op == OP_DECIDE)
+    if (q->word[0] == 0 || p->actions[i].op == OP_AGREE || p->actions[i].op == OP_DECIDE)
         return false; /* their size is the report's */
-    q->n[0]++;
+    q->word[0]++;
     return true;
 }
 
@@ -202,7 +202,7 @@ static bool change_flag(struct program *p, int i)
     if (p->actions[i].op != OP_MATMUL)
         return false;
     struct op_params *q = &p->params[p->actions[i].params];
-    if (q->n[0] == q->n[2] && q->n[3] == q->n[0])
+    if (q->matmul.M == q->matmul.K && q->matmul.lda == q->matmul.M)
         return false; /* a square: the same bytes */
     q->flags ^= OP_TA;
     return true;
@@ -263,9 +263,9 @@ static bool release_early(struct program *p, int i)
 static bool resize_collective(struct program *p, int i)
 {
     struct action *a = &p->actions[i];
-    if (!op_is_collective((enum op)a->op) || a->op == OP_AGREE || p->params[a->params].n[0] % 2 != 0)
+    if (!op_is_collective((enum op)a->op) || a->op == OP_AGREE || p->params[a->params].part[0] % 2 != 0)
         return false;
-    p->params[a->params].n[0] /= 2;
+    p->params[a->params].part[0] /= 2;
     for (int k = 0; k < a->n_operands; k++)
         operands_of(p, i)[k].bytes /= 2;
     return true;

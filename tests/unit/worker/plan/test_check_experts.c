@@ -135,7 +135,7 @@ static void break_action(struct program *p, int i, enum way way)
         break;
     }
     case OTHER_NUMBER:
-        p->params[a->params].n[1]++;
+        p->params[a->params].word[1]++;
         break;
     case SMALLER_OPERAND:
         p->operands[a->operand].bytes -= 4;

@@ -83,9 +83,9 @@ static struct computed *computed_of(const struct program *p, int *ret_n)
                                      a->unit,
                                      a->stage,
                                      a->microbatch,
-                                     q->n[1],
-                                     product ? q->n[2] : q->n[0],
-                                     product ? (double)q->n[0] : 1};
+                                     q->word[1],
+                                     product ? q->matmul.K : q->word[0],
+                                     product ? (double)q->matmul.M : 1};
     }
     qsort(all, (size_t)n, sizeof *all, by_identity);
     for (int i = 0; i < n; i++) {

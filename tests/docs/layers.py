@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+"""make check-layers: which folders may include which, as one table, checked from the #include lines of the sources.
+
+A line names a folder and what its files may include, besides their own folder and base/. It holds for the folders below
+it as well, unless they have lines of their own. Folders of one program stand so that each includes only what stands above
+it: `circle` lines say where that is not true yet.
+
+What the table allows and no file uses is an error too, so that it stays as tight as the tree."""
+import os
+import re
+import sys
+
+TABLE = """
+base
+titan                                                      (generated from proto/titan)
+proto/rpc           titan
+proto               titan
+state
+
+daemon/auth         titan state proto/rpc
+daemon/agent        titan proto proto/rpc daemon daemon/auth
+daemon/coordinator  titan proto proto/rpc state daemon daemon/auth
+daemon/api          titan state daemon/auth daemon/coordinator
+daemon              titan proto/rpc daemon/auth daemon/agent daemon/coordinator
+
+ctl                 titan proto/rpc state daemon/auth
+
+worker/tensor
+worker/device
+worker/device/cpu   worker/device
+worker/comm         worker/device
+worker/comm/shm     worker/comm
+worker/comm/tcp     worker/comm
+worker/device/cuda  worker/device worker/comm
+worker/comm/nccl    worker/comm worker/device/cuda
+worker/program      worker/tensor worker/device
+worker/model        worker/program
+worker/plan         worker/tensor worker/device worker/program worker/model
+worker/optim        worker/tensor worker/device worker/program
+worker/exec         worker/tensor worker/comm worker/program worker/optim
+worker/state        worker/tensor worker/device worker/program
+worker/checkpoint   worker/tensor worker/state
+worker/infer        worker/tensor worker/device worker/model worker/exec worker/checkpoint
+worker/data         worker/tensor
+worker/metrics
+worker/elastic      titan proto worker/comm worker/program worker/optim worker/exec worker/state worker/checkpoint worker/metrics
+worker/epoch        worker/tensor worker/device worker/comm worker/plan worker/optim worker/exec worker/checkpoint worker/data worker/metrics worker/elastic
+worker              worker/comm worker/plan worker/optim worker/checkpoint worker/infer worker/elastic worker/epoch
+
+circle  daemon/auth daemon/api
+circle  daemon/coordinator daemon/api
+circle  daemon/agent daemon
+circle  daemon/coordinator daemon
+"""
+SOURCES = (".c", ".h", ".cu", ".cuh")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+
+
+def read_table(text):
+    """{folder: allowed}, the folders in order, {(from, to)} of circles."""
+    allowed, circles = {}, set()
+    for line in text.splitlines():
+        words = re.sub(r"\(.*\)", "", line).split()
+        if words[:1] == ["circle"]:
+            circles.add((words[1], words[2]))
+        elif words:
+            allowed[words[0]] = words[1:]
+    return allowed, circles
+
+
+def layer_of(path, allowed):
+    """The line that holds for a file: its folder's, or the nearest one above."""
+    folder = os.path.dirname(path)
+    while folder and folder not in allowed:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def check(files, allowed, circles):
+    """files: {path: text}. What is wrong, one sentence each."""
+    wrong, used = [], set()
+    order = {folder: i for i, folder in enumerate(allowed)}
+    for path, text in sorted(files.items()):
+        me = layer_of(path, allowed)
+        if not me:
+            wrong.append(f"{path}: no line of the table holds for it")
+            continue
+        for name in INCLUDE.findall(text):
+            if "/" not in name or name.startswith("tests/cuda/"):
+                wrong += [] if "/" in name else [f'{path}: "{name}" does not say which folder it is in']
+                continue
+            other = layer_of(name, allowed)
+            if other in (me, "base"):
+                continue
+            used.add((me, other))
+            if other not in allowed[me] and (me, other) not in circles:
+                wrong.append(f'{path}: {me} may not include "{name}"')
+    for me, others in allowed.items():
+        for other in others:
+            if other not in order:
+                wrong.append(f"table: {me} names {other}, which has no line")
+            elif (me, other) not in used:
+                wrong.append(f"table: {me} may include {other} and does not: take it out")
+            elif order[other] > order[me] and (me, other) not in circles:
+                wrong.append(f"table: {me} includes {other}, which stands below it")
+    wrong += [f"table: the circle {a} {b} is gone: take its line out" for a, b in sorted(circles) if (a, b) not in used]
+    return wrong
+
+
+def sources(root):
+    files = {}
+    for top in ("base", "proto", "state", "daemon", "ctl", "worker"):
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            for name in names:
+                if name.endswith(SOURCES):
+                    path = os.path.join(folder, name)
+                    with open(path, encoding="utf-8") as f:
+                        files[os.path.relpath(path, root)] = f.read()
+    return files
+
+
+def main():
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    allowed, circles = read_table(TABLE)
+    files = sources(root)
+    wrong = check(files, allowed, circles)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if not wrong:
+        print(f"{len(files)} files keep to {len(allowed)} layers")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,489 @@
+/* model.h, layout.h, mesh.h, tree.h: every element of every tensor has one owner on every mesh and lies where the cuts
+ * say, initial values do not depend on the cut, sums in the tree do not depend on who adds. TITAN_TEST_SEED repeats a
+ * run. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/rng.h"
+#include "tests/support/random_layout.h"
+#include "worker/tensor/tree.h"
+
+#define WORLD_MAX 24
+#define ROUNDS 60
+
+static struct recipe debug_recipe(void)
+{
+    struct recipe r;
+    struct titan_error err = {0};
+    recipe_init(&r);
+    assert_int_equal(recipe_set(&r, "model.flavor=debugmodel", &err), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "training.dataset_path=/", &err), TITAN_OK);
+    if (recipe_resolve(&r, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return r;
+}
+
+static struct model *open_model(const struct model_dims *dims)
+{
+    struct model *m = NULL;
+    struct titan_error err = {0};
+    if (model_open(dims, &m, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return m;
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    const struct recipe r = debug_recipe();
+    struct titan_error err = {0};
+    struct model *m = open_model(&r.model.dims), *none = NULL;
+    int64_t n = 0;
+    for (int i = 0; i < m->n_tensors; i++)
+        n += m->tensors[i].numel;
+    assert_int_equal(n, 6163712); /* TorchTitan's debugmodel */
+    assert_int_equal(n, recipe_params(&r));
+    assert_int_equal(m->n_units, 8);
+    assert_string_equal(m->tensors[1].name, "layers.0.attention_norm.weight");
+    model_close(m);
+
+    struct model_dims bad = r.model.dims;
+    bad.n_kv_heads = 3;
+    assert_int_equal(model_open(&bad, &none, &err), TITAN_EINVAL);
+    bad = r.model.dims;
+    bad.head_dim = 5;
+    assert_int_equal(model_open(&bad, &none, &err), TITAN_EINVAL);
+}
+
+static void test_init_is_the_same(void **state)
+{
+    (void)state;
+    const struct recipe r = debug_recipe();
+    struct model *m = open_model(&r.model.dims);
+    for (int t = 0; t < m->n_tensors; t++) {
+        const int64_t n = m->tensors[t].numel, step = n / 5 + 1;
+        float *whole = calloc((size_t)n, sizeof *whole), *part = calloc((size_t)n, sizeof *part);
+        model_init_tensor(m, 7, t, 0, n, whole);
+        for (int64_t at = 0; at < n; at += step)
+            model_init_tensor(m, 7, t, at, MIN(step, n - at), part + at);
+        assert_memory_equal(whole, part, (size_t)n * sizeof *whole);
+        free(whole);
+        free(part);
+    }
+    /* The head is cut at three deviations, and some of its elements had to be drawn again. */
+    const int output = model_find(m, m->n_units - 1, ROLE_OUTPUT);
+    const struct model_tensor *head = &m->tensors[output];
+    float *values = calloc((size_t)head->numel, sizeof *values);
+    const struct rng_key key = rng_key(7, "output.weight");
+    int redrawn = 0;
+    model_init_tensor(m, 7, output, 0, head->numel, values);
+    for (int64_t i = 0; i < head->numel; i++) {
+        assert_true(fabsf(values[i]) <= 3 * head->std);
+        redrawn += values[i] != head->std * rng_normal(key, (uint64_t)i);
+    }
+    assert_true(redrawn > 0 && redrawn < head->numel / 100);
+    free(values);
+    model_close(m);
+}
+
+/* --- meshes ------------------------------------------------------------------------------------------------------- */
+
+/* Do two ranks belong to one group? From the definition, coordinate by coordinate. */
+static bool together(const struct mesh *m, enum group group, int x, int y)
+{
+    static const unsigned axes[GROUP_COUNT] = {
+        [GROUP_WORLD] = 31,
+        [GROUP_PP] = 1u << AXIS_PP,
+        [GROUP_REPLICATE] = 1u << AXIS_DP_REPLICATE,
+        [GROUP_FSDP] = 1u << AXIS_DP_SHARD | 1u << AXIS_CP,
+        [GROUP_CP] = 1u << AXIS_CP,
+        [GROUP_TP] = 1u << AXIS_TP,
+    };
+    int a[AXIS_COUNT], b[AXIS_COUNT];
+    if (group == GROUP_EP)
+        return x / m->ep == y / m->ep;
+    if (group == GROUP_EXPERT_SHARD) {
+        const int replica = m->size[AXIS_DP_SHARD] * m->size[AXIS_CP] * m->size[AXIS_TP];
+        return x / replica == y / replica && x % m->ep == y % m->ep;
+    }
+    mesh_coords(m, x, a);
+    mesh_coords(m, y, b);
+    for (int i = 0; i < AXIS_COUNT; i++)
+        if (a[i] != b[i] && !(axes[group] >> i & 1))
+            return false;
+    return true;
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    for (int round = 0; round < ROUNDS; round++) {
+        const struct mesh m = random_mesh(&seed, WORLD_MAX);
+        for (int rank = 0; rank < m.world; rank++) {
+            int at[AXIS_COUNT];
+            mesh_coords(&m, rank, at);
+            assert_int_equal(mesh_rank(&m, at), rank);
+            for (enum group g = 0; g < GROUP_COUNT; g++) {
+                int members[WORLD_MAX], n = 0;
+                assert_true(mesh_group_size(&m, g) <= WORLD_MAX);
+                mesh_group_members(&m, g, rank, members);
+                for (int other = 0; other < m.world; other++)
+                    if (together(&m, g, rank, other)) {
+                        assert_int_equal(members[n], other);
+                        if (other == rank)
+                            assert_int_equal(mesh_group_rank(&m, g, rank), n);
+                        n++;
+                    }
+                assert_int_equal(n, mesh_group_size(&m, g));
+            }
+        }
+    }
+}
+
+static void test_mesh_of_recipe(void **state)
+{
+    (void)state;
+    struct recipe r = debug_recipe();
+    struct mesh mesh;
+    struct titan_error err = {0};
+    assert_int_equal(mesh_build(&r, 6, &mesh, &err), TITAN_OK);
+    assert_int_equal(mesh.size[AXIS_DP_SHARD], 6);
+    r.parallelism.data_parallel_shard_degree = 4;
+    assert_int_equal(mesh_build(&r, 6, &mesh, &err), TITAN_EINVAL);
+    r.parallelism.data_parallel_shard_degree = -1;
+    r.parallelism.tensor_parallel_degree = 2;
+    assert_int_equal(mesh_build(&r, 6, &mesh, &err), TITAN_OK);
+    assert_int_equal(mesh.size[AXIS_DP_SHARD], 3);
+    assert_int_equal(mesh.size[AXIS_TP], 2);
+}
+
+/* --- layouts ------------------------------------------------------------------------------------------------------ */
+
+/* An element of a global tensor. */
+struct element {
+    int tensor; /* -1: a gap */
+    int64_t row, col;
+};
+
+/* A unit's flat buffer on one of its parts, element by element. The offsets are taken from the layout. */
+static struct element *flat_buffer(const struct layout *l, int unit, int part)
+{
+    const struct unit_layout *u = &l->units[unit];
+    const struct model_unit *mu = &l->model->units[unit];
+    struct element *flat = calloc((size_t)u->padded, sizeof *flat);
+    for (int64_t i = 0; i < u->padded; i++)
+        flat[i].tensor = -1;
+    for (int t = mu->first_tensor; t < mu->first_tensor + mu->n_tensors; t++) {
+        const struct model_tensor *mt = &l->model->tensors[t];
+        const struct local_tensor *lt = &l->tensors[t];
+        assert_true((lt->offset >= u->whole) == (mt->split == SPLIT_NONE));
+        for (int64_t i = 0; i < lt->rows * lt->cols; i++) {
+            struct element *e = &flat[lt->offset + i];
+            assert_int_equal(e->tensor, -1); /* nothing else is there */
+            e->tensor = t;
+            e->row = i / lt->cols;
+            e->col = i % lt->cols;
+            if (mt->split == SPLIT_COLS)
+                e->col += part * lt->cols;
+            else if (mt->split != SPLIT_NONE)
+                e->row += part * lt->rows;
+        }
+    }
+    return flat;
+}
+
+static void check_places(const struct layout *l, int unit)
+{
+    const struct unit_layout *u = &l->units[unit];
+    const struct model_unit *mu = &l->model->units[unit];
+    for (int t = mu->first_tensor; t < mu->first_tensor + mu->n_tensors; t++) {
+        const struct local_tensor *lt = &l->tensors[t];
+        const struct local_tensor *before = lt - 1;
+        if (l->model->tensors[t].glued)
+            assert_int_equal(lt->offset, before->offset + before->rows * before->cols);
+        else
+            assert_int_equal(lt->offset % MODEL_ALIGN, 0);
+        assert_true(lt->offset + lt->rows * lt->cols <= u->numel);
+    }
+    assert_int_equal(u->whole % l->block, 0);
+    assert_int_equal(u->shard % (l->canonical ? l->block : MODEL_ALIGN), 0);
+    assert_int_equal(u->padded, u->shard * mesh_group_size(&l->mesh, u->group));
+    assert_true(u->padded >= u->numel);
+}
+
+/* What the boxes of one rank say about each element of its state. */
+static struct element *state_elements(const struct layout *l, int rank, int64_t *ret_n)
+{
+    const int64_t n = 3 * layout_total(l, rank);
+    struct element *of = calloc((size_t)n + 1, sizeof *of);
+    float *values = calloc((size_t)n + 1, sizeof *values), *biases = calloc((size_t)layout_biases(l->model) + 1, 4);
+    struct piece *pieces = NULL;
+    int n_pieces;
+    for (int64_t i = 0; i < n; i++)
+        of[i].tensor = -1;
+    assert_int_equal(layout_pieces(l, rank, values, biases, NULL, NULL, &pieces, &n_pieces, NULL), TITAN_OK);
+    for (int p = 0; p < n_pieces; p++) {
+        const struct piece *x = &pieces[p];
+        assert_true(p == 0 || pieces[p - 1].tensor <= x->tensor);
+        if (x->tensor >= 3 * l->model->n_tensors)
+            continue;
+        for (int64_t i = 0; i < x->rows * x->cols; i++) {
+            const int64_t at = x->data - values + i;
+            assert_true(at >= 0 && at < n);
+            assert_int_equal(of[at].tensor, -1);
+            of[at] = (struct element){x->tensor, x->row + i / x->cols, x->col + i % x->cols};
+        }
+    }
+    free(values);
+    free(biases);
+    free(pieces);
+    *ret_n = n;
+    return of;
+}
+
+/* Each rank's state is its ranges of its stages' units, each three times. */
+static void check_rank(const struct layout *l, int rank)
+{
+    int64_t n, at = 0;
+    int coords[AXIS_COUNT];
+    struct element *of = state_elements(l, rank, &n);
+    mesh_coords(&l->mesh, rank, coords);
+    for (int u = 0; u < l->model->n_units; u++) {
+        const struct unit_layout *ul = &l->units[u];
+        if (ul->pp_rank != coords[AXIS_PP])
+            continue;
+        const bool experts = l->model->units[u].kind == UNIT_EXPERTS;
+        struct element *flat = flat_buffer(l, u, experts ? rank % l->mesh.ep : coords[AXIS_TP]);
+        const int64_t begin = ul->shard * mesh_group_rank(&l->mesh, ul->group, rank);
+        assert_int_equal(3 * ul->offset, at);
+        for (int kind = 0; kind < 3; kind++)
+            for (int64_t i = 0; i < ul->shard; i++, at++) {
+                const struct element *want = &flat[begin + i];
+                const int tensor = want->tensor < 0 ? -1 : want->tensor + kind * l->model->n_tensors;
+                if (of[at].tensor != tensor || (tensor >= 0 && (of[at].row != want->row || of[at].col != want->col)))
+                    fail_msg("%s: rank %d, unit %d, element %ld is %d (%ld,%ld), should be %d (%ld,%ld)",
+                             layout_text(l), rank, u, (long)i, of[at].tensor, (long)of[at].row, (long)of[at].col,
+                             tensor, (long)want->row, (long)want->col);
+            }
+        free(flat);
+    }
+    assert_int_equal(at, n);
+    free(of);
+}
+
+/* Count how often each element of each spec is answered for. */
+static void check_owners(const struct layout *l)
+{
+    struct tensor_spec *specs = NULL;
+    int n_specs;
+    assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
+    unsigned char **owned = calloc((size_t)n_specs, sizeof *owned);
+    for (int i = 0; i < n_specs; i++)
+        owned[i] = calloc((size_t)specs[i].numel, 1);
+    for (int rank = 0; rank < l->mesh.world; rank++) {
+        struct piece *pieces = NULL;
+        int n;
+        assert_int_equal(layout_owned_pieces(l, rank, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+        for (int p = 0; p < n; p++) {
+            int64_t rows, cols;
+            tensor_matrix(&specs[pieces[p].tensor], &rows, &cols);
+            for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
+                owned[pieces[p].tensor]
+                     [(pieces[p].row + i / pieces[p].cols) * cols + pieces[p].col + i % pieces[p].cols]++;
+        }
+        free(pieces);
+    }
+    for (int i = 0; i < n_specs; i++) {
+        for (int64_t e = 0; e < specs[i].numel; e++)
+            if (owned[i][e] != 1)
+                fail_msg("%s: element %ld of %s has %d owners", layout_text(l), (long)e, specs[i].name, owned[i][e]);
+        free(owned[i]);
+    }
+    free(owned);
+    free(specs);
+}
+
+/* Every element of the model is counted once, and in canonical mode only blocks are. */
+static void check_counted(const struct layout *l, int unit)
+{
+    const struct unit_layout *u = &l->units[unit];
+    const int parts = layout_unit_parts(l, unit);
+    int *seen = calloc((size_t)(u->padded * parts), sizeof *seen);
+    for (int rank = 0; rank < l->mesh.world; rank++) {
+        const int64_t n = layout_counted(l, unit, rank);
+        const int part = layout_unit_part(l, unit, rank);
+        assert_true(n >= 0 && n <= u->shard);
+        if (l->canonical)
+            assert_int_equal(n % l->block, 0);
+        for (int64_t i = 0; i < n; i++)
+            seen[part * u->padded + layout_begin(l, unit, rank) + i]++;
+    }
+    for (int part = 0; part < parts; part++) {
+        struct element *flat = flat_buffer(l, unit, part);
+        for (int64_t i = 0; i < u->padded; i++) {
+            const int n = seen[part * u->padded + i];
+            assert_true(n <= 1);
+            if (flat[i].tensor >= 0)
+                assert_int_equal(n, part == 0 || l->model->tensors[flat[i].tensor].split != SPLIT_NONE);
+            if (n > 0)
+                assert_true(i < layout_unit_blocks(l, unit) * l->block);
+        }
+        free(flat);
+    }
+    free(seen);
+}
+
+static void check_stages(const struct layout *l)
+{
+    const int pp = l->mesh.size[AXIS_PP];
+    assert_int_equal(l->first_unit[0], 0);
+    assert_int_equal(l->first_unit[l->stages], l->model->n_units);
+    for (int s = 0; s < l->stages; s++) {
+        assert_true(l->first_unit[s] <= l->first_unit[s + 1]);
+        const int r = layout_stage_rank(l, s), next = layout_stage_rank(l, (s + 1) % l->stages);
+        if (l->v_order && s + 1 < l->stages) /* a V: neighbours, or the same rank where it turns */
+            assert_true(abs(next - r) <= 1 && (next != r || (s + 1) % pp == 0));
+        else if (!l->v_order)
+            assert_int_equal(next, (r + 1) % pp);
+        for (int u = l->first_unit[s]; u < l->first_unit[s + 1]; u++) {
+            assert_int_equal(l->units[u].stage, s);
+            assert_int_equal(l->units[u].pp_rank, r);
+        }
+    }
+}
+
+static void test_random_layouts(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        check_stages(l);
+        for (int u = 0; u < m->n_units; u++) {
+            check_places(l, u);
+            check_counted(l, u);
+        }
+        for (int rank = 0; rank < l->mesh.world; rank++)
+            check_rank(l, rank);
+        check_owners(l);
+        layout_close(l);
+        model_close(m);
+    }
+}
+
+/* wq|wk|wv and w1|w3 stay one matrix for tensor parallelism: each rank's rows of all of them are one block. */
+static void test_glued_under_tensor_parallelism(void **state)
+{
+    (void)state;
+    const struct recipe r = debug_recipe();
+    struct model *m = open_model(&r.model.dims);
+    const struct layout_options o = {.model = m, .mesh = {.world = 4, .size = {1, 1, 2, 1, 2}, .ep = 1}};
+    struct layout *l = NULL;
+    assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
+    const struct local_tensor *q = &l->tensors[model_find(m, 1, ROLE_WQ)], *k = &l->tensors[model_find(m, 1, ROLE_WK)];
+    const struct local_tensor *w2 = &l->tensors[model_find(m, 1, ROLE_W2)];
+    assert_int_equal(q->rows, m->tensors[model_find(m, 1, ROLE_WQ)].shape[0] / 2);
+    assert_int_equal(k->offset, q->offset + q->rows * q->cols);
+    assert_int_equal(w2->rows, r.model.dims.dim);
+    assert_int_equal(w2->cols, r.model.dims.ffn_hidden / 2);
+    int64_t row, col;
+    layout_origin(l, model_find(m, 1, ROLE_W2), 3, &row, &col);
+    assert_int_equal(row, 0);
+    assert_int_equal(col, w2->cols);
+    layout_close(l);
+    model_close(m);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    const struct recipe r = debug_recipe();
+    struct model_dims dims = r.model.dims;
+    dims.vocab_size = 2047;
+    struct model *m = open_model(&dims);
+    const int first_layer[] = {0, 3, 6};
+    struct layout_options o = {.model = m, .mesh = {.world = 2, .size = {1, 1, 1, 1, 2}, .ep = 1}};
+    struct layout *l = NULL;
+    struct titan_error err = {0};
+    assert_int_equal(layout_open(&o, &l, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "'tok_embeddings.weight'"));
+    model_close(m);
+
+    dims.vocab_size = 2048;
+    dims.tied_embeddings = true;
+    o.model = m = open_model(&dims);
+    o.mesh = (struct mesh){.world = 2, .size = {2, 1, 1, 1, 1}, .ep = 1};
+    assert_int_equal(layout_open(&o, &l, &err), TITAN_EINVAL); /* nobody said which layers a stage has */
+    o.first_layer = first_layer;
+    assert_int_equal(layout_open(&o, &l, &err), TITAN_EUNSUPPORTED);
+    const int four[] = {0, 1, 3, 5, 6};
+    o.stages = 4;
+    o.first_layer = four;
+    o.v_order = true;
+    assert_int_equal(layout_open(&o, &l, &err), TITAN_OK); /* both ends are on rank 0 */
+    layout_close(l);
+    o.stages = 3;
+    assert_int_equal(layout_open(&o, &l, &err), TITAN_EINVAL);
+    model_close(m);
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+static void add_values(void *arg, int left, int right)
+{
+    double *v = arg;
+    v[left] += v[right];
+}
+
+/* Shares of any number of ranks, each summed as far as its subtrees go, then together: the bits of tree_sum. */
+static void test_tree(void **state)
+{
+    (void)state;
+    for (int64_t leaves = 1; leaves <= 33; leaves++) {
+        double values[33];
+        for (int64_t i = 0; i < leaves; i++)
+            values[i] = ldexp(rng_normal(rng_key(3, "tree"), (uint64_t)i), (int)(i * 7 % 40));
+        const double whole = tree_sum(values, leaves);
+        for (int world = 1; world <= 9; world++) {
+            double v[33];
+            struct tree_stack all = {.leaves = leaves};
+            int64_t from, to, next = 0;
+            memcpy(v, values, sizeof v);
+            for (int r = 0; r < world; r++) {
+                struct tree_stack own = {.leaves = leaves};
+                tree_share(leaves, world, r, &from, &to);
+                assert_int_equal(from, next);
+                next = to;
+                for (int64_t i = from; i < to; i++)
+                    tree_push(&own, (struct tree_node){0, i}, (int)i, add_values, v);
+                for (int k = 0; k < own.depth; k++)
+                    tree_push(&all, own.node[k], own.id[k], add_values, v);
+            }
+            assert_int_equal(next, leaves);
+            assert_int_equal(all.depth, 1);
+            assert_true(v[all.id[0]] == whole);
+        }
+    }
+    assert_true(tree_sum(NULL, 0) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model),          cmocka_unit_test(test_init_is_the_same),
+        cmocka_unit_test(test_groups),         cmocka_unit_test(test_mesh_of_recipe),
+        cmocka_unit_test(test_random_layouts), cmocka_unit_test(test_glued_under_tensor_parallelism),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_tree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,56 @@
+/* loader.c - samples of the dataset into the rows that a program loads. */
+#include "worker/data/loader.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+titan_status loader_open(const struct loader_options *options, struct loader *ret, struct titan_error *err)
+{
+    const struct sequence_cut *cut = &options->cut;
+    const size_t share = (size_t)MAX(options->share, 1), n = (size_t)(cut->b * cut->t);
+
+    titan_assert(!ret->tokens && options->data);
+    titan_assert(options->share >= 0 && options->first >= 0);
+    titan_assert((options->first + options->share) * cut->b <= options->global_batch);
+    titan_assert(options->cp_rank >= 0 && options->cp_rank < cut->cp);
+    ret->opt = *options;
+    ret->tokens = calloc(share * BATCH_ROWS * (size_t)batch_tokens(cut), sizeof *ret->tokens);
+    ret->inputs = calloc(n, sizeof *ret->inputs);
+    ret->targets = calloc(n, sizeof *ret->targets);
+    ret->counts = calloc(share, sizeof *ret->counts);
+    if (options->documents)
+        ret->starts = calloc(n, sizeof *ret->starts);
+    if (!ret->tokens || !ret->inputs || !ret->targets || !ret->counts || (options->documents && !ret->starts))
+        return titan_fail(err, TITAN_ENOMEM, "batch: out of memory");
+    return TITAN_OK;
+}
+
+void loader_close(struct loader *l)
+{
+    free(l->tokens);
+    free(l->inputs);
+    free(l->targets);
+    free(l->starts);
+    free(l->counts);
+    *l = (struct loader){0};
+}
+
+void loader_load(struct loader *l, uint64_t step)
+{
+    const struct sequence_cut *cut = &l->opt.cut;
+    const int64_t each = BATCH_ROWS * batch_tokens(cut);
+
+    titan_assert(step >= 1);
+    const uint64_t first = (step - 1) * (uint64_t)l->opt.global_batch;
+    for (int64_t slot = 0; slot < l->opt.share; slot++) {
+        const int64_t sample = (l->opt.first + slot) * cut->b;
+        for (int64_t i = 0; i < cut->b; i++)
+            dataset_sample(l->opt.data, first + (uint64_t)(sample + i), l->inputs + i * cut->t,
+                           l->targets + i * cut->t);
+        if (l->starts)
+            batch_starts(cut, l->inputs, dataset_separator(l->opt.data), l->starts);
+        l->counts[slot] =
+            (double)batch_fill(cut, l->opt.cp_rank, l->inputs, l->targets, l->starts, l->tokens + slot * each);
+    }
+}

@@ -1,0 +1,34 @@
+/* loader.h - the tokens of one rank's microbatches of a step: a function of the step's number only. One thread. */
+#ifndef TITAN_WORKER_DATA_LOADER_H
+#define TITAN_WORKER_DATA_LOADER_H
+
+#include <stdbool.h>
+
+#include "worker/data/batch.h"
+#include "worker/data/dataset.h"
+
+struct loader_options {
+    const struct dataset *data; /* borrowed */
+    struct sequence_cut cut;    /* of a microbatch */
+    int cp_rank;
+    int64_t share, first; /* how many of the global batch's microbatches are this rank's; the first of them */
+    int64_t global_batch; /* samples of a step */
+    bool documents;       /* attention stays within documents */
+};
+
+struct loader {
+    struct loader_options opt;
+    int32_t *tokens;           /* [slot][BATCH_ROWS][N]: what the program loads */
+    double *counts;            /* [slot] counted tokens */
+    int32_t *inputs, *targets; /* of one microbatch, whole sequences */
+    int32_t *starts;           /* likewise; NULL: one document each */
+};
+
+/* *ret is empty before; loader_close leaves it so, also after a failure. */
+titan_status loader_open(const struct loader_options *options, struct loader *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
+void loader_close(struct loader *l);
+/* Fills tokens and counts; steps count from 1. */
+void loader_load(struct loader *l, uint64_t step);
+
+#endif

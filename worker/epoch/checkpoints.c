@@ -1,0 +1,290 @@
+/* checkpoints.c - starting, collecting and retrying checkpoints between steps. */
+#include "worker/epoch/checkpoints.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/progress.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/epoch/due.h"
+#include "worker/epoch/epoch.h"
+
+int checkpoints_retry_ms(const struct recipe *r)
+{
+    return (int)MIN(r->fault_tolerance.checkpoint_retry_s * 1000, (int64_t)INT_MAX);
+}
+
+static titan_status open_writer(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const struct writer_options options = {.dir = t->folder.path,
+                                           .device = t->folder.held.device,
+                                           .inode = t->folder.held.inode,
+                                           .run = t->members->run_id,
+                                           .rank = e->view.rank,
+                                           .world = e->view.world,
+                                           .keep = (int)t->recipe->checkpoint.keep_latest_k,
+                                           .layout = e->state.shards.own->layout};
+    struct checkpoint_writer *opened = NULL;
+
+    titan_assert(!atomic_load(&e->checkpoints.writer));
+    TRY(checkpoint_writer_open(&options, &opened, err));
+    atomic_store(&e->checkpoints.writer, opened);
+    return TITAN_OK;
+}
+
+titan_status checkpoints_open(struct epoch *e, struct titan_error *err)
+{
+    titan_assert(e->state.installed);
+    if (!e->t->recipe->checkpoint.enable)
+        return TITAN_OK;
+    if (e->view.rank == 0 && e->t->folder.held.at >= 0) /* nothing of this epoch can be there: no step was agreed on */
+        checkpoint_sweep(e->t->folder.held.at, e->view.epoch + 1);
+    return open_writer(e, err);
+}
+
+void checkpoints_cancel(struct epoch *e)
+{
+    struct checkpoint_writer *writer = atomic_load(&e->checkpoints.writer);
+    if (writer)
+        checkpoint_writer_cancel(writer);
+}
+
+void checkpoints_close(struct epoch *e)
+{
+    checkpoint_writer_close(atomic_load(&e->checkpoints.writer));
+    atomic_store(&e->checkpoints.writer, NULL);
+}
+
+/* --- one checkpoint ----------------------------------------------------------------------------------------------- */
+
+/* Report what the writer has finished, and return how that has gone: a checkpoint that was not written costs no more
+ * than itself, unless the run needs it. */
+static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct written_checkpoint w;
+    bool fresh;
+
+    const titan_status status = checkpoint_writer_collect(atomic_load(&e->checkpoints.writer), wait, &fresh, &w, err);
+    if (!fresh)
+        return TITAN_OK;
+    if (status == TITAN_OK) {
+        if (w.step >= e->published.reports[1].step) /* all have written their shards of it */
+            publish_step(e);
+        if (w.step > 0)
+            t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
+        return TITAN_OK;
+    }
+    tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)w.step, err->msg);
+    if (status != TITAN_EREVOKED) /* that one had no time */
+        t->members->ops->checkpoint_failed(t->members, w.step, t->folder.path, err->msg, false);
+    return status;
+}
+
+void checkpoints_finish(struct epoch *e, bool failed)
+{
+    if (!atomic_load(&e->checkpoints.writer))
+        return;
+    if (failed)
+        checkpoints_cancel(e);
+    (void)!collect(e, true, &(struct titan_error){0});
+}
+
+/* A checkpoint is the time to see whether what is held twice is still the same. A buddy's replica that is not is made
+ * again; data-parallel replicas that are not can only be reported. Every rank does the same. */
+static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct buddy *const buddy = e->state.buddy;
+    struct titan_error fault = {0};
+    struct verified v;
+
+    if (!buddy && mesh_group_size(&e->plan.plan->mesh, GROUP_REPLICATE) == 1)
+        return TITAN_OK;
+    if (buddy)
+        TRY(buddy_sync(buddy, err));
+    const titan_status status =
+        verify_parts(&e->plan.plan->mesh, &e->state.shards, 0, &t->device, e->groups.ops,
+                     e->groups.comms[CHANNEL_WORLD], e->view.world, t->streams[STREAM_COMPUTE], &v, &fault);
+    if (status == TITAN_ECORRUPT) {
+        tlog_error(&t->log, "replicas have drifted apart", "step=%lu reason=\"%s\"",
+                   (unsigned long)e->state.shards.own->step, fault.msg);
+        return TITAN_OK;
+    }
+    if (status != TITAN_OK && err)
+        *err = fault;
+    TRY(status);
+    if (!v.copies_differ)
+        return TITAN_OK;
+    titan_assert(buddy);
+    tlog_error(&t->log, "a keeper's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
+               (unsigned long)e->state.shards.own->step, v.why.msg);
+    return buddy_seed(buddy, e->state.shards.own, err);
+}
+
+#define WHY_WORDS 48 /* doubles that carry words */
+
+/* What a rank says after an attempt. */
+struct attempt {
+    double failed, stop, must; /* told to stop as it is; told to stop with a checkpoint */
+    char why[WHY_WORDS * sizeof(double)];
+};
+
+/* Of all ranks: the first that has failed, or else rank 0's; stop, must: any rank was told to. */
+static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    _cleanup_free_ struct attempt *all = calloc((size_t)e->view.world, sizeof *all);
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    TRY(gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, &mine->failed,
+                       sizeof *mine / sizeof(double), &all[0].failed, t->streams[STREAM_COMPUTE], err));
+    *mine = all[0];
+    for (int r = e->view.world - 1; r >= 0; r--) {
+        const double stop = mine->stop + all[r].stop, must = mine->must + all[r].must;
+        if (all[r].failed != 0)
+            *mine = all[r];
+        mine->stop = stop;
+        mine->must = must;
+    }
+    return TITAN_OK;
+}
+
+/* The recipe writes none and this one is commanded: all ranks take the folder before any of them writes in it. Where
+ * one cannot, there is no writer, and the reason is reported. */
+static titan_status open_commanded(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct titan_error fault = {0};
+    struct attempt a = {0};
+    const uint64_t step = e->state.shards.own->step;
+
+    if (run_folder_take_late(t, &fault) == TITAN_EREVOKED) {
+        if (err)
+            *err = fault;
+        return TITAN_EREVOKED;
+    }
+    a.failed = fault.status != TITAN_OK;
+    (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
+    if (e->view.rank == 0 && t->folder.held.at >= 0) /* no rank writes yet */
+        checkpoint_sweep(t->folder.held.at, e->view.epoch + 1);
+    TRY(agree_on_attempt(e, &a, err));
+    if (a.failed == 0)
+        return open_writer(e, err);
+    (void)titan_fail(&e->checkpoints.folder_fault, TITAN_EIO, "%s", a.why);
+    tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)step, a.why);
+    if (e->view.rank == 0)
+        t->members->ops->checkpoint_failed(t->members, step, t->folder.path, a.why, false);
+    return TITAN_OK;
+}
+
+/* No writer afterwards: the folder could not be taken (folder_fault). */
+static titan_status start(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const struct train_state *st = e->state.shards.own;
+    const struct checkpoint_info info = {.step = st->step,
+                                         .epoch = e->view.epoch,
+                                         .tokens = st->tokens,
+                                         .world = e->view.world,
+                                         .recipe_hash = t->recipe_hash,
+                                         .skipped_steps = st->skipped,
+                                         .recipe = t->recipe_text.data};
+    struct titan_error fault = {0};
+
+    titan_assert(e->state.installed && e->checkpoints.newest <= st->step);
+    if (e->checkpoints.newest == st->step)
+        return TITAN_OK;
+    if (!atomic_load(&e->checkpoints.writer))
+        TRY(open_commanded(e, err));
+    if (!atomic_load(&e->checkpoints.writer))
+        return TITAN_OK;
+    if (collect(e, true, &fault) == TITAN_EREVOKED) { /* of the one before: starting waits for it anyway */
+        if (err)
+            *err = fault;
+        return TITAN_EREVOKED;
+    }
+    TRY(verify_replicas(e, err));
+    TRY(checkpoint_writer_start(atomic_load(&e->checkpoints.writer), st, &info, t->streams[STREAM_COMPUTE], err));
+    e->checkpoints.newest = st->step;
+    return TITAN_OK;
+}
+
+/* --- one that must be --------------------------------------------------------------------------------------------- */
+
+#define RETRY_MS 500 /* until a checkpoint that must be is tried again, first and at most */
+#define RETRY_MOST_MS 5000
+static titan_status wait_to_retry(const struct epoch *e, int ms, struct titan_error *err)
+{
+    const atomic_int *const revoked = e->t->members->ops->revoked(e->t->members);
+
+    progress_wait_begin();
+    for (int waited = 0; waited < ms && !atomic_load(revoked); waited += 20)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+    progress_wait_end();
+    return atomic_load(revoked) ? titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch)
+                                : TITAN_OK;
+}
+
+titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err)
+{
+    struct membership *m = e->t->members;
+    const int most_ms = checkpoints_retry_ms(e->t->recipe);
+    int spent_ms = 0;
+
+    *ret_stopped = false;
+    for (;;) {
+        struct titan_error fault = {0};
+        const unsigned told = m->ops->orders(m) & (ORDER_STOP | ORDER_MUST);
+        struct attempt a = {.stop = told == ORDER_STOP, .must = told == (ORDER_STOP | ORDER_MUST)};
+        TRY(start(e, err));
+        if (!atomic_load(&e->checkpoints.writer))
+            fault = e->checkpoints.folder_fault;
+        const titan_status status = fault.status != TITAN_OK ? fault.status : collect(e, true, &fault);
+        if (status == TITAN_EREVOKED) {
+            if (err)
+                *err = fault;
+            return status;
+        }
+        a.failed = status != TITAN_OK;
+        (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
+        TRY(agree_on_attempt(e, &a, err));
+        publish_step(e); /* all have it, or they would not be here */
+        if (a.failed == 0)
+            return TITAN_OK;
+        e->checkpoints.newest = 0;
+        const int wait = MIN(MAX(spent_ms, RETRY_MS), RETRY_MOST_MS);
+        *ret_stopped = a.must != 0 ? spent_ms + wait > most_ms : a.stop != 0;
+        if (*ret_stopped)
+            return TITAN_OK;
+        if (spent_ms + wait > most_ms)
+            return titan_fail(err, TITAN_EINVAL, "the last checkpoint, of step %lu, could not be written in %d s: %s",
+                              (unsigned long)e->state.shards.own->step, spent_ms / 1000, a.why);
+        spent_ms += wait;
+        TRY(wait_to_retry(e, wait, err));
+    }
+}
+
+titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
+{
+    const unsigned orders = e->step.outcome.orders;
+    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->state.shards.own->step, last, orders);
+    struct titan_error fault = {0};
+
+    *ret_stopped = false;
+    const bool leaves = (orders & (ORDER_STOP | ORDER_CHECKPOINT)) == (ORDER_STOP | ORDER_CHECKPOINT);
+    if ((last || leaves) && due != CHECKPOINT_NOT_DUE)
+        return checkpoints_write_surely(e, ret_stopped, err);
+    if (due != CHECKPOINT_NOT_DUE)
+        TRY(start(e, err));
+    if (!atomic_load(&e->checkpoints.writer) || collect(e, due == CHECKPOINT_WAITED, &fault) != TITAN_EREVOKED)
+        return TITAN_OK;
+    if (err)
+        *err = fault;
+    return TITAN_EREVOKED;
+}

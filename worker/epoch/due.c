@@ -1,0 +1,25 @@
+#include "worker/epoch/due.h"
+
+#include <string.h>
+
+#include "worker/elastic/membership.h"
+
+unsigned checkpoint_heed(const struct recipe *r, unsigned orders)
+{
+    const bool writes = r->checkpoint.enable || orders & ORDER_MUST;
+
+    return orders & (ORDER_PAUSE | ORDER_STOP | (writes ? ORDER_CHECKPOINT : 0));
+}
+
+enum checkpoint_due checkpoint_due(const struct recipe *r, uint64_t step, bool last, unsigned agreed)
+{
+    const bool ordered = agreed & ORDER_CHECKPOINT;
+
+    if (!r->checkpoint.enable && !ordered)
+        return CHECKPOINT_NOT_DUE;
+    if (last || ordered)
+        return CHECKPOINT_WAITED;
+    if (step % (uint64_t)r->checkpoint.interval != 0)
+        return CHECKPOINT_NOT_DUE;
+    return strcmp(r->checkpoint.async_mode, "disabled") == 0 ? CHECKPOINT_WAITED : CHECKPOINT_BEHIND;
+}

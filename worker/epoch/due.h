@@ -1,0 +1,23 @@
+/* due.h - after which steps a checkpoint is written. Every rank takes the same decision from the same numbers. */
+#ifndef TITAN_WORKER_EPOCH_DUE_H
+#define TITAN_WORKER_EPOCH_DUE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/recipe.h"
+
+enum checkpoint_due {
+    CHECKPOINT_NOT_DUE,
+    CHECKPOINT_BEHIND, /* written while the next steps run */
+    CHECKPOINT_WAITED, /* training waits until it is there */
+};
+
+/* What of a rank's orders (ORDER_*, worker/elastic/membership.h) the ranks are to agree on: a checkpoint is one that
+ * will be written, also by a recipe that writes none when it must be. */
+unsigned checkpoint_heed(const struct recipe *r, unsigned orders);
+/* agreed: the orders all ranks have agreed on in this step; last: the run has no step behind it. Copies in other ranks'
+ * memory change nothing here: who orders a checkpoint knows that they end, too. */
+enum checkpoint_due checkpoint_due(const struct recipe *r, uint64_t step, bool last, unsigned agreed);
+
+#endif

@@ -1,0 +1,187 @@
+/* epoch.c - an epoch's beginning and end: its programs, what steps need, and leaving nothing behind. */
+#include "worker/epoch/epoch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/tensor/tree.h"
+
+titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret, struct titan_error *err)
+{
+    struct epoch *e = calloc(1, sizeof *e);
+
+    titan_assert(view->epoch >= 1 && view->rank >= 0);
+    if (!e)
+        return titan_fail(err, TITAN_ENOMEM, "epoch: out of memory");
+    e->t = t;
+    e->view = *view;
+    *ret = e;
+    return TITAN_OK;
+}
+
+/* --- programs ----------------------------------------------------------------------------------------------------- */
+
+/* External memory counts, except what lies in the host's. */
+static size_t device_bytes(const struct program *p)
+{
+    size_t bytes = p->arena_bytes;
+
+    for (int i = 0; i < p->n_buffers; i++)
+        if (buffer_is_external(p->buffers[i].kind) && buffer_memory(p->buffers[i].kind) != MEMORY_HOST)
+            bytes += p->buffers[i].bytes;
+    return bytes;
+}
+
+titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
+{
+    struct epoch_plan *const p = &e->plan;
+    int64_t to;
+
+    titan_assert(e->view.rank < e->view.world && !p->plan);
+    TRY(plan_ahead_take(e->t->ahead, e->view.world, &p->plan, &p->programs, err));
+    titan_assert(p->plan->mesh.world == e->view.world);
+    for (int k = 0; k < p->plan->kinds; k++)
+        p->channels |= p->programs[k]->channels;
+    p->program = TAKE(p->programs[program_kind(&p->plan->build, e->view.rank)]);
+    p->memory_bytes = device_bytes(p->program);
+    tree_share(p->plan->build.microbatches, mesh_batch_size(&p->plan->mesh),
+               mesh_batch_rank(&p->plan->mesh, e->view.rank), &p->first_microbatch, &to);
+    titan_assert(to - p->first_microbatch == p->program->share);
+    return TITAN_OK;
+}
+
+/* --- training data -------------------------------------------------------------------------------------------------
+ */
+
+static const char *node_of(const struct epoch_view *view, int rank)
+{
+    return view->node_names ? view->node_names[rank] : "this machine";
+}
+
+titan_status epoch_compare_data(struct epoch *e, struct titan_error *err)
+{
+    const struct trainer *t = e->t;
+    const int world = e->view.world;
+    const uint64_t hash = dataset_hash(t->data);
+    const double mine[] = {(double)(uint32_t)hash, (double)(hash >> 32), (double)dataset_tokens(t->data)};
+    enum { EACH = ARRAY_SIZE(mine) };
+    _cleanup_free_ double *all = calloc((size_t)world, sizeof mine);
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "training data: out of memory");
+    TRY(gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, mine, EACH, all,
+                       t->streams[STREAM_COMPUTE], err));
+    for (int r = 1; r < world; r++) {
+        const double *other = all + (size_t)r * EACH;
+        if (memcmp(all, other, sizeof mine) == 0)
+            continue;
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "rank 0 on node %s and rank %d on node %s read different training data at '%s': %.0f and %.0f "
+                         "tokens; names and sizes of the files must be the same everywhere",
+                         node_of(&e->view, 0), r, node_of(&e->view, r), t->recipe->training.dataset_path, all[2],
+                         other[2]);
+        return TITAN_EINVAL;
+    }
+    return TITAN_OK;
+}
+
+/* --- what steps need ---------------------------------------------------------------------------------------------- */
+
+static void *bind_state(void *arg, const struct buffer *buffer)
+{
+    const struct epoch *e = arg;
+    return state_bind(e->state.shards.own, buffer);
+}
+
+static titan_status send_to_replica(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
+                                    struct titan_error *err)
+{
+    const struct epoch *e = arg;
+    (void)unit;
+    return e->state.buddy ? buddy_send(e->state.buddy, grad, n, s, err) : TITAN_OK;
+}
+
+/* On a stream's thread: every rank has begun the next step. */
+static titan_status publish_previous(void *arg, struct titan_error *err)
+{
+    (void)err;
+    publish_step(arg);
+    return TITAN_OK;
+}
+
+static titan_status open_loader(struct epoch *e, struct titan_error *err)
+{
+    const struct recipe *r = e->t->recipe;
+    const struct loader_options options = {.data = e->t->data,
+                                           .cut = e->plan.plan->cut,
+                                           .cp_rank = mesh_group_rank(&e->plan.plan->mesh, GROUP_CP, e->view.rank),
+                                           .share = e->plan.program->share,
+                                           .first = e->plan.first_microbatch,
+                                           .global_batch = r->training.global_batch_size,
+                                           .documents = r->training.block_causal};
+    return loader_open(&options, &e->loader, err);
+}
+
+static titan_status open_executor(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct exec_options exec = {.program = e->plan.program,
+                                .rank = e->view.rank,
+                                .cut = e->plan.plan->cut,
+                                .device = &t->device,
+                                .comm_ops = e->groups.ops,
+                                .bind = bind_state,
+                                .reduced = send_to_replica,
+                                .met = publish_previous,
+                                .arg = e,
+                                .revoked = t->members->ops->revoked(t->members)};
+
+    memcpy(exec.streams, t->streams, sizeof exec.streams);
+    memcpy(exec.comms, e->groups.comms, sizeof exec.comms);
+    memcpy(exec.inbound, e->groups.inbound, sizeof exec.inbound);
+    return exec_open(&exec, &e->exec, err);
+}
+
+titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
+{
+    titan_assert(e->state.installed && !e->exec);
+    TRY(open_loader(e, err));
+    TRY(open_executor(e, err));
+    TRY(checkpoints_open(e, err));
+    TRY(publish_open(e, err));
+    plan_free_programs(e->plan.plan, TAKE(e->plan.programs));
+    return TITAN_OK;
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+void epoch_leave(struct epoch *e, bool failed)
+{
+    checkpoints_finish(e, failed);
+    /* After a failure never wait for a peer; after an agreed end one may still be inside the last collective. */
+    if (failed)
+        groups_revoke(e);
+    trainer_drain_streams(e->t);
+    groups_unwatch(e); /* until here an order to revoke ends the wait above */
+    buddy_leave(e->state.buddy);
+    groups_close(e);
+    checkpoints_close(e);
+    restore_clear(&e->state.restore);
+}
+
+void epoch_free(struct epoch *e)
+{
+    if (!e)
+        return;
+    titan_assert(!atomic_load(&e->groups.comm));
+    exec_close(e->exec);
+    recover_free(e);
+    program_close(e->plan.program);
+    if (e->plan.programs)
+        plan_free_programs(e->plan.plan, e->plan.programs);
+    plan_close(e->plan.plan);
+    loader_close(&e->loader);
+    free(e);
+}

@@ -1,0 +1,61 @@
+/* epoch.h - what lives as long as an epoch. Each struct in here is written by one file, which its comment names. */
+#ifndef TITAN_WORKER_EPOCH_EPOCH_H
+#define TITAN_WORKER_EPOCH_EPOCH_H
+
+#include "worker/data/loader.h"
+#include "worker/epoch/checkpoints.h"
+#include "worker/epoch/groups.h"
+#include "worker/epoch/publish.h"
+#include "worker/epoch/recover.h"
+#include "worker/epoch/trainer.h"
+#include "worker/exec/exec.h"
+#include "worker/optim/outcome.h"
+
+/* epoch.c: the programs of this world. */
+struct epoch_plan {
+    struct plan *plan;
+    struct program *program;   /* this rank's */
+    struct program **programs; /* of all kinds but this rank's, until the executor is open */
+    uint32_t channels;         /* bits: those that any rank's program uses */
+    size_t memory_bytes;       /* of the device */
+    int64_t first_microbatch;  /* of this rank's share */
+};
+
+/* train.c: the step under way. */
+struct step {
+    struct update update;
+    struct step_outcome outcome;
+    double learning_rate;
+    int64_t began_ns;
+    uint64_t skipped_in_a_row;
+};
+
+struct epoch {
+    struct trainer *t;
+    struct epoch_view view;
+    struct groups groups;
+    struct epoch_plan plan;
+    struct epoch_state state;
+    struct loader loader;
+    struct exec *exec;
+    struct checkpoints checkpoints;
+    struct published published;
+    struct step step;
+};
+
+titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* Out of the epoch: checkpoints are finished or given up, no operation is left that touches what is freed, and the
+ * communicators are closed. failed: no peer is waited for; otherwise all ranks leave at an agreed end. */
+void epoch_leave(struct epoch *e, bool failed);
+void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
+
+/* The programs of all kinds of rank, built and checked together, ahead of time where the world was expected. */
+titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* All members read the same corpus, or a sample would be trained on twice and another never. TITAN_EINVAL names two
+ * nodes that do not. */
+titan_status epoch_compare_data(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* Loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
+titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,188 @@
+/* groups.c - opening, splitting and closing an epoch's communicators. */
+#include "worker/epoch/groups.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/failpoint.h"
+#include "worker/epoch/epoch.h"
+
+int groups_ranks(const struct epoch_view *view)
+{
+    titan_assert(view->world >= 1 && view->leavers >= 0);
+    return view->world + view->leavers;
+}
+
+/* --- all ranks ---------------------------------------------------------------------------------------------------- */
+
+/* On the control thread: nothing of this epoch waits for a peer any more. */
+static void revoke_epoch(void *arg)
+{
+    struct epoch *e = arg;
+    groups_revoke(e);
+    checkpoints_cancel(e);
+}
+
+void groups_revoke(struct epoch *e)
+{
+    struct comm *comm = atomic_load(&e->groups.comm);
+    if (comm)
+        e->groups.ops->revoke(comm);
+}
+
+titan_status groups_connect(struct epoch *e, struct titan_error *err)
+{
+    struct membership *m = e->t->members;
+    struct groups *const g = &e->groups;
+    const struct device_plugin *plugin = e->t->device.plugin;
+    struct comm_config config = {.epoch = e->view.epoch,
+                                 .rank = e->view.rank,
+                                 .world = groups_ranks(&e->view),
+                                 .addresses = e->view.addresses,
+                                 .listener = m->listener,
+                                 .memfd = e->view.memfd,
+                                 .device = &e->t->device};
+    struct comm *comm = NULL;
+
+    titan_assert(!g->ops);
+    titan_assert(e->view.rank >= 0 && e->view.rank < groups_ranks(&e->view));
+    if (groups_ranks(&e->view) == 1)
+        return TITAN_OK;
+    memcpy(config.id, e->view.comm_id, sizeof config.id);
+    config.key = e->view.keyed ? e->view.key : NULL;
+    g->ops = plugin->comm ? plugin->comm : e->view.memfd >= 0 ? &comm_shm : &comm_tcp;
+    m->ops->on_revoke(m, revoke_epoch, e);
+    TRY(g->ops->open(&config, m->ops->revoked(m), &comm, err));
+    atomic_store(&g->comm, comm);
+    TRY(failpoint("comm.opened", err));
+    /* Between open and store the callback found nothing to revoke. */
+    if (atomic_load(m->ops->revoked(m)))
+        return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
+    return TITAN_OK;
+}
+
+void groups_unwatch(struct epoch *e)
+{
+    struct membership *m = e->t->members;
+    if (e->groups.ops)
+        m->ops->on_revoke(m, NULL, NULL);
+}
+
+static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks, struct titan_error *err)
+{
+    struct stream *const s = e->t->streams[STREAM_COMPUTE];
+
+    if (ranks == 1)
+        return TITAN_OK;
+    titan_assert(comm);
+    TRY(e->groups.ops->barrier(comm, s));
+    return e->t->device.ops->stream_sync(s, err);
+}
+
+titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err)
+{
+    return wait_together(e, atomic_load(&e->groups.comm), groups_ranks(&e->view), err);
+}
+
+titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err)
+{
+    titan_assert(e->view.rank < e->view.world);
+    return wait_together(e, e->groups.comms[CHANNEL_WORLD], e->view.world, err);
+}
+
+/* --- groups of the mesh ------------------------------------------------------------------------------------------- */
+
+static titan_status split(struct epoch *e, enum channel channel, const int *members, int n, struct comm **ret,
+                          struct titan_error *err)
+{
+    struct membership *m = e->t->members;
+    struct groups *const g = &e->groups;
+    struct comm *const parent = channel == CHANNEL_WORLD ? atomic_load(&g->comm) : g->comms[CHANNEL_WORLD];
+
+    titan_assert(parent && n >= 1);
+    if (g->ops->split(parent, members, n, m->ops->revoked(m), ret, err) == TITAN_OK)
+        return TITAN_OK;
+    return titan_error_wrap(err, "communicator %s", channel_name(channel));
+}
+
+/* Departing ranks split off alone. */
+titan_status groups_split_members(struct epoch *e, struct titan_error *err)
+{
+    const bool departs = e->view.rank >= e->view.world;
+    _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
+
+    titan_assert(!e->groups.comms[CHANNEL_WORLD]);
+    if (e->view.leavers == 0 || e->view.world == 1) {
+        e->groups.comms[CHANNEL_WORLD] = atomic_load(&e->groups.comm);
+        return TITAN_OK;
+    }
+    if (!members)
+        return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
+    for (int r = 0; r < e->view.world; r++)
+        members[r] = r;
+    return split(e, CHANNEL_WORLD, departs ? &e->view.rank : members, departs ? 1 : e->view.world,
+                 &e->groups.comms[CHANNEL_WORLD], err);
+}
+
+/* One communicator for each edge of a pipeline's ring. */
+static titan_status split_edges(struct epoch *e, enum channel channel, struct titan_error *err)
+{
+    const struct mesh *mesh = &e->plan.plan->mesh;
+    struct groups *const g = &e->groups;
+
+    for (int colour = 0; colour < mesh_edge_colours(mesh); colour++) {
+        int members[2];
+        const enum edge_side side = mesh_edge(mesh, channel, colour, e->view.rank, members);
+        struct comm *edge = NULL;
+        TRY(split(e, channel, members, side == EDGE_NONE ? 1 : 2, &edge, err));
+        if (side == EDGE_NONE)
+            g->ops->close(edge);
+        else
+            *(side == EDGE_SENDS ? &g->comms[channel] : &g->inbound[channel]) = edge;
+    }
+    return TITAN_OK;
+}
+
+/* All ranks split in the same order, also for channels that their own program does not use. */
+titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
+{
+    const struct mesh *mesh = &e->plan.plan->mesh;
+    _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
+
+    if (!members)
+        return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
+    for (int c = 0; c < CHANNEL_COUNT && e->view.world > 1; c++) {
+        const enum group group = channel_group((enum channel)c);
+        const int n = mesh_group_size(mesh, group);
+        if (c == CHANNEL_WORLD || n == 1 || !(e->plan.channels >> c & 1))
+            continue;
+        mesh_group_members(mesh, group, e->view.rank, members);
+        if (group == GROUP_PP)
+            TRY(split_edges(e, (enum channel)c, err));
+        else
+            TRY(split(e, (enum channel)c, members, n, &e->groups.comms[c], err));
+    }
+    return TITAN_OK;
+}
+
+void groups_close(struct epoch *e)
+{
+    struct groups *const g = &e->groups;
+    struct comm *const comm = atomic_load(&g->comm);
+
+    if (!comm)
+        return;
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        for (int side = 0; side < 2; side++) {
+            struct comm *const child = side == 0 ? g->comms[c] : g->inbound[c];
+            if (c != CHANNEL_WORLD && child)
+                g->ops->close(child);
+        }
+    if (g->comms[CHANNEL_WORLD] != comm)
+        g->ops->close(g->comms[CHANNEL_WORLD]);
+    g->ops->close(comm);
+    memset(g->comms, 0, sizeof g->comms);
+    memset(g->inbound, 0, sizeof g->inbound);
+    atomic_store(&g->comm, NULL);
+}

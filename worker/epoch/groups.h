@@ -1,0 +1,38 @@
+/* groups.h - an epoch's communicators: one of all ranks, and one split from it for every kind of traffic that the
+ * mesh's groups have. They fail and are revoked as one. */
+#ifndef TITAN_WORKER_EPOCH_GROUPS_H
+#define TITAN_WORKER_EPOCH_GROUPS_H
+
+#include <stdatomic.h>
+
+#include "worker/comm/comm.h"
+#include "worker/elastic/membership.h"
+#include "worker/tensor/mesh.h"
+
+struct epoch;
+
+/* Written by groups.c only. */
+struct groups {
+    const struct comm_ops *ops;  /* NULL when alone */
+    _Atomic(struct comm *) comm; /* members and departing ranks; the control thread revokes it, and so its parts */
+    struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT]; /* as in exec_options */
+};
+
+/* Members and departing ranks. */
+int groups_ranks(const struct epoch_view *view);
+/* The communicator of members and departing ranks; from here on an order to revoke ends every wait on it. Collective,
+ * as are the other calls but revoke and close. */
+titan_status groups_connect(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* CHANNEL_WORLD: the members alone. */
+titan_status groups_split_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* A communicator for every channel that any rank's program uses. */
+titan_status groups_split_channels(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* Everyone has come here, or no one passes. */
+titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+void groups_revoke(struct epoch *e);
+/* Orders to revoke are not heard any more. */
+void groups_unwatch(struct epoch *e);
+void groups_close(struct epoch *e);
+
+#endif

@@ -1,0 +1,171 @@
+/* publish.c - reports of steps and of epochs: log, metrics file, membership. */
+#include "worker/epoch/publish.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/epoch/epoch.h"
+
+void publisher_init(struct publisher *p)
+{
+    *p = (struct publisher){.metrics = {.fd = -1}};
+}
+
+void publisher_close(struct publisher *p)
+{
+    metrics_close(&p->metrics);
+}
+
+titan_status publish_open(struct epoch *e, struct titan_error *err)
+{
+    const struct recipe *r = e->t->recipe;
+
+    return metrics_open(&e->t->publisher.metrics, e->t->members->job_dir, e->view.rank, r->metrics.log_freq,
+                        r->training.steps, err);
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+static double mfu_of(const struct trainer *t, double tokens_per_second, int world)
+{
+    const double peak = t->dt == DTYPE_BF16 ? t->device.info.peak_flops_bf16 : t->device.info.peak_flops_f32;
+    return peak > 0 ? recipe_flops_per_token(t->recipe) * tokens_per_second / (peak * world) : 0;
+}
+
+void publish_note_step(struct epoch *e)
+{
+    struct published *const p = &e->published;
+    const struct train_state *st = e->state.shards.own;
+    const double seconds = (double)(clock_mono_ns() - e->step.began_ns) * 1e-9;
+    const double tps = e->step.outcome.tokens / seconds;
+
+    titan_assert(st->step > p->reports[1].step);
+    p->reports[0] = p->reports[1];
+    p->reports[1] = (struct step_report){.step = st->step,
+                                         .tokens = st->tokens,
+                                         .epoch = e->view.epoch,
+                                         .loss = e->step.outcome.loss,
+                                         .grad_norm = e->step.outcome.grad_norm,
+                                         .learning_rate = e->step.learning_rate,
+                                         .tokens_per_second = tps,
+                                         .mfu = mfu_of(e->t, tps, e->view.world),
+                                         .step_ms = seconds * 1e3,
+                                         .world = e->view.world,
+                                         .memory_bytes = e->plan.memory_bytes,
+                                         .skipped_steps = (uint32_t)st->skipped,
+                                         .at_ms = clock_wall_ms()};
+    atomic_store(&p->pending, true);
+}
+
+void publish_step(struct epoch *e)
+{
+    struct trainer *t = e->t;
+    const struct step_report *const newest = &e->published.reports[1];
+
+    if (!atomic_exchange(&e->published.pending, false))
+        return;
+    titan_assert(newest->step > 0 && newest->epoch == e->view.epoch);
+    metrics_step(&t->publisher.metrics, &t->log, newest);
+    t->members->ops->progress(t->members, newest);
+}
+
+bool publish_is_pending(const struct epoch *e)
+{
+    return atomic_load(&e->published.pending);
+}
+
+void publish_keep(struct trainer *t, const struct epoch *last)
+{
+    memcpy(t->publisher.kept, last->published.reports, sizeof t->publisher.kept);
+}
+
+/* Of the last step all ranks have the report now; of the one before they had it when they agreed on the last, and
+ * others than rank 0 have published it. The last is counted in the epoch that is now. */
+void publish_kept(struct epoch *e)
+{
+    struct trainer *t = e->t;
+    struct publisher *const p = &t->publisher;
+    struct step_report *const newest = &p->kept[1];
+
+    for (int i = 0; i < 2; i++)
+        if (p->kept[i].step > p->metrics.written)
+            metrics_step(&p->metrics, &t->log, &p->kept[i]);
+    if (newest->step > 0) {
+        newest->epoch = e->view.epoch;
+        t->members->ops->progress(t->members, newest);
+    }
+    memset(p->kept, 0, sizeof p->kept);
+}
+
+/* --- epochs ------------------------------------------------------------------------------------------------------- */
+
+/* "pp=2 dp_shard=2": the axes with more than one rank. */
+#define MESH_TEXT 128
+static const char *mesh_text(const struct mesh *mesh, char text[MESH_TEXT])
+{
+    size_t n = 0;
+
+    (void)snprintf(text, MESH_TEXT, "1");
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (mesh->size[a] > 1)
+            n += (size_t)snprintf(text + n, MESH_TEXT - n, "%s%s=%d", n > 0 ? " " : "",
+                                  mesh_axis_name((enum mesh_axis)a), mesh->size[a]);
+    titan_assert(n < MESH_TEXT);
+    return text;
+}
+
+static double ms(int64_t from_ns, int64_t to_ns)
+{
+    titan_assert(from_ns > 0 && from_ns <= to_ns);
+    return (double)(to_ns - from_ns) * 1e-6;
+}
+
+/* The checkpoint that was loaded, if the coordinator did not name it. */
+static void report_found(const struct epoch *e)
+{
+    struct membership *m = e->t->members;
+    const struct epoch_view *v = &e->view;
+    const char *path = e->state.restore.loaded;
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+
+    bool known = !path[0] || strcmp(path, v->checkpoint_path) == 0;
+    for (int i = 0; i < v->n_older; i++)
+        known |= strcmp(path, v->older_checkpoints[i]) == 0;
+    if (known || checkpoint_read_info(path, &info, NULL) != TITAN_OK)
+        return;
+    tlog_info(&e->t->log, "goes on from a checkpoint that lay there", "path=\"%s\"", path);
+    m->ops->checkpoint_written(m, info.step, path, info.bytes, info.world);
+}
+
+void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
+{
+    struct trainer *t = e->t;
+    const struct restore *r = &e->state.restore;
+    const struct state_ready ready = {.epoch = e->view.epoch,
+                                      .step = e->state.shards.own->step,
+                                      .rung = r->rung,
+                                      .bytes_moved = e->state.verified.bytes,
+                                      .params_hash = e->state.verified.parameters,
+                                      .rolled_forward = r->rolled_forward,
+                                      .connect_ms = ms(at[OPENING_BEGAN], at[OPENING_CONNECTED]),
+                                      .plan_ms = ms(at[OPENING_CONNECTED], at[OPENING_PLANNED]),
+                                      .state_ms = ms(at[OPENING_GROUPED], at[OPENING_FILLED]),
+                                      .prepare_ms = ms(at[OPENING_FILLED], at[OPENING_PREPARED]),
+                                      .damaged_checkpoint = r->damaged};
+
+    titan_assert(e->state.installed);
+    tlog_info(&t->log, "epoch begins",
+              "epoch=%lu workers=%d mesh=\"%s\" step=%lu state=%s device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f "
+              "groups_ms=%.1f state_ms=%.1f memory_ms=%.1f",
+              (unsigned long)e->view.epoch, e->view.world, mesh_text(&e->plan.plan->mesh, (char[MESH_TEXT]){0}),
+              (unsigned long)ready.step, state_rung_name(ready.rung), t->device.info.name,
+              t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
+              ms(at[OPENING_PLANNED], at[OPENING_GROUPED]), ready.state_ms, ready.prepare_ms);
+    if (e->view.rank != 0)
+        return;
+    t->members->ops->state_ready(t->members, &ready);
+    report_found(e);
+}

@@ -1,0 +1,57 @@
+/* publish.h - telling the coordinator, the log and the metrics file what has happened.
+ *
+ * A committed step is published when every rank has its report: then no death takes it back. Ranks know that of a step
+ * when the first collective of all ranks in the next one ends. */
+#ifndef TITAN_WORKER_EPOCH_PUBLISH_H
+#define TITAN_WORKER_EPOCH_PUBLISH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "worker/metrics/metrics.h"
+
+struct trainer;
+struct epoch;
+
+/* As long as the process. Written by publish.c only. */
+struct publisher {
+    struct metrics metrics;
+    struct step_report kept[2]; /* committed steps that may not be published; step 0: none */
+};
+
+/* As long as an epoch. Written by publish.c only. */
+struct published {
+    struct step_report reports[2]; /* of the last two steps committed here; step 0: none */
+    atomic_bool pending;           /* the newer one is yet to be published */
+};
+
+/* When each phase of the opening ended. */
+enum opening {
+    OPENING_BEGAN,
+    OPENING_CONNECTED,
+    OPENING_PLANNED,
+    OPENING_GROUPED,
+    OPENING_FILLED,
+    OPENING_PREPARED,
+    OPENING_COUNT
+};
+
+void publisher_init(struct publisher *p);
+void publisher_close(struct publisher *p);
+
+/* The metrics file of this epoch's rank. */
+titan_status publish_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* The state is installed and steps begin; at: in nanoseconds. */
+void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT]);
+/* The step under way (epoch.h) is committed and counted in the state; it is not published yet. */
+void publish_note_step(struct epoch *e);
+/* Every rank has the last step's report. Once a step; any thread, one at a time. */
+void publish_step(struct epoch *e);
+bool publish_is_pending(const struct epoch *e);
+
+/* The last epoch's rank 0 may have died before it published its last steps: keep them, and publish them in this epoch.
+ */
+void publish_keep(struct trainer *t, const struct epoch *last);
+void publish_kept(struct epoch *e);
+
+#endif

@@ -1,0 +1,255 @@
+/* recover.c - agreeing on a state, filling it in, installing it; what is kept in case that fails. */
+#include "worker/epoch/recover.h"
+
+#include <limits.h>
+
+#include "base/cleanup.h"
+#include "base/failpoint.h"
+#include "worker/epoch/epoch.h"
+
+/* --- what is held ------------------------------------------------------------------------------------------------- */
+
+/* Everything older goes. shards: the trainer's own pending ones, or an epoch's. */
+static void install(struct trainer *t, struct parts *shards)
+{
+    const struct parts fresh = *shards;
+
+    titan_assert(!fresh.own || !t->held.installed.own || fresh.own->epoch > t->held.installed.own->epoch);
+    *shards = (struct parts){0};
+    epoch_free(TAKE(t->held.last));
+    parts_close(&t->held.installed);
+    parts_close(&t->held.pending);
+    t->held.installed = fresh;
+}
+
+struct brought recover_held(const struct trainer *t)
+{
+    const struct epoch *last = t->held.last;
+    struct brought b = {.parts = t->held.installed};
+
+    if (!last)
+        return b;
+    titan_assert(last->exec && b.parts.own && b.parts.own->epoch == last->view.epoch);
+    b.told = last->view.rank == 0 && !publish_is_pending(last);
+    b.prepared = exec_prepared(last->exec);
+    b.report = exec_report(last->exec);
+    b.report_size = b.report ? last->plan.program->report.size : 0;
+    return b;
+}
+
+/* Some member has the source epoch installed, so what this one has of it is good, whether it passed the barrier or
+ * not. */
+static struct brought bring_source(struct epoch *e)
+{
+    struct held_state *const held = &e->t->held;
+    const uint64_t source = e->view.source_epoch;
+
+    if (held->pending.own && held->pending.own->epoch == source)
+        install(e->t, &held->pending);
+    if (held->installed.own && (source == 0 || held->installed.own->epoch == source))
+        return recover_held(e->t);
+    return (struct brought){0};
+}
+
+struct quiesced recover_quiesced(const struct trainer *t, const struct epoch_view *view, bool paused)
+{
+    const struct brought held = recover_held(t);
+    const struct train_state *own = held.parts.own, *pending = t->held.pending.own;
+
+    titan_assert(!pending || !own || pending->epoch > own->epoch);
+    return (struct quiesced){.epoch = view->epoch,
+                             .last_step = own ? own->step : 0,
+                             .paused = paused,
+                             .prepared = held.prepared,
+                             .sealed_epoch = own ? own->epoch : 0,
+                             .unsealed_epoch = pending ? pending->epoch : 0};
+}
+
+void recover_keep(struct trainer *t, struct epoch *e)
+{
+    if (!e->state.installed || !e->exec) {
+        epoch_free(e);
+        return;
+    }
+    titan_assert(!t->held.last && t->held.installed.own == e->state.shards.own);
+    t->held.last = e;
+}
+
+void recover_close(struct trainer *t)
+{
+    epoch_free(TAKE(t->held.last));
+    parts_close(&t->held.installed);
+    parts_close(&t->held.pending);
+}
+
+void recover_free(struct epoch *e)
+{
+    buddy_close(e->state.buddy);
+    if (!e->state.installed)
+        parts_close(&e->state.shards);
+}
+
+/* --- agreement ---------------------------------------------------------------------------------------------------- */
+
+static void report_unreadable(void *arg, const char *path, const char *why)
+{
+    const struct epoch *e = arg;
+    struct membership *m = e->t->members;
+    m->ops->checkpoint_failed(m, 0, path, why, true);
+}
+
+static titan_status finish_prepared(void *arg, const double *report, struct titan_error *err)
+{
+    const struct epoch *e = arg;
+    struct epoch *const last = e->t->held.last;
+
+    if (!last || !exec_prepared(last->exec))
+        return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
+    return e->state.finish(last, report, err);
+}
+
+/* Before room for the new state is asked for: what the unfinished step has is given back then. */
+titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct restore *const r = &e->state.restore;
+
+    titan_assert(!e->state.installed && !r->view);
+    e->state.finish = finish;
+    *r = (struct restore){.view = &e->view,
+                          .recipe = t->recipe,
+                          .recipe_hash = t->recipe_hash,
+                          .model = t->model,
+                          .device = &t->device,
+                          .ops = e->groups.ops,
+                          .comm = atomic_load(&e->groups.comm),
+                          .s = t->streams[STREAM_COMPUTE],
+                          .stop = t->members->ops->revoked(t->members),
+                          .log = &t->log,
+                          .brought = bring_source(e),
+                          .folder = t->recipe->checkpoint.enable ? t->folder.path : NULL,
+                          .retry_ms = t->members->solo_world > 0 ? 0 : checkpoints_retry_ms(t->recipe),
+                          .still_ms = run_folder_stall_ms(t->recipe),
+                          .unreadable = report_unreadable,
+                          .finish = finish_prepared,
+                          .arg = e};
+    TRY(restore_agree(r, err));
+    if (r->covered && !r->holdings.told && e->view.rank == 0 && t->held.last && exec_report(t->held.last->exec))
+        publish_keep(t, t->held.last);
+    return TITAN_OK;
+}
+
+/* --- filling ------------------------------------------------------------------------------------------------------ */
+
+static titan_status open_shard(struct epoch *e, int rank, struct train_state **ret, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const bool offload = t->recipe->training.enable_cpu_offload;
+    struct layout *layout = NULL; /* the state outlives the plan */
+
+    titan_assert(!*ret && rank >= 0 && rank < e->view.world);
+    TRY(layout_of_recipe(t->recipe, t->model, &e->plan.plan->mesh, &layout, err));
+    const titan_status status = rank == e->view.rank ? state_open(&t->device, layout, rank, t->dt, offload, ret, err)
+                                                     : state_open_copy(&t->device, layout, rank, offload, ret, err);
+    if (status != TITAN_OK)
+        layout_close(layout);
+    else
+        (*ret)->epoch = e->view.epoch;
+    return status;
+}
+
+/* Of a step that no rank here has committed, the memory is the first that can be spared. */
+static titan_status open_own(struct epoch *e, struct titan_error *err)
+{
+    const titan_status status = open_shard(e, e->view.rank, &e->state.shards.own, err);
+
+    if (status != TITAN_ENOMEM || !e->t->held.last)
+        return status;
+    epoch_free(TAKE(e->t->held.last));
+    return open_shard(e, e->view.rank, &e->state.shards.own, err);
+}
+
+/* A replica of another rank's shard, and what keeps it up to date. */
+static titan_status open_replica(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    const int world = e->view.world, shift = buddy_shift(e->view.nodes, world);
+    const int owner = (e->view.rank - shift + world) % world;
+
+    TRY(open_shard(e, owner, &e->state.shards.ward, err));
+    const struct program *owners = e->plan.programs[program_kind(&e->plan.plan->build, owner)];
+    const struct buddy_options options = {.device = &t->device,
+                                          .rank = e->view.rank,
+                                          .world = world,
+                                          .shift = shift,
+                                          .ops = e->groups.ops,
+                                          .comm = e->groups.comms[CHANNEL_WORLD],
+                                          .abort_flag = t->members->ops->revoked(t->members),
+                                          .wards = owners ? owners : e->plan.program,
+                                          .copy = e->state.shards.ward};
+    return buddy_open(&options, &e->state.buddy, err);
+}
+
+static titan_status fill_replica(struct epoch *e, struct titan_error *err)
+{
+    const int replicas = mesh_group_size(&e->plan.plan->mesh, GROUP_REPLICATE);
+
+    if (!recipe_keeps_copies(e->t->recipe, e->view.world, replicas))
+        return TITAN_OK;
+    if (!e->state.buddy)
+        TRY(open_replica(e, err));
+    return buddy_seed(e->state.buddy, e->state.shards.own, err);
+}
+
+/* The old state stays until every member has its new one. */
+titan_status recover_install(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct epoch_state *const s = &e->state;
+
+    titan_assert(!s->installed && s->restore.view);
+    TRY(open_own(e, err));
+    for (bool again = true; again;) {
+        TRY(restore_fill(&s->restore, e->plan.plan->layout, s->shards.own, err));
+        TRY(failpoint("state.filled", err));
+        TRY(fill_replica(e, err));
+        TRY(failpoint("state.kept", err));
+        TRY(restore_verify(&s->restore, &e->plan.plan->mesh, &s->shards, &s->verified, &again, err));
+    }
+    titan_status status = groups_wait_for_all(e, err);
+    if (status == TITAN_OK)
+        status = failpoint("state.passed", err);
+    if (status == TITAN_OK) {
+        install(t, &s->shards);
+        s->shards = t->held.installed;
+        s->installed = true;
+        return TITAN_OK;
+    }
+    parts_close(&t->held.pending);
+    t->held.pending = s->shards;
+    s->shards = (struct parts){0};
+    return status;
+}
+
+titan_status recover_hand_over(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct layout *cut = NULL;
+    struct mesh mesh;
+
+    titan_assert(e->view.rank >= e->view.world && e->state.restore.view);
+    TRY(mesh_build(t->recipe, e->view.world, &mesh, err));
+    TRY(layout_of_recipe(t->recipe, t->model, &mesh, &cut, err));
+    titan_status status = TITAN_OK;
+    for (bool again = true; again && status == TITAN_OK;) {
+        status = restore_fill(&e->state.restore, cut, NULL, err);
+        if (status == TITAN_OK)
+            status = restore_verify(&e->state.restore, &mesh, &(struct parts){0}, &e->state.verified, &again, err);
+    }
+    layout_close(cut);
+    if (status == TITAN_OK)
+        status = groups_wait_for_all(e, err);
+    if (status == TITAN_OK)
+        install(t, &(struct parts){0});
+    return status;
+}

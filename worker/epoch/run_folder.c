@@ -1,0 +1,88 @@
+/* run_folder.c - taking the folder of checkpoints, and what it means when it cannot be taken. */
+#include "worker/epoch/run_folder.h"
+
+#include <stdio.h>
+
+#include "worker/epoch/epoch.h"
+
+#define FOLDER_WAIT_MS 2000 /* for processes of the run before that are about to end */
+
+void run_folder_init(struct run_folder *f)
+{
+    *f = (struct run_folder){.held = FOLDER_NONE};
+}
+
+int run_folder_stall_ms(const struct recipe *r)
+{
+    return (int)(r->fault_tolerance.checkpoint_stall_s * 1000);
+}
+
+/* stop: not zero any more, it is given up; NULL: never. */
+static titan_status take(struct trainer *t, const atomic_int *stop, struct titan_error *err)
+{
+    struct folder_owner owner = {.recipe = t->recipe, .text = t->recipe_text.data, .recipe_hash = t->recipe_hash};
+
+    (void)snprintf(owner.id, sizeof owner.id, "%s", t->members->run_id);
+    (void)snprintf(owner.name, sizeof owner.name, "%s", t->members->run_name);
+    return folder_take(t->folder.path, &owner, FOLDER_WAIT_MS, run_folder_stall_ms(t->recipe), stop, &t->log,
+                       &t->folder.held, err);
+}
+
+titan_status run_folder_take(struct trainer *t, struct titan_error *err)
+{
+    struct run_folder *const f = &t->folder;
+    struct titan_error fault = {0};
+
+    titan_assert(!f->path[0]);
+    TRY(recipe_checkpoint_folder(t->recipe, t->members->job_dir, f->path, err));
+    if (t->recipe->checkpoint.enable && take(t, NULL, &fault) != TITAN_OK)
+        f->fault = fault;
+    return TITAN_OK;
+}
+
+titan_status run_folder_take_late(struct trainer *t, struct titan_error *err)
+{
+    titan_assert(t->folder.path[0]);
+    return t->folder.held.at >= 0 ? TITAN_OK : take(t, t->members->ops->revoked(t->members), err);
+}
+
+void run_folder_leave(struct trainer *t)
+{
+    folder_leave(&t->folder.held);
+}
+
+/* Another attempt would end the same way: TITAN_EINVAL tells the agent not to start the worker again. */
+static titan_status fail_for_good(const struct trainer *t, const struct titan_error *fault, struct titan_error *err)
+{
+    const titan_status status = t->members->solo_world > 0 ? fault->status : TITAN_EINVAL;
+
+    if (err) {
+        *err = *fault;
+        err->status = status;
+    }
+    return status;
+}
+
+/* A run that has nothing to lose ends at once; one that trains already goes on, as the next checkpoint may work. Where
+ * the state came from other members' memory, the folder is theirs. */
+titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err)
+{
+    struct trainer *t = e->t;
+    struct titan_error *const fault = &t->folder.fault;
+    const enum state_rung rung = e->state.restore.rung;
+    const bool conflict = fault->status == TITAN_ECONFLICT, from_memory = e->state.restore.covered;
+
+    titan_assert(!filled || e->state.installed);
+    if (fault->status == TITAN_OK)
+        return TITAN_OK;
+    if (e->view.epoch == 1 || (filled && (rung == STATE_RUNG_INIT || (conflict && !from_memory))))
+        return fail_for_good(t, fault, err);
+    if (filled) {
+        tlog_error(&t->log, "checkpoint folder not taken", "reason=\"%s\"", fault->msg);
+        if (!conflict)
+            t->members->ops->checkpoint_failed(t->members, e->state.shards.own->step, t->folder.path, fault->msg,
+                                               false);
+        *fault = (struct titan_error){0}; /* reported */
+    }
+    return TITAN_OK;
+}

@@ -1,0 +1,132 @@
+/* trainer.c - the process's set-up: folder, data, model, device, planning ahead. */
+#include "worker/epoch/trainer.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/failpoint.h"
+#include "base/file.h"
+
+static enum dtype compute_dtype(const struct recipe *r, const struct device_info *info)
+{
+    if (strcmp(r->training.mixed_precision_param, "float32") == 0)
+        return DTYPE_F32;
+    if (strcmp(r->training.mixed_precision_param, "bfloat16") == 0)
+        return DTYPE_BF16;
+    return info->bf16_fast ? DTYPE_BF16 : DTYPE_F32;
+}
+
+static titan_status open_data(struct trainer *t, struct titan_error *err)
+{
+    const struct recipe *r = t->recipe;
+    const struct dataset_options options = {.path = r->training.dataset_path,
+                                            .tokenizer = r->model.tokenizer,
+                                            .seq_len = r->training.seq_len,
+                                            .seed = (uint64_t)r->training.seed};
+
+    TRY(dataset_open(&options, &t->data, err));
+    if (dataset_vocabulary(t->data) > r->model.dims.vocab_size)
+        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
+                          r->model.tokenizer, (long)dataset_vocabulary(t->data), (long)r->model.dims.vocab_size);
+    const char *first;
+    const uint64_t left_out = dataset_left_out(t->data, &first);
+    if (left_out > 0)
+        tlog_warn(&t->log, "files of the training data are left out", "count=%lu first=\"%s\"", (unsigned long)left_out,
+                  first);
+    return TITAN_OK;
+}
+
+/* On the control thread. */
+static void expect_world(void *arg, int world)
+{
+    struct trainer *t = arg;
+    plan_ahead_want(t->ahead, world);
+}
+
+static titan_status open_planning(struct trainer *t, struct titan_error *err)
+{
+    struct membership *m = t->members;
+    const struct plan_options options = {.recipe = t->recipe,
+                                         .model = t->model,
+                                         .dt = t->dt,
+                                         .ops = t->device.ops,
+                                         .dev = t->device.dev,
+                                         .memory_bytes = t->device.info.memory_bytes};
+
+    TRY(plan_ahead_open(&options, &t->ahead, err));
+    if (m->ops->on_next_world)
+        m->ops->on_next_world(m, expect_world, t);
+    return TITAN_OK;
+}
+
+titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
+                          struct trainer *ret, struct titan_error *err)
+{
+    titan_assert(recipe && members && !ret->recipe);
+    struct trainer *const t = ret;
+    const struct recipe *const r = recipe;
+    const struct device_options device = {.index = device_index,
+                                          .threads = r->device.threads > 0 ? (int)r->device.threads : threads};
+
+    *t = (struct trainer){.recipe = recipe, .members = members};
+    run_folder_init(&t->folder);
+    publisher_init(&t->publisher);
+    if (!r->job.follow_links)
+        file_refuse_links();
+    log_init(&t->log, "worker", "%s", "");
+    recipe_print(r, &t->recipe_text);
+    if (buf_failed(&t->recipe_text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    t->recipe_hash = recipe_hash(r);
+    TRY(run_folder_take(t, err));
+    TRY(open_data(t, err)); /* before the device: bad input shows at once */
+    TRY(model_open(&r->model.dims, &t->model, err));
+    TRY(device_open(r->device.name, &device, &t->device, err));
+    t->dt = compute_dtype(r, &t->device.info);
+    TRY(open_planning(t, err));
+    return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);
+}
+
+void trainer_close(struct trainer *t)
+{
+    const struct membership *m = t->members;
+
+    titan_assert(m);
+    if (t->ahead && m->ops->on_next_world)
+        m->ops->on_next_world(t->members, NULL, NULL);
+    plan_ahead_close(t->ahead);
+    run_folder_leave(t);
+    recover_close(t);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (t->streams[s])
+            t->device.ops->stream_close(t->streams[s]);
+    if (t->device.dev)
+        device_close(&t->device);
+    model_close(t->model);
+    dataset_close(t->data);
+    publisher_close(&t->publisher);
+    buf_free(&t->recipe_text);
+}
+
+void trainer_name_rank(struct trainer *t, int rank)
+{
+    titan_assert(rank >= 0);
+    log_init(&t->log, "worker", "rank=%d", rank);
+    atomic_store(&failpoint_rank, rank);
+}
+
+titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct titan_error *err)
+{
+    titan_assert(streams >> STREAM_COUNT == 0);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if ((streams >> s & 1) && !t->streams[s])
+            TRY(t->device.ops->stream_open(t->device.dev, stream_name((enum stream_id)s), false, &t->streams[s], err));
+    return TITAN_OK;
+}
+
+void trainer_drain_streams(struct trainer *t)
+{
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (t->streams[s] && t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
+            t->device.ops->stream_clear(t->streams[s]);
+}

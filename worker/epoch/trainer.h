@@ -1,0 +1,45 @@
+/* trainer.h - what lives as long as the process: recipe, device, data, model, and what it keeps from epoch to epoch. */
+#ifndef TITAN_WORKER_EPOCH_TRAINER_H
+#define TITAN_WORKER_EPOCH_TRAINER_H
+
+#include "base/log.h"
+#include "base/recipe.h"
+#include "worker/data/dataset.h"
+#include "worker/device/device.h"
+#include "worker/elastic/membership.h"
+#include "worker/epoch/publish.h"
+#include "worker/epoch/recover.h"
+#include "worker/epoch/run_folder.h"
+#include "worker/plan/ahead.h"
+
+struct trainer {
+    const struct recipe *recipe;
+    struct membership *members;
+    struct log log;
+    struct device_handle device;
+    struct stream *streams[STREAM_COUNT]; /* opened when a program first uses them */
+    struct model *model;
+    struct dataset *data;
+    struct plan_ahead *ahead;
+    enum dtype dt;
+    struct buf recipe_text;
+    uint64_t recipe_hash;
+
+    struct run_folder folder;   /* written by run_folder.c only */
+    struct held_state held;     /* recover.c only */
+    struct publisher publisher; /* publish.c only */
+};
+
+/* *ret is empty before; trainer_close leaves nothing, also after a failure. recipe and members are borrowed. threads,
+ * device_index: see train.h. */
+titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
+                          struct trainer *ret, struct titan_error *err) TITAN_MUST_USE;
+void trainer_close(struct trainer *t);
+/* Log lines of this thread name the rank from now on. */
+void trainer_name_rank(struct trainer *t, int rank);
+/* Those of the streams (bits by enum stream_id) that are not open yet. */
+titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct titan_error *err) TITAN_MUST_USE;
+/* After a failure too: nothing runs any more, and no stream is failed. */
+void trainer_drain_streams(struct trainer *t);
+
+#endif

@@ -1,0 +1,70 @@
+/* executor.h - what the files of exec/ share: exec.c (opening, and how each operation runs) and step.c (a step's
+ * calls). Private to the executor. */
+#ifndef TITAN_WORKER_EXEC_EXECUTOR_H
+#define TITAN_WORKER_EXEC_EXECUTOR_H
+
+#include "worker/exec/exec.h"
+
+/* Where a step stands. Opened, it is idle; a failure leaves the stage it happened in. */
+enum exec_stage {
+    EXEC_IDLE,     /* no step has begun, or the last one's update is enqueued */
+    EXEC_REDUCING, /* actions before AGREE are being enqueued */
+    EXEC_REDUCED,  /* all of them have succeeded here */
+    EXEC_PREPARED, /* nothing but the report is needed any more */
+    EXEC_AGREED,   /* the report is here: the step is committed */
+};
+
+/* A gradient shard: the action that is the last to write to it, and the NORM that reads it. */
+struct final {
+    int writer, norm;
+};
+
+struct exec {
+    struct exec_options opt;
+    const struct program *p;
+    const struct device_ops *ops;
+    int at[AXIS_COUNT]; /* this rank's place in the mesh */
+    int64_t from;       /* first microbatch of its share */
+    int64_t tokens;     /* of a microbatch on one cp rank */
+    char *arena;
+    void **address;        /* of every buffer */
+    struct event **events; /* of every action that signals, otherwise NULL */
+    struct event *joined[STREAM_COUNT];
+    void *tables[TABLE_COUNT];
+    int64_t *norms;      /* per unit: where its sums stand in the report */
+    double *scratch;     /* device: partial sums of one operation of the compute stream */
+    double *host_header; /* counts and orders, out */
+    double *reports[2];  /* in: the last step's, and room for the next one's, which may fail on its way */
+    float *host_loads;   /* of the experts, from the report */
+    int agree;           /* index of AGREE; DECIDE follows it. n_actions: the program has none */
+    int meeting;         /* program_meeting */
+    struct final *finals;
+    int n_finals;
+
+    /* --- written by step.c only */
+    enum exec_stage stage;
+    const struct exec_batch *batch; /* of the step under way */
+    const struct update *update;    /* NULL: the step is skipped */
+    int newest;                     /* which of reports is the last step's */
+    bool has_report;
+    int next_final;
+    int done; /* actions up to here have run, whatever their events say; -1: none */
+};
+
+/* One action about to run. */
+struct call {
+    struct exec *e;
+    const struct action *a;
+    const struct operand *o;
+    const struct op_params *p;
+    const struct device_ops *ops;
+    struct stream *s;
+    struct titan_error *err;
+};
+
+/* Enqueue the action's operation on its stream. */
+titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
+/* Until everything on s has run; its failure, if one has failed. */
+titan_status exec_wait(const struct exec *e, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

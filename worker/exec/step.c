@@ -1,0 +1,179 @@
+/* step.c - a training step in three calls: gradients, the agreement that commits it, the update. */
+#include <string.h>
+
+#include "base/failpoint.h"
+#include "base/progress.h"
+#include "worker/exec/executor.h"
+
+/* --- one action --------------------------------------------------------------------------------------------------- */
+
+static titan_status issue(const struct call *c, int index)
+{
+    const struct exec *e = c->e;
+
+    for (int i = 0; i < c->a->n_waits; i++) {
+        const int other = e->p->waits[c->a->wait + i];
+        titan_debug_assert(other < index);
+        if (other > e->done)
+            TRY(c->ops->event_wait(e->events[other], c->s, c->err));
+    }
+    TRY(exec_dispatch(c));
+    if (index == e->meeting && e->opt.met)
+        TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
+    return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
+}
+
+/* Hand on the gradient shards that this action was the last to write to. */
+static titan_status hand_on_gradients(struct exec *e, int index, struct titan_error *err)
+{
+    struct stream *const s = e->opt.streams[e->p->actions[index].stream];
+
+    for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index; e->next_final++) {
+        const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
+        const struct operand *o = &action_operands(e->p, norm)[OPERAND_OF(norm, gradient)];
+        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
+        titan_assert(e->stage == EXEC_REDUCING);
+        if (e->opt.reduced)
+            TRY(e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->norm.n, s, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status run_action(struct exec *e, int index, struct titan_error *err)
+{
+    struct titan_error fault = {0};
+    const struct action *a = &e->p->actions[index];
+    const struct call c = {.e = e,
+                           .a = a,
+                           .o = action_operands(e->p, a),
+                           .p = action_params(e->p, a),
+                           .ops = e->ops,
+                           .s = e->opt.streams[a->stream],
+                           .err = &fault};
+
+    progress_action();
+    titan_status status = failpoint("exec.action", &fault);
+    if (status == TITAN_OK)
+        status = issue(&c, index);
+    if (status == TITAN_OK)
+        status = hand_on_gradients(e, index, &fault);
+    if (status == TITAN_OK)
+        return TITAN_OK;
+    if (err && fault.status == status)
+        *err = fault;
+    else
+        (void)titan_fail(err, status, "%s", titan_status_text(status));
+    return titan_error_wrap(err, "action %d (%s)", index, op_name((enum op)a->op));
+}
+
+/* The next step begins where all streams of this one have ended: its program knows nothing of this one's last
+ * accesses. */
+static titan_status join_streams(const struct exec *e, struct titan_error *err)
+{
+    struct stream *const compute = e->opt.streams[STREAM_COMPUTE];
+
+    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
+        if (e->joined[s]) {
+            TRY(e->ops->event_record(e->joined[s], e->opt.streams[s], err));
+            TRY(e->ops->event_wait(e->joined[s], compute, err));
+        }
+    TRY(e->ops->event_record(e->joined[STREAM_COMPUTE], compute, err));
+    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
+        if (e->joined[s])
+            TRY(e->ops->event_wait(e->joined[STREAM_COMPUTE], e->opt.streams[s], err));
+    return TITAN_OK;
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+static void begin(struct exec *e, const struct exec_batch *batch)
+{
+    titan_assert(batch && batch->tokens);
+    e->stage = EXEC_REDUCING;
+    e->batch = batch;
+    e->update = NULL;
+    e->next_final = 0;
+    e->done = -1;
+}
+
+titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
+{
+    titan_assert(e->agree < e->p->n_actions);
+    titan_assert(batch->counts);
+    begin(e, batch);
+    for (int i = 0; i < e->agree; i++) {
+        if (e->opt.revoked && atomic_load(e->opt.revoked))
+            return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
+        TRY(run_action(e, i, err));
+    }
+    titan_assert(e->next_final == e->n_finals);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (e->joined[s])
+            TRY(exec_wait(e, e->opt.streams[s], err));
+    e->stage = EXEC_REDUCED;
+    return TITAN_OK;
+}
+
+static void take_report(struct exec *e)
+{
+    titan_assert(e->stage == EXEC_PREPARED);
+    e->newest = 1 - e->newest;
+    e->has_report = true;
+    e->stage = EXEC_AGREED;
+}
+
+titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_error *err)
+{
+    titan_assert(e->stage == EXEC_REDUCED);
+    TRY(failpoint("exec.reduced", err));
+    e->stage = EXEC_PREPARED;
+    TRY(failpoint("exec.prepared", err));
+    TRY(run_action(e, e->agree, err));     /* AGREE: the sum over all ranks is enqueued */
+    TRY(run_action(e, e->agree + 1, err)); /* DECIDE: the host has it */
+    take_report(e);
+    e->batch = NULL;
+    *ret_report = e->reports[e->newest];
+    return TITAN_OK;
+}
+
+void exec_resume(struct exec *e, const double *report)
+{
+    titan_assert(e->stage == EXEC_PREPARED);
+    titan_assert(report != e->reports[1 - e->newest]);
+    memcpy(e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof *report);
+    e->done = e->agree + 1; /* whatever had begun has ended with its epoch */
+    take_report(e);
+}
+
+titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err)
+{
+    titan_assert(e->stage == EXEC_AGREED);
+    e->update = update;
+    for (int i = e->agree + 2; i < e->p->n_actions; i++)
+        TRY(run_action(e, i, err));
+    TRY(join_streams(e, err));
+    e->update = NULL;
+    e->stage = EXEC_IDLE;
+    return TITAN_OK;
+}
+
+bool exec_prepared(const struct exec *e)
+{
+    return e->stage == EXEC_PREPARED;
+}
+
+const double *exec_report(const struct exec *e)
+{
+    return e->has_report ? e->reports[e->newest] : NULL;
+}
+
+titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
+{
+    titan_assert(e->agree == e->p->n_actions);
+    begin(e, batch);
+    for (int i = 0; i < e->p->n_actions; i++)
+        TRY(run_action(e, i, err));
+    TRY(join_streams(e, err));
+    e->stage = EXEC_IDLE;
+    return TITAN_OK;
+}

@@ -1,0 +1,272 @@
+#include "worker/infer/generate.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/rng.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/trained.h"
+#include "worker/device/device.h"
+#include "worker/infer/whole.h"
+#include "worker/tensor/layout.h"
+
+#define MAX_TOKENS_DEFAULT 256
+#define MAX_TOKENS_LIMIT 1000000
+#define TEMPERATURE_DEFAULT 0.8
+#define TOP_K_DEFAULT 40
+#define END_OF_TEXT 0
+
+struct generator {
+    const struct generate_options *options;
+    struct trained trained;
+    struct device_handle device;
+    struct whole_model *model;
+    int64_t v, t_max;
+    int32_t *tokens; /* prompt and what was drawn */
+    int64_t n;
+};
+
+/* --- sampling ----------------------------------------------------------------------------------------------------- */
+
+static int compare_likelihood(const void *a, const void *b, void *arg)
+{
+    const float *logits = arg;
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    if (logits[x] != logits[y])
+        return logits[x] > logits[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_t top_k, double u, int32_t *work)
+{
+    for (int64_t i = 0; i < v; i++)
+        work[i] = (int32_t)i;
+    qsort_r(work, (size_t)v, sizeof(*work), compare_likelihood, (void *)logits);
+    if (temperature <= 0)
+        return work[0];
+    int64_t k = top_k > 0 && top_k < v ? top_k : v;
+    double total = 0, max = logits[work[0]];
+    for (int64_t i = 0; i < k; i++)
+        total += exp((logits[work[i]] - max) / temperature);
+    double left = u * total;
+    for (int64_t i = 0; i < k; i++) {
+        left -= exp((logits[work[i]] - max) / temperature);
+        if (left < 0)
+            return work[i];
+    }
+    return work[k - 1];
+}
+
+/* --- model ----------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status choose_dtype(const struct generator *g, enum dtype *ret, struct titan_error *err)
+{
+    const char *name = g->options->dtype ? g->options->dtype : g->trained.recipe.training.mixed_precision_param;
+    if (strcmp(name, "bf16") == 0 || strcmp(name, "bfloat16") == 0)
+        *ret = DTYPE_BF16;
+    else if (strcmp(name, "f32") == 0 || strcmp(name, "float32") == 0)
+        *ret = DTYPE_F32;
+    else if (strcmp(name, "auto") == 0)
+        *ret = g->device.info.bf16_fast ? DTYPE_BF16 : DTYPE_F32;
+    else
+        return titan_fail(err, TITAN_EINVAL, "--dtype is bf16 or f32, not '%s'", name);
+    return TITAN_OK;
+}
+
+static titan_status load_parameters(struct generator *g, struct titan_error *err)
+{
+    const struct model *m = g->trained.model;
+    size_t elements = 0;
+    for (int i = 0; i < m->n_tensors; i++)
+        elements += (size_t)m->tensors[i].numel;
+    _cleanup_free_ float *data = malloc(MAX(elements, (size_t)1) * sizeof(*data));
+    if (!data)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", elements);
+    TRY(trained_load(&g->trained, 0, m->n_tensors, data, err));
+    const float *at = data;
+    for (int i = 0; i < m->n_tensors; i++) {
+        TRY(whole_model_set(g->model, i, at, err));
+        at += m->tensors[i].numel;
+    }
+    return TITAN_OK;
+}
+
+static titan_status load_biases(struct generator *g, struct titan_error *err)
+{
+    const size_t n = (size_t)layout_biases(g->trained.model);
+    _cleanup_free_ float *biases = malloc((n + 1) * sizeof *biases);
+    if (!biases)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu biases", n);
+    TRY(trained_load_biases(&g->trained, biases, err));
+    return whole_model_set_biases(g->model, biases, err);
+}
+
+static titan_status open_model(struct generator *g, struct titan_error *err)
+{
+    const struct recipe *r = &g->trained.recipe;
+    struct device_options options = {.threads = (int)r->device.threads};
+    enum dtype dt;
+    if (strcmp(r->model.tokenizer, "bytes") != 0)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "text can be generated for the tokenizer \"bytes\", not '%s'",
+                          r->model.tokenizer);
+    TRY(device_open(g->options->device ? g->options->device : r->device.name, &options, &g->device, err));
+    TRY(choose_dtype(g, &dt, err));
+    g->v = r->model.dims.vocab_size;
+    g->t_max = r->training.seq_len;
+    TRY(whole_model_open(g->trained.model, &g->device, dt, 1, g->t_max, &g->model, err));
+    TRY(load_parameters(g, err));
+    return load_biases(g, err);
+}
+
+/* --- text ------------------------------------------------------------------------------------------------------------
+ */
+
+static titan_status encode_prompt(struct generator *g, struct titan_error *err)
+{
+    size_t len = strlen(g->options->prompt);
+    g->tokens = malloc((len + (size_t)g->options->max_tokens + 1) * sizeof(*g->tokens));
+    if (!g->tokens)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", len);
+    if (len == 0) /* what comes at the beginning of a text */
+        g->tokens[g->n++] = END_OF_TEXT;
+    for (size_t i = 0; i < len; i++)
+        g->tokens[g->n++] = (unsigned char)g->options->prompt[i];
+    return TITAN_OK;
+}
+
+static titan_status write_logits(const struct generator *g, struct titan_error *err)
+{
+    const char *path = g->options->logits_path;
+    if (g->n > g->t_max)
+        return titan_fail(err, TITAN_EINVAL, "the prompt has %" PRId64 " tokens, the model sees %" PRId64, g->n,
+                          g->t_max);
+    const struct safetensors_entry entries[2] = {
+        {.name = "logits", .dtype = "F32", .shape = {g->n, g->v}, .ndim = 2},
+        {.name = "tokens", .dtype = "I32", .shape = {g->n}, .ndim = 1},
+    };
+    size_t elements = (size_t)(g->n * g->v);
+    struct safetensors_writer *w = NULL;
+    uint64_t bytes;
+    uint32_t crc;
+    _cleanup_free_ float *logits = malloc(elements * sizeof(*logits));
+    if (!logits)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the logits of %" PRId64 " tokens", g->n);
+    TRY(whole_model_logits(g->model, g->tokens, 1, g->n, logits, err));
+    TRY(safetensors_create(AT_FDCWD, path, entries, 2, NULL, &w, err));
+    titan_status status = safetensors_append(w, logits, elements * sizeof(*logits), err);
+    if (status == TITAN_OK)
+        status = safetensors_append(w, g->tokens, (size_t)g->n * sizeof(*g->tokens), err);
+    if (status != TITAN_OK) {
+        safetensors_abandon(w);
+        return status;
+    }
+    return safetensors_finish(w, &bytes, &crc, err);
+}
+
+static titan_status put_byte(int32_t token, FILE *out, struct titan_error *err)
+{
+    if (fputc(token, out) == EOF || fflush(out) == EOF)
+        return titan_fail_errno(err, "cannot write the text");
+    return TITAN_OK;
+}
+
+static titan_status draw_tokens(struct generator *g, FILE *out, struct titan_error *err)
+{
+    const struct generate_options *o = g->options;
+    struct rng_key key = rng_key(o->seed, "generate");
+    _cleanup_free_ float *logits = malloc((size_t)g->v * sizeof(*logits));
+    _cleanup_free_ int32_t *work = malloc((size_t)g->v * sizeof(*work));
+    if (!logits || !work)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %" PRId64 " logits", g->v);
+    for (int64_t i = 0; i < o->max_tokens; i++) {
+        int64_t seen = MIN(g->n, g->t_max);
+        TRY(whole_model_next(g->model, g->tokens + g->n - seen, seen, logits, err));
+        int32_t token =
+            generate_draw(logits, g->v, o->temperature, o->top_k, (double)rng_uniform(key, (uint64_t)i), work);
+        if (token == END_OF_TEXT)
+            break;
+        g->tokens[g->n++] = token;
+        TRY(put_byte(token, out, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status generate(struct generator *g, FILE *out, struct titan_error *err)
+{
+    TRY(trained_open(g->options->checkpoint, &g->trained, err));
+    TRY(open_model(g, err));
+    TRY(encode_prompt(g, err));
+    if (g->options->logits_path)
+        TRY(write_logits(g, err));
+    if (g->options->max_tokens == 0)
+        return TITAN_OK;
+    for (const char *c = g->options->prompt; *c; c++)
+        TRY(put_byte((unsigned char)*c, out, err));
+    TRY(draw_tokens(g, out, err));
+    return put_byte('\n', out, err);
+}
+
+titan_status generate_text(const struct generate_options *options, FILE *out, struct titan_error *err)
+{
+    struct generator g = {.options = options};
+    if (options->max_tokens < 0 || options->max_tokens > MAX_TOKENS_LIMIT)
+        return titan_fail(err, TITAN_EINVAL, "--max-tokens is 0 to %d, not %" PRId64, MAX_TOKENS_LIMIT,
+                          options->max_tokens);
+    if (!(options->temperature >= 0 && options->temperature <= 100) || options->top_k < 0)
+        return titan_fail(err, TITAN_EINVAL, "--temperature is 0 to 100, --top-k not negative");
+    titan_status status = generate(&g, out, err);
+    free(g.tokens);
+    whole_model_close(g.model);
+    device_close(&g.device);
+    trained_close(&g.trained);
+    return status;
+}
+
+/* --- command ------------------------------------------------------------------------------------------------------ */
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    struct generate_options o = {.checkpoint = args->words[0],
+                                 .prompt = args_text(args, "prompt", ""),
+                                 .device = args_text(args, "device", NULL),
+                                 .dtype = args_text(args, "dtype", NULL),
+                                 .logits_path = args_text(args, "logits", NULL)};
+    int64_t seed;
+    (void)with;
+    TRY(args_int(args, "max-tokens", 0, MAX_TOKENS_LIMIT, MAX_TOKENS_DEFAULT, &o.max_tokens, err));
+    TRY(args_real(args, "temperature", 0, 100, TEMPERATURE_DEFAULT, &o.temperature, err));
+    TRY(args_int(args, "top-k", 0, INT64_MAX, TOP_K_DEFAULT, &o.top_k, err));
+    TRY(args_int(args, "seed", INT64_MIN, INT64_MAX, 0, &seed, err));
+    o.seed = (uint64_t)seed;
+    return generate_text(&o, stdout, err);
+}
+
+const struct command generate_command = {
+    .name = "generate",
+    .summary = "continue a text with a checkpoint",
+    .arguments = "CHECKPOINT",
+    .text =
+        "CHECKPOINT is one, or a folder of them: the newest. The text ends with the model's own end of a text, too.",
+    .min_args = 1,
+    .max_args = 1,
+    .options =
+        (const struct option_spec[]){
+            {"prompt", 0, "TEXT", "the text to go on from (default: the beginning of a text)", WORD_NONE},
+            {"max-tokens", 0, "N", "tokens to add at most (256); 0 = none, for --logits alone", WORD_NONE},
+            {"temperature", 0, "T", "0 = always the likeliest (0.8)", WORD_NONE},
+            {"top-k", 0, "K", "draw among the K likeliest, 0 = all (40)", WORD_NONE},
+            {"seed", 0, "S", "the same seed gives the same text (0)", WORD_NONE},
+            {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
+            {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
+            {"logits", 0, "FILE", "write the logits of every position of the prompt as safetensors", WORD_FILE},
+            {NULL}},
+    .examples = (const struct example[]){{"titan-worker generate run/checkpoint --prompt '#include <' --temperature 0",
+                                          "the newest checkpoint, no chance involved"},
+                                         {NULL}},
+    .run = run,
+};

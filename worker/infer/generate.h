@@ -1,0 +1,35 @@
+/* generate.h - text from a checkpoint. */
+#ifndef TITAN_WORKER_INFER_GENERATE_H
+#define TITAN_WORKER_INFER_GENERATE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+struct generate_options {
+    const char *checkpoint; /* or a folder of them: the newest */
+    const char *prompt;
+    int64_t max_tokens;
+    double temperature; /* 0 = always the likeliest token */
+    int64_t top_k;      /* draw among the likeliest k; 0 = all */
+    uint64_t seed;
+    const char *device;      /* "cpu", "cuda", "auto"; NULL = the recipe's */
+    const char *dtype;       /* "bf16", "f32"; NULL = what the run computed in */
+    const char *logits_path; /* logits of every position of the prompt, safetensors: "logits" (T,V) F32 and "tokens"
+                                (T) I32; NULL = none */
+};
+
+/* The prompt and what follows to out, byte by byte as it comes. Token number i is drawn with the random number
+ * (seed, i): the same seed gives the same text. Ends after max_tokens or with the end-of-text token. Beyond the length
+ * the model was trained for, the text's last part is what it sees. */
+titan_status generate_text(const struct generate_options *options, FILE *out, struct titan_error *err) TITAN_MUST_USE;
+
+/* Index of the token drawn from logits (v): softmax at this temperature among the top_k likeliest, by the uniform
+ * number u in [0,1). Ties go to the lower index. work: v int32 of scratch. */
+int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_t top_k, double u, int32_t *work);
+
+extern const struct command generate_command; /* titan-worker generate */
+
+#endif

@@ -1,0 +1,456 @@
+/* whole.c - the whole model on one device. */
+#include "worker/infer/whole.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/exec/exec.h"
+#include "worker/model/block.h"
+
+/* What is wanted of a batch. */
+enum want { WANT_LOGITS, WANT_NEXT, WANT_LOSS, WANT_GRADIENTS };
+
+/* The program of the newest call: text is generated, and tests compare, with the same one again and again. */
+struct run {
+    enum want want;
+    int64_t b, t;
+    struct program *program; /* NULL: none yet */
+    struct exec *exec;
+};
+
+struct whole_model {
+    const struct model *model;
+    const struct device_handle *device;
+    const struct device_ops *ops;
+    enum dtype dt;
+    int64_t b_max, t_max;
+    struct layout *layout;
+    struct stream *stream;
+    struct run run;
+    int64_t unit_max; /* elements of the largest unit */
+    int32_t *host;    /* (5,b*t): what LOAD reads */
+    /* device memory */
+    void **params;  /* per unit, in the compute type */
+    float **grads;  /* per unit, allocated at first use */
+    float *biases;  /* of experts, NULL: none */
+    float *staging; /* (unit_max) fp32: parameters in, logits out */
+    double *sum;
+    void *output; /* logits in the compute type, or losses */
+    size_t output_room;
+};
+
+static titan_status no_memory(struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------ */
+
+static titan_status grab(struct whole_model *w, size_t bytes, void *ret, struct titan_error *err)
+{
+    return w->ops->alloc(w->device->dev, bytes, (void **)ret, err);
+}
+
+static void drop(struct whole_model *w, void *ptr)
+{
+    if (ptr)
+        w->ops->release(w->device->dev, ptr);
+}
+
+static titan_status open_layout(struct whole_model *w, struct titan_error *err)
+{
+    const struct layout_options options = {.model = w->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
+    return layout_open(&options, &w->layout, err);
+}
+
+static titan_status open_memory(struct whole_model *w, struct titan_error *err)
+{
+    const int units = w->model->n_units;
+
+    w->params = calloc((size_t)units, sizeof *w->params);
+    w->grads = calloc((size_t)units, sizeof *w->grads);
+    w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
+    if (!w->params || !w->grads || !w->host)
+        return no_memory(err);
+    for (int u = 0; u < units; u++) {
+        const int64_t n = w->layout->units[u].padded;
+        TRY(grab(w, (size_t)n * dtype_bytes(w->dt), &w->params[u], err));
+        w->unit_max = MAX(w->unit_max, n);
+    }
+    const size_t biases = (size_t)layout_biases(w->model) * sizeof(float);
+    if (biases > 0)
+        TRY(grab(w, biases, &w->biases, err));
+    TRY(grab(w, (size_t)w->unit_max * sizeof(float), &w->staging, err));
+    return grab(w, sizeof *w->sum, &w->sum, err);
+}
+
+static titan_status open_parts(struct whole_model *w, struct titan_error *err)
+{
+    TRY(w->ops->stream_open(w->device->dev, "model", true, &w->stream, err));
+    TRY(open_layout(w, err));
+    return open_memory(w, err);
+}
+
+titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
+                              int64_t t, struct whole_model **ret, struct titan_error *err)
+{
+    struct whole_model *w = calloc(1, sizeof *w);
+    if (!w)
+        return no_memory(err);
+    w->model = model;
+    w->device = device;
+    w->ops = device->ops;
+    w->dt = dt;
+    w->b_max = b;
+    w->t_max = t;
+    const titan_status status = open_parts(w, err);
+    if (status != TITAN_OK) {
+        whole_model_close(w);
+        return status;
+    }
+    *ret = w;
+    return TITAN_OK;
+}
+
+static void close_run(struct whole_model *w)
+{
+    exec_close(w->run.exec);
+    program_close(w->run.program);
+    w->run = (struct run){0};
+}
+
+void whole_model_close(struct whole_model *w)
+{
+    if (!w)
+        return;
+    close_run(w);
+    for (int u = 0; u < w->model->n_units; u++) {
+        if (w->params)
+            drop(w, w->params[u]);
+        if (w->grads)
+            drop(w, w->grads[u]);
+    }
+    drop(w, w->biases);
+    drop(w, w->staging);
+    drop(w, w->sum);
+    drop(w, w->output);
+    if (w->stream)
+        w->ops->stream_close(w->stream);
+    layout_close(w->layout);
+    free(w->params);
+    free(w->grads);
+    free(w->host);
+    free(w);
+}
+
+/* --- parameters --------------------------------------------------------------------------------------------------- */
+
+titan_status whole_model_set(struct whole_model *w, int tensor, const float *values, struct titan_error *err)
+{
+    const struct model_tensor *t = &w->model->tensors[tensor];
+    char *const unit = w->params[t->unit];
+    void *const dst = unit + (size_t)w->layout->tensors[tensor].offset * dtype_bytes(w->dt);
+
+    TRY(w->ops->copy(w->stream, w->staging, values, (size_t)t->numel * sizeof(float)));
+    TRY(w->ops->cast(w->stream, dst, w->dt, w->staging, DTYPE_F32, (size_t)t->numel));
+    return w->ops->stream_sync(w->stream, err);
+}
+
+titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err)
+{
+    if (!w->biases)
+        return TITAN_OK;
+    TRY(w->ops->copy(w->stream, w->biases, biases, (size_t)layout_biases(w->model) * sizeof *biases));
+    return w->ops->stream_sync(w->stream, err);
+}
+
+titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err)
+{
+    _cleanup_free_ float *values = malloc((size_t)w->unit_max * sizeof *values);
+    if (!values)
+        return no_memory(err);
+    for (int i = 0; i < w->model->n_tensors; i++) {
+        model_init_tensor(w->model, seed, i, 0, w->model->tensors[i].numel, values);
+        TRY(whole_model_set(w, i, values, err));
+    }
+    return TITAN_OK;
+}
+
+/* --- the program -------------------------------------------------------------------------------------------------- */
+
+struct writer {
+    struct emitter e;
+    struct block k;
+    struct block_tokens tokens;
+    struct unit_buffers *units;
+    struct tensor *bias; /* per unit */
+    const struct unit_buffers *head, *tied;
+    struct layer_saved *saved;
+};
+
+static void declare_buffers(const struct whole_model *w, struct writer *to, bool gradients)
+{
+    struct emitter *e = &to->e;
+    const struct model *m = w->model;
+
+    for (int i = 0; i < TABLE_COUNT; i++)
+        to->k.table[i] = -1;
+    e->unit = TABLE_COS;
+    to->k.table[TABLE_COS] =
+        emit_buffer(e, BUF_TABLE, "cos", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
+    e->unit = TABLE_SIN;
+    to->k.table[TABLE_SIN] =
+        emit_buffer(e, BUF_TABLE, "sin", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
+    for (int u = 0; u < m->n_units; u++) {
+        const size_t n = (size_t)w->layout->units[u].padded;
+        e->unit = u;
+        to->units[u] =
+            (struct unit_buffers){.unit = u,
+                                  .params = emit_buffer(e, BUF_SHARD, "parameters", n * dtype_bytes(w->dt)),
+                                  .grads = gradients ? emit_buffer(e, BUF_OUTPUT, "gradient", n * sizeof(float)) : -1,
+                                  .first = true};
+        to->bias[u] = TENSOR_NONE;
+        if (w->biases && m->units[u].kind == UNIT_EXPERTS)
+            to->bias[u] = emit_tensor(e, BUF_BIAS, "expert_bias", DTYPE_F32, 1, m->dims.n_experts);
+    }
+    to->k.bias = to->bias;
+    e->unit = -1;
+    const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(BATCH_ROWS * to->k.b * to->k.t) * sizeof(int32_t));
+    block_tokens_view(&to->k, tokens, &to->tokens);
+    EMIT(e, load, to->tokens.all);
+}
+
+static struct layer_units units_of(const struct whole_model *w, const struct writer *to, int layer)
+{
+    const int experts = model_experts_unit(w->model, layer);
+
+    return (struct layer_units){.own = &to->units[model_layer_unit(w->model, layer)],
+                                .experts = experts < 0 ? NULL : &to->units[experts]};
+}
+
+static struct tensor write_layers(const struct whole_model *w, struct writer *to)
+{
+    struct emitter *e = &to->e;
+
+    e->unit = 0;
+    struct tensor x = embedding_forward(&to->k, &to->units[0], &to->tokens);
+    for (int l = 0; l < w->model->dims.n_layers; l++) {
+        e->unit = model_layer_unit(w->model, l);
+        x = layer_forward(&to->k, units_of(w, to, l), &to->tokens, x, TENSOR_NONE, &to->saved[l]);
+    }
+    e->unit = to->head->unit;
+    return x;
+}
+
+static void write_logits(const struct whole_model *w, struct writer *to, bool last)
+{
+    struct tensor x = write_layers(w, to);
+
+    if (last)
+        x = tensor_rows(x, x.rows - 1, 1);
+    to->e.unit = -1;
+    const struct tensor logits = emit_tensor(&to->e, BUF_OUTPUT, "logits", w->dt, x.rows, w->model->dims.vocab_size);
+    to->e.unit = to->head->unit;
+    head_logits(&to->k, to->head, to->tied, x, logits);
+}
+
+static void write_loss(const struct whole_model *w, struct writer *to)
+{
+    struct emitter *e = &to->e;
+    const struct tensor x = write_layers(w, to);
+
+    e->unit = -1;
+    const struct tensor losses = emit_tensor(e, BUF_OUTPUT, "losses", DTYPE_F32, 1, to->k.b * to->k.t);
+    e->unit = to->head->unit;
+    struct tensor dx = head_step(&to->k, to->head, to->tied, &to->tokens, x, TENSOR_NONE, losses);
+    if (!tensor_exists(dx))
+        return;
+    for (int l = (int)w->model->dims.n_layers - 1; l >= 0; l--) {
+        struct layer_back back;
+        e->unit = model_layer_unit(w->model, l);
+        e->phase = PHASE_DGRAD;
+        dx = layer_dgrad(&to->k, units_of(w, to, l), &to->tokens, &to->saved[l], dx, &back);
+        e->phase = PHASE_WGRAD;
+        layer_wgrad(&to->k, units_of(w, to, l), &to->saved[l], &back);
+    }
+    e->unit = 0;
+    to->units[0].first = !to->tied; /* otherwise the head was */
+    embedding_wgrad(&to->k, &to->units[0], &to->tokens, dx);
+}
+
+static titan_status write_program(const struct whole_model *w, struct run *run, struct titan_error *err)
+{
+    const struct model *m = w->model;
+    _cleanup_free_ struct unit_buffers *units = calloc((size_t)m->n_units, sizeof *units);
+    _cleanup_free_ struct layer_saved *saved = calloc((size_t)m->dims.n_layers, sizeof *saved);
+    _cleanup_free_ struct tensor *bias = calloc((size_t)m->n_units, sizeof *bias);
+    if (!units || !saved || !bias)
+        return no_memory(err);
+    struct writer to = {.units = units,
+                        .bias = bias,
+                        .head = &units[m->n_units - 1],
+                        .tied = m->dims.tied_embeddings ? units : NULL,
+                        .saved = saved};
+
+    TRY(emit_open(w->layout, 0, &to.e, err));
+    run->program = to.e.p;
+    run->program->share = run->program->share_max = 1;
+    report_init(&run->program->report, w->layout, 1, false);
+    to.k = (struct block){.e = &to.e,
+                          .layout = w->layout,
+                          .dt = w->dt,
+                          .b = run->b,
+                          .t = run->t,
+                          .loss_chunks = 1,
+                          .ops = w->ops,
+                          .dev = w->device->dev};
+    to.e.phase = PHASE_FORWARD;
+    to.e.stream = STREAM_COMPUTE;
+    to.e.stage = to.e.microbatch = 0;
+    declare_buffers(w, &to, run->want == WANT_GRADIENTS);
+    if (run->want == WANT_LOGITS || run->want == WANT_NEXT)
+        write_logits(w, &to, run->want == WANT_NEXT);
+    else
+        write_loss(w, &to);
+    if (to.e.status != TITAN_OK)
+        return titan_fail(err, to.e.status, "model: %s", titan_status_text(to.e.status));
+    return program_finish(run->program, err);
+}
+
+static void *bind_buffer(void *arg, const struct buffer *buffer)
+{
+    struct whole_model *w = arg;
+
+    if (buffer->kind == BUF_SHARD)
+        return w->params[buffer->unit];
+    if (buffer->kind == BUF_BIAS)
+        return w->biases + layout_bias_offset(w->model, w->model->units[buffer->unit].layer);
+    return buffer->unit < 0 ? w->output : w->grads[buffer->unit];
+}
+
+/* Room for what a run gives back. */
+static titan_status open_outputs(struct whole_model *w, const struct run *run, struct titan_error *err)
+{
+    const int64_t rows = run->want == WANT_NEXT ? 1 : run->b * run->t;
+    const bool logits = run->want == WANT_LOGITS || run->want == WANT_NEXT;
+    const size_t bytes =
+        (size_t)rows * (logits ? (size_t)w->model->dims.vocab_size * dtype_bytes(w->dt) : sizeof(float));
+
+    if (bytes > w->output_room) {
+        drop(w, w->output);
+        w->output = NULL;
+        w->output_room = 0;
+        TRY(grab(w, bytes, &w->output, err));
+        w->output_room = bytes;
+    }
+    for (int u = 0; run->want == WANT_GRADIENTS && u < w->model->n_units; u++)
+        if (!w->grads[u])
+            TRY(grab(w, (size_t)w->layout->units[u].padded * sizeof(float), &w->grads[u], err));
+    return TITAN_OK;
+}
+
+static titan_status open_run(struct whole_model *w, enum want want, int64_t b, int64_t t, struct titan_error *err)
+{
+    struct run *run = &w->run;
+
+    if (run->exec && run->want == want && run->b == b && run->t == t)
+        return TITAN_OK;
+    close_run(w);
+    *run = (struct run){.want = want, .b = b, .t = t};
+    TRY(write_program(w, run, err));
+    TRY(open_outputs(w, run, err));
+    const struct exec_options options = {.program = run->program,
+                                         .cut = {.b = b, .t = t, .cp = 1},
+                                         .device = w->device,
+                                         .streams = {[STREAM_COMPUTE] = w->stream},
+                                         .bind = bind_buffer,
+                                         .arg = w};
+    return exec_open(&options, &run->exec, err);
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static titan_status check_batch(const struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t,
+                                struct titan_error *err)
+{
+    if (b < 1 || t < 1 || t > w->t_max || b * t > w->b_max * w->t_max)
+        return titan_fail(err, TITAN_EINVAL, "model: batch of %ld x %ld tokens, room for %ld x %ld", (long)b, (long)t,
+                          (long)w->b_max, (long)w->t_max);
+    for (int64_t i = 0; i < b * t; i++)
+        if (tokens[i] < 0 || tokens[i] >= w->model->dims.vocab_size)
+            return titan_fail(err, TITAN_EINVAL, "model: token %d is outside the vocabulary of %ld", tokens[i],
+                              (long)w->model->dims.vocab_size);
+    return TITAN_OK;
+}
+
+/* Run the program for this batch; targets NULL: none. What it gives back is on the device then. */
+static titan_status run_batch(struct whole_model *w, enum want want, const int32_t *tokens, const int32_t *targets,
+                              int64_t b, int64_t t, struct titan_error *err)
+{
+    const int64_t n = b * t;
+
+    TRY(check_batch(w, tokens, b, t, err));
+    TRY(open_run(w, want, b, t, err));
+    for (int64_t i = 0; i < n; i++) {
+        w->host[i] = tokens[i];
+        w->host[n + i] = targets ? targets[i] : -1;
+        w->host[2 * n + i] = (int32_t)(i % t);     /* position */
+        w->host[3 * n + i] = (int32_t)i;           /* index */
+        w->host[4 * n + i] = (int32_t)(i - i % t); /* start */
+    }
+    const struct exec_batch batch = {.tokens = w->host};
+    TRY(exec_run(w->run.exec, &batch, err));
+    return w->ops->stream_sync(w->stream, err);
+}
+
+/* Rows of logits as fp32 on the host. */
+static titan_status fetch_logits(struct whole_model *w, int64_t rows, float *logits, struct titan_error *err)
+{
+    const int64_t v = w->model->dims.vocab_size, chunk = MAX(1, w->unit_max / v);
+
+    for (int64_t r = 0; r < rows; r += chunk) {
+        const int64_t n = MIN(chunk, rows - r) * v;
+        const char *src = (const char *)w->output + (size_t)(r * v) * dtype_bytes(w->dt);
+        TRY(w->ops->cast(w->stream, w->staging, DTYPE_F32, src, w->dt, (size_t)n));
+        TRY(w->ops->copy(w->stream, logits + r * v, w->staging, (size_t)n * sizeof(float)));
+        TRY(w->ops->stream_sync(w->stream, err));
+    }
+    return TITAN_OK;
+}
+
+titan_status whole_model_logits(struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t, float *logits,
+                                struct titan_error *err)
+{
+    TRY(run_batch(w, WANT_LOGITS, tokens, NULL, b, t, err));
+    return fetch_logits(w, b * t, logits, err);
+}
+
+titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int64_t t, float *logits,
+                              struct titan_error *err)
+{
+    TRY(run_batch(w, WANT_NEXT, tokens, NULL, 1, t, err));
+    return fetch_logits(w, 1, logits, err);
+}
+
+static titan_status fetch_gradients(struct whole_model *w, float *const *grads, struct titan_error *err)
+{
+    for (int i = 0; i < w->model->n_tensors; i++) {
+        const struct model_tensor *t = &w->model->tensors[i];
+        TRY(w->ops->copy(w->stream, grads[i], w->grads[t->unit] + w->layout->tensors[i].offset,
+                         (size_t)t->numel * sizeof(float)));
+    }
+    return w->ops->stream_sync(w->stream, err);
+}
+
+titan_status whole_model_loss(struct whole_model *w, const int32_t *tokens, const int32_t *targets, int64_t b,
+                              int64_t t, double *ret_loss_sum, float *const *grads, struct titan_error *err)
+{
+    const size_t n = (size_t)(b * t);
+
+    TRY(run_batch(w, grads ? WANT_GRADIENTS : WANT_LOSS, tokens, targets, b, t, err));
+    TRY(w->ops->block_sums(w->stream, w->sum, w->output, n, n, false));
+    TRY(w->ops->copy(w->stream, ret_loss_sum, w->sum, sizeof *w->sum));
+    TRY(w->ops->stream_sync(w->stream, err));
+    return grads ? fetch_gradients(w, grads, err) : TITAN_OK;
+}

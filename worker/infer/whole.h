@@ -1,0 +1,42 @@
+/* whole.h - the whole model on one device: no other ranks, no training state, memory of its own. For generating text
+ * and for tests that compare against a reference. What runs is a program like a training step's, written by block.h for
+ * a mesh of one rank.
+ *
+ * Parameters are handed over once as fp32 per tensor or initialised from a seed and kept in the compute type. Host
+ * pointers throughout. One thread at a time. */
+#ifndef TITAN_WORKER_INFER_WHOLE_H
+#define TITAN_WORKER_INFER_WHOLE_H
+
+#include "worker/device/device.h"
+#include "worker/tensor/model.h"
+
+struct whole_model;
+
+/* Room for b sequences of t tokens, computing in dt (DTYPE_F32 or DTYPE_BF16). model and device are borrowed. */
+titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
+                              int64_t t, struct whole_model **ret, struct titan_error *err) TITAN_MUST_USE;
+void whole_model_close(struct whole_model *w); /* NULL is fine */
+
+/* Set parameter number i of model->tensors from numel fp32 values. */
+titan_status whole_model_set(struct whole_model *w, int tensor, const float *values,
+                             struct titan_error *err) TITAN_MUST_USE;
+/* Biases of all experts of the model (layout_biases numbers, layer after layer); until then they are 0. A model without
+ * them ignores it. */
+titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
+/* All parameters to their initial values. */
+titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err) TITAN_MUST_USE;
+
+/* Logits (b, t, V) fp32 of tokens (b, t). b and t may be smaller than at open. */
+titan_status whole_model_logits(struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t, float *logits,
+                                struct titan_error *err) TITAN_MUST_USE;
+/* Logits (V) of the last of t tokens only. */
+titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int64_t t, float *logits,
+                              struct titan_error *err) TITAN_MUST_USE;
+
+/* Sum of the losses over counted tokens (target >= 0), in nats, and its gradients; grads[i]: numel values of parameter
+ * i, or grads NULL for the loss alone. */
+titan_status whole_model_loss(struct whole_model *w, const int32_t *tokens, const int32_t *targets, int64_t b,
+                              int64_t t, double *ret_loss_sum, float *const *grads,
+                              struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,16 @@
+/* report.h - what is known of a step that all ranks have agreed on. */
+#ifndef TITAN_WORKER_METRICS_REPORT_H
+#define TITAN_WORKER_METRICS_REPORT_H
+
+#include <stdint.h>
+
+struct step_report {
+    uint64_t step, tokens, epoch;
+    double loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
+    int world;
+    uint64_t memory_bytes;
+    uint32_t skipped_steps;
+    int64_t at_ms; /* when it was committed, wall clock, for people */
+};
+
+#endif

@@ -1,0 +1,168 @@
+/* recompute.c - actions written a second time, for what is needed of their results. */
+#include "worker/plan/recompute.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+#define NONE (-1)
+
+/* A buffer that the actions at hand define: their first access to it is a write. */
+struct again_buffer {
+    int id, copy; /* copy: NONE until one is made */
+    bool defined, kept, live;
+};
+
+struct again {
+    struct emitter *e;
+    int from, to;
+    struct again_buffer *buffers; /* sorted by id */
+    int n;
+    bool *taken; /* per action */
+};
+
+static int by_id(const void *x, const void *y)
+{
+    const struct again_buffer *a = x, *b = y;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+static struct again_buffer *again_find(const struct again *g, int id)
+{
+    const struct again_buffer key = {.id = id};
+    return bsearch(&key, g->buffers, (size_t)g->n, sizeof key, by_id);
+}
+
+/* Which buffers occur, which of them are defined here, which are kept. */
+static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct action *a, int buffer), void *arg)
+{
+    const struct program *p = g->e->p;
+    const int first = p->actions[g->from].operand;
+    const int end = p->actions[g->to - 1].operand + p->actions[g->to - 1].n_operands;
+    int n = 0;
+
+    g->taken = calloc((size_t)(g->to - g->from), sizeof *g->taken);
+    g->buffers = calloc((size_t)(end - first) + 1, sizeof *g->buffers);
+    if (!g->taken || !g->buffers)
+        return false;
+    for (int k = first; k < end; k++)
+        g->buffers[n++] = (struct again_buffer){.id = p->operands[k].buffer, .copy = NONE};
+    qsort(g->buffers, (size_t)n, sizeof *g->buffers, by_id);
+    for (int k = 0; k < n; k++)
+        if (g->n == 0 || g->buffers[g->n - 1].id != g->buffers[k].id)
+            g->buffers[g->n++] = g->buffers[k];
+    for (int i = g->to - 1; i >= g->from; i--) /* backwards: the first access has the last word */
+        for (int k = p->actions[i].n_operands - 1; k >= 0; k--) {
+            const struct operand *o = &action_operands(p, &p->actions[i])[k];
+            struct again_buffer *b = again_find(g, o->buffer);
+            b->defined = o->access == ACCESS_WRITE && !buffer_is_external(p->buffers[b->id].kind);
+            b->kept = b->defined && keep && keep(arg, &p->actions[i], b->id);
+        }
+    return true;
+}
+
+static bool reports(const struct action *a)
+{
+    return a->op == OP_CHECK || a->op == OP_LOSS_SUM;
+}
+
+/* Backwards from what is needed: an action is taken when it writes something live, and makes live what it reads. An
+ * action that changes a kept buffer in place would change it twice: that one is made anew then. Returns false when such
+ * a buffer was found: once more, it was live for the actions behind, too. */
+static bool again_mark(struct again *g)
+{
+    const struct program *p = g->e->p;
+
+    for (int i = g->to - 1; i >= g->from; i--) {
+        const struct action *a = &p->actions[i];
+        const struct operand *o = action_operands(p, a);
+        bool taken = false;
+        for (int k = 0; k < a->n_operands; k++)
+            taken |= (o[k].access & ACCESS_WRITE) && again_find(g, o[k].buffer)->live;
+        if (!taken || reports(a))
+            continue;
+        g->taken[i - g->from] = true;
+        for (int k = 0; k < a->n_operands; k++) {
+            struct again_buffer *b = again_find(g, o[k].buffer);
+            if (b->kept && o[k].access == ACCESS_UPDATE) {
+                b->kept = false;
+                b->live = true;
+                return false;
+            }
+            if ((o[k].access & ACCESS_READ) && b->defined && !b->kept)
+                b->live = true;
+        }
+    }
+    return true;
+}
+
+/* Where a taken action's operand goes: what is not live but written goes to a copy, too, kept buffers stay as they
+ * are. */
+static int again_operand(struct again *g, const struct operand *o)
+{
+    struct again_buffer *b = again_find(g, o->buffer);
+
+    if (!b->defined || (b->kept && !(o->access & ACCESS_WRITE)))
+        return b->id;
+    if (b->copy == NONE)
+        b->copy = emit_buffer_like(g->e, b->id);
+    return b->copy;
+}
+
+/* A token's choice is counted once. */
+static bool counts_again(const struct action *a, const struct operand *o)
+{
+    return a->op == OP_ROUTE && o->access == ACCESS_UPDATE;
+}
+
+static void again_write(struct again *g, int i)
+{
+    const struct program *p = g->e->p;
+    struct action *a = emit_action_like(g->e, i);
+
+    if (!a)
+        return;
+    titan_assert(a->op != OP_SEND && a->op != OP_RECV);
+    a->phase = PHASE_RECOMPUTE;
+    for (int k = 0; k < p->actions[i].n_operands; k++) {
+        struct operand o = action_operands(p, &p->actions[i])[k];
+        if (counts_again(a, &o))
+            continue;
+        o.buffer = again_operand(g, &o);
+        emit_operand_like(g->e, o);
+    }
+}
+
+static void again_free(struct again *g)
+{
+    free(g->buffers);
+    free(g->taken);
+}
+
+void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
+                       void *arg, struct tensor *const *needed, int n)
+{
+    _cleanup_(again_free) struct again g = {.e = e, .from = from, .to = to};
+
+    if (e->status != TITAN_OK || from == to)
+        return;
+    if (!again_collect(&g, keep, arg)) {
+        e->status = TITAN_ENOMEM;
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        struct again_buffer *b = again_find(&g, needed[i]->buffer);
+        if (b && b->defined && !b->kept)
+            b->live = true;
+    }
+    while (!again_mark(&g))
+        ;
+    for (int i = from; i < to; i++)
+        if (g.taken[i - from])
+            again_write(&g, i);
+    for (int i = 0; i < n && e->status == TITAN_OK; i++) {
+        const struct again_buffer *b = again_find(&g, needed[i]->buffer);
+        if (b && b->live)
+            needed[i]->buffer = b->copy;
+    }
+}

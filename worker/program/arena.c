@@ -1,0 +1,221 @@
+/* arena.c - placement of buffers whose lives are known beforehand.
+ *
+ * Greedy, offline: buffers in order of size squared times life, each at the lowest address that is free during its life
+ * (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large ones then lie on each other without holes
+ * and small ones fill what is left. Where that wastes more than a little, plain order of size is tried, too.
+ *
+ * To see only what lives at the same time, time is cut into slices on several levels, each of which has a list of the
+ * buffers that touch it, by address. Slices of a level overlap by half, so that a life of up to half a slice lies in
+ * one; a buffer is placed by the list of the smallest slice that has all of its life. With n buffers of which c are
+ * alive at a time, n/c slices on the lowest level make the whole about n times c. */
+#include "worker/program/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/vec.h"
+
+#define LEVELS_MAX 16
+#define SPREAD 4       /* slices of a level to one of the level above */
+#define WASTE_MAX 1e-2 /* above the bound that lifetimes set: try another order */
+
+struct placed {
+    size_t from, to; /* addresses */
+    int first, last;
+};
+
+/* What touches a slice of time: in order of address, then what was added since it was last looked at. */
+struct slice {
+    struct placed *list;
+    int n_sorted, n, cap;
+};
+
+struct level {
+    int stride; /* actions; slice k covers [k * stride, (k + 2) * stride) */
+    int n;
+    struct slice *slices;
+};
+
+struct placer {
+    struct program *p;
+    int n;
+    struct buffer **order;
+    struct placed *added; /* scratch */
+    int cap_added;
+    int n_levels;
+    struct level level[LEVELS_MAX]; /* the first is one slice of all time */
+};
+
+static bool in_arena(const struct buffer *b)
+{
+    return !buffer_is_external(b->kind) && b->first >= 0;
+}
+
+static void placer_free(struct placer *s)
+{
+    free(s->order);
+    free(s->added);
+    for (int l = 0; l < s->n_levels; l++) {
+        for (int k = 0; k < s->level[l].n; k++)
+            free(s->level[l].slices[k].list);
+        free(s->level[l].slices);
+    }
+}
+
+static bool placer_init(struct placer *s, struct program *p)
+{
+    int64_t alive = 0; /* summed over all actions */
+
+    *s = (struct placer){.p = p};
+    s->order = malloc(((size_t)p->n_buffers + 1) * sizeof(struct buffer *));
+    if (!s->order)
+        return false;
+    for (int i = 0; i < p->n_buffers; i++)
+        if (in_arena(&p->buffers[i])) {
+            s->order[s->n++] = &p->buffers[i];
+            alive += p->buffers[i].last - p->buffers[i].first + 1;
+        }
+    const int64_t least = MAX(alive / (s->n + 1), 16); /* stride of the lowest level */
+    for (int64_t stride = p->n_actions + 1; s->n_levels == 0 || (stride >= least && s->n_levels < LEVELS_MAX);
+         stride /= SPREAD) {
+        struct level *l = &s->level[s->n_levels];
+        *l = (struct level){.stride = (int)stride, .n = (int)(p->n_actions / stride) + 1};
+        l->slices = calloc((size_t)l->n, sizeof *l->slices);
+        if (!l->slices)
+            return false;
+        s->n_levels++;
+    }
+    return true;
+}
+
+static void forget_all(struct placer *s)
+{
+    for (int l = 0; l < s->n_levels; l++)
+        for (int k = 0; k < s->level[l].n; k++)
+            s->level[l].slices[k].n = s->level[l].slices[k].n_sorted = 0;
+}
+
+/* The smallest slice that has all of a buffer's life. */
+static struct slice *slice_of(const struct placer *s, const struct buffer *b)
+{
+    for (int l = s->n_levels - 1; l > 0; l--) {
+        const int64_t k = b->first / s->level[l].stride;
+        if (b->last < (k + 2) * s->level[l].stride)
+            return &s->level[l].slices[k];
+    }
+    return &s->level[0].slices[0];
+}
+
+static size_t first_fit(const struct slice *slice, const struct buffer *b)
+{
+    const size_t bytes = arena_round_up(b->bytes);
+    size_t at = 0;
+
+    for (int i = 0; i < slice->n; i++) {
+        const struct placed *q = &slice->list[i];
+        if (q->first > b->last || q->last < b->first)
+            continue;
+        if (q->from >= at + bytes)
+            break;
+        at = MAX(at, q->to);
+    }
+    return at;
+}
+
+static bool slice_add(struct slice *slice, const struct placed *entry)
+{
+    return VEC_PUSH(slice->list, slice->n, slice->cap, *entry);
+}
+
+static int by_address(const void *x, const void *y)
+{
+    const struct placed *a = x, *b = y;
+    return (a->from > b->from) - (a->from < b->from);
+}
+
+/* Bring what was added since into order. */
+static bool slice_sort(struct placer *s, struct slice *slice)
+{
+    int left = slice->n_sorted - 1, right = slice->n - slice->n_sorted - 1;
+
+    if (right < 0)
+        return true;
+    if (!VEC_RESERVE(s->added, s->cap_added, right + 1))
+        return false;
+    memcpy(s->added, slice->list + slice->n_sorted, (size_t)(right + 1) * sizeof *s->added);
+    qsort(s->added, (size_t)right + 1, sizeof *s->added, by_address);
+    for (int at = slice->n - 1; right >= 0; at--) /* merge from the end */
+        slice->list[at] =
+            left >= 0 && slice->list[left].from > s->added[right].from ? slice->list[left--] : s->added[right--];
+    slice->n_sorted = slice->n;
+    return true;
+}
+
+static bool note_placed(struct placer *s, const struct buffer *b)
+{
+    const struct placed entry = {b->offset, b->offset + arena_round_up(b->bytes), b->first, b->last};
+
+    for (int l = 0; l < s->n_levels; l++) {
+        const int stride = s->level[l].stride;
+        for (int k = MAX(b->first / stride - 1, 0); k <= b->last / stride; k++)
+            if (!slice_add(&s->level[l].slices[k], &entry))
+                return false;
+    }
+    return true;
+}
+
+static int compare_doubles(double a, double b)
+{
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+static int by_size_and_life(const void *x, const void *y)
+{
+    const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
+    const double size_a = (double)a->bytes, size_b = (double)b->bytes;
+    const int order =
+        compare_doubles(size_a * size_a * (a->last - a->first + 1), size_b * size_b * (b->last - b->first + 1));
+    return order != 0 ? order : a->first != b->first ? a->first - b->first : (a > b) - (a < b);
+}
+
+static int by_size(const void *x, const void *y)
+{
+    const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? 1 : -1;
+    return a->first != b->first ? a->first - b->first : (a > b) - (a < b);
+}
+
+static titan_status place_in_order(struct placer *s, int (*order)(const void *, const void *), struct titan_error *err)
+{
+    forget_all(s);
+    qsort(s->order, (size_t)s->n, sizeof(struct buffer *), order);
+    s->p->arena_bytes = 0;
+    for (int i = 0; i < s->n; i++) {
+        struct buffer *b = s->order[i];
+        struct slice *slice = slice_of(s, b);
+        if (!slice_sort(s, slice))
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        b->offset = first_fit(slice, b);
+        s->p->arena_bytes = MAX(s->p->arena_bytes, b->offset + arena_round_up(b->bytes));
+        if (!note_placed(s, b))
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    }
+    return TITAN_OK;
+}
+
+titan_status arena_place(struct program *p, struct titan_error *err)
+{
+    const double enough = (double)program_peak(p, NULL, NULL) * (1 + WASTE_MAX);
+    _cleanup_(placer_free) struct placer s;
+
+    if (!placer_init(&s, p))
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    TRY(place_in_order(&s, by_size_and_life, err));
+    const size_t first = p->arena_bytes;
+    if ((double)first <= enough)
+        return TITAN_OK;
+    TRY(place_in_order(&s, by_size, err));
+    return p->arena_bytes <= first ? TITAN_OK : place_in_order(&s, by_size_and_life, err);
+}

@@ -1,0 +1,17 @@
+/* arena.h - where each buffer of a program lies in its arena. */
+#ifndef TITAN_WORKER_PROGRAM_ARENA_H
+#define TITAN_WORKER_PROGRAM_ARENA_H
+
+#include "worker/program/program.h"
+
+#define ARENA_ALIGN 256
+
+static inline size_t arena_round_up(size_t bytes)
+{
+    return (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+/* Sets offset of every buffer that is not external and has a life, and arena_bytes. Lifetimes must be known. */
+titan_status arena_place(struct program *p, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

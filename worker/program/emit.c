@@ -1,0 +1,548 @@
+/* emit.c - writing a program. */
+#include "worker/program/emit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define NONE (-1)
+
+static bool grow(void *array, int *cap, int need, size_t elem)
+{
+    if (need <= *cap)
+        return true;
+    const int more = MAX(64, *cap * 2);
+    void *larger = realloc(*(void **)array, (size_t)more * elem);
+    if (!larger)
+        return false;
+    *(void **)array = larger;
+    *cap = more;
+    return true;
+}
+
+/* Make room for one more entry; the first failure sticks. */
+#define ROOM(e, what)                                                                                                  \
+    ((e)->status == TITAN_OK &&                                                                                        \
+     (grow(&(e)->p->what, &(e)->p->cap_##what, (e)->p->n_##what + 1, sizeof *(e)->p->what) ||                          \
+      ((e)->status = TITAN_ENOMEM, false)))
+
+titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter *ret, struct titan_error *err)
+{
+    struct program *p = calloc(1, sizeof *p);
+
+    if (!p)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    p->pp_rank = pp_rank;
+    p->layout = layout;
+    p->mesh = layout->mesh;
+    *ret = (struct emitter){.p = p, .stream = STREAM_COMPUTE, .unit = NONE, .stage = NONE, .microbatch = NONE};
+    return TITAN_OK;
+}
+
+/* --- buffers and views -------------------------------------------------------------------------------------------- */
+
+int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes)
+{
+    if (!ROOM(e, buffers))
+        return NONE;
+    e->p->buffers[e->p->n_buffers] = (struct buffer){.kind = kind,
+                                                     .name = name,
+                                                     .unit = e->unit,
+                                                     .microbatch = e->microbatch,
+                                                     .bytes = bytes,
+                                                     .first = NONE,
+                                                     .last = NONE};
+    return e->p->n_buffers++;
+}
+
+struct tensor emit_tensor(struct emitter *e, enum buffer_kind kind, const char *name, enum dtype dt, int64_t rows,
+                          int64_t cols)
+{
+    return tensor_at(emit_buffer(e, kind, name, (size_t)(rows * cols) * dtype_bytes(dt)), 0, dt, rows, cols);
+}
+
+struct tensor tensor_at(int buffer, size_t offset, enum dtype dt, int64_t rows, int64_t cols)
+{
+    return (struct tensor){.buffer = buffer, .dt = dt, .rows = rows, .cols = cols, .ld = cols, .offset = offset};
+}
+
+struct tensor tensor_rows(struct tensor t, int64_t from, int64_t count)
+{
+    if (from < 0 || count < 0 || from + count > t.rows)
+        titan_bug("rows %ld to %ld of a tensor (%ld,%ld)", (long)from, (long)(from + count), (long)t.rows,
+                  (long)t.cols);
+    t.offset += (size_t)(from * t.ld) * dtype_bytes(t.dt);
+    t.rows = count;
+    return t;
+}
+
+struct tensor tensor_cols(struct tensor t, int64_t from, int64_t count)
+{
+    if (from < 0 || count < 0 || from + count > t.cols)
+        titan_bug("columns %ld to %ld of a tensor (%ld,%ld)", (long)from, (long)(from + count), (long)t.rows,
+                  (long)t.cols);
+    t.offset += (size_t)from * dtype_bytes(t.dt);
+    t.cols = count;
+    return t;
+}
+
+static bool is_dense(struct tensor t)
+{
+    return t.ld == t.cols || t.rows <= 1;
+}
+
+struct tensor tensor_reshape(struct tensor t, int64_t rows, int64_t cols)
+{
+    if (!is_dense(t) || rows * cols != tensor_numel(t))
+        titan_bug("a tensor (%ld,%ld) with rows %ld apart cannot be (%ld,%ld)", (long)t.rows, (long)t.cols, (long)t.ld,
+                  (long)rows, (long)cols);
+    t.rows = rows;
+    t.cols = t.ld = cols;
+    return t;
+}
+
+size_t tensor_span(struct tensor t)
+{
+    if (tensor_numel(t) == 0)
+        return 0;
+    return (size_t)((t.rows - 1) * t.ld + t.cols) * dtype_bytes(t.dt);
+}
+
+/* --- parameters, each distinct one once --------------------------------------------------------------------------- */
+
+/* Open addressing; slots hold index + 1. */
+struct params_index {
+    uint32_t cap; /* a power of two, more than half empty */
+    int slot[];
+};
+
+static uint64_t hash_params(const struct op_params *q)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (int i = 0; i < OP_WORDS; i++)
+        h = (h ^ (uint64_t)q->word[i]) * 0x9e3779b97f4a7c15u;
+    h = (h ^ q->flags ^ (uint64_t)q->dt << 32 ^ (uint64_t)q->dt2 << 40) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+static bool same_params(const struct op_params *a, const struct op_params *b)
+{
+    return memcmp(a->word, b->word, sizeof a->word) == 0 && a->flags == b->flags && a->dt == b->dt && a->dt2 == b->dt2;
+}
+
+/* Slot where these parameters are, or would be. */
+static int *find_params(const struct program *p, struct params_index *index, const struct op_params *q)
+{
+    for (uint64_t h = hash_params(q);; h++) {
+        int *slot = &index->slot[h & (index->cap - 1)];
+        if (*slot == 0 || same_params(&p->params[*slot - 1], q))
+            return slot;
+    }
+}
+
+static bool grow_index(struct program *p)
+{
+    struct params_index *old = p->params_index;
+    const uint32_t cap = old ? old->cap * 2 : 256;
+
+    if (old && (uint32_t)p->n_params < old->cap / 2)
+        return true;
+    struct params_index *index = calloc(1, sizeof *index + cap * sizeof index->slot[0]);
+    if (!index)
+        return false;
+    index->cap = cap;
+    for (int i = 0; i < p->n_params; i++)
+        *find_params(p, index, &p->params[i]) = i + 1;
+    free(old);
+    p->params_index = index;
+    return true;
+}
+
+static int intern_params(struct emitter *e, enum op op, const struct op_params *params)
+{
+    struct program *p = e->p;
+    struct op_params q = {0};
+
+    if (params) { /* beyond the operation's own numbers a union may hold anything */
+        q = (struct op_params){.flags = params->flags, .dt = params->dt, .dt2 = params->dt2};
+        memcpy(q.word, params->word, (size_t)op_words(op) * sizeof q.word[0]);
+    }
+
+    if (!ROOM(e, params))
+        return 0;
+    if (!grow_index(p)) {
+        e->status = TITAN_ENOMEM;
+        return 0;
+    }
+    int *slot = find_params(p, p->params_index, &q);
+    if (*slot == 0) {
+        p->params[p->n_params] = q;
+        *slot = ++p->n_params;
+    }
+    return *slot - 1;
+}
+
+/* --- any operation ------------------------------------------------------------------------------------------------ */
+
+static enum stream_id channel_stream(enum channel channel)
+{
+    switch (channel) {
+    case CHANNEL_GATHER:
+    case CHANNEL_EXPERT_GATHER:
+        return STREAM_GATHER;
+    case CHANNEL_CP:
+    case CHANNEL_TP:
+    case CHANNEL_EP:
+        return STREAM_TENSOR;
+    default:
+        return STREAM_REDUCE;
+    }
+}
+
+void emit_action(struct emitter *e, enum op op, const struct op_params *params)
+{
+    const int at = intern_params(e, op, params);
+
+    if (!ROOM(e, actions))
+        return;
+    e->p->actions[e->p->n_actions++] = (struct action){.op = (uint16_t)op,
+                                                       .stream = (uint8_t)e->stream,
+                                                       .phase = (uint8_t)e->phase,
+                                                       .channel = NONE,
+                                                       .peer = NONE,
+                                                       .unit = e->unit,
+                                                       .stage = e->stage,
+                                                       .microbatch = e->microbatch,
+                                                       .params = at,
+                                                       .operand = e->p->n_operands};
+    if (op == OP_AGREE && e->p->mesh.world > 1) {
+        emit_last(e)->channel = CHANNEL_WORLD;
+        emit_last(e)->stream = (uint8_t)channel_stream(CHANNEL_WORLD);
+    }
+}
+
+void emit_operand_like(struct emitter *e, struct operand o)
+{
+    if (!ROOM(e, operands))
+        return;
+    e->p->operands[e->p->n_operands++] = o;
+    emit_last(e)->n_operands++;
+}
+
+void emit_operand(struct emitter *e, struct tensor t, enum access access)
+{
+    if (e->status != TITAN_OK)
+        return;
+    const struct buffer *b = &e->p->buffers[t.buffer];
+    if (t.offset + tensor_span(t) > b->bytes)
+        titan_bug("%s: (%ld,%ld) ld %ld at byte %zu is not within %s, which has %zu",
+                  op_name((enum op)emit_last(e)->op), (long)t.rows, (long)t.cols, (long)t.ld, t.offset, b->name,
+                  b->bytes);
+    emit_operand_like(
+        e, (struct operand){.buffer = t.buffer, .access = access, .offset = t.offset, .bytes = tensor_span(t)});
+}
+
+struct action *emit_last(struct emitter *e)
+{
+    if (e->status != TITAN_OK) /* nothing was written: somewhere to write to */
+        return &e->none;
+    titan_assert(e->p->n_actions > 0);
+    return &e->p->actions[e->p->n_actions - 1];
+}
+
+int emit_buffer_like(struct emitter *e, int buffer)
+{
+    if (!ROOM(e, buffers))
+        return NONE;
+    e->p->buffers[e->p->n_buffers] = e->p->buffers[buffer];
+    return e->p->n_buffers++;
+}
+
+struct action *emit_action_like(struct emitter *e, int index)
+{
+    if (!ROOM(e, actions))
+        return NULL;
+    struct action *a = &e->p->actions[e->p->n_actions++];
+    *a = e->p->actions[index];
+    a->operand = e->p->n_operands;
+    a->n_operands = 0;
+    return a;
+}
+
+/* --- any operation of the table ----------------------------------------------------------------------------------- */
+
+static bool fits(const struct tensor *t, const struct operand_form *f)
+{
+    if (f->dt != ANY_TYPE && (int)t->dt != f->dt)
+        return false;
+    switch (f->shape) {
+    case FORM_DENSE:
+        return is_dense(*t) && t->rows == f->rows && t->cols == f->cols;
+    case FORM_STRIDED:
+        return t->rows == f->rows && t->cols == f->cols && t->ld == f->ld;
+    case FORM_VECTOR:
+        return is_dense(*t) && tensor_numel(*t) == f->cols;
+    case FORM_BYTES:
+        return is_dense(*t) && tensor_span(*t) == (size_t)f->cols;
+    case FORM_ROWS:
+        return is_dense(*t) && t->cols == f->cols;
+    default:
+        return true;
+    }
+}
+
+/* Append an operation with its operands; the table says how they are accessed and what they have to be. members: of
+ * the group of a collective. Those left out are no tensors, one that was forgotten is all zeros. */
+static void emit_checked(struct emitter *e, enum op op, const struct op_params *params, int members,
+                         const struct tensor *t, int n)
+{
+    struct operand_form forms[FORMS_MAX];
+    int there = 0, k = 0;
+
+    if (e->status != TITAN_OK)
+        return;
+    for (int i = 0; i < n; i++) {
+        if (t[i].buffer == 0 && t[i].ld == 0 && t[i].rows == 0 && t[i].cols == 0)
+            titan_bug("%s: operand %d was not given", op_name(op), i);
+        there += tensor_exists(t[i]);
+    }
+    const int takes = op_forms(op, params, members, there, forms);
+    if (takes != there)
+        titan_bug("%s takes %d operands, not %d", op_name(op), takes, there);
+    emit_action(e, op, params);
+    for (int i = 0; i < n; i++) {
+        if (!tensor_exists(t[i]))
+            continue;
+        const struct operand_form *f = &forms[k++];
+        if (!fits(&t[i], f))
+            titan_bug("%s: %s (%ld,%ld) ld %ld type %d does not fit: (%ld,%ld) ld %ld type %d", op_name(op), f->name,
+                      (long)t[i].rows, (long)t[i].cols, (long)t[i].ld, t[i].dt, (long)f->rows, (long)f->cols,
+                      (long)f->ld, f->dt);
+        emit_operand(e, t[i], f->access);
+    }
+}
+
+/* The operands are the first members of what a writer is given. */
+#define UNUSED __attribute__((unused))
+#define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
+    void emit_op_##name(struct emitter *e, const struct emit_##name *given)                                            \
+    {                                                                                                                  \
+        operands struct op_params params = {.dt = (uint8_t)(type)};                                                    \
+        struct op_##name *const own UNUSED = &params.name;                                                             \
+        uint32_t flags = 0;                                                                                            \
+        bool ta UNUSED = false, tb UNUSED = false;                                                                     \
+        numbers params.flags = flags;                                                                                  \
+        emit_checked(e, OP_##NAME, &params, 1, (const struct tensor *)given, sizeof(struct op_##name##_operands));     \
+    }
+#define OP_BY_HAND(...)
+#define OPERAND(name, ...) const struct tensor name UNUSED = given->name;
+#define NUM(name, ...) const int64_t name UNUSED = own->name = (__VA_ARGS__);
+#define GIVEN(name) const int64_t name UNUSED = own->name = given->name;
+#define REAL(name) own->name = (float)given->name;
+#define FLAGS                                                                                                          \
+    flags = given->flags;                                                                                              \
+    ta = flags & OP_TA;                                                                                                \
+    tb = flags & OP_TB;
+#define SET(flag, when) flags |= (when) ? (flag) : 0;
+#define TYPE2(value) params.dt2 = (uint8_t)(value);
+#define RULE(condition)                                                                                                \
+    if (!(condition))                                                                                                  \
+        titan_bug("%s: %s does not hold", __func__, #condition);
+#include "worker/program/ops.def"
+
+/* --- operations with writers by hand ------------------------------------------------------------------------------ */
+
+/* Queries and outputs have rows of b*tq tokens, keys and values of b*tk. */
+static void check_heads(struct tensor q, struct tensor k, const struct attention_heads *h, bool masked)
+{
+    if (q.rows % h->b != 0 || k.rows % h->b != 0 || (!masked && q.rows != k.rows))
+        titan_bug("attention of %ld queries to %ld keys in %ld sequences", (long)q.rows, (long)k.rows, (long)h->b);
+}
+
+static const struct attention_mask no_mask = {.index = {.buffer = NONE}, {.buffer = NONE}, {.buffer = NONE}};
+
+void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
+                    struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask)
+{
+    const struct attention_mask *const m = mask ? mask : &no_mask;
+    const bool masked = tensor_exists(m->index);
+    const struct op_params params = {.attention = {.B = heads->b,
+                                                   .Tq = q.rows / heads->b,
+                                                   .Tk = k.rows / heads->b,
+                                                   .H = heads->h,
+                                                   .K = heads->kv,
+                                                   .D = heads->d,
+                                                   .Dv = heads->dv,
+                                                   .ldq = q.ld,
+                                                   .ldk = k.ld,
+                                                   .ldv = v.ld,
+                                                   .ldo = out.ld},
+                                     .flags = masked ? OP_MASKED : 0,
+                                     .dt = (uint8_t)q.dt};
+    const struct tensor t[] = {out, lse, q, k, v, m->index, m->start, m->key_index};
+
+    check_heads(q, k, heads, masked);
+    emit_checked(e, OP_ATTENTION, &params, 1, t, ARRAY_SIZE(t));
+}
+
+void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor dout,
+                          struct tensor out, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
+                          struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask)
+{
+    const struct attention_mask *const m = mask ? mask : &no_mask;
+    const bool masked = tensor_exists(m->index);
+    const struct op_params params = {.attention_dgrad = {.B = heads->b,
+                                                         .Tq = q.rows / heads->b,
+                                                         .Tk = k.rows / heads->b,
+                                                         .H = heads->h,
+                                                         .K = heads->kv,
+                                                         .D = heads->d,
+                                                         .Dv = heads->dv,
+                                                         .ldq = q.ld,
+                                                         .ldk = k.ld,
+                                                         .ldv = v.ld,
+                                                         .ldo = out.ld,
+                                                         .lddq = dq.ld,
+                                                         .lddk = dk.ld,
+                                                         .lddv = dv.ld,
+                                                         .lddo = dout.ld},
+                                     .flags = masked ? OP_MASKED : 0,
+                                     .dt = (uint8_t)q.dt};
+    const struct tensor t[] = {dq, dk, dv, dout, out, lse, q, k, v, work, m->index, m->start, m->key_index};
+
+    check_heads(q, k, heads, masked);
+    emit_checked(e, OP_ATTENTION_DGRAD, &params, 1, t, ARRAY_SIZE(t));
+}
+
+void emit_copy(struct emitter *e, struct tensor dst, struct tensor src)
+{
+    const struct tensor t[] = {dst, src};
+    struct op_params params = {.copy = {.bytes = (int64_t)tensor_span(dst)}};
+
+    if (src.rows <= 0 || dst.rows % src.rows != 0 || dst.cols != src.cols || dst.dt != src.dt)
+        titan_bug("a copy of (%ld,%ld) type %d to (%ld,%ld) type %d", (long)src.rows, (long)src.cols, src.dt,
+                  (long)dst.rows, (long)dst.cols, dst.dt);
+    if (is_dense(dst) && is_dense(src) && dst.rows == src.rows) {
+        emit_checked(e, OP_COPY, &params, 1, t, 2);
+        return;
+    }
+    params = (struct op_params){
+        .copy_2d = {.rows = dst.rows, .cols = dst.cols, .ldd = dst.ld, .lds = src.ld, .repeat = dst.rows / src.rows},
+        .dt = (uint8_t)dst.dt};
+    emit_checked(e, OP_COPY_2D, &params, 1, t, 2);
+}
+
+void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners)
+{
+    const struct op_params params = {.pack = {.shard = slices.cols, .owners = owners, .subtrees = slices.rows / owners},
+                                     .dt = DTYPE_F32};
+    struct tensor t[FORMS_MAX] = {slices};
+
+    titan_assert(n < FORMS_MAX);
+    memcpy(t + 1, gradients, (size_t)n * sizeof *gradients);
+    emit_checked(e, OP_PACK, &params, 1, t, n + 1);
+}
+
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
+
+static int group_size(const struct emitter *e, enum channel channel)
+{
+    return mesh_group_size(&e->p->mesh, channel_group(channel));
+}
+
+static void emit_transfer(struct emitter *e, enum op op, enum channel channel, enum stream_id stream,
+                          const struct op_params *params, const struct tensor *t, int n)
+{
+    emit_checked(e, op, params, group_size(e, channel), t, n);
+    emit_last(e)->channel = (int8_t)channel;
+    emit_last(e)->stream = (uint8_t)stream;
+}
+
+struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
+                              struct tensor in)
+{
+    const int n = group_size(e, channel);
+    const struct op_params params = {.part = {tensor_numel(in)}, .dt = (uint8_t)in.dt};
+
+    if (n == 1)
+        return in;
+    const struct tensor out = emit_tensor(e, kind, name, in.dt, in.rows * n, in.cols);
+    emit_transfer(e, OP_ALL_GATHER, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+    return out;
+}
+
+struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
+                                  struct tensor in)
+{
+    const int n = group_size(e, channel);
+    const struct op_params params = {.part = {in.rows / n * in.cols}, .dt = (uint8_t)in.dt};
+
+    if (n == 1)
+        return in;
+    const struct tensor out = emit_tensor(e, kind, name, in.dt, in.rows / n, in.cols);
+    emit_transfer(e, OP_REDUCE_SCATTER, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+    return out;
+}
+
+void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data)
+{
+    const struct op_params params = {.part = {tensor_numel(data)}, .dt = (uint8_t)data.dt};
+
+    if (group_size(e, channel) > 1)
+        emit_transfer(e, OP_ALL_REDUCE, channel, channel_stream(channel), &params, &data, 1);
+}
+
+/* Transfers to a tensor of the caller's are copies in a group of one. */
+void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in)
+{
+    const int64_t n = group_size(e, channel);
+    const struct op_params params = {.all_to_all = {.bytes = (int64_t)tensor_span(in) / n}};
+
+    titan_assert(out.dt == in.dt);
+    if (n == 1)
+        emit_copy(e, out, tensor_reshape(in, out.rows, out.cols));
+    else
+        emit_transfer(e, OP_ALL_TO_ALL, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+}
+
+void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
+                       struct tensor in, struct tensor send_counts, int64_t expected)
+{
+    const struct op_params params = {
+        .all_to_all_v = {.bytes = in.cols * (int64_t)dtype_bytes(in.dt), .rows = expected}};
+    const struct tensor t[] = {out, receive_counts, in, send_counts};
+
+    titan_assert(is_dense(out) && is_dense(in) && out.cols == in.cols && out.dt == in.dt);
+    emit_transfer(e, OP_ALL_TO_ALL_V, channel, channel_stream(channel), &params, t, ARRAY_SIZE(t));
+}
+
+void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance)
+{
+    const struct op_params params = {.shift = {.bytes = (int64_t)tensor_span(in), .distance = distance}};
+
+    titan_assert(out.dt == in.dt);
+    if (group_size(e, channel) == 1)
+        emit_copy(e, out, tensor_reshape(in, out.rows, out.cols));
+    else
+        emit_transfer(e, OP_SHIFT, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+}
+
+void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t)
+{
+    const struct op_params params = {.send = {.bytes = (int64_t)tensor_span(t)}};
+
+    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
+    emit_transfer(e, OP_SEND, channel, STREAM_SEND + channel - CHANNEL_FORWARD_NEXT, &params, &t, 1);
+    emit_last(e)->peer = (int16_t)peer;
+}
+
+void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t)
+{
+    const struct op_params params = {.recv = {.bytes = (int64_t)tensor_span(t)}};
+
+    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
+    emit_transfer(e, OP_RECV, channel, STREAM_RECV + channel - CHANNEL_FORWARD_NEXT, &params, &t, 1);
+    emit_last(e)->peer = (int16_t)peer;
+}

@@ -1,0 +1,123 @@
+/* emit.h - writing a program: tensors that are views of buffers, and operations on them.
+ *
+ * Shapes are checked as operations are written: a mismatch is a bug of the caller and aborts with both shapes. What can
+ * fail at run time is memory alone; the first failure sticks in emitter.status, everything after it does nothing.
+ *
+ * A tensor is a matrix (rows, cols) of a buffer with a row stride; vectors are (1, n) or (n, 1). Transfers need dense
+ * ones. */
+#ifndef TITAN_WORKER_PROGRAM_EMIT_H
+#define TITAN_WORKER_PROGRAM_EMIT_H
+
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+
+struct tensor {
+    int buffer; /* -1: none */
+    enum dtype dt;
+    int64_t rows, cols, ld; /* elements */
+    size_t offset;          /* bytes from the buffer's start */
+};
+#define TENSOR_NONE ((struct tensor){.buffer = -1})
+
+struct emitter {
+    struct program *p;
+    titan_status status;
+    /* Stamped on every action. */
+    enum phase phase;
+    enum stream_id stream; /* of device operations; transfers go where their channel says */
+    int unit, stage, microbatch;
+    struct action none; /* emit_last after a failure */
+};
+
+/* A program of one kind; empty. layout is borrowed for its life. */
+titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter *ret,
+                       struct titan_error *err) TITAN_MUST_USE;
+
+/* --- buffers and views -------------------------------------------------------------------------------------------- */
+int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes); /* of e's unit, microbatch */
+struct tensor emit_tensor(struct emitter *e, enum buffer_kind kind, const char *name, enum dtype dt, int64_t rows,
+                          int64_t cols);
+/* The buffer from byte offset on as a dense matrix. */
+struct tensor tensor_at(int buffer, size_t offset, enum dtype dt, int64_t rows, int64_t cols);
+struct tensor tensor_rows(struct tensor t, int64_t from, int64_t count);
+struct tensor tensor_cols(struct tensor t, int64_t from, int64_t count);
+/* Dense only: the same elements as other rows and columns. */
+struct tensor tensor_reshape(struct tensor t, int64_t rows, int64_t cols);
+static inline bool tensor_exists(struct tensor t)
+{
+    return t.buffer >= 0;
+}
+static inline int64_t tensor_numel(struct tensor t)
+{
+    return t.rows * t.cols;
+}
+
+/* Bytes from the first to the last element. */
+size_t tensor_span(struct tensor t);
+
+/* --- any operation ------------------------------------------------------------------------------------------------ */
+/* EMIT(e, swiglu, out, gate, up): append an operation of ops.def. Its operands in their order or by name (.gate = x),
+ * TENSOR_NONE where one is left out, then what its row says is given: numbers, reals, flags, in the row's order. */
+#define EMIT(e, name, ...) emit_op_##name(e, &(const struct emit_##name){__VA_ARGS__})
+#define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
+    struct emit_##name {                                                                                               \
+        operands numbers                                                                                               \
+    };                                                                                                                 \
+    void emit_op_##name(struct emitter *e, const struct emit_##name *x);
+#define OP_BY_HAND(...)
+#define OPERAND(name, ...) struct tensor name;
+#define GIVEN(name) int64_t name;
+#define REAL(name) double name;
+#define FLAGS uint32_t flags;
+#include "worker/program/ops.def"
+
+/* Append an action, unchecked; operands follow. params NULL: no numbers. */
+void emit_action(struct emitter *e, enum op op, const struct op_params *params);
+void emit_operand(struct emitter *e, struct tensor t, enum access access);
+/* The last action, to change what emit_action stamped. */
+struct action *emit_last(struct emitter *e);
+
+/* --- operations with writers by hand; outputs first --------------------------------------------------------------- */
+/* Who sees whom: none of the three = causal within each of b sequences. */
+struct attention_mask {
+    struct tensor index, start, key_index;
+};
+struct attention_heads {
+    int64_t b; /* sequences; 1 when masked */
+    int64_t h, kv, d, dv;
+};
+void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
+                    struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask);
+void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor dout,
+                          struct tensor out, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
+                          struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask);
+/* COPY, or COPY_2D if strided; dst may have a multiple of src's rows (device.h: repeat). */
+void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
+/* PACK: the gradients (n) of all of a unit, cut for so many owners. */
+void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners);
+
+/* --- transfers: on the stream of their channel -------------------------------------------------------------------- */
+/* A group of one member: nothing is written and the input is the result, so callers need no branch:
+ *   y = emit_all_gather(e, CHANNEL_TP, "name", x)
+ * is x itself, or a new ACTIVATION of n times the rows. Where the caller brings the output, it gets a copy. */
+struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
+                              struct tensor in);
+struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
+                                  struct tensor in);
+void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);
+void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in);
+/* Rows of in to the ranks of the group by send_counts; expected: how many, for the cost model. */
+void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
+                       struct tensor in, struct tensor send_counts, int64_t expected);
+void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
+void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
+void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
+
+/* --- for those who write actions again ---------------------------------------------------------------------------- */
+/* One more buffer like this one; -1: no memory. */
+int emit_buffer_like(struct emitter *e, int buffer);
+/* One more action like this one, without its operands; NULL: no memory. */
+struct action *emit_action_like(struct emitter *e, int index);
+void emit_operand_like(struct emitter *e, struct operand o);
+
+#endif

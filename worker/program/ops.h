@@ -1,0 +1,114 @@
+/* ops.h - the operations of a step program, as ops.def states them: numbers, operands, costs. */
+#ifndef TITAN_WORKER_PROGRAM_OPS_H
+#define TITAN_WORKER_PROGRAM_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/device/device.h"
+#include "worker/tensor/sequence.h"
+
+enum op {
+#define OP(NAME, ...) OP_##NAME,
+#include "worker/program/ops.def"
+    OP_COUNT
+};
+
+/* What an operation's time depends on. The last two meet other ranks. */
+enum op_class {
+    OP_CLASS_MEMORY,    /* the bytes that it touches */
+    OP_CLASS_PRODUCT,   /* flops of matrix products, at their efficiency */
+    OP_CLASS_ATTENTION, /* flops of attention */
+    OP_CLASS_FROM_HOST, /* bytes that come from the host */
+    OP_CLASS_NO_TIME,
+    OP_CLASS_COLLECTIVE, /* every member of the channel's group takes part */
+    OP_CLASS_MESSAGE     /* two ranks */
+};
+
+enum op_flag {
+    OP_TA = 1, /* a of a product is transposed */
+    OP_TB = 2,
+    OP_ADD_TO = 4, /* the first operand is added to */
+    OP_F32 = 8,    /* the result is fp32, whatever the operands are */
+    OP_BACKWARD = 16,
+    OP_MASKED = 32,
+    OP_NO_GRADIENT = 64,
+    OP_SIGMOID = 128,
+    OP_NORMALIZE = 256
+};
+
+/* Each operation's numbers: struct op_matmul {M, N, K, lda, ldb, ldc}. */
+#define OP_WORDS 16
+#define OP(NAME, name, class, type, flops, numbers, ...)                                                               \
+    struct op_##name {                                                                                                 \
+        numbers                                                                                                        \
+    };
+#define NUM(name, ...) int64_t name;
+#define GIVEN(name) int64_t name;
+#define REAL(name) double name;
+#define PART int64_t part[OP_WORDS];
+#include "worker/program/ops.def"
+
+struct op_params {
+    union {
+        int64_t word[OP_WORDS]; /* the numbers as they lie, for those who compare or print any operation's */
+        int64_t part[OP_WORDS]; /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
+#define OP(NAME, name, ...) struct op_##name name;
+#include "worker/program/ops.def"
+    };
+    uint32_t flags;
+    uint8_t dt, dt2; /* of the data; of the other side of a CAST */
+};
+
+/* Place of an operand by its name: OPERAND_OF(matmul, a) is 1. Before those that may be left out only. */
+#define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
+    struct op_##name##_operands {                                                                                      \
+        operands                                                                                                       \
+    };
+#define OPERAND(name, ...) char name;
+#define EACH(...) __VA_ARGS__
+#include "worker/program/ops.def"
+#define OPERAND_OF(op, name) ((int)offsetof(struct op_##op##_operands, name))
+
+const char *op_name(enum op op);
+enum op_class op_class(enum op op);
+bool op_is_collective(enum op op);
+bool op_is_transfer(enum op op); /* collective, SEND or RECV */
+/* Names of its numbers in the order of op_params.word, each with a blank behind it; NULL: parts. */
+const char *op_numbers(enum op op);
+/* Words of op_params that are its own. */
+int op_words(enum op op);
+/* FLOPs of a product or of attention; 0 for others. Causal attention counts the visible half. */
+double op_flops(enum op op, const struct op_params *params);
+
+enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_UPDATE = 3 };
+
+enum form_shape {
+    FORM_DENSE,
+    FORM_STRIDED,
+    FORM_VECTOR, /* rows is 1 */
+    FORM_BYTES,  /* cols of them */
+    FORM_ROWS,   /* of cols elements, as many as the buffer has */
+    FORM_WHOLE,  /* all of the buffer */
+    FORM_REPORT
+};
+#define ANY_TYPE (-1)
+
+/* What an operand has to be, by the numbers. */
+struct operand_form {
+    const char *name;
+    enum access access;
+    int dt; /* or ANY_TYPE */
+    enum form_shape shape;
+    int64_t rows, cols, ld;
+};
+
+/* Forms of the operands of an operation that has `given` of them; members: of its group, for collectives. Returns how
+ * many it takes, which is `given` where the number is right; the first FORMS_MAX of them are filled in. */
+#define FORMS_MAX 66 /* PACK: as many as a tree is deep, and one */
+int op_forms(enum op op, const struct op_params *params, int members, int given, struct operand_form ret[FORMS_MAX]);
+/* Bytes from a form's first to its last element; SIZE_MAX: its numbers do not tell. */
+size_t form_bytes(const struct operand_form *form);
+
+#endif

@@ -1,0 +1,289 @@
+/* program.c - names, lifetimes and the printed form of a step program. */
+#include "worker/program/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/program/arena.h"
+#include "worker/program/waits.h"
+
+#define NONE (-1)
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+const char *phase_name(enum phase phase)
+{
+    static const char *const names[PHASE_COUNT] = {"forward", "recompute", "dgrad", "wgrad", "reduce", "update"};
+    return phase < PHASE_COUNT ? names[phase] : "?";
+}
+
+static const struct {
+    const char *name;
+    bool external;
+    enum memory_kind memory;
+} buffer_kinds[BUF_COUNT] = {
+#define X(name, external, memory) {#name, external, memory},
+    BUFFER_KINDS(X)
+#undef X
+};
+
+const char *buffer_kind_name(enum buffer_kind kind)
+{
+    return kind < BUF_COUNT ? buffer_kinds[kind].name : "?";
+}
+
+bool buffer_is_external(enum buffer_kind kind)
+{
+    return buffer_kinds[kind].external;
+}
+
+enum memory_kind buffer_memory(enum buffer_kind kind)
+{
+    return buffer_kinds[kind].memory;
+}
+
+const char *memory_kind_name(enum memory_kind kind)
+{
+    static const char *const names[MEMORY_COUNT] = {"parameters",  "gradients", "optimizer",
+                                                    "activations", "buffers",   "host"};
+    return kind < MEMORY_COUNT ? names[kind] : "?";
+}
+
+const char *stream_name(enum stream_id stream)
+{
+    static const char *const names[STREAM_COUNT] = {"compute",       "gather",        "reduce",        "tensor",
+                                                    "copy",          "send_fwd_next", "send_fwd_prev", "send_bwd_next",
+                                                    "send_bwd_prev", "recv_fwd_next", "recv_fwd_prev", "recv_bwd_next",
+                                                    "recv_bwd_prev"};
+    return stream < STREAM_COUNT ? names[stream] : "?";
+}
+
+size_t action_sent_bytes(const struct program *p, const struct action *a)
+{
+    const struct operand *o = action_operands(p, a);
+    size_t bytes = 0;
+
+    if (!op_is_transfer((enum op)a->op))
+        return 0;
+    if (a->op == OP_ALL_TO_ALL_V) { /* there is room for more than is sent, and counts are not sent by it */
+        const struct op_all_to_all_v *v = &action_params(p, a)->all_to_all_v;
+        return (size_t)(v->bytes * v->rows);
+    }
+    for (int k = 0; k < a->n_operands; k++)
+        if (o[k].access & ACCESS_READ)
+            bytes += o[k].bytes;
+    return bytes;
+}
+
+double action_wire_bytes(const struct program *p, const struct action *a)
+{
+    const double bytes = (double)action_sent_bytes(p, a);
+
+    if (bytes == 0)
+        return 0;
+    const double n = mesh_group_size(&p->mesh, channel_group((enum channel)a->channel));
+    switch (a->op) {
+    case OP_ALL_GATHER:
+        return bytes * (n - 1);
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_TO_ALL:
+    case OP_ALL_TO_ALL_V:
+        return bytes * (n - 1) / n;
+    case OP_ALL_REDUCE:
+    case OP_AGREE:
+        return 2 * bytes * (n - 1) / n;
+    default:
+        return bytes;
+    }
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical)
+{
+    const int units = layout->model->n_units;
+    struct report r = {
+        .microbatches = microbatches, .cp = layout->mesh.size[AXIS_CP], .units = units, .canonical = canonical};
+
+    r.losses = 0;
+    r.counts = r.losses + r.cp * microbatches;
+    r.orders = r.counts + r.cp * microbatches;
+    r.checks = r.orders + REPORT_ORDERS;
+    r.norms = r.checks + units;
+    r.size = r.norms;
+    for (int u = 0; u < units; u++)
+        r.size += report_norms(&r, layout, u);
+    r.loads = r.size;
+    r.size += layout_biases(layout->model);
+    *ret = r;
+}
+
+int64_t report_norms(const struct report *report, const struct layout *layout, int unit)
+{
+    return report->canonical ? layout_unit_parts(layout, unit) * layout_unit_blocks(layout, unit) : 1;
+}
+
+void program_close(struct program *p)
+{
+    if (!p)
+        return;
+    free(p->adds);
+    free(p->actions);
+    free(p->buffers);
+    free(p->operands);
+    free(p->params);
+    free(p->waits);
+    free(p->params_index);
+    free(p);
+}
+
+/* --- lifetimes ---------------------------------------------------------------------------------------------------- */
+
+static void find_lifetimes(struct program *p)
+{
+    p->streams = p->channels = 0;
+    for (int i = 0; i < p->n_buffers; i++)
+        p->buffers[i].first = p->buffers[i].last = NONE;
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        p->streams |= 1u << a->stream;
+        if (a->channel >= 0)
+            p->channels |= 1u << a->channel;
+        for (int k = 0; k < a->n_operands; k++) {
+            struct buffer *b = &p->buffers[action_operands(p, a)[k].buffer];
+            if (b->first == NONE)
+                b->first = i;
+            b->last = i;
+        }
+    }
+}
+
+/* The most bytes alive at once and where, by walking over the actions: a buffer is added at its first action, taken
+ * off after its last. Each is met there, so no list of births and deaths is needed. */
+size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action)
+{
+    size_t by_kind[MEMORY_COUNT] = {0}, most[MEMORY_COUNT] = {0}, now = 0, peak = 0;
+    int where = 0;
+
+    find_lifetimes(p);
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct operand *o = action_operands(p, &p->actions[i]);
+        const int n = p->actions[i].n_operands;
+        for (int end = 0; end < 2; end++) {
+            for (int k = 0; k < n; k++) {
+                const struct buffer *b = &p->buffers[o[k].buffer];
+                bool again = false;
+                for (int j = 0; j < k; j++)
+                    again |= o[j].buffer == o[k].buffer;
+                if (again || buffer_is_external(b->kind) || (end ? b->last : b->first) != i)
+                    continue;
+                const size_t bytes = arena_round_up(b->bytes);
+                now += end ? -bytes : bytes;
+                by_kind[buffer_memory(b->kind)] += end ? -bytes : bytes;
+            }
+            if (!end && now > peak) {
+                peak = now;
+                where = i;
+                memcpy(most, by_kind, sizeof most);
+            }
+        }
+    }
+    if (ret_by_kind)
+        memcpy(ret_by_kind, most, sizeof most);
+    if (ret_action)
+        *ret_action = where;
+    return peak;
+}
+
+titan_status program_finish(struct program *p, struct titan_error *err)
+{
+    find_lifetimes(p);
+    TRY(arena_place(p, err));
+    return waits_derive(p, err);
+}
+
+/* --- printing ----------------------------------------------------------------------------------------------------- */
+
+static void print_params(const struct program *p, const struct action *a, struct buf *out)
+{
+    static const char *const flags[] = {"ta",     "tb",          "add",     "f32",      "backward",
+                                        "masked", "no_gradient", "sigmoid", "normalize"};
+    const struct op_params *q = action_params(p, a);
+    const char *name = op_numbers((enum op)a->op);
+
+    for (int i = 0; i < op_words((enum op)a->op); i++) {
+        if (name && *name) {
+            const size_t length = strcspn(name, " ");
+            buf_printf(out, " %.*s=%ld", (int)length, name, (long)q->word[i]);
+            name += length + 1;
+        } else if (!name && q->part[i] != 0) {
+            buf_printf(out, "%s%ld", i == 0 ? " n=" : ",", (long)q->part[i]);
+        }
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        if (q->flags >> i & 1)
+            buf_printf(out, " %s", flags[i]);
+}
+
+static void print_operand(const struct program *p, const struct operand *o, struct buf *out)
+{
+    static const char *const access[] = {"", "r", "w", "u"};
+    const struct buffer *b = &p->buffers[o->buffer];
+
+    buf_printf(out, " %s:%s", access[o->access & ACCESS_UPDATE], b->name ? b->name : buffer_kind_name(b->kind));
+    if (b->unit >= 0)
+        buf_printf(out, "(%d)", b->unit);
+    buf_printf(out, "#%d", o->buffer);
+    if (o->offset != 0 || o->bytes != b->bytes)
+        buf_printf(out, "[%zu+%zu]", o->offset, o->bytes);
+}
+
+static void print_action(const struct program *p, int i, struct buf *out)
+{
+    const struct action *a = &p->actions[i];
+
+    buf_printf(out, "%5d %-13s %-9s %-15s", i, stream_name((enum stream_id)a->stream), phase_name((enum phase)a->phase),
+               op_name((enum op)a->op));
+    if (a->stage >= 0)
+        buf_printf(out, " stage=%d", a->stage);
+    if (a->unit >= 0)
+        buf_printf(out, " unit=%d", a->unit);
+    if (a->microbatch >= 0)
+        buf_printf(out, " microbatch=%d", a->microbatch);
+    for (int k = 0; k < a->n_operands; k++)
+        print_operand(p, &action_operands(p, a)[k], out);
+    if (a->channel >= 0)
+        buf_printf(out, " on %s", channel_name((enum channel)a->channel));
+    if (a->op == OP_SEND || a->op == OP_RECV)
+        buf_printf(out, " peer=%d", a->peer);
+    print_params(p, a, out);
+    for (int k = 0; k < a->n_waits; k++)
+        buf_printf(out, "%s%d", k == 0 ? " wait=" : ",", p->waits[a->wait + k]);
+    buf_puts(out, "\n");
+}
+
+/* Each member's part is in what this rank gets. What SHIFT brings is one neighbour's, and of rows there may be none. */
+static bool takes_from_all(enum op op)
+{
+    return op_is_collective(op) && op != OP_SHIFT && op != OP_ALL_TO_ALL_V;
+}
+
+int program_meeting(const struct program *p)
+{
+    for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
+        const struct action *a = &p->actions[i];
+        if (takes_from_all((enum op)a->op) &&
+            mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) == p->mesh.world)
+            return i;
+    }
+    return -1;
+}
+
+void program_print(const struct program *p, struct buf *out)
+{
+    buf_printf(out, "pp rank %d, %ld microbatches: %d actions, %d buffers, arena %.1f MiB\n", p->pp_rank,
+               (long)p->share, p->n_actions, p->n_buffers, (double)p->arena_bytes / 1048576.0);
+    for (int i = 0; i < p->n_actions; i++)
+        print_action(p, i, out);
+}

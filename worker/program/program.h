@@ -1,0 +1,205 @@
+/* program.h - one training step of one rank as data: operations over buffers.
+ *
+ * The host issues the actions in array order. Each is enqueued on its stream and runs in that stream's order; between
+ * streams only the declared waits hold. A buffer is memory with a lifetime: from the first action that touches it to
+ * the last. Buffers of the arena share memory when their lifetimes do not meet; external ones belong to others (the
+ * training state, tables, what comes from the host).
+ *
+ * Ranks of one kind - same pp coordinate, same number of microbatches - have the same program: nothing in it depends on
+ * the other coordinates. What does (which samples, which rows of the vocabulary, where this rank's numbers stand in the
+ * report) the executor fills in.
+ *
+ * Written through emit.h by the model (model/block.h) and the builder (build.h), changed by passes, proved by check.h
+ * over all kinds, executed by exec/. */
+#ifndef TITAN_WORKER_PROGRAM_PROGRAM_H
+#define TITAN_WORKER_PROGRAM_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+#include "worker/program/ops.h"
+#include "worker/tensor/layout.h"
+#include "worker/tensor/mesh.h"
+
+/* What a part of the step is for: timelines and bubble go by it. */
+enum phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_DGRAD, PHASE_WGRAD, PHASE_REDUCE, PHASE_UPDATE, PHASE_COUNT };
+
+/* X(name, external, kind of memory in reports) */
+enum memory_kind {
+    MEMORY_PARAMETERS,
+    MEMORY_GRADIENTS,
+    MEMORY_OPTIMIZER,
+    MEMORY_ACTIVATIONS,
+    MEMORY_BUFFERS,
+    MEMORY_HOST,
+    MEMORY_COUNT
+};
+#define BUFFER_KINDS(X)                                                                                                \
+    X(SHARD, true, MEMORY_PARAMETERS) /* a unit's own range in the compute type: what is gathered */                   \
+    X(STATE, true, MEMORY_OPTIMIZER)  /* masters and moments of that range */                                          \
+    X(STATE_HOST, true, MEMORY_HOST)  /* the same in host memory (offload) */                                          \
+    X(TABLE, true, MEMORY_BUFFERS)    /* static: see enum table */                                                     \
+    X(BIAS, true, MEMORY_BUFFERS)     /* expert biases of a unit */                                                    \
+    X(OUTPUT, true, MEMORY_BUFFERS)   /* what a caller without a training state wants back: logits, losses */          \
+    X(FULL, false, MEMORY_PARAMETERS)                                                                                  \
+    X(TOKENS, false, MEMORY_BUFFERS)                                                                                   \
+    X(ACTIVATION, false, MEMORY_ACTIVATIONS)                                                                           \
+    X(DACTIVATION, false, MEMORY_ACTIVATIONS) /* gradient of one */                                                    \
+    X(GRAD, false, MEMORY_GRADIENTS)                                                                                   \
+    X(GRAD_SHARD, false, MEMORY_GRADIENTS)                                                                             \
+    X(LOAD, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */            \
+    X(WORK, false, MEMORY_BUFFERS)                                                                                     \
+    X(EXCHANGE, false, MEMORY_BUFFERS)                                                                                 \
+    X(REPORT, false, MEMORY_BUFFERS)
+
+enum buffer_kind {
+#define X(name, external, memory) BUF_##name,
+    BUFFER_KINDS(X)
+#undef X
+        BUF_COUNT
+};
+
+/* A TABLE's unit says which. */
+enum table {
+    TABLE_COS, /* (positions, D/2) */
+    TABLE_SIN,
+    TABLE_KEYS_GATHERED, /* index of the keys of all cp ranks, in rank order: (cp*N) int32 */
+    TABLE_KEYS_RING,     /* the same, this rank's first, then of the rank before it, and so on */
+    TABLE_COUNT
+};
+
+/* A point-to-point channel has a stream for each direction, so that neither waits behind the other. */
+enum stream_id {
+    STREAM_COMPUTE,
+    STREAM_GATHER,
+    STREAM_REDUCE,
+    STREAM_TENSOR, /* tp, cp and ep collectives */
+    STREAM_COPY,   /* host memory */
+    STREAM_SEND,   /* one for each point-to-point channel, CHANNEL_FORWARD_NEXT first */
+    STREAM_RECV = STREAM_SEND + CHANNEL_COUNT - CHANNEL_FORWARD_NEXT,
+    STREAM_COUNT = STREAM_RECV + CHANNEL_COUNT - CHANNEL_FORWARD_NEXT
+};
+
+/* Part of a buffer. A strided view covers from its first to its last element. */
+struct operand {
+    int buffer;
+    uint32_t access;
+    size_t offset, bytes;
+};
+
+struct action {
+    uint16_t op;
+    uint8_t stream, phase;
+    int8_t channel;  /* collectives, SEND, RECV; -1 none */
+    bool signal;     /* somebody on another stream waits for it */
+    int16_t peer;    /* SEND, RECV: pp rank */
+    int unit, stage; /* -1 where none */
+    int microbatch;  /* slot in this rank's share, -1 where none */
+    int params;      /* index into program.params */
+    int operand, n_operands;
+    int wait, n_waits; /* index into program.waits: actions of other streams that must have run */
+};
+
+struct buffer {
+    enum buffer_kind kind;
+    const char *name; /* static */
+    int unit;         /* or table; -1 where none */
+    int microbatch;   /* slot; -1 where none */
+    size_t bytes;
+    size_t offset;   /* in the arena; not for external ones */
+    int first, last; /* actions between which it lives; -1: untouched */
+};
+
+/* Canonical summation across ranks: slice left += slice right of what was received, in this order. */
+struct tree_add {
+    int left, right;
+};
+
+/* A step's report: doubles, all-reduced over the world; each number is contributed by one rank (or by several, where it
+ * is a sum), the others add zero. Its layout is the same on all ranks.
+ *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
+ *   counts [cp][microbatches]  tokens counted
+ *   orders [REPORT_ORDERS]
+ *   checks [units]             not finite where the input of a unit was not
+ *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
+ *                              otherwise [unit]
+ *   loads                      as layout_bias_offset: how often each expert was chosen; a sum over ranks */
+#define REPORT_ORDERS 3
+struct report {
+    int64_t microbatches; /* of the global batch */
+    int cp, units;
+    bool canonical;
+    int64_t losses, counts, orders, checks, norms, loads; /* first index of each */
+    int64_t size;
+};
+
+struct program {
+    /* --- which ranks it is for */
+    int pp_rank;
+    int64_t share;     /* microbatches of its data-parallel rank; slots 0..share-1 */
+    int64_t share_max; /* largest share of any */
+    struct mesh mesh;
+    const struct layout *layout; /* borrowed */
+    struct report report;
+    bool canonical;
+    int subtrees_max;
+    int n_adds;
+    struct tree_add *adds;
+    int root_slice;
+
+    /* --- the step */
+    int n_actions, n_buffers, n_operands, n_params, n_waits;
+    int cap_actions, cap_buffers, cap_operands, cap_params, cap_waits;
+    struct action *actions;
+    struct buffer *buffers;
+    struct operand *operands;
+    struct op_params *params; /* each distinct one once */
+    int *waits;
+    void *params_index; /* private to emit.c */
+    size_t arena_bytes;
+    uint32_t streams, channels; /* bits: those it uses */
+};
+
+const char *phase_name(enum phase phase);
+const char *buffer_kind_name(enum buffer_kind kind);
+bool buffer_is_external(enum buffer_kind kind);
+enum memory_kind buffer_memory(enum buffer_kind kind);
+const char *memory_kind_name(enum memory_kind kind);
+const char *stream_name(enum stream_id stream);
+/* Bytes this rank hands to the communicator. */
+size_t action_sent_bytes(const struct program *p, const struct action *a);
+/* Bytes of them that leave it, where collectives go round a ring: what it has for itself stays, what is gathered or
+ * summed for others passes on (Thakur et al. 2005). 0 in a group of one. */
+double action_wire_bytes(const struct program *p, const struct action *a);
+
+static inline const struct operand *action_operands(const struct program *p, const struct action *a)
+{
+    return p->operands + a->operand;
+}
+static inline const struct op_params *action_params(const struct program *p, const struct action *a)
+{
+    return p->params + a->params;
+}
+
+void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical);
+/* Numbers a unit has among the norms. */
+int64_t report_norms(const struct report *report, const struct layout *layout, int unit);
+
+void program_close(struct program *p); /* NULL is fine */
+/* Fill lifetimes, place the arena, derive waits and signals. Called when the actions stand, and again after a pass.
+ * Waits are derived from the parts of buffers that are touched and from memory that is used again. Near-linear in
+ * actions: 10^6 of them in a few seconds. */
+titan_status program_finish(struct program *p, struct titan_error *err) TITAN_MUST_USE;
+/* Lifetimes only, and the most bytes of arena buffers alive at once, by kind (MEMORY_COUNT; NULL is fine): a lower
+ * bound of arena_bytes that needs no placement. *ret_action: where that is. */
+size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
+/* The first action that cannot end here before every other rank has begun the same step: a collective of all of them,
+ * AGREE at the latest. -1: the rank is alone. */
+int program_meeting(const struct program *p);
+/* One line an action. */
+void program_print(const struct program *p, struct buf *out);
+
+#endif

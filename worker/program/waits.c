@@ -1,0 +1,120 @@
+/* waits.c - hazards between streams.
+ *
+ * What an action must come after is shadow.h's to say. What a stream knows to be over is a vector of actions, one for
+ * each stream. A wait takes over all that the signalling action's stream knew, so that most hazards are ordered already
+ * when they are met. */
+#include "worker/program/waits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/vec.h"
+#include "worker/program/shadow.h"
+
+#define NONE (-1)
+
+struct clock {
+    int done[STREAM_COUNT]; /* last action of each stream that is over */
+};
+
+struct hazards {
+    struct program *p;
+    struct shadow shadow;
+    struct clock need; /* of the action at hand */
+    struct clock now[STREAM_COUNT];
+    int version[STREAM_COUNT]; /* of now, in clocks */
+    struct clock *clocks;
+    int n_clocks, cap_clocks;
+    int *at; /* per action: the version under which it was issued */
+};
+
+static void hazards_free(struct hazards *h)
+{
+    shadow_free(&h->shadow);
+    free(h->clocks);
+    free(h->at);
+}
+
+static void must_follow(void *arg, int earlier)
+{
+    struct hazards *h = arg;
+    int *done = &h->need.done[h->p->actions[earlier].stream];
+    *done = MAX(*done, earlier);
+}
+
+static void merge_clocks(struct clock *into, const struct clock *from)
+{
+    for (int s = 0; s < STREAM_COUNT; s++)
+        into->done[s] = MAX(into->done[s], from->done[s]);
+}
+
+/* What is needed and not known yet, the latest first since it is likely to bring the others along. */
+static int next_wait(const struct hazards *h, const struct clock *now)
+{
+    int latest = NONE;
+
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (h->need.done[s] > now->done[s])
+            latest = MAX(latest, h->need.done[s]);
+    return latest;
+}
+
+static titan_status wait_for(struct hazards *h, struct action *a, struct titan_error *err)
+{
+    struct program *p = h->p;
+    struct clock *now = &h->now[a->stream];
+
+    a->wait = p->n_waits;
+    for (int w; (w = next_wait(h, now)) != NONE;) {
+        if (!VEC_PUSH(p->waits, p->n_waits, p->cap_waits, w))
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        p->actions[w].signal = true;
+        merge_clocks(now, &h->clocks[h->at[w]]);
+        now->done[p->actions[w].stream] = MAX(now->done[p->actions[w].stream], w);
+    }
+    a->n_waits = p->n_waits - a->wait;
+    if (a->n_waits == 0)
+        return TITAN_OK;
+    h->version[a->stream] = h->n_clocks;
+    if (!VEC_PUSH(h->clocks, h->n_clocks, h->cap_clocks, *now))
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    return TITAN_OK;
+}
+
+static titan_status derive_action(struct hazards *h, int i, struct titan_error *err)
+{
+    struct action *a = &h->p->actions[i];
+    const struct operand *o = action_operands(h->p, a);
+
+    memset(&h->need, 0xff, sizeof h->need); /* NONE everywhere */
+    for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++)
+        if (!shadow_touch(&h->shadow, i, &o[k], must_follow, h))
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    h->need.done[a->stream] = NONE;
+    TRY(wait_for(h, a, err));
+    h->at[i] = h->version[a->stream];
+    return TITAN_OK;
+}
+
+static bool hazards_init(struct hazards *h, struct program *p)
+{
+    *h = (struct hazards){.p = p};
+    h->at = malloc(((size_t)p->n_actions + 1) * sizeof *h->at);
+    memset(h->now, 0xff, sizeof h->now);
+    return shadow_init(&h->shadow, p) && h->at && VEC_PUSH(h->clocks, h->n_clocks, h->cap_clocks, h->now[0]);
+}
+
+titan_status waits_derive(struct program *p, struct titan_error *err)
+{
+    _cleanup_(hazards_free) struct hazards h;
+
+    if (!hazards_init(&h, p))
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    p->n_waits = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        p->actions[i].signal = false;
+    for (int i = 0; i < p->n_actions; i++)
+        TRY(derive_action(&h, i, err));
+    return TITAN_OK;
+}

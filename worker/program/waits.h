@@ -1,0 +1,10 @@
+/* waits.h - what an action must wait for on other streams. */
+#ifndef TITAN_WORKER_PROGRAM_WAITS_H
+#define TITAN_WORKER_PROGRAM_WAITS_H
+
+#include "worker/program/program.h"
+
+/* Sets wait, n_waits and signal of every action from what operands touch. Buffers must be placed. */
+titan_status waits_derive(struct program *p, struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,474 @@
+/* layout.c - parameters cut by stage, by tensor parallelism and into ranges. */
+#include "worker/tensor/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/schedule.h"
+
+#define BLOCK_MIN 1024
+#define BLOCKS_MAX (INT64_C(1) << 22) /* of a model: what a step sums on the host for its gradient norm */
+
+static int64_t round_up(int64_t n, int64_t grain)
+{
+    return (n + grain - 1) / grain * grain;
+}
+
+static int64_t choose_block(const struct model *model)
+{
+    int64_t numel = 0, block = BLOCK_MIN;
+
+    for (int i = 0; i < model->n_tensors; i++)
+        numel += model->tensors[i].numel;
+    while (numel / block > BLOCKS_MAX)
+        block *= 2;
+    return block;
+}
+
+/* --- stages ------------------------------------------------------------------------------------------------------- */
+
+int layout_stage_rank(const struct layout *layout, int stage)
+{
+    const int pp = layout->mesh.size[AXIS_PP], round = stage / pp, place = stage % pp;
+
+    return layout->v_order && round % 2 != 0 ? pp - 1 - place : place;
+}
+
+static int unit_stage(const struct layout *l, const int *first_layer, const struct model_unit *u)
+{
+    int stage = 0;
+
+    if (u->kind == UNIT_EMBEDDING || l->stages == 1)
+        return 0;
+    if (u->kind == UNIT_HEAD)
+        return l->stages - 1;
+    while (stage + 1 < l->stages && u->layer >= first_layer[stage + 1])
+        stage++;
+    return stage;
+}
+
+static void place_stages(struct layout *l, const int *first_layer)
+{
+    int stage = -1;
+
+    for (int u = 0; u < l->model->n_units; u++) {
+        struct unit_layout *unit = &l->units[u];
+        unit->stage = unit_stage(l, first_layer, &l->model->units[u]);
+        unit->pp_rank = layout_stage_rank(l, unit->stage);
+        while (stage < unit->stage)
+            l->first_unit[++stage] = u;
+    }
+    while (stage < l->stages)
+        l->first_unit[++stage] = l->model->n_units;
+}
+
+/* --- tensors ------------------------------------------------------------------------------------------------------ */
+
+static enum group parts_group(const struct model_unit *u)
+{
+    return u->kind == UNIT_EXPERTS ? GROUP_EP : GROUP_TP;
+}
+
+int layout_unit_parts(const struct layout *layout, int unit)
+{
+    return mesh_group_size(&layout->mesh, parts_group(&layout->model->units[unit]));
+}
+
+int layout_unit_part(const struct layout *layout, int unit, int rank)
+{
+    return mesh_group_rank(&layout->mesh, parts_group(&layout->model->units[unit]), rank);
+}
+
+static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct titan_error *err)
+{
+    const struct model_tensor *t = &l->model->tensors[tensor];
+    struct local_tensor *local = &l->tensors[tensor];
+    int64_t *cut = t->split == SPLIT_COLS ? &local->cols : &local->rows;
+
+    titan_assert(t->ndim == 2 || t->split == SPLIT_NONE);
+    if (t->experts % parts != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "layout: %d experts of '%s' are not a multiple of the expert-parallel "
+                          "degree %d",
+                          t->experts, t->name, parts);
+    local->rows = t->ndim == 2 ? t->shape[0] : 1;
+    local->cols = t->ndim == 2 ? t->shape[1] : t->shape[0];
+    if (t->split == SPLIT_NONE)
+        return TITAN_OK;
+    if (*cut % parts != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "layout: %s of '%s' are %ld, not a multiple of the tensor-parallel degree %d",
+                          cut == &local->cols ? "columns" : "rows", t->name, (long)*cut, parts);
+    *cut /= parts;
+    return TITAN_OK;
+}
+
+/* Offsets of those tensors of a unit that are cut, or of those that are whole, from `at` on; where the last one ends.
+ */
+static int64_t place_tensors(struct layout *l, const struct model_unit *u, bool cut, int64_t at)
+{
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
+        const struct model_tensor *t = &l->model->tensors[i];
+        if ((t->split != SPLIT_NONE) != cut)
+            continue;
+        l->tensors[i].offset = t->glued ? at : round_up(at, MODEL_ALIGN);
+        at = l->tensors[i].offset + l->tensors[i].rows * l->tensors[i].cols;
+    }
+    return at;
+}
+
+static titan_status place_unit(struct layout *l, int index, struct titan_error *err)
+{
+    const struct model_unit *u = &l->model->units[index];
+    struct unit_layout *unit = &l->units[index];
+    const bool experts = u->kind == UNIT_EXPERTS;
+    const int64_t grain = l->canonical ? l->block : MODEL_ALIGN;
+
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
+        TRY(cut_tensor(l, i, layout_unit_parts(l, index), err));
+    const int64_t cut = place_tensors(l, u, true, 0);
+    unit->whole = round_up(cut, l->block);
+    unit->numel = place_tensors(l, u, false, unit->whole);
+    if (unit->numel == unit->whole) /* nothing is whole */
+        unit->numel = cut;
+    unit->group = experts ? GROUP_EXPERT_SHARD : GROUP_FSDP;
+    unit->gather = experts ? CHANNEL_EXPERT_GATHER : CHANNEL_GATHER;
+    unit->reduce = experts ? CHANNEL_EXPERT_REDUCE : CHANNEL_REDUCE;
+    const int64_t n = mesh_group_size(&l->mesh, unit->group);
+    unit->shard = round_up(unit->numel, grain * n) / n;
+    unit->padded = unit->shard * n;
+    unit->offset = l->total[unit->pp_rank];
+    l->total[unit->pp_rank] += unit->shard;
+    return TITAN_OK;
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+static titan_status check_options(const struct layout_options *o, int stages, struct titan_error *err)
+{
+    const struct model *m = o->model;
+
+    if (stages > 1 && !o->first_layer)
+        return titan_fail(err, TITAN_EINVAL, "layout: %d stages, but nothing says which layers they have", stages);
+    if (stages % o->mesh.size[AXIS_PP] != 0)
+        return titan_fail(err, TITAN_EINVAL, "layout: %d stages are not a multiple of the pipeline degree %d", stages,
+                          o->mesh.size[AXIS_PP]);
+    for (int s = 0; stages > 1 && s < stages; s++)
+        if (o->first_layer[s] > o->first_layer[s + 1])
+            return titan_fail(err, TITAN_EINVAL, "layout: stage %d ends at layer %d, before its first, %d", s,
+                              o->first_layer[s + 1], o->first_layer[s]);
+    if (stages > 1 && (o->first_layer[0] != 0 || o->first_layer[stages] != m->dims.n_layers))
+        return titan_fail(err, TITAN_EINVAL, "layout: stages have layers %d to %d of %ld", o->first_layer[0],
+                          o->first_layer[stages], (long)m->dims.n_layers);
+    return TITAN_OK;
+}
+
+/* The head reads the embedding's matrix, so one rank must have both ends of the model. */
+static titan_status check_tied(const struct layout *l, struct titan_error *err)
+{
+    const int first = layout_stage_rank(l, 0), last = layout_stage_rank(l, l->stages - 1);
+
+    if (!l->model->dims.tied_embeddings || first == last)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EUNSUPPORTED,
+                     "layout: the head shares the embedding's matrix, but they are on pipeline ranks %d and %d", last,
+                     first);
+    titan_error_hint(err, "use pipeline_parallel_degree 1, or a schedule in V order");
+    return TITAN_EUNSUPPORTED;
+}
+
+static titan_status fill(struct layout *l, const struct layout_options *o, struct titan_error *err)
+{
+    const struct model *m = o->model;
+
+    l->units = calloc((size_t)m->n_units, sizeof *l->units);
+    l->tensors = calloc((size_t)m->n_tensors, sizeof *l->tensors);
+    l->first_unit = calloc((size_t)l->stages + 1, sizeof *l->first_unit);
+    l->total = calloc((size_t)l->mesh.size[AXIS_PP], sizeof *l->total);
+    if (!l->units || !l->tensors || !l->first_unit || !l->total)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    place_stages(l, o->first_layer);
+    for (int u = 0; u < m->n_units; u++)
+        TRY(place_unit(l, u, err));
+    return check_tied(l, err);
+}
+
+titan_status layout_open(const struct layout_options *options, struct layout **ret, struct titan_error *err)
+{
+    const int stages = options->stages > 0 ? options->stages : options->mesh.size[AXIS_PP];
+
+    TRY(check_options(options, stages, err));
+    struct layout *l = calloc(1, sizeof *l);
+    if (!l)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    l->model = options->model;
+    l->mesh = options->mesh;
+    l->stages = stages;
+    l->v_order = options->v_order;
+    l->canonical = options->canonical;
+    l->block = choose_block(l->model);
+    const titan_status status = fill(l, options, err);
+    if (status != TITAN_OK) {
+        layout_close(l);
+        return status;
+    }
+    *ret = l;
+    return TITAN_OK;
+}
+
+/* Where its stages lie is the schedule's to say. */
+static titan_status find_order(const struct recipe *r, const struct mesh *mesh, int stages, bool *ret,
+                               struct titan_error *err)
+{
+    const int64_t total = r->training.global_batch_size / recipe_microbatch_rows(r);
+    const int64_t ranks = mesh_batch_size(mesh);
+    const int microbatches = (int)MAX((total + ranks - 1) / ranks, 1), pp = mesh->size[AXIS_PP];
+    const char *csv = r->parallelism.pipeline_parallel_schedule_csv;
+    struct schedule *s = NULL;
+
+    *ret = false;
+    if (stages == pp) /* one stage a rank: any order is the same */
+        return TITAN_OK;
+    if (csv[0])
+        TRY(schedule_load(csv, pp, stages, microbatches, &s, err));
+    else
+        TRY(schedule_generate(r->parallelism.pipeline_parallel_schedule, pp, stages, microbatches, &s, err));
+    *ret = s->v_order;
+    schedule_close(s);
+    return TITAN_OK;
+}
+
+titan_status layout_of_recipe(const struct recipe *recipe, const struct model *model, const struct mesh *mesh,
+                              struct layout **ret, struct titan_error *err)
+{
+    struct layout_options o = {.model = model, .mesh = *mesh, .canonical = recipe->numerics.canonical};
+
+    TRY(recipe_stages(recipe, &o.stages, err));
+    _cleanup_free_ int *first_layer = calloc((size_t)o.stages + 1, sizeof *first_layer);
+    if (!first_layer)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    TRY(recipe_split_layers(recipe, o.stages, first_layer, err));
+    TRY(find_order(recipe, mesh, o.stages, &o.v_order, err));
+    o.first_layer = first_layer;
+    return layout_open(&o, ret, err);
+}
+
+void layout_close(struct layout *layout)
+{
+    if (!layout)
+        return;
+    free(layout->first_unit);
+    free(layout->units);
+    free(layout->tensors);
+    free(layout->total);
+    free(layout);
+}
+
+/* --- what a rank has ---------------------------------------------------------------------------------------------- */
+
+static int pp_rank(const struct layout *l, int rank)
+{
+    return mesh_group_rank(&l->mesh, GROUP_PP, rank);
+}
+
+int64_t layout_total(const struct layout *layout, int rank)
+{
+    return layout->total[pp_rank(layout, rank)];
+}
+
+int64_t layout_begin(const struct layout *layout, int unit, int rank)
+{
+    const struct unit_layout *u = &layout->units[unit];
+    return u->shard * mesh_group_rank(&layout->mesh, u->group, rank);
+}
+
+int64_t layout_counted(const struct layout *layout, int unit, int rank)
+{
+    const struct unit_layout *u = &layout->units[unit];
+    const int64_t begin = layout_begin(layout, unit, rank);
+    int64_t end = layout->canonical ? layout_unit_blocks(layout, unit) * layout->block : u->numel;
+
+    if (pp_rank(layout, rank) != u->pp_rank || mesh_group_rank(&layout->mesh, GROUP_REPLICATE, rank) != 0)
+        return 0;
+    if (layout_unit_part(layout, unit, rank) != 0)
+        end = MIN(end, u->whole);
+    return MAX(MIN(begin + u->shard, end) - begin, 0);
+}
+
+int64_t layout_unit_blocks(const struct layout *layout, int unit)
+{
+    return (layout->units[unit].numel + layout->block - 1) / layout->block;
+}
+
+void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *ret_row, int64_t *ret_col)
+{
+    const struct model_tensor *t = &layout->model->tensors[tensor];
+    const struct local_tensor *local = &layout->tensors[tensor];
+    const int part = t->split == SPLIT_NONE ? 0 : layout_unit_part(layout, t->unit, rank);
+
+    *ret_row = t->split == SPLIT_COLS ? 0 : part * local->rows;
+    *ret_col = t->split == SPLIT_COLS ? part * local->cols : 0;
+}
+
+/* --- expert biases ------------------------------------------------------------------------------------------------ */
+
+static int mixture_layers(const struct model *model)
+{
+    const struct model_dims *d = &model->dims;
+    return d->n_experts > 0 && d->balance_rate > 0 ? (int)MAX(d->n_layers - d->n_dense_layers, 0) : 0;
+}
+
+int64_t layout_biases(const struct model *model)
+{
+    return mixture_layers(model) * model->dims.n_experts;
+}
+
+int64_t layout_bias_offset(const struct model *model, int layer)
+{
+    return (layer - model->dims.n_dense_layers) * model->dims.n_experts;
+}
+
+/* --- pieces ------------------------------------------------------------------------------------------------------- */
+
+static int n_specs(const struct model *model)
+{
+    return 3 * model->n_tensors + mixture_layers(model);
+}
+
+titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n, struct titan_error *err)
+{
+    static const char *const prefix[3] = {"", "optim.m.", "optim.v."};
+    const int n = n_specs(model);
+    struct tensor_spec *specs = calloc((size_t)n, sizeof *specs);
+
+    if (!specs)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int kind = 0; kind < 3; kind++) {
+        for (int i = 0; i < model->n_tensors; i++) {
+            const struct model_tensor *t = &model->tensors[i];
+            struct tensor_spec *s = &specs[kind * model->n_tensors + i];
+            (void)snprintf(s->name, sizeof s->name, "%s%.80s", prefix[kind], t->name);
+            s->ndim = model_tensor_shape(t, s->shape);
+            s->numel = t->numel;
+        }
+    }
+    for (int i = 0; i < mixture_layers(model); i++) {
+        struct tensor_spec *s = &specs[3 * model->n_tensors + i];
+        (void)snprintf(s->name, sizeof s->name, "layers.%d.moe.expert_bias", (int)model->dims.n_dense_layers + i);
+        s->ndim = 1;
+        s->shape[0] = s->numel = model->dims.n_experts;
+    }
+    *ret = specs;
+    *ret_n = n;
+    return TITAN_OK;
+}
+
+struct collector {
+    const struct layout *layout;
+    int rank;
+    float *state, *biases;
+    bool (*takes)(void *arg, int unit, enum share share);
+    void *arg;
+    struct piece *pieces;
+    int n;
+};
+
+static bool wanted(const struct collector *c, int unit, enum share share)
+{
+    return c->layout->units[unit].pp_rank == pp_rank(c->layout, c->rank) &&
+           (!c->takes || c->takes(c->arg, unit, share));
+}
+
+/* Elements [from, to) of a tensor's local part, which stand at data, as boxes of the tensor. */
+static void add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, float *data)
+{
+    struct piece boxes[PIECE_BOXES_MAX];
+    int64_t row, col;
+
+    layout_origin(c->layout, tensor, c->rank, &row, &col);
+    const int n = piece_boxes(c->layout->tensors[tensor].cols, from, to, boxes);
+    for (int i = 0; i < n; i++) {
+        struct piece *p = &c->pieces[c->n++];
+        *p = boxes[i];
+        p->tensor = spec;
+        p->row += row;
+        p->col += col;
+        p->data = data;
+        if (data)
+            data += p->rows * p->cols;
+    }
+}
+
+/* kind: masters, m, v */
+static void add_tensor(struct collector *c, int kind, int tensor)
+{
+    const struct layout *l = c->layout;
+    const struct model_tensor *of = &l->model->tensors[tensor];
+    const struct unit_layout *u = &l->units[of->unit];
+    const struct local_tensor *t = &l->tensors[tensor];
+
+    if (!wanted(c, of->unit, of->split == SPLIT_NONE ? SHARE_WHOLE : SHARE_CUT))
+        return;
+    const int64_t begin = layout_begin(l, of->unit, c->rank);
+    const int64_t from = MAX(begin, t->offset), to = MIN(begin + u->shard, t->offset + t->rows * t->cols);
+    if (from < to)
+        add_range(c, tensor, kind * l->model->n_tensors + tensor, from - t->offset, to - t->offset,
+                  c->state ? c->state + 3 * u->offset + kind * u->shard + (from - begin) : NULL);
+}
+
+static void add_biases(struct collector *c)
+{
+    const struct model *m = c->layout->model;
+
+    for (int i = 0; i < mixture_layers(m); i++) {
+        const int layer = (int)m->dims.n_dense_layers + i;
+        if (wanted(c, model_layer_unit(m, layer), SHARE_BIAS))
+            c->pieces[c->n++] = (struct piece){.tensor = 3 * m->n_tensors + i,
+                                               .rows = 1,
+                                               .cols = m->dims.n_experts,
+                                               .data = c->biases ? c->biases + layout_bias_offset(m, layer) : NULL};
+    }
+}
+
+titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
+                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
+                           int *ret_n, struct titan_error *err)
+{
+    const struct model *model = layout->model;
+    struct collector c = {.layout = layout, .rank = rank, .state = state, .biases = biases, .takes = takes, .arg = arg};
+
+    c.pieces = calloc((size_t)n_specs(model) * PIECE_BOXES_MAX, sizeof *c.pieces);
+    if (!c.pieces)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int kind = 0; kind < 3; kind++)
+        for (int i = 0; i < model->n_tensors; i++)
+            add_tensor(&c, kind, i);
+    add_biases(&c);
+    *ret = c.pieces;
+    *ret_n = c.n;
+    return TITAN_OK;
+}
+
+struct owner {
+    const struct layout *layout;
+    int rank;
+};
+
+static bool answers_for(void *arg, int unit, enum share share)
+{
+    const struct owner *o = arg;
+    const struct mesh *mesh = &o->layout->mesh;
+
+    if (share == SHARE_BIAS)
+        return o->rank % (mesh->world / mesh->size[AXIS_PP]) == 0;
+    return mesh_group_rank(mesh, GROUP_REPLICATE, o->rank) == 0 &&
+           (share == SHARE_CUT || layout_unit_part(o->layout, unit, o->rank) == 0);
+}
+
+titan_status layout_owned_pieces(const struct layout *layout, int rank, float *state, float *biases, struct piece **ret,
+                                 int *ret_n, struct titan_error *err)
+{
+    struct owner o = {layout, rank};
+    return layout_pieces(layout, rank, state, biases, answers_for, &o, ret, ret_n, err);
+}

@@ -1,0 +1,85 @@
+/* mesh.h - the ranks of an epoch as a grid with named axes, outermost first: pp, dp_replicate, dp_shard, cp, tp.
+ *
+ * Groups are derived from it; a group's members are the ranks that differ in the group's axes only, in rank order.
+ * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, ep
+ * innermost. Channels are the communicators a program may use: several over the same group where operations of the
+ * group run beside each other on different streams. */
+#ifndef TITAN_WORKER_TENSOR_MESH_H
+#define TITAN_WORKER_TENSOR_MESH_H
+
+#include "base/recipe.h"
+
+enum mesh_axis { AXIS_PP, AXIS_DP_REPLICATE, AXIS_DP_SHARD, AXIS_CP, AXIS_TP, AXIS_COUNT };
+
+enum group {
+    GROUP_WORLD,
+    GROUP_PP,
+    GROUP_REPLICATE,
+    GROUP_FSDP, /* dp_shard * cp: who shares out a unit's state */
+    GROUP_CP,
+    GROUP_TP,
+    GROUP_EP,
+    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep: who shares out an expert unit's state */
+    GROUP_COUNT
+};
+
+/* X(name, group) */
+#define CHANNELS(X)                                                                                                    \
+    X(WORLD, GROUP_WORLD)                                                                                              \
+    X(GATHER, GROUP_FSDP)                                                                                              \
+    X(REDUCE, GROUP_FSDP)                                                                                              \
+    X(REPLICATE, GROUP_REPLICATE)                                                                                      \
+    X(CP, GROUP_CP)                                                                                                    \
+    X(TP, GROUP_TP)                                                                                                    \
+    X(EP, GROUP_EP)                                                                                                    \
+    X(EXPERT_GATHER, GROUP_EXPERT_SHARD)                                                                               \
+    X(EXPERT_REDUCE, GROUP_EXPERT_SHARD)                                                                               \
+    X(FORWARD_NEXT, GROUP_PP)     /* activations to pp rank + 1, modulo pp */                                          \
+    X(FORWARD_PREVIOUS, GROUP_PP) /* activations to pp rank - 1 */                                                     \
+    X(BACKWARD_NEXT, GROUP_PP)    /* gradients */                                                                      \
+    X(BACKWARD_PREVIOUS, GROUP_PP)
+
+enum channel {
+#define X(name, group) CHANNEL_##name,
+    CHANNELS(X)
+#undef X
+        CHANNEL_COUNT
+};
+
+struct mesh {
+    int world;
+    int size[AXIS_COUNT];
+    int ep;
+};
+
+const char *mesh_axis_name(enum mesh_axis axis); /* "dp_shard" */
+const char *channel_name(enum channel channel);  /* "GATHER" */
+enum group channel_group(enum channel channel);
+
+/* The recipe's degrees on this many ranks (recipe_mesh). */
+titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* Position of a rank on every axis, and back. */
+void mesh_coords(const struct mesh *mesh, int rank, int ret[AXIS_COUNT]);
+int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT]);
+
+int mesh_group_size(const struct mesh *mesh, enum group group);
+/* Ranks from one member to the next. */
+int mesh_group_stride(const struct mesh *mesh, enum group group);
+/* Position of a rank in its group; members: mesh_group_size of them, in order. */
+int mesh_group_rank(const struct mesh *mesh, enum group group, int rank);
+void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int *ret);
+
+/* A point-to-point channel is a ring of edges from pp rank to pp rank. Edges of one colour have no rank in common, so a
+ * communicator of two for each edge is had by splitting once a colour. Each edge has its own because a rank's sends
+ * must not wait behind its receives, and NCCL runs all of a communicator's operations in the order of their calls. */
+int mesh_edge_colours(const struct mesh *mesh);
+enum edge_side { EDGE_NONE, EDGE_SENDS, EDGE_RECEIVES };
+/* What a rank does on the edges of this colour; members: the edge's two ranks in order, or the rank alone. */
+enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colour, int rank, int members[2]);
+
+/* Data-parallel degree (who reads which samples) and a rank's place in it: dp_replicate * dp_shard. */
+int mesh_batch_size(const struct mesh *mesh);
+int mesh_batch_rank(const struct mesh *mesh, int rank);
+
+#endif

@@ -1,0 +1,369 @@
+/* model.c - parameter list, initial values and rotary tables of the Llama 3 family, Qwen 3 and DeepSeek V2 and V3. */
+#include "worker/tensor/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/rng.h"
+
+#define LAYER_TENSORS 16 /* at most, with its experts */
+#define TRUNCATE_AT 3.0f
+
+/* --- what a model can be ------------------------------------------------------------------------------------------ */
+
+static int64_t head_width(const struct model_dims *d)
+{
+    return d->head_dim > 0 ? d->head_dim : d->dim / d->n_heads;
+}
+
+static titan_status check_experts(const struct model_dims *d, struct titan_error *err)
+{
+    if (d->n_experts == 0)
+        return TITAN_OK;
+    if (d->moe_hidden < 1 || d->n_shared_experts < 0)
+        return titan_fail(err, TITAN_EINVAL, "model: experts need a width (moe_hidden) of at least 1, not %ld",
+                          (long)d->moe_hidden);
+    if (d->top_k < 1 || d->top_k > d->n_experts)
+        return titan_fail(err, TITAN_EINVAL, "model: top_k %ld is not between 1 and n_experts %ld", (long)d->top_k,
+                          (long)d->n_experts);
+    return TITAN_OK;
+}
+
+static titan_status check_latent(const struct model_dims *d, struct titan_error *err)
+{
+    if (d->kv_lora_rank == 0)
+        return TITAN_OK;
+    if (d->qk_nope_head_dim < 1 || d->qk_rope_head_dim < 1 || d->v_head_dim < 1 || d->q_lora_rank < 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: latent attention needs qk_nope_head_dim, qk_rope_head_dim and v_head_dim");
+    if (d->qk_rope_head_dim % 2 != 0)
+        return titan_fail(err, TITAN_EINVAL, "model: qk_rope_head_dim %ld is odd, rotary embedding needs pairs",
+                          (long)d->qk_rope_head_dim);
+    if (head_width(d) != d->qk_nope_head_dim + d->qk_rope_head_dim || d->n_kv_heads != d->n_heads || d->qk_norm)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model: latent attention has heads of qk_nope_head_dim + qk_rope_head_dim, keys for each, and "
+            "no norm of heads");
+    return TITAN_OK;
+}
+
+static titan_status check_dims(const struct model_dims *d, struct titan_error *err)
+{
+    const bool dense = d->n_experts == 0 || d->n_dense_layers > 0;
+
+    if (d->dim < 1 || d->n_layers < 1 || d->n_heads < 1 || d->n_kv_heads < 1 || (dense && d->ffn_hidden < 1) ||
+        d->vocab_size < 1)
+        return titan_fail(err, TITAN_EINVAL, "model: every dimension must be at least 1");
+    if (d->head_dim <= 0 && d->dim % d->n_heads != 0)
+        return titan_fail(err, TITAN_EINVAL, "model: dim %ld is not a multiple of n_heads %ld", (long)d->dim,
+                          (long)d->n_heads);
+    if (d->n_heads % d->n_kv_heads != 0)
+        return titan_fail(err, TITAN_EINVAL, "model: n_heads %ld is not a multiple of n_kv_heads %ld", (long)d->n_heads,
+                          (long)d->n_kv_heads);
+    if (d->kv_lora_rank == 0 && head_width(d) % 2 != 0)
+        return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
+                          (long)head_width(d));
+    TRY(check_latent(d, err));
+    return check_experts(d, err);
+}
+
+/* --- the list ----------------------------------------------------------------------------------------------------- */
+
+static void begin_unit(struct model *m, enum unit_kind kind, int layer)
+{
+    struct model_unit *u = &m->units[m->n_units++];
+    u->kind = kind;
+    u->layer = layer;
+    u->first_tensor = m->n_tensors;
+    if (kind == UNIT_LAYER || kind == UNIT_EXPERTS)
+        (void)snprintf(u->name, sizeof u->name, "layers.%d%s", layer, kind == UNIT_EXPERTS ? ".experts" : "");
+    else
+        (void)snprintf(u->name, sizeof u->name, "%s", kind == UNIT_EMBEDDING ? "embedding" : "head");
+}
+
+/* Name, role, cut and glue of a tensor; its size and initial values come from the dimensions. */
+struct tensor_kind {
+    const char *name;
+    enum tensor_role role;
+    enum split split;
+    bool glued;
+};
+
+/* cols 0: a vector. */
+static void add_tensor(struct model *m, const struct tensor_kind *kind, int64_t rows, int64_t cols, enum init_rule init,
+                       double std)
+{
+    struct model_unit *u = &m->units[m->n_units - 1];
+    struct model_tensor *t = &m->tensors[m->n_tensors++];
+
+    if (u->layer >= 0)
+        (void)snprintf(t->name, sizeof t->name, "layers.%d.%s", u->layer, kind->name);
+    else
+        (void)snprintf(t->name, sizeof t->name, "%s", kind->name);
+    t->shape[0] = rows;
+    t->shape[1] = cols;
+    t->ndim = cols > 0 ? 2 : 1;
+    t->numel = rows * (cols > 0 ? cols : 1);
+    t->unit = m->n_units - 1;
+    t->role = kind->role;
+    t->split = kind->split;
+    t->experts = kind->split == SPLIT_EXPERTS ? (int)m->dims.n_experts : 0;
+    t->glued = kind->glued;
+    t->init = init;
+    t->std = (float)std;
+    u->n_tensors++;
+}
+
+static void add_ones(struct model *m, const char *name, enum tensor_role role, int64_t n)
+{
+    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0, INIT_ONES, 0);
+}
+
+static void add_normal(struct model *m, const char *name, enum tensor_role role, enum split split, bool glued,
+                       int64_t rows, int64_t cols, double std)
+{
+    add_tensor(m, &(struct tensor_kind){name, role, split, glued}, rows, cols, INIT_NORMAL, std);
+}
+
+/* The head's matrix: also the embedding's where they are tied. */
+static void add_output(struct model *m, const char *name, enum tensor_role role)
+{
+    const struct model_dims *d = &m->dims;
+    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_ROWS, false}, d->vocab_size, d->dim, INIT_TRUNCATED,
+               1.0 / sqrt((double)d->dim));
+}
+
+static void add_attention(struct model *m, double out_std)
+{
+    const int64_t c = m->dims.dim, hd = m->dims.n_heads * m->head_dim, kd = m->dims.n_kv_heads * m->head_dim;
+
+    add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
+    add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
+    add_normal(m, "attention.wk.weight", ROLE_WK, SPLIT_ROWS, true, kd, c, 0.02);
+    add_normal(m, "attention.wv.weight", ROLE_WV, SPLIT_ROWS, true, kd, c, 0.02);
+    add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, hd, out_std);
+    if (m->dims.qk_norm) {
+        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, m->head_dim);
+        add_ones(m, "attention.k_norm.weight", ROLE_K_NORM, m->head_dim);
+    }
+}
+
+/* Queries and keys have heads of nope + rope, values their own width; one rotated key is shared by all heads. */
+static void add_latent_attention(struct model *m, double out_std)
+{
+    const struct model_dims *d = &m->dims;
+    const int64_t c = d->dim, h = d->n_heads, hd = h * m->head_dim, q = d->q_lora_rank, r = d->kv_lora_rank;
+
+    add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
+    if (q > 0) {
+        add_normal(m, "attention.wq_a.weight", ROLE_WQ_A, SPLIT_NONE, false, q, c, 0.02);
+        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, q);
+        add_normal(m, "attention.wq_b.weight", ROLE_WQ_B, SPLIT_ROWS, false, hd, q, 0.02);
+    } else {
+        add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
+    }
+    add_normal(m, "attention.wkv_a.weight", ROLE_WKV_A, SPLIT_NONE, false, r + d->qk_rope_head_dim, c, 0.02);
+    add_ones(m, "attention.kv_norm.weight", ROLE_KV_NORM, r);
+    add_normal(m, "attention.wkv_b.weight", ROLE_WKV_B, SPLIT_ROWS, false, h * (d->qk_nope_head_dim + d->v_head_dim), r,
+               0.02);
+    add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, h * d->v_head_dim, out_std);
+}
+
+static void add_feed_forward(struct model *m, double out_std)
+{
+    const int64_t c = m->dims.dim, f = m->dims.ffn_hidden;
+
+    add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+    add_normal(m, "feed_forward.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
+    add_normal(m, "feed_forward.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
+    add_normal(m, "feed_forward.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
+}
+
+/* Router and shared experts: what a layer with experts has in its own unit. */
+static void add_mixture(struct model *m, double out_std)
+{
+    const int64_t c = m->dims.dim, f = m->dims.n_shared_experts * m->dims.moe_hidden;
+
+    add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+    add_normal(m, "moe.router.gate.weight", ROLE_GATE, SPLIT_NONE, false, m->dims.n_experts, c, out_std);
+    if (f == 0)
+        return;
+    add_normal(m, "moe.shared_experts.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
+    add_normal(m, "moe.shared_experts.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
+    add_normal(m, "moe.shared_experts.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
+}
+
+static void add_experts(struct model *m, double out_std)
+{
+    const int64_t c = m->dims.dim, e = m->dims.n_experts, f = m->dims.moe_hidden;
+
+    add_normal(m, "moe.experts.w1", ROLE_W1, SPLIT_EXPERTS, false, e * f, c, 0.02);
+    add_normal(m, "moe.experts.w3", ROLE_W3, SPLIT_EXPERTS, false, e * f, c, out_std);
+    add_normal(m, "moe.experts.w2", ROLE_W2, SPLIT_EXPERTS, false, e * c, f, out_std);
+}
+
+static void add_layer(struct model *m, int layer)
+{
+    const double out_std = 0.02 / sqrt(2.0 * (layer + 1));
+    const bool mixed = m->dims.n_experts > 0 && layer >= m->dims.n_dense_layers;
+
+    begin_unit(m, UNIT_LAYER, layer);
+    if (m->dims.kv_lora_rank > 0)
+        add_latent_attention(m, out_std);
+    else
+        add_attention(m, out_std);
+    if (!mixed) {
+        add_feed_forward(m, out_std);
+        return;
+    }
+    add_mixture(m, out_std);
+    begin_unit(m, UNIT_EXPERTS, layer);
+    add_experts(m, out_std);
+}
+
+static void add_units(struct model *m)
+{
+    const struct model_dims *d = &m->dims;
+
+    begin_unit(m, UNIT_EMBEDDING, -1);
+    if (d->tied_embeddings)
+        add_output(m, "tok_embeddings.weight", ROLE_EMBEDDING);
+    else
+        add_normal(m, "tok_embeddings.weight", ROLE_EMBEDDING, SPLIT_ROWS, false, d->vocab_size, d->dim, 1.0);
+    for (int l = 0; l < d->n_layers; l++)
+        add_layer(m, l);
+    begin_unit(m, UNIT_HEAD, -1);
+    add_ones(m, "norm.weight", ROLE_NORM, d->dim);
+    if (!d->tied_embeddings)
+        add_output(m, "output.weight", ROLE_OUTPUT);
+}
+
+titan_status model_open(const struct model_dims *dims, struct model **ret, struct titan_error *err)
+{
+    TRY(check_dims(dims, err));
+    struct model *m = calloc(1, sizeof *m);
+    if (!m)
+        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
+    m->dims = *dims;
+    m->head_dim = m->dims.head_dim = head_width(dims);
+    m->units = calloc(2 * (size_t)dims->n_layers + 2, sizeof *m->units);
+    m->tensors = calloc((size_t)dims->n_layers * LAYER_TENSORS + 3, sizeof *m->tensors);
+    if (!m->units || !m->tensors) {
+        model_close(m);
+        return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
+    }
+    add_units(m);
+    *ret = m;
+    return TITAN_OK;
+}
+
+void model_close(struct model *model)
+{
+    if (!model)
+        return;
+    free(model->units);
+    free(model->tensors);
+    free(model);
+}
+
+int model_find(const struct model *model, int unit, enum tensor_role role)
+{
+    const struct model_unit *u = &model->units[unit];
+
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
+        if (model->tensors[i].role == role)
+            return i;
+    return role == ROLE_OUTPUT && u->kind == UNIT_HEAD && model->dims.tied_embeddings ? 0 : -1;
+}
+
+int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3])
+{
+    int n = 0;
+
+    if (tensor->experts > 0)
+        ret[n++] = tensor->experts;
+    ret[n++] = tensor->experts > 0 ? tensor->shape[0] / tensor->experts : tensor->shape[0];
+    if (tensor->ndim > 1)
+        ret[n++] = tensor->shape[1];
+    return n;
+}
+
+/* Layers that have a unit of experts, among the first n. */
+static int expert_layers(const struct model *model, int n)
+{
+    return model->dims.n_experts > 0 ? (int)MAX(0, n - model->dims.n_dense_layers) : 0;
+}
+
+int model_layer_unit(const struct model *model, int layer)
+{
+    return 1 + layer + expert_layers(model, layer);
+}
+
+int model_experts_unit(const struct model *model, int layer)
+{
+    return expert_layers(model, layer + 1) > expert_layers(model, layer) ? model_layer_unit(model, layer) + 1 : -1;
+}
+
+/* --- initial values ----------------------------------------------------------------------------------------------- */
+
+static float redraw(uint64_t seed, const char *name, uint64_t index)
+{
+    for (int attempt = 1;; attempt++) {
+        char stream[128];
+        (void)snprintf(stream, sizeof stream, "%s#%d", name, attempt);
+        const float n = rng_normal(rng_key(seed, stream), index);
+        if (fabsf(n) <= TRUNCATE_AT)
+            return n;
+    }
+}
+
+void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out)
+{
+    const struct model_tensor *t = &model->tensors[tensor];
+
+    if (t->init == INIT_ONES) {
+        for (int64_t i = 0; i < count; i++)
+            out[i] = 1.0f;
+        return;
+    }
+    const struct rng_key key = rng_key(seed, t->name);
+    rng_normals(key, (uint64_t)start, (uint64_t)count, out);
+    for (int64_t i = 0; i < count; i++) {
+        if (t->init == INIT_TRUNCATED && fabsf(out[i]) > TRUNCATE_AT)
+            out[i] = redraw(seed, t->name, (uint64_t)(start + i));
+        out[i] *= t->std;
+    }
+}
+
+/* --- rotary tables ------------------------------------------------------------------------------------------------ */
+
+/* Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between blended. */
+static double scale_frequency(double freq)
+{
+    const double factor = 8, low = 1, high = 4, original = 8192;
+    const double wavelength = 2 * M_PI / freq;
+
+    if (wavelength < original / high)
+        return freq;
+    if (wavelength > original / low)
+        return freq / factor;
+    const double blend = (original / wavelength - low) / (high - low);
+    return (1 - blend) * freq / factor + blend * freq;
+}
+
+void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out)
+{
+    const int64_t width = model_rope_dim(model), half = width / 2;
+
+    for (int64_t i = 0; i < half; i++) {
+        double freq = pow(model->dims.rope_theta, -2.0 * (double)i / (double)width);
+        if (model->dims.rope_scaling)
+            freq = scale_frequency(freq);
+        for (int64_t p = 0; p < positions; p++) {
+            cos_out[p * half + i] = (float)cos((double)p * freq);
+            sin_out[p * half + i] = (float)sin((double)p * freq);
+        }
+    }
+}

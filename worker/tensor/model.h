@@ -1,0 +1,122 @@
+/* model.h - a model as a list of parameters, grouped in FSDP units.
+ *
+ * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head; the experts of
+ * a layer are a unit of their own, right behind the layer's. tensor/layout.h places a unit's parameters in one flat
+ * buffer in the order of the list: tensors of one glue form one matrix there (wq|wk|wv is ((H+2K)*D, C), w1|w3 is (2F,
+ * C)), so each needs one product; others start at multiples of MODEL_ALIGN elements, and what lies between is always
+ * zero.
+ *
+ *   embedding  tok_embeddings.weight (V,C)
+ *   layers.N   attention_norm (C) | wq (H*D,C) wk (K*D,C) wv (K*D,C) | wo (C,H*D) | ffn_norm (C) | w1 (F,C) w3 (F,C) |
+ *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D)
+ *              latent attention has instead of wq, wk, wv: wq (H*D,C), or wq_a (Q,C) q_norm (Q) wq_b (H*D,Q), and
+ *              wkv_a (R+rope,C) kv_norm (R) wkv_b (H*(nope+Dv),R)
+ *              a layer with experts has instead of w1, w3, w2: gate (E,C) and the shared experts as one feed-forward
+ *              layer: w1 (S*M,C) w3 (S*M,C) | w2 (C,S*M)
+ *   layers.N.experts  w1 (E*M,C) | w3 (E*M,C) | w2 (E*C,M): the matrices of all experts, one below the other
+ *   head       norm (C) | output.weight (V,C); no output.weight where embeddings are tied
+ *
+ * E experts of width M, S shared ones; Q and R the ranks of latent queries, keys and values.
+ *
+ * split says how tensor parallelism cuts a tensor: SPLIT_ROWS (column parallel: outputs are cut; embedding and head:
+ * the vocabulary is), SPLIT_COLS (row parallel: inputs are cut), SPLIT_EXPERTS (rows over ep), SPLIT_NONE.
+ *
+ * Names are TorchTitan's. Initial values are a pure function of (seed, name, element), so any rank computes any part.
+ */
+#ifndef TITAN_WORKER_TENSOR_MODEL_H
+#define TITAN_WORKER_TENSOR_MODEL_H
+
+#include <stdint.h>
+
+#include "base/recipe.h"
+
+#define MODEL_ALIGN 64 /* elements */
+
+enum unit_kind { UNIT_EMBEDDING, UNIT_LAYER, UNIT_EXPERTS, UNIT_HEAD };
+
+enum tensor_role {
+    ROLE_EMBEDDING,
+    ROLE_ATTENTION_NORM,
+    ROLE_WQ,
+    ROLE_WK,
+    ROLE_WV,
+    ROLE_WO,
+    ROLE_Q_NORM,
+    ROLE_K_NORM,
+    ROLE_FFN_NORM,
+    ROLE_W1,
+    ROLE_W3,
+    ROLE_W2,
+    ROLE_WQ_A, /* latent attention; the norm of queries is ROLE_Q_NORM */
+    ROLE_WQ_B,
+    ROLE_WKV_A,
+    ROLE_KV_NORM,
+    ROLE_WKV_B,
+    ROLE_GATE, /* the router's */
+    ROLE_NORM,
+    ROLE_OUTPUT,
+    ROLE_COUNT
+};
+
+enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_EXPERTS };
+
+enum init_rule {
+    INIT_ONES,
+    INIT_NORMAL,   /* std * n */
+    INIT_TRUNCATED /* std * n; where |n| > 3, n is drawn again from the stream NAME#1, NAME#2, ... */
+};
+
+struct model_tensor {
+    char name[96];
+    int64_t shape[2];
+    int ndim;
+    int experts; /* so many matrices, one below the other; 0: it is none of the experts' */
+    int64_t numel;
+    int unit;
+    enum tensor_role role;
+    enum split split;
+    bool glued; /* continues the matrix of the tensor before it */
+    enum init_rule init;
+    float std;
+};
+
+struct model_unit {
+    char name[32]; /* "embedding", "layers.3", "head" */
+    enum unit_kind kind;
+    int layer; /* UNIT_LAYER and UNIT_EXPERTS; -1 otherwise */
+    int first_tensor, n_tensors;
+};
+
+struct model {
+    struct model_dims dims;
+    int64_t head_dim;
+    int n_tensors, n_units;       /* embedding first, head last */
+    struct model_tensor *tensors; /* unit by unit, in flat order */
+    struct model_unit *units;
+};
+
+/* TITAN_EINVAL: dimensions that are no model (heads do not divide, odd head width). */
+titan_status model_open(const struct model_dims *dims, struct model **ret, struct titan_error *err) TITAN_MUST_USE;
+void model_close(struct model *model); /* NULL is fine */
+
+/* Index of a unit's tensor with this role; -1: it has none. Tied: the head's ROLE_OUTPUT is the embedding's tensor. */
+int model_find(const struct model *model, int unit, enum tensor_role role);
+/* Shape of a tensor in its file: the experts' have three dimensions. Returns how many. */
+int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);
+/* Unit of a layer (its dense part), of its experts (-1: none). */
+int model_layer_unit(const struct model *model, int layer);
+int model_experts_unit(const struct model *model, int layer);
+
+/* Initial values of elements [start, start+count) of a tensor flattened row-major. */
+void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out);
+
+/* Width of the part of a head that is rotated. */
+static inline int64_t model_rope_dim(const struct model *model)
+{
+    return model->dims.kv_lora_rank > 0 ? model->dims.qk_rope_head_dim : model->head_dim;
+}
+/* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2). Angles in double; the
+ * Llama 3.1 rule where dims.rope_scaling. */
+void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out);
+
+#endif

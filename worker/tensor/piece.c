@@ -1,0 +1,43 @@
+/* piece.c - boxes of a matrix. */
+#include "worker/tensor/piece.h"
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols)
+{
+    titan_assert(spec->ndim >= 1 && spec->numel > 0);
+    *ret_cols = spec->ndim > 1 ? spec->shape[spec->ndim - 1] : spec->numel;
+    *ret_rows = spec->numel / *ret_cols;
+}
+
+struct piece piece_overlap(const struct piece *a, const struct piece *b)
+{
+    const int64_t row = MAX(a->row, b->row), row_end = MIN(a->row + a->rows, b->row + b->rows);
+    const int64_t col = MAX(a->col, b->col), col_end = MIN(a->col + a->cols, b->col + b->cols);
+
+    if (a->tensor != b->tensor || row >= row_end || col >= col_end)
+        return (struct piece){.tensor = a->tensor, .row = row, .col = col};
+    return (struct piece){.tensor = a->tensor, .row = row, .rows = row_end - row, .col = col, .cols = col_end - col};
+}
+
+int64_t piece_place(const struct piece *p, const struct piece *overlap)
+{
+    return (overlap->row - p->row) * p->cols + overlap->col - p->col;
+}
+
+int piece_boxes(int64_t cols, int64_t from, int64_t to, struct piece ret[PIECE_BOXES_MAX])
+{
+    int n = 0;
+
+    while (from < to) {
+        const int64_t at = from % cols;
+        struct piece *p = &ret[n++];
+        if (at != 0 || to - from < cols)
+            *p = (struct piece){.row = from / cols, .rows = 1, .col = at, .cols = MIN(cols - at, to - from)};
+        else
+            *p = (struct piece){.row = from / cols, .rows = (to - from) / cols, .cols = cols};
+        from += p->rows * p->cols;
+    }
+    return n;
+}

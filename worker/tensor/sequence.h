@@ -1,0 +1,25 @@
+/* sequence.h - which tokens of a microbatch a context-parallel rank holds, and in which order.
+ *
+ * A sequence of t tokens is cut into 2*cp chunks; rank r holds chunks r and 2*cp-1-r, so that all ranks have the same
+ * number of visible pairs under a causal mask (Llama 3, arXiv:2407.21783, 3.3.2); without balance, one contiguous
+ * piece. A rank's rows go sequence by sequence, chunk by chunk. */
+#ifndef TITAN_WORKER_TENSOR_SEQUENCE_H
+#define TITAN_WORKER_TENSOR_SEQUENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Numbers a token, each a row of a microbatch as it is loaded: input, target, position, index, start of its document.
+ */
+#define BATCH_ROWS 5
+
+struct sequence_cut {
+    int64_t b, t; /* sequences, tokens of each; t divides by 2*cp */
+    int cp;
+    bool balanced;
+};
+
+/* Place in the whole microbatch (sequence * t + position) of each of this rank's b*t/cp rows. */
+void sequence_index(const struct sequence_cut *cut, int rank, int32_t *ret);
+
+#endif

@@ -1,0 +1,36 @@
+/* tree.h - the one binary tree in which a step's logical microbatches are summed.
+ *
+ * Node (level, index) covers leaves [index << level, (index + 1) << level), cut at the number of leaves; a node whose
+ * right half is empty is its left half. The shape depends on the number of leaves only, so whoever adds which part, the
+ * sum is the same bit for bit as long as siblings are added as siblings. */
+#ifndef TITAN_WORKER_TENSOR_TREE_H
+#define TITAN_WORKER_TENSOR_TREE_H
+
+#include <stdint.h>
+
+#define TREE_DEPTH_MAX 64
+
+struct tree_node {
+    int level;
+    int64_t index;
+};
+
+/* Finished subtrees, left to right, none of which has its sibling here; each with a number of the caller's. */
+struct tree_stack {
+    int64_t leaves;
+    int depth;
+    struct tree_node node[TREE_DEPTH_MAX];
+    int id[TREE_DEPTH_MAX];
+};
+
+/* Push the next subtree to the right; merge is called for every pair of siblings that meets: left += right, the sum
+ * keeps left's number. merge may be NULL. */
+void tree_push(struct tree_stack *stack, struct tree_node node, int id, void (*merge)(void *arg, int left, int right),
+               void *arg);
+/* Sum of n values in the tree of n leaves. */
+double tree_sum(const double *values, int64_t n);
+
+/* Leaves [*from, *to) of rank's contiguous share: sizes differ by at most one. */
+void tree_share(int64_t leaves, int world, int rank, int64_t *from, int64_t *to);
+
+#endif
