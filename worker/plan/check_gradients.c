@@ -196,13 +196,14 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
 static titan_status accumulate(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
-    struct flow *into = flow_of(g, &o[0]);
-    struct flow *from = flow_of(g, &o[1]);
+    const struct operand *dst = &o[OPERAND_OF(accumulate, dst)], *src = &o[OPERAND_OF(accumulate, src)];
+    struct flow *into = flow_of(g, dst);
+    struct flow *from = flow_of(g, src);
 
     if (into->unit == NONE && from->unit == NONE)
         return TITAN_OK;
-    TRY(take(g, &o[0]));
-    TRY(take(g, &o[1]));
+    TRY(take(g, dst));
+    TRY(take(g, src));
     from->passed = true;
     if (into->unit != from->unit || into->done != from->done)
         return REFUSE(c, "adds unit %d's gradient, reduced over %s, to unit %d's, reduced over %s", from->unit,
@@ -214,14 +215,14 @@ static titan_status accumulate(const struct gradients *g, const struct operand *
 static titan_status pack(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
-    struct flow *to = flow_of(g, &o[0]);
+    struct flow *to = flow_of(g, &o[OPERAND_OF(pack, slices)]);
 
     to->unit = a->unit;
-    for (int k = 1; k < a->n_operands; k++) {
+    for (int k = OPERAND_OF(pack, gradient); k < a->n_operands; k++) {
         struct flow *from = flow_of(g, &o[k]);
         TRY(take(g, &o[k]));
         from->passed = true;
-        if (from->unit != a->unit || (k > 1 && from->done != to->done))
+        if (from->unit != a->unit || (k > OPERAND_OF(pack, gradient) && from->done != to->done))
             return REFUSE(c, "operand %d is unit %d's gradient, reduced over %s", k, from->unit,
                           done_names(from->done));
         to->done = from->done;
@@ -306,18 +307,19 @@ static titan_status gather(const struct gradients *g, const struct action *a, co
 static titan_status copy(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
-    const struct buffer *to = &c->p->buffers[o[0].buffer], *from = &c->p->buffers[o[1].buffer];
+    const struct operand *dst = &o[OPERAND_OF(copy, dst)], *src = &o[OPERAND_OF(copy, src)];
+    const struct buffer *to = &c->p->buffers[dst->buffer], *from = &c->p->buffers[src->buffer];
 
     if (from->kind == BUF_STATE_HOST) {
         if (g->units[from->unit].fetched)
             return REFUSE(c, "fetches the state of unit %d again", from->unit);
         g->units[from->unit].fetched = true;
-        flow_of(g, &o[0])->state_of = from->unit;
+        flow_of(g, dst)->state_of = from->unit;
         return TITAN_OK;
     }
     if (to->kind != BUF_STATE_HOST)
         return TITAN_OK;
-    const struct flow *f = flow_of(g, &o[1]);
+    const struct flow *f = flow_of(g, src);
     if (f->state_of != to->unit || !f->updated || g->units[to->unit].returned)
         return REFUSE(c, "brings back to unit %d what is not its updated state", to->unit);
     g->units[to->unit].returned = true;
@@ -345,9 +347,10 @@ static unsigned must_be_done(const struct gradients *g, int unit)
 static titan_status norm(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
-    struct flow *f = flow_of(g, &o[1]);
+    const struct operand *gradient = &o[OPERAND_OF(norm, gradient)];
+    struct flow *f = flow_of(g, gradient);
 
-    TRY(take(g, &o[1]));
+    TRY(take(g, gradient));
     f->passed = true;
     if (a->unit < 0 || g->units[a->unit].normed != NONE)
         return REFUSE(c, "a second norm of this unit");
@@ -360,25 +363,26 @@ static titan_status norm(const struct gradients *g, const struct action *a, cons
     if (c->p->share > 0 && (f->done & want) != want)
         return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
                       done_names(want));
-    g->units[a->unit].normed = o[1].buffer;
+    g->units[a->unit].normed = gradient->buffer;
     return TITAN_OK;
 }
 
 static titan_status optimise(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
-    const struct buffer *state = &c->p->buffers[o[0].buffer];
-    struct flow *staged = flow_of(g, &o[0]);
+    const struct operand *state = &o[OPERAND_OF(optimise, state)], *gradient = &o[OPERAND_OF(optimise, gradient)];
+    struct flow *staged = flow_of(g, state);
 
     if (!g->decided)
         return REFUSE(c, "comes before the decision");
     if (a->unit < 0 || g->units[a->unit].optimised)
         return REFUSE(c, "a second update of this unit");
-    if (g->units[a->unit].normed != o[2].buffer)
-        return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", o[2].buffer, g->units[a->unit].normed);
-    if (state->kind != BUF_STATE && staged->state_of != a->unit)
-        return REFUSE(c, "operand 0 is not the unit's state");
-    TRY(check_whole(g, &o[2]));
+    if (g->units[a->unit].normed != gradient->buffer)
+        return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", gradient->buffer,
+                      g->units[a->unit].normed);
+    if (c->p->buffers[state->buffer].kind != BUF_STATE && staged->state_of != a->unit)
+        return REFUSE(c, "operand state is not the unit's state");
+    TRY(check_whole(g, gradient));
     staged->updated = true;
     g->units[a->unit].optimised = true;
     return TITAN_OK;
@@ -389,7 +393,7 @@ static titan_status route(const struct gradients *g, const struct action *a, con
 {
     const struct checker *c = g->c;
 
-    for (int k = 3; k < a->n_operands; k++) {
+    for (int k = OPERAND_OF(route, bias); k < a->n_operands; k++) {
         const int unit = c->p->buffers[o[k].buffer].unit;
         if (a->unit < 0 || unit < 0 || c->model->units[unit].layer != c->model->units[a->unit].layer)
             return REFUSE(c, "operand %d is buffer #%d, of another layer's experts", k, o[k].buffer);
@@ -402,7 +406,7 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
 {
     const struct checker *c = g->c;
     const bool counts = a->op == OP_EXPERT_LOAD;
-    const struct operand *own = counts ? &o[1] : &o[0]; /* counts to report, biases to move */
+    const struct operand *own = &o[counts ? OPERAND_OF(expert_load, load) : OPERAND_OF(balance, bias)];
     bool *const done = a->unit < 0 ? NULL : counts ? &g->units[a->unit].counted : &g->units[a->unit].balanced;
 
     if (!done || c->model->units[a->unit].kind != UNIT_EXPERTS || *done)
@@ -468,7 +472,7 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_PACK:
         return pack(g, a, o);
     case OP_SUM_TREE:
-        return pass_on(g, &o[0], &o[1], 0);
+        return pass_on(g, &o[OPERAND_OF(sum_tree, sum)], &o[OPERAND_OF(sum_tree, slices)], 0);
     case OP_ACCUMULATE:
         return accumulate(g, o);
     case OP_ALL_GATHER:
