@@ -101,18 +101,15 @@ static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal_
 }
 
 /* The run it is in is not in the store: it was queued when the backup was made, or between two runs. */
-static void begin_run(struct core *c, struct jobrec *j)
+static void begin(struct core *c, struct jobrec *j)
 {
     if (j->state == JOB_PENDING) {
         queue_remove(c, j);
         core_list_append(&c->active, &c->active_last, j);
-        say_job_move(c, j, JOB_FORMING, "");
+        move_job(c, j, JOB_FORMING, "");
     }
-    if (j->run_active)
-        return;
-    j->run++;
-    j->run_active = true;
-    say_run_add(c, j);
+    if (!j->run_active)
+        begin_run(c, j);
 }
 
 static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Member **list, size_t n)
@@ -125,21 +122,20 @@ static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Membe
         w->job = j;
         w->node = core_expect_node(c, list[i]->node);
         w->node->used++;
-        w->state = WORKER_STARTING;
         w->started = w->unseen = true;
         w->away = w->node->state == NODE_LOST;
         w->address = core_strdup(list[i]->address);
         job_add_worker(j, w);
         core_restore_taken(c, w->id);
         j->n_taken++;
-        say_worker_add(c, w);
-        say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
+        begin_worker(c, w);
+        move_worker(c, w, WORKER_READY, NULL, false, NULL);
     }
 }
 
 static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    begin_run(c, j);
+    begin(c, j);
     add_members(c, j, f->members, f->n_members);
     add_members(c, j, f->leavers, f->n_leavers);
     if (!*j->device)

@@ -133,7 +133,7 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
     if (why)
         job_fail(c, j, why);
     else
-        say_job_update(c, j); /* the count is stored with the loss */
+        store_status(c, j); /* the count is stored with the loss */
 }
 
 /* --- one fault of many workers ------------------------------------------------------------------------------------ */

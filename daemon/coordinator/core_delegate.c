@@ -97,7 +97,7 @@ void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__Form
     const char *why =
         delegate ? "its members went on without the coordinator" : "its members are further than the store";
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
-        say_job_move(c, j, JOB_RECOVERING, why);
+        move_job(c, j, JOB_RECOVERING, why);
     j->resize_mono = 0;
     if (delegate)
         job_begin_recovery(c, j);
@@ -105,24 +105,21 @@ void delegate_take(struct core *c, struct jobrec *j, const Titan__Internal__Form
         memset(&j->recovery, 0, sizeof(j->recovery)); /* what was lost at the time of the backup is of the past */
     if (epoch_live(j)) {
         tell_seats(c, j, tell_revoke);
-        say_epoch_move(c, j, EPOCH_REVOKED, why);
+        move_epoch(c, j, EPOCH_REVOKED, why);
     }
-    j->status.epoch = f->epoch;
+    enter_epoch(j, f->epoch, (uint32_t)f->n_members);
     take_seats(j, f);
     take_source(j, f);
     quorum_formed(j);
-    j->status.world_size = j->n_seats;
-    j->broken = j->charged = j->origin_known = false;
     j->starve_at = INT64_MAX;
-    j->epoch_state = EPOCH_FORMING;
     j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
     j->adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
     j->recovery.formed = c->now.mono_ms;
     j->recovery.ready = j->recovery.stepped = 0;
     say_job_waits(c, j, 0);
     say_job_decided(c, j);
-    say_epoch_taken(c, j, delegate);
-    say_job_update(c, j);
+    store_epoch(c, j, delegate);
+    store_status(c, j);
 }
 
 /* Returns its job when it is in that epoch now. */

@@ -30,16 +30,16 @@ static int64_t quiesce_limit(const struct core *c, const struct jobrec *j)
 void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
 {
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
-        say_job_move(c, j, JOB_RECOVERING, why);
+        move_job(c, j, JOB_RECOVERING, why);
     j->resize_mono = 0;
     job_begin_recovery(c, j);
     j->recovery.revoked = c->now.mono_ms;
     j->recovery.quiet = 0;
     j->recovery.epochs++;
     worker_spare_metrics(c, j);
-    say_epoch_move(c, j, EPOCH_REVOKED, why);
+    move_epoch(c, j, EPOCH_REVOKED, why);
     j->status.world_size = 0;
-    say_job_update(c, j);
+    store_status(c, j);
     j->epoch_deadline = c->now.mono_ms + quiesce_limit(c, j);
     tell_seats(c, j, tell_revoke);
     for (uint32_t i = 0; i < j->n_seats; i++) {
@@ -147,15 +147,15 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
         return;
     }
     if (j->epoch_state == EPOCH_RUNNING)
-        say_epoch_move(c, j, EPOCH_ENDED, NULL);
+        move_epoch(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
     if (j->source_epoch && !j->origin_known && j->resume_step + 1 < j->status.step) {
         job_falls_back(j, j->resume_step); /* its state was an older one, and nobody could say so any more */
-        say_job_update(c, j);
+        store_status(c, j);
     }
     _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_leavers = source_leavers(j, members, n, leavers);
-    j->status.epoch = number;
+    enter_epoch(j, number, n);
     set_seats(j, members, n, leavers, n_leavers);
     quorum_formed(j);
     struct rng_key key = rng_key(c->options.seed, "communicator");
@@ -163,18 +163,15 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     rng_philox(key, j->id, j->status.epoch, words);
     memcpy(j->comm_id, words, sizeof(words));
     draw_key(c, j);
-    j->status.world_size = n;
     if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
         job_falls_back(j, j->resume_step);
-    j->broken = j->charged = j->origin_known = false;
     j->starve_at = INT64_MAX;
     say_job_waits(c, j, 0);
-    j->epoch_state = EPOCH_FORMING;
     j->epoch_deadline = c->now.mono_ms + form_limit(c, j);
     j->recovery.formed = j->formed_mono = c->now.mono_ms;
     j->recovery.ready = j->recovery.stepped = 0;
-    say_epoch_add(c, j);
-    say_job_update(c, j);
+    store_epoch(c, j, FORMED_HERE);
+    store_status(c, j);
     tell_seats(c, j, tell_form);
 }
 
@@ -255,7 +252,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         return;
     if (world == 0) {
         if (j->n_workers == 0)
-            job_end_run(c, j, RUN_LOST, "no worker is left");
+            end_run(c, j, RUN_LOST, "no worker is left");
         else if (j->starve_at == INT64_MAX)
             j->starve_at = c->now.mono_ms + c->options.starve_ms;
         return;
@@ -308,7 +305,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
 {
     if (j->epoch_state != EPOCH_FORMING)
         return;
-    say_epoch_move(c, j, EPOCH_RUNNING, NULL);
+    move_epoch(c, j, EPOCH_RUNNING, NULL);
     if (j->trouble.reading)
         job_checkpoint_well(j);
     j->recovery.stepped = c->now.mono_ms;
@@ -317,7 +314,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
     source_sealed(c, j);
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->step_ms;
-    say_job_move(c, j, JOB_RUNNING, "");
+    move_job(c, j, JOB_RUNNING, "");
     epoch_moves_on(c, j);
     if (j->recovery.lost) {
         epoch_say_recovered(c, j);

@@ -2,10 +2,11 @@
  * core_worker.c (reports, ends), core_epoch.c (revoke, form), core_job.c (what a job does next), core_budget.c (what a
  * loss costs), core_detect.c (silence, hangs), core_fence.c (terms, names), core_place.c (slots and queue),
  * core_restore.c (from the store), core_behind.c (from agents, when the store is a backup), core_source.c (where the
- * state comes from), core_say.c (events and changes), core_tell.c (messages). */
+ * state comes from), core_transitions.c (moves of states), core_events.c (what is told of), core_tell.c (messages). */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 #define TITAN_DAEMON_COORDINATOR_CORE_INTERNAL_H
 
+#include "base/json.h"
 #include "base/mac.h"
 #include "daemon/coordinator/core.h"
 #include "proto/ranges.h"
@@ -492,7 +493,6 @@ void job_advance(struct core *c, struct jobrec *j);
 void job_heard(struct core *c, struct jobrec *j);
 void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms);
 void job_fail(struct core *c, struct jobrec *j, const char *reason);
-void job_end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
 void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const char *reason);
 void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
 void job_checkpoint_failed(struct core *c, struct jobrec *j, const struct workrec *w,
@@ -560,15 +560,24 @@ void place_grow(struct core *c, struct jobrec *j);
 /* Slots have changed hands: let waiting jobs, then the queue, have them. */
 void place_settle(struct core *c);
 
-/* --- core_say.c --- */
+/* --- core_events.c --- */
 struct say {
     const char *type, *message;   /* message may be batch memory */
     const struct workrec *worker; /* rank and node are taken from it */
     const struct noderec *node;
     const char *detail; /* NULL = {} */
 };
+/* The event that goes with a change; j NULL = of no job. */
+void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct say say);
+/* A JSON object under construction; its text ends up in the batch. */
+struct detail {
+    struct buf buf;
+    struct json_writer w;
+};
+void detail_begin(struct detail *d);
+const char *detail_end(struct core *c, struct detail *d);
+const char *source_name(uint32_t source);                         /* of titan.internal.StateSource */
 void say_event(struct core *c, struct jobrec *j, struct say say); /* without a change; j NULL = of no job */
-void say_job_move(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
 /* What it waits for, or, with lacks 0, that it does not any more. */
 void say_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
 /* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
@@ -578,13 +587,6 @@ void say_job_wish(struct core *c, struct jobrec *j, const char *message);
 void say_job_blocked(struct core *c, struct jobrec *j, const char *words);
 void say_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail);
 void say_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n);
-void say_job_update(struct core *c, struct jobrec *j);
-void say_run_add(struct core *c, struct jobrec *j);
-void say_run_move(struct core *c, struct jobrec *j, enum run_state to, const char *reason);
-void say_epoch_add(struct core *c, struct jobrec *j);
-void say_epoch_move(struct core *c, struct jobrec *j, enum epoch_state to, const char *why);
-/* By a delegate; NULL = by a coordinator that the restored store does not know of. */
-void say_epoch_taken(struct core *c, struct jobrec *j, const char *delegate);
 void say_settled(struct core *c);
 /* Nothing can be decided for so long, and then: it can, or it was. */
 void say_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
@@ -592,16 +594,30 @@ void say_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint3
 void say_job_decided(struct core *c, struct jobrec *j);
 void say_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m);
 void say_recovery_finished(struct core *c, struct jobrec *j);
-void say_worker_add(struct core *c, struct workrec *w);
-/* Moves w->state. */
-void say_worker_move(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *report,
-                     bool counted, const char *why);
-void say_worker_pid(struct core *c, struct workrec *w, int64_t pid);
 void say_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
 void say_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m);
 void say_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
 void say_node_fit(struct core *c, struct noderec *n, const char *problem); /* "": it is */
-void say_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
+
+/* --- core_transitions.c --- */
+/* Every change of a state goes through one of these. Each asserts that the state table has the move (state/job.h,
+ * epoch.h, member.h, node.h), then changes the record, and adds the change with its event to the batch: an illegal move
+ * ends the process at its line, before anything of it is stored. */
+void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
+void store_status(struct core *c, struct jobrec *j); /* what a move stores as well, in between */
+void begin_run(struct core *c, struct jobrec *j);
+void end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason); /* if there is one */
+/* The job is in a new epoch, FORMING, of so many members. store_epoch follows, once members and source are set. by: the
+ * node whose agent has formed it; FORMED_HERE, or NULL = a coordinator that the restored store does not know of. */
+void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world);
+#define FORMED_HERE ""
+void store_epoch(struct core *c, struct jobrec *j, const char *by);
+void move_epoch(struct core *c, struct jobrec *j, enum epoch_state to, const char *why);
+void begin_worker(struct core *c, struct workrec *w); /* STARTING */
+void move_worker(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *report,
+                 bool counted, const char *why);
+void store_pid(struct core *c, struct workrec *w, int64_t pid);
+void move_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
 
 /* --- core_tell.c --- */
 void tell_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count);

@@ -118,26 +118,18 @@ void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const cha
             worker_stop(c, j->workers[i], grace_ms, reason);
 }
 
-void job_end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason)
-{
-    if (!j->run_active)
-        return;
-    j->run_active = false;
-    say_run_move(c, j, to, reason);
-}
-
 static void end_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason)
 {
     if (epoch_live(j))
-        say_epoch_move(c, j, to == JOB_FAILED ? EPOCH_REVOKED : EPOCH_ENDED, NULL);
-    job_end_run(c, j, to == JOB_COMPLETED ? RUN_COMPLETED : to == JOB_CANCELLED ? RUN_CANCELLED : RUN_FAILED, reason);
+        move_epoch(c, j, to == JOB_FAILED ? EPOCH_REVOKED : EPOCH_ENDED, NULL);
+    end_run(c, j, to == JOB_COMPLETED ? RUN_COMPLETED : to == JOB_CANCELLED ? RUN_CANCELLED : RUN_FAILED, reason);
     j->status.finished_at_ms = c->now.wall_ms;
     j->status.world_size = 0;
     if (j->state == JOB_PENDING) {
         queue_remove(c, j);
         core_list_append(&c->active, &c->active_last, j);
     }
-    say_job_move(c, j, to, reason);
+    move_job(c, j, to, reason);
     c->slots_changed = true;
 }
 
@@ -161,10 +153,7 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
     }
     j->grace_ms = grace_ms;
     core_set_string(&j->stop_why, why);
-    if (MUTANT(CANCEL_UNSTORED))
-        j->state = JOB_CANCELLING;
-    else
-        say_job_move(c, j, JOB_CANCELLING, why);
+    move_job(c, j, JOB_CANCELLING, why);
     job_stop_all(c, j, grace_ms, why);
 }
 
@@ -209,7 +198,7 @@ static void begin_finishing(struct core *c, struct jobrec *j)
     j->finishing = true;
     j->grace_ms = FINISH_GRACE_MS;
     if (epoch_live(j))
-        say_epoch_move(c, j, EPOCH_ENDED, "all steps are done");
+        move_epoch(c, j, EPOCH_ENDED, "all steps are done");
     job_stop_all(c, j, FINISH_GRACE_MS, "all steps are done");
 }
 
@@ -404,7 +393,7 @@ void job_tick(struct core *c, struct jobrec *j)
         job_stop_all(c, j, 0, "too few workers for too long; others may have the slots");
     }
     if (j->state == JOB_RUNNING && j->unsaved && now - j->saved_mono >= SAVE_MS)
-        say_job_update(c, j);
+        store_status(c, j);
     epoch_say_recovered(c, j);
     job_advance(c, j);
 }

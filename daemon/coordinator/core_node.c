@@ -29,7 +29,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
         batch_drop(c->out, n->session);
     core_set_session(c, n, 0);
     const int64_t silent = c->now.mono_ms - n->seen_mono;
-    say_node(c, n, NODE_LOST, words);
+    move_node(c, n, NODE_LOST, words);
     detect_lost(c, n);
     const char *why = batch_printf(c->out, "node %s is lost", n->name);
     for (struct jobrec *j = c->active, *next; j; j = next) {
@@ -180,7 +180,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     n->stream_mono = c->now.mono_ms;
     detect_heard(c, n);
     draw_key(c, n, m->proves);
-    say_node(c, n, NODE_READY, back ? "is back" : "is ready");
+    move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     tell_welcome(c, n);
     ask_for_folders(c, n, m, known);
     detect_pace(c);

@@ -115,11 +115,10 @@ static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
     w->id = c->next_worker_id++;
     w->job = j;
     w->node = n;
-    w->state = WORKER_STARTING;
     w->deadline = c->now.mono_ms + c->options.start_ms;
     n->used++;
     job_add_worker(j, w);
-    say_worker_add(c, w);
+    begin_worker(c, w);
     return w->id;
 }
 
@@ -137,11 +136,8 @@ static void start_workers(struct core *c, struct jobrec *j, uint32_t count)
     _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
     uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
     j->starve_at = INT64_MAX;
-    if (!j->run_active) {
-        j->run++;
-        j->run_active = true;
-        say_run_add(c, j);
-    }
+    if (!j->run_active)
+        begin_run(c, j);
     qsort(offers, n_offers, sizeof(*offers), better_offer);
     for (uint32_t started = 0; started < count; n_taken++) {
         titan_assert(n_taken < n_offers);
@@ -237,7 +233,7 @@ static void place(struct core *c, struct jobrec *j)
     core_list_append(&c->active, &c->active_last, j);
     j->target = place_world(j, spare - taken);
     queue_took(j, j->target);
-    say_job_move(c, j, JOB_FORMING, "");
+    move_job(c, j, JOB_FORMING, "");
     start_workers(c, j, j->target);
 }
 

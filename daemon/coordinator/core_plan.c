@@ -49,7 +49,7 @@ static void pause_members(struct core *c, struct jobrec *j, uint32_t world, cons
 {
     j->resize_mono = c->now.mono_ms;
     j->next_world = world;
-    say_job_move(c, j, JOB_RESIZING, why);
+    move_job(c, j, JOB_RESIZING, why);
     j->epoch_deadline = c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->step_ms);
     tell_all(c, j, tell_pause);
 }

@@ -47,8 +47,8 @@ static void queue_again(struct core *c, struct jobrec *j)
     const char *why = batch_strdup(c->out, j->stop_why);
     job_checkpoint_well(j); /* its next run begins anew */
     if (epoch_live(j))
-        say_epoch_move(c, j, EPOCH_REVOKED, why);
-    job_end_run(c, j, RUN_CANCELLED, why);
+        move_epoch(c, j, EPOCH_REVOKED, why);
+    end_run(c, j, RUN_CANCELLED, why);
     j->requeue = j->requeueing = j->must_checkpoint = j->broken = j->charged = false;
     memset(&j->recovery, 0, sizeof(j->recovery));
     j->epoch_deadline = j->starve_at = INT64_MAX;
@@ -58,7 +58,7 @@ static void queue_again(struct core *c, struct jobrec *j)
     j->status.preemptions++;
     core_list_remove(&c->active, &c->active_last, j);
     queue_add(c, j);
-    say_job_move(c, j, JOB_PENDING, why);
+    move_job(c, j, JOB_PENDING, why);
     c->slots_changed = true;
 }
 

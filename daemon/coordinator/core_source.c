@@ -176,7 +176,7 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     else if (j->epoch_state == EPOCH_FORMING)
         job_falls_back(j, m->step);
     say_origin(c, j, m);
-    say_job_update(c, j);
+    store_status(c, j);
     source_sealed(c, j);
     epoch_say_recovered(c, j);
 }

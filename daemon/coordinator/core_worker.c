@@ -13,7 +13,7 @@
 void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason)
 {
     if (w->state != WORKER_STOPPING)
-        say_worker_move(c, w, WORKER_STOPPING, NULL, false, reason);
+        move_worker(c, w, WORKER_STOPPING, NULL, false, reason);
     w->deadline = c->now.mono_ms + grace_ms + c->options.stop_ms;
     tell_stop(c, w->node->session, w->job->id, w->id, grace_ms, reason);
 }
@@ -75,7 +75,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     bool counted = lost && !paid && !drained;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
-    say_worker_move(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
+    move_worker(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (seat)
         seat->worker = NULL;
     if (report || w->missing)
@@ -105,7 +105,7 @@ static void worker_ready(struct core *c, struct workrec *w, const char *address)
         return;
     free(TAKE(w->job->short_why));
     core_set_string(&w->address, address);
-    say_worker_move(c, w, WORKER_READY, NULL, false, NULL);
+    move_worker(c, w, WORKER_READY, NULL, false, NULL);
 }
 
 /* Is it about the current epoch, in which the worker has a place? */
@@ -345,7 +345,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
     switch (m->kind_case) {
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_STARTED:
         if (!w->pid)
-            say_worker_pid(c, w, m->worker_started->pid);
+            store_pid(c, w, m->worker_started->pid);
         w->started = true;
         w->pid = m->worker_started->pid;
         break;
