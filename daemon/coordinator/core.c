@@ -236,6 +236,7 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->hash_next = c->buckets[j->id % CORE_BUCKETS];
     c->buckets[j->id % CORE_BUCKETS] = j;
     if (j->state == JOB_PENDING) {
+        move_phase(j, PHASE_QUEUED);
         queue_add(c, j);
     } else {
         core_list_append(&c->active, &c->active_last, j);

@@ -169,7 +169,7 @@ static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
 
 static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const Titan__Internal__EpochsKnown *k)
 {
-    const bool over = j->state == JOB_CANCELLING || j->finishing || j->requeueing;
+    const bool over = phase_stops(j);
     if (job_final(j))
         return;
     for (size_t i = 0; i < k->n_epochs; i++) {

@@ -134,7 +134,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         fence_implausible(c, n, j->id, batch_printf(c->out, "it cannot have been told of epoch %" PRIu64, f->epoch));
         return NULL;
     }
-    if (j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeueing) {
+    if (j->phase == PHASE_QUEUED || phase_stops(j)) {
         if (f->epoch > j->status.epoch && sound(c, j, f)) /* of no use, but its number is taken */
             j->refused_epoch = MAX(j->refused_epoch, f->epoch);
         return NULL;

@@ -135,13 +135,38 @@ struct ckptrec {
     char *path;
 };
 
+/* What a job is about; the table of moves is in core_phase.c, and core_transitions.c makes them:
+ *
+ *   QUEUED --placed--> ASSEMBLING --epoch formed--> TRAINING --asked to pause--> PAUSING --next epoch--> TRAINING
+ *      ^                   ^  <-----a member is lost----'                           |
+ *      |                   `----------------------a member is lost------------------'
+ *      |  of these three:
+ *      `--last worker gone-- REQUEUEING <--its slots are needed, or its node is drained
+ *                            FINISHING  <--all steps are made                              --last worker gone--> ENDED
+ *                            CANCELLING <--cancelled                                       --last worker gone--> ENDED
+ *                            ENDED      <--failed; it is kept until its last worker is gone
+ */
+enum job_phase {
+    PHASE_NONE,
+    PHASE_QUEUED,     /* it has no workers */
+    PHASE_ASSEMBLING, /* no epoch is live: workers start, or leave the last one, until enough are ready for the next */
+    PHASE_TRAINING,   /* an epoch forms or runs */
+    PHASE_PAUSING,    /* members of a running epoch were asked to leave it at a step boundary, for another membership */
+    PHASE_REQUEUEING, /* workers stop, with a checkpoint; then it is queued again */
+    PHASE_FINISHING,  /* all steps are made: workers exit */
+    PHASE_CANCELLING,
+    PHASE_ENDED,
+};
+extern const struct sm phase_sm;
+
 struct jobrec {
     struct jobrec *hash_next;
     struct jobrec *prev, *next; /* in its lane of the queue or in the active list */
     struct lane *lane;          /* while it waits */
     uint64_t id;
     struct user *user;
-    enum job_state state;
+    enum job_state state; /* as stored */
+    enum job_phase phase;
     struct job_spec spec;
     char device[16]; /* what it was placed on; "" before */
     struct job_wish wish;
@@ -197,12 +222,10 @@ struct jobrec {
         bool reading;
     } trouble; /* with its checkpoints */
 
-    bool requeue;    /* it is to give its slots back and be queued again ... */
-    bool requeueing; /* ... and is being stopped */
+    bool requeue;    /* it is to give its slots back and be queued again, as soon as it may stop */
     char *stop_why;  /* for this, or why it is cancelled */
     char *short_why; /* a node could not start a worker, for want of what is its own; NULL = since then one could */
     bool must_checkpoint;   /* when it stops, also if its recipe writes none */
-    bool finishing;         /* all members are done; waiting for their exits */
     int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
     int64_t replace_at;     /* earliest start of new workers */
     int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
@@ -326,11 +349,18 @@ void policy_leaves(struct core *c, struct noderec *n, const Titan__Internal__Age
 bool policy_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j);
 void policy_tick(struct core *c);
 
+/* --- core_phase.c --- */
+/* Of a job that goes on: by its newest epoch. */
+enum job_phase phase_by_epoch(const struct jobrec *j);
+/* Only exits of its workers are waited for: it finishes, is cancelled, or has ended. */
+bool phase_ends(const struct jobrec *j);
+bool phase_stops(const struct jobrec *j); /* the same, or it stops to be queued again */
+
 /* --- core_requeue.c --- */
 /* Stop a job, with a checkpoint, and queue it again. Nothing happens when it is about to end anyway. */
 void requeue_begin(struct core *c, struct jobrec *j, const char *why);
-/* Of a job that stops for this: true when that is all there is to do. */
-bool requeue_advance(struct core *c, struct jobrec *j);
+/* Of a job that is to: it begins to stop, is queued, or goes on after all, since it has made its last step. */
+void requeue_advance(struct core *c, struct jobrec *j);
 void requeue_restored(struct jobrec *j);
 
 /* --- core_detect.c --- */
@@ -603,6 +633,7 @@ void say_node_fit(struct core *c, struct noderec *n, const char *problem); /* ""
 /* Every change of a state goes through one of these. Each asserts that the state table has the move (state/job.h,
  * epoch.h, member.h, node.h), then changes the record, and adds the change with its event to the batch: an illegal move
  * ends the process at its line, before anything of it is stored. */
+void move_phase(struct jobrec *j, enum job_phase to); /* the others call it, where a state says the phase */
 void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
 void store_status(struct core *c, struct jobrec *j); /* what a move stores as well, in between */
 void begin_run(struct core *c, struct jobrec *j);

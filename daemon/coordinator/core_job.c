@@ -193,13 +193,16 @@ static bool any_lost(const struct core *c, const struct jobrec *j)
     return false;
 }
 
-static void begin_finishing(struct core *c, struct jobrec *j)
+/* All steps are done. */
+static void finish(struct core *c, struct jobrec *j)
 {
-    j->finishing = true;
+    move_phase(j, PHASE_FINISHING);
     j->grace_ms = FINISH_GRACE_MS;
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_ENDED, "all steps are done");
     job_stop_all(c, j, FINISH_GRACE_MS, "all steps are done");
+    if (j->n_workers == 0)
+        end_job(c, j, JOB_COMPLETED, "");
 }
 
 void job_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
@@ -303,40 +306,52 @@ static const char *cancelled_words(struct core *c, const struct jobrec *j)
 
 void job_advance(struct core *c, struct jobrec *j)
 {
-    if (j->state == JOB_PENDING)
-        return;
-    if (job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeueing)
+    if (phase_stops(j))
         quorum_end_away(c, j, NULL); /* nothing will be decided that they could be in the way of */
-    if (!job_final(j)) {
-        if (j->state == JOB_CANCELLING) {
-            if (j->n_workers == 0)
-                end_job(c, j, JOB_CANCELLED, cancelled_words(c, j));
-        } else if (j->finishing) {
-            if (j->n_workers == 0)
-                end_job(c, j, JOB_COMPLETED, "");
-        } else if (!requeue_advance(c, j)) {
-            if (epoch_live(j) && all_done(j)) {
-                begin_finishing(c, j);
-                if (j->n_workers == 0)
-                    end_job(c, j, JOB_COMPLETED, "");
-            } else if (epoch_live(j) && (j->broken || any_lost(c, j))) {
-                epoch_revoke(c, j, any_lost(c, j) ? "a worker is lost" : "a member left the epoch");
-            }
-            bool last_saved = j->n_ckpts && j->ckpts[0].step >= j->spec.steps;
-            if (!j->finishing && epoch_leaving(j) && last_saved) {
-                begin_finishing(c, j);
-                if (j->n_workers == 0)
-                    end_job(c, j, JOB_COMPLETED, "");
-            }
-            if (!j->finishing && (epoch_leaving(j) || j->epoch_state == EPOCH_NONE))
-                epoch_try_form(c, j);
-            if (!job_final(j) && !j->finishing)
-                place_grow(c, j); /* who joins comes before who leaves */
-            if (!job_final(j) && !j->finishing && j->state == JOB_RUNNING && !c->behind)
-                plan_resize(c, j);
+    requeue_advance(c, j);
+    switch (j->phase) {
+    case PHASE_NONE:
+        titan_assert(!"a job without a phase");
+        break;
+    case PHASE_QUEUED:
+    case PHASE_REQUEUEING:
+        break; /* it waits for its place, or for its workers to exit */
+    case PHASE_TRAINING:
+    case PHASE_PAUSING:
+        if (all_done(j)) {
+            finish(c, j);
+            break;
         }
+        if (j->broken || any_lost(c, j))
+            epoch_revoke(c, j, any_lost(c, j) ? "a worker is lost" : "a member left the epoch");
+        if (j->phase == PHASE_TRAINING) {
+            place_grow(c, j); /* who joins comes before who leaves */
+            if (j->state == JOB_RUNNING && !c->behind)
+                plan_resize(c, j);
+            break;
+        }
+        /* fallthrough */
+    case PHASE_ASSEMBLING:
+        if (epoch_leaving(j) && j->n_ckpts && j->ckpts[0].step >= j->spec.steps) {
+            finish(c, j);
+            break;
+        }
+        epoch_try_form(c, j);
+        if (!phase_ends(j))
+            place_grow(c, j);
+        break;
+    case PHASE_FINISHING:
+        if (j->n_workers == 0)
+            end_job(c, j, JOB_COMPLETED, "");
+        break;
+    case PHASE_CANCELLING:
+        if (j->n_workers == 0)
+            end_job(c, j, JOB_CANCELLED, cancelled_words(c, j));
+        break;
+    case PHASE_ENDED:
+        break;
     }
-    if (job_final(j) && j->n_workers == 0)
+    if (j->phase == PHASE_ENDED && j->n_workers == 0)
         core_forget(c, j);
 }
 
@@ -356,14 +371,14 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->node != n)
             continue;
         if (w->state == WORKER_STOPPING) {
-            bool grace = (j->state == JOB_CANCELLING || j->finishing || j->requeueing) && w->deadline > c->now.mono_ms;
+            bool grace = phase_stops(j) && j->phase != PHASE_ENDED && w->deadline > c->now.mono_ms;
             tell_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
         } else if (job_seat(j, w)) {
             here = true;
             form_again |= !w->missing && w->epoch < j->status.epoch;
         }
     }
-    if (!here || job_final(j) || j->state == JOB_CANCELLING || j->finishing)
+    if (!here || phase_ends(j))
         return;
     if (j->epoch_state == EPOCH_FORMING && form_again) {
         tell_form(c, j, n);

@@ -48,7 +48,7 @@ static uint32_t free_slots(const struct core *c, const char *device, uint32_t *r
 
 static bool holds_slots(const struct jobrec *j)
 {
-    return !job_final(j) && j->state != JOB_CANCELLING && !j->finishing && !j->requeue;
+    return !phase_ends(j) && !j->requeue;
 }
 
 /* Slots of this device that running jobs of this priority or a higher one wait for. */

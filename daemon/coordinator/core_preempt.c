@@ -25,8 +25,7 @@ static int by_priority(const void *a, const void *b)
 
 static bool gives_way(const struct jobrec *j, const struct jobrec *to, const char *device)
 {
-    return !job_final(j) && j->state != JOB_CANCELLING && !j->finishing && !j->requeue &&
-           j->spec.priority < to->spec.priority && strcmp(j->device, device) == 0;
+    return !phase_ends(j) && !j->requeue && j->spec.priority < to->spec.priority && strcmp(j->device, device) == 0;
 }
 
 static uint32_t usable_slots(const struct jobrec *j)

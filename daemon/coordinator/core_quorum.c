@@ -174,8 +174,7 @@ void quorum_node_known(struct core *c, const struct noderec *n, const Titan__Int
 bool quorum_keeps(const struct core *c, struct workrec *w)
 {
     struct jobrec *j = w->job;
-    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing || j->requeueing;
-    return c->options.delegate_lease_ms && !over && w->state == WORKER_READY && quorum_knows(j, w->id);
+    return c->options.delegate_lease_ms && !phase_stops(j) && w->state == WORKER_READY && quorum_knows(j, w->id);
 }
 
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)

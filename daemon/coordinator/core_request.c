@@ -12,7 +12,7 @@ static titan_status find_open(struct core *c, uint64_t job_id, struct jobrec **r
     struct jobrec *j = core_find_job(c, job_id);
     if (!j)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
-    if (job_final(j) || j->state == JOB_CANCELLING || j->finishing)
+    if (phase_ends(j))
         return titan_fail(err, TITAN_ECONFLICT, "job %llu has %s: %s", (unsigned long long)job_id,
                           job_final(j) ? "already ended" : "nothing to train any more",
                           sm_name(&job_sm, (int)j->state));

@@ -10,7 +10,8 @@
 static void stop_workers(struct core *c, struct jobrec *j)
 {
     const char *why = batch_strdup(c->out, j->stop_why);
-    j->requeueing = j->must_checkpoint = true;
+    move_phase(j, PHASE_REQUEUEING);
+    j->must_checkpoint = true;
     j->grace_ms =
         j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0; /* otherwise there is nothing new to write */
     j->starve_at = j->epoch_deadline = INT64_MAX;
@@ -20,7 +21,7 @@ static void stop_workers(struct core *c, struct jobrec *j)
 
 void requeue_begin(struct core *c, struct jobrec *j, const char *why)
 {
-    if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->requeue)
+    if (j->phase == PHASE_QUEUED || phase_ends(j) || j->requeue)
         return;
     j->requeue = true;
     core_set_string(&j->stop_why, why);
@@ -49,7 +50,7 @@ static void queue_again(struct core *c, struct jobrec *j)
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_REVOKED, why);
     end_run(c, j, RUN_CANCELLED, why);
-    j->requeue = j->requeueing = j->must_checkpoint = j->broken = j->charged = false;
+    j->requeue = j->must_checkpoint = j->broken = j->charged = false;
     memset(&j->recovery, 0, sizeof(j->recovery));
     j->epoch_deadline = j->starve_at = INT64_MAX;
     j->replace_at = j->resize_mono = 0;
@@ -62,30 +63,31 @@ static void queue_again(struct core *c, struct jobrec *j)
     c->slots_changed = true;
 }
 
-bool requeue_advance(struct core *c, struct jobrec *j)
+void requeue_advance(struct core *c, struct jobrec *j)
 {
-    if (!j->requeue)
-        return false;
+    if (!j->requeue || phase_ends(j))
+        return;
     bool done = j->n_seats > 0;
     for (uint32_t i = 0; i < j->n_seats; i++)
         done &= j->seats[i].finished;
     if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
-        j->requeue = j->requeueing = false; /* it made its last step */
-        return false;
+        j->requeue = false; /* it made its last step */
+        if (j->phase == PHASE_REQUEUEING)
+            move_phase(j, phase_by_epoch(j));
+        return;
     }
-    if (!j->requeueing && may_stop(j))
+    if (j->phase != PHASE_REQUEUEING && may_stop(j))
         stop_workers(c, j);
-    if (j->requeueing && j->n_workers == 0)
+    if (j->phase == PHASE_REQUEUEING && j->n_workers == 0)
         queue_again(c, j);
-    return j->requeueing || j->state == JOB_PENDING;
 }
 
 void requeue_restored(struct jobrec *j)
 {
-    if (job_final(j) || j->state == JOB_PENDING || j->state == JOB_CANCELLING || j->finishing || j->n_workers == 0 ||
-        job_staying(j) > 0)
+    if (j->phase == PHASE_QUEUED || phase_ends(j) || j->n_workers == 0 || job_staying(j) > 0)
         return;
-    j->requeue = j->requeueing = j->must_checkpoint = true;
+    move_phase(j, PHASE_REQUEUEING);
+    j->requeue = j->must_checkpoint = true;
     j->grace_ms = LAST_CHECKPOINT_MS;
     core_set_string(&j->stop_why, "its workers were being stopped when the coordinator restarted");
 }

@@ -83,7 +83,6 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->n_holders = saved->n_holders;
     if (saved->n_holders)
         memcpy(j->holders, saved->holders, saved->n_holders * sizeof(*j->holders));
-    j->finishing = e->state == EPOCH_ENDED && j->state != JOB_CANCELLING;
     if (e->state == EPOCH_FORMING)
         j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
     else if (e->state == EPOCH_REVOKED)
@@ -92,14 +91,27 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
         j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms;
     else if (e->state == EPOCH_RUNNING)
         epoch_moves_on(c, j);
-    requeue_restored(j);
+}
+
+static void restore_phase(struct jobrec *j)
+{
+    if (j->phase == PHASE_QUEUED)
+        return;
+    if (j->state == JOB_CANCELLING)
+        move_phase(j, PHASE_CANCELLING);
+    else if (j->epoch_state == EPOCH_ENDED)
+        move_phase(j, PHASE_FINISHING);
+    else
+        move_phase(j, phase_by_epoch(j));
+    if (j->epoch_state != EPOCH_NONE)
+        requeue_restored(j);
 }
 
 /* How long its workers had to stop is not stored. They may be at their last checkpoint, and are not told to hurry: what
  * their agents have heard before holds. */
 static void restore_stopping(struct jobrec *j)
 {
-    if (j->state == JOB_CANCELLING || j->finishing)
+    if (phase_ends(j))
         j->grace_ms = LAST_CHECKPOINT_MS;
     for (size_t i = 0; i < j->n_workers; i++)
         if (j->workers[i]->state == WORKER_STOPPING)
@@ -119,8 +131,10 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         strncpy(j->device, j->workers[0]->node->device, sizeof(j->device) - 1);
     if (saved->epoch)
         restore_epoch(c, j, saved);
+    restore_phase(j);
     /* What the coordinator before us heard of delegates' numbers while it was being queued again is not stored. */
-    j->above_delegates = c->options.delegate_lease_ms && j->status.epoch && (j->state == JOB_PENDING || j->requeueing);
+    j->above_delegates =
+        c->options.delegate_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
     restore_stopping(j);
     j->target = MAX(j->target, MAX(j->n_seats, (uint32_t)saved->n_workers));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));

@@ -17,11 +17,39 @@ static void set_status(struct core *c, struct change *change, struct jobrec *j)
     j->unsaved = false;
 }
 
+void move_phase(struct jobrec *j, enum job_phase to)
+{
+    titan_assert(sm_allowed(&phase_sm, (int)j->phase, (int)to));
+    j->phase = to;
+}
+
+/* What the phase is when the job's state is this now; its own phase where the state does not say. */
+static enum job_phase phase_of_state(const struct jobrec *j, enum job_state state)
+{
+    if (sm_final(&job_sm, (int)state))
+        return PHASE_ENDED;
+    switch (state) {
+    case JOB_PENDING:
+        return PHASE_QUEUED;
+    case JOB_FORMING:
+        return PHASE_ASSEMBLING;
+    case JOB_RESIZING:
+        return PHASE_PAUSING;
+    case JOB_CANCELLING:
+        return PHASE_CANCELLING;
+    default:
+        return j->phase;
+    }
+}
+
 void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason)
 {
     struct detail d;
     enum job_state from = j->state;
+    const enum job_phase phase = phase_of_state(j, to);
     titan_assert(sm_allowed(&job_sm, (int)from, (int)to));
+    if (phase != j->phase)
+        move_phase(j, phase);
     if (MUTANT(CANCEL_UNSTORED) && to == JOB_CANCELLING) {
         j->state = to;
         return;
@@ -101,6 +129,7 @@ void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
     j->status.world_size = world;
     j->epoch_state = EPOCH_FORMING;
     j->broken = j->charged = j->origin_known = false;
+    move_phase(j, PHASE_TRAINING);
 }
 
 void store_epoch(struct core *c, struct jobrec *j, const char *by)
@@ -167,6 +196,8 @@ void move_epoch(struct core *c, struct jobrec *j, enum epoch_state to, const cha
     change->epoch.number = j->status.epoch;
     change->epoch.state = to;
     j->epoch_state = to;
+    if (to == EPOCH_REVOKED && !phase_stops(j))
+        move_phase(j, PHASE_ASSEMBLING);
     event_attach(c, change, j,
                  (struct say){.type = types[to],
                               .message = batch_printf(c->out, "epoch %llu %s%s%s", (unsigned long long)j->status.epoch,

@@ -64,7 +64,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
 {
     struct jobrec *j = w->job;
     struct seat *seat = job_seat(j, w);
-    bool over = job_final(j) || j->state == JOB_CANCELLING || j->finishing;
+    bool over = phase_ends(j);
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
     bool node_short = report && report->node_short;
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
@@ -287,7 +287,8 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
 {
     const struct seat *seat = job_seat(j, w);
     if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
-        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->requeueing) || !step_can_be(c, j, w, p->step))
+        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->phase == PHASE_REQUEUEING) ||
+        !step_can_be(c, j, w, p->step))
         return;
     j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
     if (!w->quiesced) /* what it holds it has said itself, and later */

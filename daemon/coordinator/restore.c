@@ -185,6 +185,35 @@ static titan_status check_numbers(const struct gather *g, struct titan_error *er
     return TITAN_OK;
 }
 
+/* May the newest epoch be in this state while the job is in that? What core and store assert is so of every move. */
+static bool states_fit(enum job_state job, enum epoch_state epoch)
+{
+    switch (job) {
+    case JOB_PENDING:
+        return epoch == EPOCH_NONE || epoch == EPOCH_REVOKED || epoch == EPOCH_ENDED;
+    case JOB_FORMING:
+        return epoch != EPOCH_RUNNING;
+    case JOB_RUNNING:
+        return epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
+    case JOB_RECOVERING:
+        return epoch == EPOCH_FORMING || epoch == EPOCH_REVOKED || epoch == EPOCH_ENDED;
+    case JOB_RESIZING:
+        return epoch == EPOCH_FORMING || epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
+    default:
+        return true;
+    }
+}
+
+static titan_status check_states(const struct gather *g, struct titan_error *err)
+{
+    const enum epoch_state epoch = g->saved.epoch ? g->epoch.state : EPOCH_NONE;
+    const enum job_state job = g->saved.job.state;
+    if ((job == JOB_PENDING && !g->saved.epoch) || states_fit(job, epoch))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "it is %s, and its newest epoch %s", sm_name(&job_sm, (int)job),
+                      sm_name(&epoch_sm, (int)epoch));
+}
+
 /* What is wrong with one job is no reason for the others to stand still; what is wrong with the disk is. */
 static bool passed_over(struct gather *g, uint64_t job_id)
 {
@@ -212,6 +241,8 @@ static bool each_job(const struct job *job, void *data)
     g->saved.losses = g->losses;
     if (g->status == TITAN_OK)
         g->status = check_numbers(g, g->err);
+    if (g->status == TITAN_OK)
+        g->status = check_states(g, g->err);
     if (g->status == TITAN_OK)
         core_restore_job(g->core, &g->saved, g->now);
     else
