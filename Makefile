@@ -32,7 +32,7 @@ gen_c       := $(protos:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
 src_base    := $(wildcard base/*.c)
 src_rpc     := $(wildcard proto/rpc/*.c) proto/ranges.c
 src_state   := $(wildcard state/*.c)
-src_daemon  := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
+src_daemon  := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c daemon/*/*/*.c))
 src_worker  := $(filter-out worker/main.c,$(wildcard worker/*.c worker/model/*.c worker/plan/*.c worker/exec/*.c \
 	worker/optim/*.c worker/data/*.c worker/checkpoint/*.c worker/elastic/*.c worker/metrics/*.c \
 	worker/device/*.c worker/comm/*.c worker/comm/shm/*.c worker/comm/tcp/*.c))

@@ -3,7 +3,7 @@
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 
-#include "daemon/coordinator/shell.h"
+#include "daemon/coordinator/shell/shell.h"
 #include "titan/v1/titan.pb-c.h"
 
 #define API_NAME_MAX 128

@@ -1,7 +1,7 @@
 /* coordinator.h - the coordinator's shell: the pure core (core.h), the job store (state/store.h) and the agents'
  * sessions, tied to a loop.
  *
- * Input (a request, an agent's message, a timer) -> core_step() -> a batch of store writes and messages. The writes of
+ * Input (a request, an agent's message, a timer) -> core -> a batch of store writes and messages. The writes of
  * one loop tick are committed as one transaction by the store's writer thread; the messages and replies of the batch
  * leave only after it is durable. */
 #ifndef TITAN_DAEMON_COORDINATOR_COORDINATOR_H

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/coordinator/core_internal.h"
+#include "daemon/coordinator/records/job_table.h"
 #include "daemon/proof.h"
 
 #define LIES 6

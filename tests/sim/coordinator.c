@@ -1,4 +1,4 @@
-/* The coordinator: its real core, and around it what the shell does (daemon/coordinator/coordinator.c): batches are
+/* The coordinator: its real core, and around it what the shell does (daemon/coordinator/shell/): batches are
  * committed in their order, messages leave when their batch is durable. */
 #include "tests/sim/sim.h"
 
@@ -10,7 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "daemon/coordinator/core_internal.h"
+#include "daemon/coordinator/records/core_record.h"
 #include "daemon/proof.h"
 
 #define BEAT_MS 400
@@ -239,7 +239,7 @@ static void take(struct batch *b, int submit, int cancel)
 {
     struct coord *c = &S->coord;
     totals->inputs++;
-    if (!S->plan->scale || !only_a_beat(b)) /* as the shell, session.c */
+    if (!S->plan->scale || !only_a_beat(b)) /* as the shell, agent_streams.c */
         set_timer();
     say(b->answers);
     b->answers = NULL;
@@ -408,7 +408,7 @@ bool coord_hears(uint64_t session, const void *bytes, uint32_t len)
     cost_end(&S->costs.heard, begin);
     note_decision(&b, &before);
     if (S->plan->scale && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && batch_empty(&b)) {
-        batch_free(&b); /* as the shell does, session.c */
+        batch_free(&b); /* as the shell does, agent_streams.c */
         return true;
     }
     if (status != TITAN_OK) {

@@ -1,0 +1,39 @@
+#include "daemon/coordinator/run/job_clock.h"
+
+#include "base/cleanup.h"
+
+#define FORM_AGAIN_MS 5000    /* least time for an epoch whose state is in memory */
+#define QUIESCE_MORE_MS 10000 /* most of a step that is added to the time for leaving an epoch */
+
+/* Nobody looks at a revoke in the middle of an action, and a step has many. */
+int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j)
+{
+    return c->options.quiesce_ms + MIN((int64_t)j->step_ms, (int64_t)QUIESCE_MORE_MS);
+}
+
+/* Until the first step. An epoch whose state comes from memory takes as long as others did; one that had to go further
+ * down the ladder misses that, and the next one gets all the time a first epoch has. */
+int64_t clock_form_ms(const struct core *c, const struct jobrec *j)
+{
+    int64_t steps = (int64_t)(20 * j->step_ms), limit = c->options.form_ms;
+    if (j->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY && j->state_took && !j->patient)
+        limit = MIN(limit, MAX((int64_t)FORM_AGAIN_MS, 4 * j->state_took));
+    return limit + steps;
+}
+
+void clock_moved_on(struct core *c, struct jobrec *j)
+{
+    if (j->state == JOB_RESIZING || j->epoch_state != EPOCH_RUNNING)
+        return; /* waits for something else */
+    /* After the last step comes the last checkpoint, which may be long. */
+    int64_t patience = j->status.step < j->spec.steps ? c->options.stall_ms : 10 * (int64_t)c->options.stall_ms;
+    j->epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->step_ms);
+}
+
+void clock_tries(struct core *c, struct jobrec *j)
+{
+    if (j->epoch_state == EPOCH_FORMING && j->epoch_deadline != INT64_MAX)
+        j->epoch_deadline = MAX(j->epoch_deadline, c->now.mono_ms + clock_form_ms(c, j));
+    else
+        clock_moved_on(c, j);
+}

@@ -1,0 +1,12 @@
+/* recovery.h - the phases of a recovery, from the first report of a loss to the next step. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_H
+#define TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* recovery.finished, once all is known that belongs into it. */
+void recovery_finish(struct core *c, struct jobrec *j);
+/* The clock of recovery.finished runs from the first report. */
+void recovery_begin(struct core *c, struct jobrec *j);
+
+#endif
