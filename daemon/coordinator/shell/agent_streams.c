@@ -1,47 +1,13 @@
 /* Agents' streams: hello, reports in; commands out. */
-#include "daemon/coordinator/shell/shell.h"
+#include "daemon/coordinator/shell/sessions.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "proto/ranges.h"
-#include <string.h>
-
-#include "daemon/auth/enrol.h"
-
 #include "base/cleanup.h"
 #include "base/recipe.h"
-
-struct agent_session {
-    struct agent_session *next;
-    uint64_t id;
-    struct rpc_call *call; /* NULL once it is over */
-    bool revoked;          /* its certificate is: nothing more is taken; it ends when the last orders are out */
-};
-
-static struct agent_session *find(struct coordinator *c, uint64_t id)
-{
-    struct agent_session *s = c->sessions[id % SESSION_BUCKETS];
-    while (s && s->id != id)
-        s = s->next;
-    return s;
-}
-
-static struct agent_session *session_begin(struct coordinator *c, struct rpc_call *call)
-{
-    struct agent_session *s = calloc(1, sizeof(*s));
-    if (!s)
-        return NULL;
-    s->id = c->next_session++;
-    s->call = call;
-    s->next = c->sessions[s->id % SESSION_BUCKETS];
-    c->sessions[s->id % SESSION_BUCKETS] = s;
-    rpc_call_set_data(call, s);
-    const struct rpc_identity *who = rpc_call_identity(call);
-    if (who->kind == RPC_ID_CERT) /* others prove nothing about a node */
-        core_session_opened(c->core, s->id, who->name);
-    return s;
-}
+#include "daemon/auth/enrol.h"
+#include "proto/ranges.h"
 
 /* Where the job's workers write their checkpoints (worker/train.c): by its recipe, which the core does not know. */
 static void know_folder(struct coordinator *c, uint64_t job_id)
@@ -76,31 +42,6 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
         know_folder(c, m->hello->known[i]->job_id);
 }
 
-/* End it from our side; on_close does the rest. */
-static void session_end(struct coordinator *c, struct agent_session *s, const struct titan_error *err)
-{
-    struct rpc_call *call = s->call;
-    s->call = NULL;
-    if (!call)
-        return;
-    if (err) {
-        tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
-        rpc_call_fail(call, err);
-    } else {
-        rpc_call_finish(call, TITAN_OK, NULL);
-    }
-}
-
-static void sent(struct coordinator *c, struct agent_session *s, titan_status status)
-{
-    if (status == TITAN_EAGAIN) {
-        /* It will open another and be told afresh what is in force. */
-        struct titan_error err = {0};
-        titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
-        session_end(c, s, &err);
-    }
-}
-
 /* Most of what is heard are beats: their answer is all there is to do, and no deadline comes sooner for them. */
 static bool was_beat(struct coordinator *c, struct agent_session *s, struct batch *batch)
 {
@@ -110,7 +51,7 @@ static bool was_beat(struct coordinator *c, struct agent_session *s, struct batc
         if (m->session != s->id || m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER)
             return false;
     for (const struct batch_message *m = batch->answers; m && s->call; m = m->next)
-        sent(c, s, rpc_call_send(s->call, &m->message->base));
+        sessions_send(c, s, &m->message->base);
     batch_free(batch);
     return true;
 }
@@ -129,28 +70,28 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     struct coordinator *c = data;
     struct agent_session *s = rpc_call_data(call);
     struct titan_error err = {0};
-    if (c->closing || (!s && request && !(s = session_begin(c, call)))) {
+    if (c->closing || (!s && request && !(s = sessions_begin(c, call)))) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the coordinator is stopping");
         return;
     }
     if (!s || !s->call || s->revoked)
         return;
     if (!request) {
-        session_end(c, s, NULL);
+        sessions_end(c, s, NULL);
         return;
     }
     const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG) {
-        api_log_chunk(c, s->id, m->log);
+        c->options.observer->log_chunk(c, s->id, m->log);
         return;
     }
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO &&
         enrol_speaks_for(c->enrol, call, m->hello->node, &err) != TITAN_OK) {
-        session_end(c, s, &err);
+        sessions_end(c, s, &err);
         return;
     }
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED && range_check(&m->base, NULL) == TITAN_OK &&
-        api_node_checked(c, s->id, m->checked))
+        c->options.observer->node_checked(c, s->id, m->checked))
         return;
     struct batch batch;
     batch_init(&batch);
@@ -160,7 +101,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
         return;
     shell_commit(c, &batch, NULL, NULL);
     if (status != TITAN_OK)
-        session_end(c, s, &err);
+        sessions_end(c, s, &err);
 }
 
 void session_on_close(struct rpc_call *call, bool cancelled, void *data)
@@ -179,54 +120,7 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data)
         batch_init(&batch);
         core_session_closed(c->core, s->id, shell_now(), &batch);
         shell_commit(c, &batch, NULL, NULL);
-        api_session_gone(c, s->id);
+        c->options.observer->session_gone(c, s->id);
     }
     free(s);
-}
-
-void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m)
-{
-    struct agent_session *s = find(c, session);
-    if (s && s->call)
-        sent(c, s, rpc_call_send(s->call, &m->base));
-}
-
-void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed)
-{
-    struct agent_session *s = find(c, session);
-    if (s && s->call)
-        sent(c, s, rpc_call_send_packed(s->call, packed));
-}
-
-void session_drop(struct coordinator *c, uint64_t session)
-{
-    struct agent_session *s = find(c, session);
-    struct titan_error err = {0};
-    if (s && s->revoked)
-        titan_fail(&err, TITAN_EPERM, "the node's certificate is revoked");
-    else
-        titan_fail(&err, TITAN_ECONFLICT, "the node was given up or has opened another session");
-    if (s)
-        session_end(c, s, &err);
-}
-
-static bool is_of(const struct agent_session *s, const char *uri)
-{
-    const struct rpc_identity *who = s->call ? rpc_call_identity(s->call) : NULL;
-    return who && who->kind == RPC_ID_CERT && strcmp(who->name, uri) == 0;
-}
-
-uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < SESSION_BUCKETS; i++)
-        for (struct agent_session *s = c->sessions[i]; s; s = s->next) {
-            if (!is_of(s, uri))
-                continue;
-            s->revoked = true;
-            n++;
-            if (s->id != except)
-                session_drop(c, s->id);
-        }
-    return n;
 }

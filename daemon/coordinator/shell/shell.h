@@ -1,5 +1,5 @@
-/* shell.h - the coordinator's shell, as seen by its files: coordinator.c (store, core, time), agent_streams.c (agents),
- * daemon/api (requests). Loop thread only. */
+/* shell.h - the coordinator's shell, as seen by its files: coordinator.c (open, close), commits.c (store, time),
+ * sessions.c and agent_streams.c (agents), daemon/api (requests). Loop thread only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_SHELL_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_SHELL_H
 
@@ -76,17 +76,21 @@ struct coordinator {
 };
 
 struct core_time shell_now(void);
+void shell_part_closed(struct coordinator *c); /* of open_handles; with the last one all ends */
+void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
+/* Hand the metrics that were collected to the store now. */
+void shell_flush_metrics(struct coordinator *c);
 /* Called with the outcome once the batch is durable, or with the error while it is not (it will be tried again). */
 typedef void (*shell_done)(void *arg, const struct titan_error *err);
 /* Take over what the core has put into batch (left empty). done may be NULL. */
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);
 /* TITAN_OK, or why nothing that changes the store can be taken now. */
-void shell_part_closed(struct coordinator *c); /* of open_handles */
 titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- agent_streams.c --- */
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void session_on_close(struct rpc_call *call, bool cancelled, void *data);
+/* --- sessions.c --- */
 /* Send to a session; nothing happens when it is over. */
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
@@ -97,20 +101,5 @@ uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except
 
 /* --- beats.c --- */
 void beats_close(struct coordinator *c); /* each socket is one of open_handles */
-
-/* --- daemon/api --- */
-/* Store the counts of what was refused, where their minute is over, or all. */
-void api_audit_flush(struct coordinator *c, bool all);
-/* Something new for those who watch this job: events, metrics. */
-void watch_poke(struct coordinator *c, uint64_t job_id);
-/* metrics_stored has moved: for those who only wait for what was reported before. */
-void watch_metrics_stored(struct coordinator *c);
-/* Hand the metrics that were collected to the store now. */
-void shell_flush_metrics(struct coordinator *c);
-titan_status api_checks_open(struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
-void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
-/* An answer to an operator's check; false: it is for the core. */
-bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
-void api_session_gone(struct coordinator *c, uint64_t session);
 
 #endif
