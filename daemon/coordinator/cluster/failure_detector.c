@@ -259,3 +259,14 @@ void detector_returned(struct core *c, struct noderec *n, bool same_agent)
     n->quiet_ms = quiet;
     n->steady_at = c->now.mono_ms + quiet;
 }
+
+void detector_answered(struct core *c, struct noderec *n)
+{
+    n->answered_mono = c->now.mono_ms;
+}
+
+void detector_streams(struct core *c, struct noderec *n)
+{
+    detector_heard(c, n);
+    n->stream_mono = c->now.mono_ms;
+}

@@ -29,5 +29,7 @@ void detector_shift(struct core *c, int64_t ms);
 /* Each tick: a round, a look at each node, and the pace. Words: how it is lost; NULL = it is not. */
 void detector_round(struct core *c);
 const char *detector_look(struct core *c, struct noderec *n);
+void detector_answered(struct core *c, struct noderec *n); /* a beat of it, or its hello */
+void detector_streams(struct core *c, struct noderec *n);  /* a message has come in its stream */
 
 #endif

@@ -103,3 +103,10 @@ void core_restore_loss(struct core *c, const struct loss *saved, struct core_tim
     if (n && saved->cause == LOSS_CRASH)
         add_crash(n, saved->job_id, now.mono_ms - (now.wall_ms - saved->at_ms));
 }
+
+void quarantine_restore(struct core *c, struct noderec *n)
+{
+    const int64_t until = n->policy.quarantined_until_ms;
+    if (until > c->now.wall_ms)
+        n->quarantine_end = c->now.mono_ms + (until - c->now.wall_ms);
+}

@@ -10,5 +10,6 @@ void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *
 bool quarantine_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j);
 void quarantine_lift(struct noderec *n); /* by an operator: it starts over */
 void quarantine_over(struct core *c, struct noderec *n);
+void quarantine_restore(struct core *c, struct noderec *n); /* as its policy says */
 
 #endif

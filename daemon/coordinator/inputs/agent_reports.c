@@ -21,7 +21,7 @@ static void answer_beat(struct core *c, struct noderec *n, const Titan__Internal
     titan__internal__beat_answer__init(m);
     m->number = beat->number;
     batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER, m);
-    n->answered_mono = c->now.mono_ms;
+    detector_answered(c, n);
 }
 
 /* In the midst of an epoch a step calls for nothing: every member tells of every step. */
@@ -62,8 +62,7 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
 static bool hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
 {
     struct subject about;
-    detector_heard(c, n);
-    n->stream_mono = c->now.mono_ms;
+    detector_streams(c, n);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
         answer_beat(c, n, m->beat);
         fence_told(c, n, m->beat);

@@ -31,7 +31,9 @@ void core_finish(struct core *c)
 {
     if (c->connected <= c->options.at_once)
         sched_settle(c);
-    else
-        c->unsettled |= c->slots_changed && !c->stale;
+    else {
+        if (c->slots_changed && !c->stale)
+            core_later(c);
+    }
     c->out = NULL;
 }

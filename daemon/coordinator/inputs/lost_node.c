@@ -34,7 +34,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
             } else {
                 worker_ended(c, j->workers[i], NULL, why);
             }
-            j->recovery.detect_ms = MAX(j->recovery.detect_ms, silent);
+            recovery_detected(j, silent);
             hit = true;
         }
         if (hit)

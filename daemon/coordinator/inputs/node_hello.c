@@ -18,6 +18,7 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
 #include "daemon/coordinator/run/stale_store.h"
+#include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 
 /* What an agent has left to say about a worker that is no more comes right behind its hello. */
@@ -106,7 +107,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         return TITAN_OK;
     }
     if (!n)
-        n = core_add_node(c, m->node);
+        n = core_add_node(c, m->node, NODE_NONE);
     if (n->session)
         batch_drop(c->out, n->session);
     bool back = n->state == NODE_READY;
@@ -114,21 +115,20 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         detector_returned(c, n, n->incarnation == m->incarnation);
     core_set_session(c, n, session);
     n->given_up = false;
-    n->slots = m->slots;
     core_set_string(&n->identity, identity);
-    core_set_string(&n->device, m->device);
-    core_set_string(&n->address, m->address);
-    core_set_string(&n->version, m->version);
-    n->memory_bytes = m->memory_bytes;
     const bool known = n->incarnation == m->incarnation && !n->unchecked;
     if (n->incarnation != m->incarnation)
         n->refusals = (struct node_refusals){0};
-    n->incarnation = m->incarnation;
-    n->peer_port = m->peer_port;
-    n->answered_mono = c->now.mono_ms;
+    node_is(n, &(struct node){.slots = m->slots,
+                              .device = m->device,
+                              .address = m->address,
+                              .version = m->version,
+                              .memory_bytes = m->memory_bytes,
+                              .incarnation = m->incarnation,
+                              .peer_port = m->peer_port});
+    detector_answered(c, n);
     n->unconfirmed = true;
-    n->stream_mono = c->now.mono_ms;
-    detector_heard(c, n);
+    detector_streams(c, n);
     draw_key(c, n, m->proves);
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_welcome(c, n);
@@ -140,9 +140,10 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n) {
                 j->workers[i]->away = false;
-                j->workers[i]->missing = MUTANT(DEAD_ADOPTED) ? 0
-                                         : c->stale           ? INT64_MAX /* it may be of the past */
-                                                              : c->now.mono_ms + MISSING_MS;
+                /* With a restored store it may be of the past: until that is settled none has ended. */
+                worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
+                                              : c->stale           ? INT64_MAX
+                                                                   : c->now.mono_ms + MISSING_MS);
             }
     for (size_t i = 0; i < m->n_workers; i++)
         hear_live(c, n, m->workers[i]);

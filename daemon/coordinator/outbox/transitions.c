@@ -62,6 +62,10 @@ void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *r
     if (reason && *reason)
         json_put_string(&d.w, "reason", reason);
     j->state = to;
+    if (phase == PHASE_QUEUED || phase == PHASE_ENDED)
+        j->status.world_size = 0;
+    if (phase == PHASE_QUEUED)
+        j->broken = j->charged = false;
     struct change *change = batch_change(c->out, CHANGE_JOB_MOVE);
     set_status(c, change, j);
     change->job.reason = batch_strdup(c->out, reason);
@@ -191,6 +195,8 @@ void move_epoch(struct core *c, struct jobrec *j, enum epoch_state to, const cha
     change->epoch.number = j->status.epoch;
     change->epoch.state = to;
     j->epoch_state = to;
+    if (to == EPOCH_REVOKED)
+        j->status.world_size = 0;
     if (to == EPOCH_REVOKED && !phase_stops(j))
         move_phase(j, PHASE_ASSEMBLING);
     event_attach(c, change, j,
@@ -320,4 +326,16 @@ void move_node(struct core *c, struct noderec *n, enum node_state to, const char
                                .message = batch_printf(c->out, "node %s %s", n->name, message),
                                .node = n,
                                .detail = detail_end(c, &d)});
+}
+
+void epoch_failed(struct jobrec *j, bool charged)
+{
+    titan_assert(epoch_live(j));
+    j->broken = true;
+    j->charged |= charged;
+}
+
+void epoch_charged(struct jobrec *j)
+{
+    j->charged = true;
 }

@@ -22,5 +22,8 @@ void move_worker(struct core *c, struct workrec *w, enum worker_state to, const 
                  bool counted, const char *why);
 void store_pid(struct core *c, struct workrec *w, int64_t pid);
 void move_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
+/* Its members cannot go on together in the epoch; charged: without cost. */
+void epoch_failed(struct jobrec *j, bool charged);
+void epoch_charged(struct jobrec *j); /* its end has cost a restart, or is about to */
 
 #endif

@@ -38,3 +38,8 @@ uint64_t core_first_epoch(const struct core *c)
 {
     return c->options.restored_term / BACKUP_TERM_STEP * EPOCHS_EACH;
 }
+
+void core_later(struct core *c)
+{
+    c->unsettled = true;
+}

@@ -62,5 +62,6 @@ char *core_strdup(const char *text);
 void core_set_string(char **field, const char *text);
 uint64_t core_first_epoch(const struct core *c); /* no number below it is given; 0 = the store was not restored */
 void core_set_text(const char **field, const char *text);
+void core_later(struct core *c); /* something was heard that the next tick looks at */
 
 #endif

@@ -49,8 +49,10 @@ void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct work
     if (w && job_seat(j, w))
         w = NULL;
     j->seats[at] = (struct seat){.worker_id = worker_id, .worker = w};
-    if (w)
+    if (w) {
         w->seat = at + 1;
+        w->quiesced = false;
+    }
 }
 
 bool job_member(struct jobrec *j, const struct workrec *w)
@@ -59,7 +61,7 @@ bool job_member(struct jobrec *j, const struct workrec *w)
     return seat && seat < j->seats + j->n_seats;
 }
 
-void job_add_worker(struct jobrec *j, struct workrec *w)
+static void add_worker(struct jobrec *j, struct workrec *w)
 {
     if (j->n_workers == j->cap_workers) {
         j->cap_workers = j->cap_workers ? 2 * j->cap_workers : 4;
@@ -79,6 +81,7 @@ void job_remove_worker(struct jobrec *j, const struct workrec *w)
     titan_assert(at < j->n_workers && j->workers[at] == w);
     memmove(&j->workers[at], &j->workers[at + 1], (j->n_workers - at - 1) * sizeof(*j->workers));
     j->n_workers--;
+    w->node->used--;
 }
 
 size_t job_count_workers(const struct jobrec *j, enum worker_state state)
@@ -120,4 +123,26 @@ void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec
     j->next = NULL;
     *(*last ? &(*last)->next : first) = j;
     *last = j;
+}
+
+struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address)
+{
+    struct workrec *w = core_alloc(sizeof(*w));
+    *w = is;
+    w->job = j;
+    w->address = address ? core_strdup(address) : NULL;
+    w->node->used++;
+    add_worker(j, w);
+    return w;
+}
+
+void worker_told(struct workrec *w, uint64_t epoch)
+{
+    w->epoch = epoch;
+}
+
+void worker_enters(struct workrec *w, uint64_t epoch)
+{
+    worker_told(w, epoch);
+    w->quiesced = false;
 }

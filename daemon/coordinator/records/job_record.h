@@ -213,7 +213,10 @@ void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers);
 void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
-void job_add_worker(struct jobrec *j, struct workrec *w); /* its id is none of the others' */
-void job_remove_worker(struct jobrec *j, const struct workrec *w);
+/* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */
+struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address);
+void worker_told(struct workrec *w, uint64_t epoch);               /* of this epoch */
+void worker_enters(struct workrec *w, uint64_t epoch);             /* it was told to be in it */
+void job_remove_worker(struct jobrec *j, const struct workrec *w); /* its slot is free */
 
 #endif

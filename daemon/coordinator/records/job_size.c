@@ -51,3 +51,14 @@ uint32_t size_least(const struct jobrec *j)
             return n;
     return 0;
 }
+
+void size_claim(struct jobrec *j, uint32_t n)
+{
+    j->target = n;
+}
+
+void size_limit(struct jobrec *j, uint32_t world, uint64_t for_job)
+{
+    j->squeeze = world;
+    j->squeezed_for = for_job;
+}

@@ -1,6 +1,7 @@
 #include "daemon/coordinator/records/node_record.h"
 #include "daemon/coordinator/records/core_record.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static size_t name_bucket(const char *name)
@@ -43,10 +44,11 @@ void core_set_session(struct core *c, struct noderec *n, uint64_t session)
     }
 }
 
-struct noderec *core_add_node(struct core *c, const char *name)
+struct noderec *core_add_node(struct core *c, const char *name, enum node_state state)
 {
     struct noderec *n = core_alloc(sizeof(*n)), **bucket = &c->names[name_bucket(name)];
     n->name = core_strdup(name);
+    n->state = state;
     n->device = core_strdup("");
     n->address = core_strdup("");
     n->version = core_strdup("");
@@ -61,16 +63,41 @@ struct noderec *core_add_node(struct core *c, const char *name)
     return n;
 }
 
+void node_awaited(struct core *c, struct noderec *n, struct core_time now)
+{
+    n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+    n->stream_mono = n->seen_mono;
+    n->answered_mono = now.mono_ms; /* by the coordinator before this one */
+}
+
+void node_is(struct noderec *n, const struct node *is)
+{
+    n->slots = is->slots;
+    core_set_string(&n->device, is->device);
+    core_set_string(&n->address, is->address);
+    core_set_string(&n->version, is->version);
+    n->memory_bytes = is->memory_bytes;
+    n->incarnation = is->incarnation;
+    n->peer_port = is->peer_port;
+}
+
+void node_take_policy(struct noderec *n, const struct node_policy *is)
+{
+    free((char *)(uintptr_t)n->policy.reason);
+    free((char *)(uintptr_t)n->policy.quarantine_reason);
+    n->policy = *is;
+    n->policy.name = NULL;
+    n->policy.reason = core_strdup(is->reason);
+    n->policy.quarantine_reason = core_strdup(is->quarantine_reason);
+}
+
 struct noderec *core_expect_node(struct core *c, const char *name)
 {
     struct noderec *n = core_find_node(c, name);
     if (n)
         return n;
-    n = core_add_node(c, name);
-    n->state = NODE_READY;
-    n->seen_mono = c->now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
-    n->stream_mono = n->seen_mono;
-    n->answered_mono = c->now.mono_ms; /* by the one before us */
+    n = core_add_node(c, name, NODE_READY);
+    node_awaited(c, n, c->now);
     return n;
 }
 

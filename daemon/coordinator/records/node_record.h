@@ -7,6 +7,7 @@
 #include "state/policy.h"
 
 struct core;
+struct core_time;
 
 #define NODE_CRASHES 16 /* that are remembered */
 /* Others are asked whether they reach a silent node. */
@@ -64,7 +65,7 @@ struct noderec {
 
 struct noderec *core_find_node(const struct core *c, const char *name);
 struct noderec *core_find_session(const struct core *c, uint64_t session);
-struct noderec *core_add_node(struct core *c, const char *name);
+struct noderec *core_add_node(struct core *c, const char *name, enum node_state state);
 struct noderec *core_expect_node(struct core *c, const char *name);         /* found, or one that is to say hello yet */
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 bool node_name_ok(const char *name);
@@ -72,5 +73,10 @@ bool node_leaves(const struct noderec *n);  /* its agent is told to stop: what e
 bool node_empties(const struct noderec *n); /* workers on it have to go */
 bool node_unfit(const struct noderec *n);   /* jobs cannot have their folders there */
 bool node_accepts(const struct noderec *n); /* new workers may start there */
+/* It has some time to come back before its workers count as lost. */
+void node_awaited(struct core *c, struct noderec *n, struct core_time now);
+void node_is(struct noderec *n,
+             const struct node *is); /* what its agent says of it; name, state and times are not taken */
+void node_take_policy(struct noderec *n, const struct node_policy *is);
 
 #endif

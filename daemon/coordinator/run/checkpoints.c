@@ -8,6 +8,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/progress.h"
 
 void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
 {
@@ -30,7 +31,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
     }
     j->ckpts[at] = (struct ckptrec){.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
     if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
-        j->status.step = MAX(j->status.step, m->step);
+        progress_reaches(j, m->step);
     emit_checkpoint(c, j, m);
     store_status(c, j);
     checkpoints_well(j);
@@ -90,7 +91,7 @@ void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *
         j->trouble.streak++;
     if (counts && !m->reading)
         j->status.checkpoint_failures++;
-    j->unsaved = true;
+    progress_unsaved(j);
     if (changed || (counts && (j->trouble.streak & (j->trouble.streak - 1)) == 0)) {
         emit_checkpoint_failed(c, j, m);
         store_status(c, j);

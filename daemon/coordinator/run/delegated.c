@@ -15,6 +15,10 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
 #include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/recovery_source.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/epochs.h"
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
@@ -78,27 +82,7 @@ static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
     for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
         uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
         job_set_seat(j, i, id, job_worker(j, id));
-        if (j->seats[i].worker)
-            j->seats[i].worker->quiesced = false;
     }
-}
-
-static void take_source(struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    free(j->holders);
-    j->n_holders = f->n_state_holders;
-    j->holders = core_alloc((f->n_state_holders + 1) * sizeof(*j->holders));
-    if (f->n_state_holders)
-        memcpy(j->holders, f->state_holders, f->n_state_holders * sizeof(*j->holders));
-    j->source = f->source;
-    j->source_epoch = f->source_epoch;
-    j->resume_step = f->resume_step;
-    j->formed_mono = 0;
-    core_set_string(&j->epoch_checkpoint, f->checkpoint_path);
-    memcpy(j->comm_id, f->comm_id.data, sizeof(j->comm_id));
-    j->keyed = f->key.len == sizeof(j->key);
-    if (j->keyed)
-        memcpy(j->key, f->key.data, sizeof(j->key));
 }
 
 void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate)
@@ -107,24 +91,23 @@ void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__For
         delegate ? "its members went on without the coordinator" : "its members are further than the store";
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
         move_job(c, j, JOB_RECOVERING, why);
-    j->resize_mono = 0;
+    resize_over(j);
     if (delegate)
         recovery_begin(c, j);
     else
-        memset(&j->recovery, 0, sizeof(j->recovery)); /* what was lost at the time of the backup is of the past */
+        recovery_clear(j); /* what was lost at the time of the backup is of the past */
     if (epoch_live(j)) {
         send_seats(c, j, send_revoke);
         move_epoch(c, j, EPOCH_REVOKED, why);
     }
     enter_epoch(j, f->epoch, (uint32_t)f->n_members);
     take_seats(j, f);
-    take_source(j, f);
+    source_take(j, f);
+    epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->key) ? f->key.data : NULL);
     kept_formed(j);
-    j->starve_at = INT64_MAX;
-    j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
+    clock_taken(c, j);
     j->adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
-    j->recovery.formed = c->now.mono_ms;
-    j->recovery.ready = j->recovery.stepped = 0;
+    recovery_formed(c, j);
     emit_job_waits(c, j, 0);
     emit_job_decided(c, j);
     store_epoch(c, j, delegate);
@@ -175,8 +158,7 @@ void delegated_report(struct core *c, struct noderec *n, const Titan__Internal__
         struct workrec *w = j->seats[i].worker;
         if (!w || w->node != n || w->epoch >= j->status.epoch)
             continue;
-        w->epoch = j->status.epoch;
-        w->quiesced = false;
+        worker_enters(w, j->status.epoch);
     }
 }
 
@@ -220,6 +202,6 @@ struct jobrec *delegated_refused(struct core *c, struct noderec *n, const Titan_
                                               n->name, (unsigned long long)m->seen_epoch, (unsigned long long)m->epoch),
                       .node = n,
                       .detail = batch_printf(c->out, "{\"seen_epoch\":%llu}", (unsigned long long)m->seen_epoch)});
-    j->broken = j->charged = true; /* nobody's fault */
+    epoch_failed(j, true); /* nobody's fault */
     return j;
 }

@@ -18,21 +18,18 @@
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/recovery_source.h"
 #include "daemon/coordinator/run/restart_budget.h"
+#include "daemon/coordinator/run/resize.h"
 
 void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
 {
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
         move_job(c, j, JOB_RECOVERING, why);
-    j->resize_mono = 0;
-    recovery_begin(c, j);
-    j->recovery.revoked = c->now.mono_ms;
-    j->recovery.quiet = 0;
-    j->recovery.epochs++;
+    resize_over(j);
+    recovery_revoked(c, j);
     progress_spare(c, j);
     move_epoch(c, j, EPOCH_REVOKED, why);
-    j->status.world_size = 0;
     store_status(c, j);
-    j->epoch_deadline = c->now.mono_ms + clock_quiesce_ms(c, j);
+    clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
     send_seats(c, j, send_revoke);
     for (uint32_t i = 0; i < j->n_seats; i++) {
         struct workrec *w = j->seats[i].worker;
@@ -108,17 +105,29 @@ static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t
     for (uint32_t i = 0; i < n + n_leavers; i++) {
         struct workrec *w = i < n ? members[i] : leavers[i - n];
         job_set_seat(j, i, w->id, w);
-        w->quiesced = false;
-        w->epoch = j->status.epoch;
+        worker_enters(w, j->status.epoch);
     }
 }
 
-static void draw_key(const struct core *c, struct jobrec *j)
+void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES])
 {
+    memcpy(j->comm_id, comm_id, sizeof(j->comm_id));
+    j->keyed = key != NULL;
+    if (key)
+        memcpy(j->key, key, sizeof(j->key));
+}
+
+static void draw_id(const struct core *c, struct jobrec *j)
+{
+    const struct rng_key rng = rng_key(c->options.seed, "communicator");
     const uint64_t about[] = {j->id, j->status.epoch};
-    j->keyed = c->secret_set;
-    if (j->keyed)
-        mac_derive(c->secret, "titan epoch", about, sizeof(about), j->key);
+    uint32_t words[4];
+    uint8_t comm_id[sizeof(words)], key[MAC_BYTES];
+    rng_philox(rng, j->id, j->status.epoch, words);
+    memcpy(comm_id, words, sizeof(words));
+    if (c->secret_set)
+        mac_derive(c->secret, "titan epoch", about, sizeof(about), key);
+    epoch_set_id(j, comm_id, c->secret_set ? key : NULL);
 }
 
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
@@ -140,18 +149,12 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     enter_epoch(j, number, n);
     set_seats(j, members, n, leavers, n_leavers);
     kept_formed(j);
-    struct rng_key key = rng_key(c->options.seed, "communicator");
-    uint32_t words[4];
-    rng_philox(key, j->id, j->status.epoch, words);
-    memcpy(j->comm_id, words, sizeof(words));
-    draw_key(c, j);
+    draw_id(c, j);
     if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
         progress_falls_back(j, j->resume_step);
-    j->starve_at = INT64_MAX;
     emit_job_waits(c, j, 0);
-    j->epoch_deadline = c->now.mono_ms + clock_form_ms(c, j);
-    j->recovery.formed = j->formed_mono = c->now.mono_ms;
-    j->recovery.ready = j->recovery.stepped = 0;
+    clock_formed(c, j);
+    recovery_formed(c, j);
     store_epoch(c, j, FORMED_HERE);
     store_status(c, j);
     send_seats(c, j, send_form);
@@ -214,7 +217,7 @@ static bool all_heard(const struct core *c, struct jobrec *j)
 {
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
     if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->epoch_deadline == INT64_MAX)
-        j->epoch_deadline = c->now.mono_ms + clock_quiesce_ms(c, j);
+        clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
     return quiet && heard;
 }
 
@@ -222,9 +225,8 @@ void epoch_try_form(struct core *c, struct jobrec *j)
 {
     if (c->stale || !all_confirmed(c, j) || !all_heard(c, j))
         return;
-    j->epoch_deadline = INT64_MAX;
-    if (!j->recovery.quiet)
-        j->recovery.quiet = c->now.mono_ms;
+    clock_limit(j, INT64_MAX);
+    recovery_quiet(c, j);
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
     uint32_t survivors = 0, world = collect(j, members, &survivors);
     if (!quorum_decides(c, j))
@@ -236,7 +238,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         if (j->n_workers == 0)
             end_run(c, j, RUN_LOST, "no worker is left");
         else if (j->starve_at == INT64_MAX)
-            j->starve_at = c->now.mono_ms + c->options.starve_ms;
+            clock_starves(j, c->now.mono_ms + c->options.starve_ms);
         return;
     }
     if (j->broken && !j->charged) {
@@ -256,8 +258,8 @@ void epoch_formed(struct core *c, struct jobrec *j)
     move_epoch(c, j, EPOCH_RUNNING, NULL);
     if (j->trouble.reading)
         checkpoints_well(j);
-    j->recovery.stepped = c->now.mono_ms;
-    j->patient = false;
+    recovery_stepped(c, j);
+    clock_stepped(j);
     kept_trained(j);
     source_sealed(c, j);
     if (!j->status.started_at_ms)
@@ -266,18 +268,12 @@ void epoch_formed(struct core *c, struct jobrec *j)
     clock_moved_on(c, j);
     if (j->recovery.lost) {
         recovery_finish(c, j);
-    } else if (j->resize_mono) {
-        long long ms = c->now.mono_ms - j->resize_mono;
-        emit_event(
-            c, j,
-            (struct emit){.type = "resize.finished",
-                          .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_seats, ms),
-                          .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}", ms,
-                                                 (unsigned long long)j->resume_step, j->n_seats)});
+    } else {
+        resize_finished(c, j);
     }
-    j->resize_mono = 0;
+    resize_over(j);
     if (j->n_seats >= j->target)
-        j->losses = 0;
+        budget_forgiven(j);
 }
 
 void epoch_exclude_laggards(struct core *c, struct jobrec *j)
@@ -286,15 +282,16 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         struct workrec *w = j->seats[i].worker;
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
-        w->blame = j->seats[i].finished ? LOSS_NONE : LOSS_HANG;
-        j->charged |= w->blame != LOSS_NONE; /* when it ends */
+        worker_blame(w, j->seats[i].finished ? LOSS_NONE : LOSS_HANG);
+        if (w->blame)
+            epoch_charged(j); /* when it ends */
         worker_stop(c, w, 0, "it did not leave the epoch in time");
     }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
         if (!holds_unheard(j, w) || !w->node->session)
             continue;
-        w->blame = LOSS_HANG;
+        worker_blame(w, LOSS_HANG);
         worker_stop(c, w, 0, "it did not say in time what it holds");
     }
 }

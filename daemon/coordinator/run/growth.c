@@ -8,6 +8,7 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/run/slots.h"
+#include "daemon/coordinator/run/job_clock.h"
 
 /* A node with slots for workers of a job that are to be started. */
 struct offer {
@@ -58,13 +59,9 @@ static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct
 
 static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
 {
-    struct workrec *w = core_alloc(sizeof(*w));
-    w->id = c->next_worker_id++;
-    w->job = j;
-    w->node = n;
-    w->deadline = c->now.mono_ms + c->options.start_ms;
-    n->used++;
-    job_add_worker(j, w);
+    struct workrec *w = job_new_worker(
+        j, (struct workrec){.id = c->next_worker_id++, .node = n, .deadline = c->now.mono_ms + c->options.start_ms},
+        NULL);
     begin_worker(c, w);
     return w->id;
 }
@@ -82,7 +79,7 @@ void growth_start(struct core *c, struct jobrec *j, uint32_t count)
     _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
     _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
     uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
-    j->starve_at = INT64_MAX;
+    clock_starves(j, INT64_MAX);
     if (!j->run_active)
         begin_run(c, j);
     qsort(offers, n_offers, sizeof(*offers), better_offer);
@@ -111,6 +108,6 @@ void grow_job(struct core *c, struct jobrec *j)
     if (world <= have)
         return;
     if (world > j->target)
-        j->target = world;
+        size_claim(j, world);
     growth_start(c, j, world - have);
 }

@@ -37,3 +37,42 @@ void clock_tries(struct core *c, struct jobrec *j)
     else
         clock_moved_on(c, j);
 }
+
+void clock_limit(struct jobrec *j, int64_t at)
+{
+    j->epoch_deadline = at;
+}
+
+void clock_starves(struct jobrec *j, int64_t at)
+{
+    j->starve_at = at;
+}
+
+void clock_formed(const struct core *c, struct jobrec *j)
+{
+    j->starve_at = INT64_MAX;
+    j->epoch_deadline = c->now.mono_ms + clock_form_ms(c, j);
+    j->formed_mono = c->now.mono_ms;
+}
+
+void clock_taken(const struct core *c, struct jobrec *j)
+{
+    j->starve_at = INT64_MAX;
+    j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
+    j->formed_mono = 0;
+}
+
+void clock_state_ready(const struct core *c, struct jobrec *j)
+{
+    j->state_took = MAX(j->state_took, c->now.mono_ms - j->recovery.formed);
+}
+
+void clock_missed(struct jobrec *j)
+{
+    j->patient = true;
+}
+
+void clock_stepped(struct jobrec *j)
+{
+    j->patient = false;
+}

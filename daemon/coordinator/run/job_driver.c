@@ -13,6 +13,7 @@
 #include "daemon/coordinator/run/requeue.h"
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/coordinator/run/worker_end.h"
+#include "daemon/coordinator/run/job_clock.h"
 
 #define FINISH_GRACE_MS 10000 /* for a worker that is done to exit by itself */
 #define SAVE_MS 1000          /* a running job's status is stored at least this often */
@@ -46,7 +47,7 @@ static bool any_lost(const struct core *c, const struct jobrec *j)
 static void finish(struct core *c, struct jobrec *j)
 {
     move_phase(j, PHASE_FINISHING);
-    j->grace_ms = FINISH_GRACE_MS;
+    stop_because(j, FINISH_GRACE_MS, NULL);
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_ENDED, "all steps are done");
     job_stop_all(c, j, FINISH_GRACE_MS, "all steps are done");
@@ -119,7 +120,7 @@ void job_advance(struct core *c, struct jobrec *j)
 void job_heard(struct core *c, struct jobrec *j)
 {
     if (j->n_workers > c->options.at_once)
-        c->unsettled = true;
+        core_later(c);
     else
         job_advance(c, j);
 }
@@ -158,7 +159,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n && job_seat(j, j->workers[i]))
-                j->workers[i]->epoch = j->status.epoch;
+                worker_told(j->workers[i], j->status.epoch);
     }
     if (j->epoch_state == EPOCH_REVOKED)
         send_revoke(c, j, n);
@@ -171,14 +172,16 @@ void job_tick(struct core *c, struct jobrec *j)
     int64_t now = c->now.mono_ms;
     worker_deadlines(c, j);
     if (!job_final(j) && now >= j->epoch_deadline) {
-        j->epoch_deadline = INT64_MAX;
+        clock_limit(j, INT64_MAX);
         if (epoch_leaving(j))
             epoch_exclude_laggards(c, j);
-        else if (epoch_live(j))
-            j->broken = j->patient = true;
+        else if (epoch_live(j)) {
+            epoch_failed(j, false);
+            clock_missed(j);
+        }
     }
     if (!job_final(j) && now >= j->starve_at) {
-        j->starve_at = INT64_MAX;
+        clock_starves(j, INT64_MAX);
         job_stop_all(c, j, 0, "too few workers for too long; others may have the slots");
     }
     if (j->state == JOB_RUNNING && j->unsaved && now - j->saved_mono >= SAVE_MS)

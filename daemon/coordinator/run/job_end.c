@@ -26,7 +26,6 @@ void job_end(struct core *c, struct jobrec *j, enum job_state to, const char *re
         move_epoch(c, j, to == JOB_FAILED ? EPOCH_REVOKED : EPOCH_ENDED, NULL);
     end_run(c, j, to == JOB_COMPLETED ? RUN_COMPLETED : to == JOB_CANCELLED ? RUN_CANCELLED : RUN_FAILED, reason);
     j->status.finished_at_ms = c->now.wall_ms;
-    j->status.world_size = 0;
     if (j->state == JOB_PENDING) {
         queue_remove(c, j);
         core_list_append(&c->active, &c->active_last, j);
@@ -53,8 +52,24 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
         job_end(c, j, JOB_CANCELLED, why);
         return;
     }
-    j->grace_ms = grace_ms;
-    core_set_string(&j->stop_why, why);
+    stop_because(j, grace_ms, why);
     move_job(c, j, JOB_CANCELLING, why);
     job_stop_all(c, j, grace_ms, why);
+}
+
+void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why)
+{
+    j->grace_ms = grace_ms;
+    if (why)
+        core_set_string(&j->stop_why, why);
+}
+
+void worker_blame(struct workrec *w, enum loss_cause cause)
+{
+    w->blame = cause;
+}
+
+void worker_grant(struct workrec *w, uint32_t ms)
+{
+    w->deadline += ms;
 }

@@ -58,3 +58,18 @@ void progress_metric(struct core *c, struct jobrec *j, const struct seat *seat,
     if (!epoch_live(j))
         progress_spare(c, j);
 }
+
+void progress_reaches(struct jobrec *j, uint64_t step)
+{
+    j->status.step = MAX(j->status.step, step);
+}
+
+void progress_unsaved(struct jobrec *j)
+{
+    j->unsaved = true;
+}
+
+void progress_restored(struct jobrec *j)
+{
+    j->metric_step = j->status.step;
+}

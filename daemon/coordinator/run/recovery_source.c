@@ -1,6 +1,7 @@
 #include "daemon/coordinator/run/recovery_source.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
@@ -10,6 +11,7 @@
 #include "daemon/coordinator/run/progress.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/job_clock.h"
 
 static bool source_holds(const struct workrec *w, uint64_t epoch)
 {
@@ -178,14 +180,44 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     j->origin_known = true;
     j->origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
     count_rung(&c->counters, m->rung);
-    j->recovery.ready = c->now.mono_ms;
-    j->state_took = MAX(j->state_took, c->now.mono_ms - j->recovery.formed);
+    recovery_ready(c, j);
+    clock_state_ready(c, j);
     if (epoch_state_in_memory(m->rung) && !MUTANT(STEP_FORGOTTEN))
-        j->status.step = MAX(j->status.step, m->step); /* a step that only who is gone had committed is made again */
+        progress_reaches(j, m->step); /* a step that only who is gone had committed is made again */
     else if (j->epoch_state == EPOCH_FORMING)
         progress_falls_back(j, m->step);
     emit_origin(c, j, m);
     store_status(c, j);
     source_sealed(c, j);
     recovery_finish(c, j);
+}
+
+static void take(struct jobrec *j, uint32_t source, uint64_t epoch, uint64_t step, const char *checkpoint)
+{
+    j->source = source;
+    j->source_epoch = epoch;
+    j->resume_step = step;
+    core_set_string(&j->epoch_checkpoint, checkpoint);
+}
+
+static void take_holders(struct jobrec *j, const uint64_t *holders, size_t n)
+{
+    free(j->holders);
+    j->n_holders = n;
+    j->holders = core_alloc((n + 1) * sizeof(*j->holders));
+    if (n)
+        memcpy(j->holders, holders, n * sizeof(*j->holders));
+}
+
+void source_take(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    take_holders(j, f->state_holders, f->n_state_holders);
+    take(j, f->source, f->source_epoch, f->resume_step, f->checkpoint_path);
+}
+
+void source_restore(struct jobrec *j, const struct core_saved_job *saved)
+{
+    const struct epoch *e = saved->epoch;
+    take_holders(j, saved->holders, saved->n_holders);
+    take(j, e->source, e->source_epoch, e->resume_step, e->checkpoint);
 }

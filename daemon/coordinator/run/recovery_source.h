@@ -14,5 +14,8 @@ uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, 
 /* Every member of the epoch has its part: nobody needs an older one, and leavers may go. */
 void source_sealed(struct core *c, struct jobrec *j);
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
+/* Those of an epoch that others have formed; of the store's. */
+void source_take(struct jobrec *j, const Titan__Internal__FormEpoch *f);
+void source_restore(struct jobrec *j, const struct core_saved_job *saved);
 
 #endif

@@ -9,15 +9,20 @@
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/checkpoints.h"
 #include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/restart_budget.h"
+#include "daemon/coordinator/run/resize.h"
 
 static void stop_workers(struct core *c, struct jobrec *j)
 {
     const char *why = batch_strdup(c->out, j->stop_why);
     move_phase(j, PHASE_REQUEUEING);
     j->must_checkpoint = true;
-    j->grace_ms =
-        j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0; /* otherwise there is nothing new to write */
-    j->starve_at = j->epoch_deadline = INT64_MAX;
+    /* Without an epoch that runs there is nothing new to write. */
+    stop_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
+    clock_limit(j, INT64_MAX);
+    clock_starves(j, INT64_MAX);
     emit_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
     job_stop_all(c, j, j->grace_ms, why);
 }
@@ -27,7 +32,7 @@ bool requeue_begin(struct jobrec *j, const char *why)
     if (j->phase == PHASE_QUEUED || phase_ends(j) || j->requeue)
         return false;
     j->requeue = true;
-    core_set_string(&j->stop_why, why);
+    stop_because(j, j->grace_ms, why);
     return true;
 }
 
@@ -47,18 +52,19 @@ static void queue_again(struct core *c, struct jobrec *j)
 {
     const bool unsaved = j->trouble.words && !j->trouble.reading;
     if (unsaved)
-        core_set_string(&j->stop_why, batch_printf(c->out, "%s; %s", j->stop_why, j->trouble.words));
+        stop_because(j, j->grace_ms, batch_printf(c->out, "%s; %s", j->stop_why, j->trouble.words));
     const char *why = batch_strdup(c->out, j->stop_why);
     checkpoints_well(j); /* its next run begins anew */
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_REVOKED, why);
     end_run(c, j, RUN_CANCELLED, why);
-    j->requeue = j->must_checkpoint = j->broken = j->charged = false;
-    memset(&j->recovery, 0, sizeof(j->recovery));
-    j->epoch_deadline = j->starve_at = INT64_MAX;
-    j->replace_at = j->resize_mono = 0;
-    j->squeeze = j->losses = 0;
-    j->status.world_size = 0;
+    j->requeue = j->must_checkpoint = false;
+    recovery_clear(j);
+    clock_limit(j, INT64_MAX);
+    clock_starves(j, INT64_MAX);
+    budget_requeued(j);
+    resize_over(j);
+    size_limit(j, 0, 0);
     j->status.preemptions++;
     core_list_remove(&c->active, &c->active_last, j);
     queue_add(c, j);
@@ -91,6 +97,5 @@ void requeue_restored(struct jobrec *j)
         return;
     move_phase(j, PHASE_REQUEUEING);
     j->requeue = j->must_checkpoint = true;
-    j->grace_ms = LAST_CHECKPOINT_MS;
-    core_set_string(&j->stop_why, "its workers were being stopped when the coordinator restarted");
+    stop_because(j, LAST_CHECKPOINT_MS, "its workers were being stopped when the coordinator restarted");
 }

@@ -5,6 +5,7 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/job_clock.h"
 
 static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
 {
@@ -28,7 +29,7 @@ static void pause_members(struct core *c, struct jobrec *j, uint32_t world, cons
     j->resize_mono = c->now.mono_ms;
     j->next_world = world;
     move_job(c, j, JOB_RESIZING, why);
-    j->epoch_deadline = c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->step_ms);
+    clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->step_ms));
     send_all(c, j, send_pause);
 }
 
@@ -101,4 +102,21 @@ void resize_plan(struct core *c, struct jobrec *j)
         pause_members(c, j, world, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
     else
         pause_members(c, j, world, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
+}
+
+void resize_finished(struct core *c, struct jobrec *j)
+{
+    if (!j->resize_mono)
+        return;
+    long long ms = c->now.mono_ms - j->resize_mono;
+    emit_event(c, j,
+               (struct emit){.type = "resize.finished",
+                             .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_seats, ms),
+                             .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}",
+                                                    ms, (unsigned long long)j->resume_step, j->n_seats)});
+}
+
+void resize_over(struct jobrec *j)
+{
+    j->resize_mono = 0;
 }

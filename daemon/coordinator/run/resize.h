@@ -9,5 +9,8 @@
 void resize_plan(struct core *c, struct jobrec *j);
 /* The epoch's members have their state: leavers, and who else is too many, may go. */
 void resize_release(struct core *c, struct jobrec *j);
+/* The pause is over: with a new epoch that runs, of which it tells, or for nothing. */
+void resize_finished(struct core *c, struct jobrec *j);
+void resize_over(struct jobrec *j);
 
 #endif

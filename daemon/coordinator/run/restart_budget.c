@@ -121,7 +121,7 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
 {
     j->status.restarts += MUTANT(LOSS_UNCOUNTED) ? 0 : MUTANT(LOSS_TWICE) ? 2 : 1;
     wait_longer(c, j, 0);
-    j->charged = true;
+    epoch_charged(j);
     if (j->spec.restart_window_s) {
         remember(j, cause, c->now.wall_ms);
         forget_old(j, c->now.wall_ms);
@@ -186,4 +186,15 @@ size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses
             ret[n++] = (struct core_losses){loss_name(b.cause), found, b.most, j->spec.restart_window_s};
     }
     return n;
+}
+
+void budget_forgiven(struct jobrec *j)
+{
+    j->losses = 0;
+}
+
+void budget_requeued(struct jobrec *j)
+{
+    j->losses = 0;
+    j->replace_at = 0;
 }

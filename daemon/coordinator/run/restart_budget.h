@@ -18,5 +18,7 @@ void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const
 void budget_restore(struct jobrec *j, const struct loss *loss);
 /* One that costs nothing, but a replacement has to wait as after one that does, and at least a second. */
 void budget_wait(struct core *c, struct jobrec *j);
+void budget_forgiven(struct jobrec *j); /* it is complete and moving: the wait starts over */
+void budget_requeued(struct jobrec *j);
 
 #endif

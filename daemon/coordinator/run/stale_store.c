@@ -15,6 +15,8 @@
 #include "daemon/coordinator/run/checkpoints.h"
 #include "daemon/coordinator/run/delegated.h"
 #include "daemon/coordinator/run/plausible.h"
+#include "daemon/coordinator/run/worker_end.h"
+#include "daemon/coordinator/records/job_size.h"
 
 #define TAKEN_EACH 8 /* workers of one job that are not in the store, for each that it may have */
 
@@ -38,7 +40,7 @@ static void settle(struct core *c)
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->missing)
-                j->workers[i]->missing = c->now.mono_ms;
+                worker_missing(j->workers[i], c->now.mono_ms);
     c->slots_changed = true;
 }
 
@@ -105,15 +107,14 @@ static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Membe
     for (size_t i = 0; i < n; i++) {
         if (job_worker(j, list[i]->worker_id))
             continue;
-        struct workrec *w = core_alloc(sizeof(*w));
-        w->id = list[i]->worker_id;
-        w->job = j;
-        w->node = core_expect_node(c, list[i]->node);
-        w->node->used++;
-        w->started = w->unseen = true;
-        w->away = w->node->state == NODE_LOST;
-        w->address = core_strdup(list[i]->address);
-        job_add_worker(j, w);
+        struct noderec *node = core_expect_node(c, list[i]->node);
+        struct workrec *w = job_new_worker(j,
+                                           (struct workrec){.id = list[i]->worker_id,
+                                                            .node = node,
+                                                            .started = true,
+                                                            .unseen = true,
+                                                            .away = node->state == NODE_LOST},
+                                           list[i]->address);
         core_restore_taken(c, w->id);
         j->n_taken++;
         begin_worker(c, w);
@@ -128,7 +129,7 @@ static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__
     add_members(c, j, f->leavers, f->n_leavers);
     if (!*j->device)
         (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
-    j->target = MAX(j->target, (uint32_t)f->n_members);
+    size_claim(j, MAX(j->target, (uint32_t)f->n_members));
     delegated_take(c, j, f, NULL);
     j->adopt_until = MAX(j->adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
 }

@@ -25,7 +25,6 @@ static const char *exit_words(struct core *c, const struct exit_report *r, const
 void worker_forget(struct core *c, struct workrec *w)
 {
     job_remove_worker(w->job, w);
-    w->node->used--;
     c->slots_changed = true;
     free(w->address);
     free(w);
@@ -75,6 +74,11 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     budget_charge(c, j, cause, node, words);
 }
 
+void worker_missing(struct workrec *w, int64_t from)
+{
+    w->missing = from;
+}
+
 void worker_deadlines(struct core *c, struct jobrec *j)
 {
     for (size_t i = j->n_workers; i-- > 0;) {
@@ -91,7 +95,7 @@ void worker_deadlines(struct core *c, struct jobrec *j)
         if (w->missing || c->now.mono_ms < w->deadline)
             continue;
         if (w->state == WORKER_STARTING) {
-            w->blame = LOSS_HANG;
+            worker_blame(w, LOSS_HANG);
             worker_stop(c, w, 0, "it was not ready in time");
         } else if (w->state == WORKER_STOPPING) {
             worker_stop(c, w, 0, "it is still there");

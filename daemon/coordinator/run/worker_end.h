@@ -8,6 +8,8 @@
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
 /* Takes it out of the books, and frees it; nothing is said of it. */
 void worker_forget(struct core *c, struct workrec *w);
+/* Its agent does not list it: it counts as ended from then on; 0 = it is there. */
+void worker_missing(struct workrec *w, int64_t from);
 void worker_deadlines(struct core *c, struct jobrec *j);
 
 #endif

@@ -79,7 +79,7 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     if (!asked && epoch_live(j) && !member)
         seat->finished = true;
     else if (!asked && epoch_live(j) && !seat->finished)
-        j->broken = true;
+        epoch_failed(j, false);
 }
 
 static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
@@ -95,7 +95,7 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     }
     if (seat->finished)
         c->counters.duplicate++;
-    j->status.step = MAX(j->status.step, step);
+    progress_reaches(j, step);
     seat->finished = true;
     epoch_formed(c, j);
 }
@@ -112,10 +112,10 @@ static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
 void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live)
 {
     struct jobrec *j = w->job;
-    w->missing = 0;
+    worker_missing(w, 0);
     w->unseen = false;
     w->started = true;
-    w->epoch = live->epoch;
+    worker_told(w, live->epoch);
     Titan__Internal__WorkerQuiesced said = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
     said.epoch = live->epoch;
     said.last_step = live->step;
@@ -124,7 +124,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_seat(j, w)) {
         if (step_of_epoch(live))
-            j->status.step = MAX(j->status.step, live->step);
+            progress_reaches(j, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
             worker_quiesced(j, w, live->quiesced ? live->quiesced : &said);
         else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
@@ -161,8 +161,8 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         progress_falls_back(j, p->step - 1); /* nobody has said so yet, but the state is an older one */
     epoch_formed(c, j);
     if (p->step > j->status.step) {
-        j->status.step = p->step;
-        j->unsaved = true;
+        progress_reaches(j, p->step);
+        progress_unsaved(j);
         clock_moved_on(c, j);
     }
     progress_metric(c, j, seat, p);
@@ -204,8 +204,8 @@ static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, 
                                                     m->stopped ? "true" : "false")});
     c->counters.workers_hung++;
     recovery_begin(c, j);
-    j->recovery.detect_ms = MAX(j->recovery.detect_ms, (int64_t)m->for_ms);
-    w->blame = LOSS_HANG;
+    recovery_detected(j, (int64_t)m->for_ms);
+    worker_blame(w, LOSS_HANG);
     worker_stop(c, w, 0, words);
 }
 

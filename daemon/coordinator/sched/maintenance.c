@@ -162,23 +162,12 @@ void maintenance_tick(struct core *c)
     }
 }
 
-void core_restore_policy(struct core *c, const struct node_policy *saved, struct core_time now)
+void maintenance_restore(struct core *c, struct noderec *n, const struct node_policy *saved)
 {
-    struct noderec *n = core_find_node(c, saved->name);
-    c->now = now;
-    if (!n)
-        return;
-    free((char *)(uintptr_t)n->policy.reason);
-    free((char *)(uintptr_t)n->policy.quarantine_reason);
-    n->policy = *saved;
-    n->policy.name = NULL;
-    n->policy.reason = core_strdup(saved->reason);
-    n->policy.quarantine_reason = core_strdup(saved->quarantine_reason);
+    node_take_policy(n, saved);
     n->drain_at = mono_of(c, saved->deadline_ms);
     n->said_drained = true; /* before the restart, or it does not matter any more */
-    if (saved->quarantined_until_ms > now.wall_ms)
-        n->quarantine_end = mono_of(c, saved->quarantined_until_ms);
-    if (saved->window_until_ms > now.wall_ms && now.wall_ms >= saved->window_from_ms - saved->window_lead_ms) {
+    if (saved->window_until_ms > c->now.wall_ms && c->now.wall_ms >= saved->window_from_ms - saved->window_lead_ms) {
         n->in_window = true;
         n->drain_at = MIN(n->drain_at, mono_of(c, saved->window_from_ms));
     }

@@ -11,5 +11,6 @@ void maintenance_drain(struct core *c, struct noderec *n, const struct core_drai
 void maintenance_undrain(struct core *c, struct noderec *n);
 void maintenance_agent_leaves(struct core *c, struct noderec *n, const Titan__Internal__AgentLeaves *m);
 void maintenance_tick(struct core *c);
+void maintenance_restore(struct core *c, struct noderec *n, const struct node_policy *saved);
 
 #endif

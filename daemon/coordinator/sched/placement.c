@@ -40,7 +40,7 @@ static void place(struct core *c, struct jobrec *j)
     uint32_t spare = slots_free(c, j->device, NULL), taken = slots_claimed(c, j->device, j->spec.priority);
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
-    j->target = size_world(j, spare - taken);
+    size_claim(j, size_world(j, spare - taken));
     queue_took(j, j->target);
     move_job(c, j, JOB_FORMING, "");
     growth_start(c, j, j->target);

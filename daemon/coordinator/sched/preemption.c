@@ -85,9 +85,8 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
     if (world >= v->slots)
         return;
     *lack -= MIN(*lack, v->slots - world);
-    j->squeeze = world;
-    j->squeezed_for = to->id;
-    j->target = MIN(j->target, world);
+    size_limit(j, world, to->id);
+    size_claim(j, MIN(j->target, world));
     emit_event(
         c, j,
         (struct emit){
@@ -139,6 +138,6 @@ void preempt_over(struct core *c)
     for (struct jobrec *j = c->active; j; j = j->next) {
         const struct jobrec *to = j->squeeze ? core_find_job(c, j->squeezed_for) : NULL;
         if (j->squeeze && (!to || to->state != JOB_PENDING))
-            j->squeeze = 0;
+            size_limit(j, 0, 0);
     }
 }
