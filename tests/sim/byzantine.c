@@ -182,7 +182,7 @@ static void lie_progress(uint64_t session, const struct jobrec *j, const struct 
 {
     Titan__Internal__WorkerProgress body = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    const uint64_t id = j->id, steps = MAX(j->spec.steps, MAX(j->status.step, j->resume_step));
+    const uint64_t id = j->id, steps = MAX(j->spec.steps, MAX(j->status.step, j->source.resume_step));
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS;
     m.progress = &body;
     body.job_id = id;
@@ -286,7 +286,7 @@ static void from_inside(const struct fault *f)
         lie_delegated(session, j, true);
         break;
     case 2:
-        if (j->status.step + 1 < j->spec.steps && j->resume_step + 1 < j->spec.steps)
+        if (j->status.step + 1 < j->spec.steps && j->source.resume_step + 1 < j->spec.steps)
             lie_finished(session, j, w, j->status.step);
         break;
     case 3:

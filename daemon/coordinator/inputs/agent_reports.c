@@ -39,10 +39,10 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
     bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
     if (w && w->node == n) {
         const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
-        const bool unsaved = j->unsaved;
+        const bool unsaved = j->progress.unsaved;
         worker_report(c, j, w, m);
         if (trained && just_trains(j))
-            return unsaved == j->unsaved;
+            return unsaved == j->progress.unsaved;
         job_heard(c, j);
     } else if (exited) {
         c->counters.duplicate++; /* kept by its agent, and said on another session before */

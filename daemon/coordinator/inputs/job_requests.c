@@ -142,7 +142,7 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
     size_limit(j, 0, 0);
     /* What is asked for is the job's before the queue's. */
     if (j->state != JOB_PENDING)
-        size_claim(j, j->wish.max ? j->wish.max : MIN(j->target, size_max(j)));
+        size_claim(j, j->wish.max ? j->wish.max : MIN(j->size.claim, size_max(j)));
     r->wish = j->wish;
     r->least = size_min(j);
     r->most = size_max(j);

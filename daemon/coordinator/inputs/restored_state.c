@@ -82,7 +82,7 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     j->epoch_state = MUTANT(EPOCH_REUSED) && e->state == EPOCH_FORMING ? EPOCH_REVOKED : e->state;
     j->status.epoch = e->number - (MUTANT(EPOCH_REUSED) && e->state == EPOCH_FORMING);
     source_restore(j, saved);
-    uint8_t comm_id[sizeof(j->comm_id)];
+    uint8_t comm_id[sizeof(j->epoch_id.comm_id)];
     memcpy(comm_id, e->comm_id, sizeof(comm_id));
     comm_id[0] ^= MUTANT(EPOCH_REDRAWN);
     epoch_set_id(j, comm_id, e->keyed ? e->key : NULL);
@@ -122,7 +122,7 @@ static void restore_stopping(struct jobrec *j)
         stop_because(j, LAST_CHECKPOINT_MS, NULL);
     for (size_t i = 0; i < j->n_workers; i++)
         if (j->workers[i]->state == WORKER_STOPPING)
-            worker_grant(j->workers[i], j->grace_ms);
+            worker_grant(j->workers[i], j->stop.grace_ms);
 }
 
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
@@ -140,10 +140,10 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         restore_epoch(c, j, saved);
     restore_phase(j);
     /* What the coordinator before us heard of delegates' numbers while it was being queued again is not stored. */
-    j->above_delegates =
+    j->quorum.above_delegates =
         c->options.delegate_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
     restore_stopping(j);
-    size_claim(j, MAX(j->target, MAX(j->n_seats, (uint32_t)saved->n_workers)));
+    size_claim(j, MAX(j->size.claim, MAX(j->n_seats, (uint32_t)saved->n_workers)));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));
     j->n_ckpts = j->cap_ckpts = saved->n_checkpoints;
     for (size_t i = 0; i < saved->n_checkpoints; i++)
@@ -151,7 +151,7 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
                                        .epoch = saved->checkpoints[i].epoch,
                                        .path = core_strdup(saved->checkpoints[i].path)};
     if (j->state == JOB_PENDING && saved->job.reason && strncmp(saved->job.reason, "waiting", 7) != 0)
-        stop_because(j, j->grace_ms, saved->job.reason);
+        stop_because(j, j->stop.grace_ms, saved->job.reason);
     for (size_t i = 0; i < saved->n_losses; i++)
         budget_restore(j, &saved->losses[i]);
     if (j->state == JOB_RECOVERING)

@@ -54,8 +54,8 @@ void emit_event(struct core *c, struct jobrec *j, struct emit say)
 static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
-    j->lacks = lacks;
-    core_set_string(&j->lack_words, words ? words : "");
+    j->waits.lacks = lacks;
+    core_set_string(&j->waits.lack_words, words ? words : "");
     change->job.id = j->id;
     change->job.reason = words ? words : "";
     if (words)
@@ -75,7 +75,7 @@ static const char *mesh_words(struct core *c, const struct jobrec *j)
 void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
 {
     const uint32_t have = size_staying(j);
-    if (lacks != j->lacks)
+    if (lacks != j->waits.lacks)
         set_lacks(c, j, lacks,
                   lacks ? batch_printf(c->out, "waiting for %u more worker%s: the %s needs %u, %u %s there", lacks,
                                        lacks == 1 ? "" : "s", mesh_words(c, j), size_least(j), have,
@@ -85,7 +85,7 @@ void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
 
 void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots)
 {
-    if (lacks != j->lacks)
+    if (lacks != j->waits.lacks)
         set_lacks(c, j, lacks,
                   lacks ? batch_printf(c->out,
                                        "waiting for nodes: the %s needs %u workers, all nodes together have %u "
@@ -96,15 +96,15 @@ void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint
 
 void emit_job_blocked(struct core *c, struct jobrec *j, const char *words)
 {
-    if (words ? j->said && strcmp(j->said, words) == 0 : !j->said)
+    if (words ? j->waits.said && strcmp(j->waits.said, words) == 0 : !j->waits.said)
         return;
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
     change->job.id = j->id;
     change->job.reason = words ? batch_strdup(c->out, words) : "";
     if (words)
         event_attach(c, change, j, (struct emit){.type = "job.waiting", .message = change->job.reason});
-    free(j->said);
-    j->said = words ? core_strdup(words) : NULL;
+    free(j->waits.said);
+    j->waits.said = words ? core_strdup(words) : NULL;
 }
 
 void emit_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n)
@@ -149,7 +149,7 @@ void emit_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint
                         const struct noderec *node)
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
-    j->quorum_waits = true;
+    j->waits.undecided = true;
     change->job.id = j->id;
     change->job.reason = batch_printf(c->out,
                                       "waiting %lld s: %u of %u members cannot be reached and may go on without us; "
@@ -165,9 +165,9 @@ void emit_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint
 
 void emit_job_decided(struct core *c, struct jobrec *j)
 {
-    if (!j->quorum_waits)
+    if (!j->waits.undecided)
         return;
-    j->quorum_waits = false;
+    j->waits.undecided = false;
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
     change->job.id = j->id;
     change->job.reason = "";
@@ -197,7 +197,7 @@ void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateR
 {
     struct detail d;
     detail_begin(&d);
-    json_put_string(&d.w, "rung", rung_name(j->origin.rung));
+    json_put_string(&d.w, "rung", rung_name(j->source.origin.rung));
     json_put_uint(&d.w, "step", m->step);
     json_put_uint(&d.w, "bytes", m->bytes_moved);
     json_put_string(&d.w, "params_hash", batch_printf(c->out, "%016llx", (unsigned long long)m->params_hash));
@@ -211,12 +211,12 @@ void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateR
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ORIGIN);
     change->epoch_origin.job_id = j->id;
     change->epoch_origin.number = j->status.epoch;
-    change->epoch_origin.is = j->origin;
+    change->epoch_origin.is = j->source.origin;
     event_attach(c, change, j,
                  (struct emit){.type = "state.ready",
                                .message = batch_printf(c->out, "epoch %llu has the state of step %llu from %s",
                                                        (unsigned long long)j->status.epoch, (unsigned long long)m->step,
-                                                       rung_name(j->origin.rung)),
+                                                       rung_name(j->source.origin.rung)),
                                .detail = detail_end(c, &d)});
 }
 
@@ -242,9 +242,9 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     detail_begin(&d);
     json_put_int(&d.w, "recovery_ms", ms);
     json_put_uint(&d.w, "from_step", r->from_step);
-    json_put_uint(&d.w, "resume_step", j->origin_known ? j->origin.step : j->resume_step);
+    json_put_uint(&d.w, "resume_step", j->source.origin_known ? j->source.origin.step : j->source.resume_step);
     json_put_uint(&d.w, "world", j->n_seats);
-    json_put_string(&d.w, "rung", rung_name(j->origin_known ? j->origin.rung : -1));
+    json_put_string(&d.w, "rung", rung_name(j->source.origin_known ? j->source.origin.rung : -1));
     json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
     for (size_t i = 0; i < ARRAY_SIZE(phases); i++) {
         json_put_int(&d.w, phases[i].name, phases[i].ms);

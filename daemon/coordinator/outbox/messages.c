@@ -86,26 +86,26 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
     titan__internal__form_epoch__init(m);
     m->job_id = j->id;
     m->epoch = j->status.epoch;
-    m->comm_id.len = sizeof(j->comm_id);
-    m->comm_id.data = batch_alloc(c->out, sizeof(j->comm_id));
-    memcpy(m->comm_id.data, j->comm_id, sizeof(j->comm_id));
-    if (j->keyed) {
-        m->key.len = sizeof(j->key);
-        m->key.data = batch_alloc(c->out, sizeof(j->key));
-        memcpy(m->key.data, j->key, sizeof(j->key));
+    m->comm_id.len = sizeof(j->epoch_id.comm_id);
+    m->comm_id.data = batch_alloc(c->out, sizeof(j->epoch_id.comm_id));
+    memcpy(m->comm_id.data, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id));
+    if (j->epoch_id.keyed) {
+        m->key.len = sizeof(j->epoch_id.key);
+        m->key.data = batch_alloc(c->out, sizeof(j->epoch_id.key));
+        memcpy(m->key.data, j->epoch_id.key, sizeof(j->epoch_id.key));
     }
     m->n_members = j->n_seats;
     m->members = members_of(c, j->seats, j->n_seats);
     m->n_leavers = j->n_leavers;
     m->leavers = members_of(c, j->seats + j->n_seats, j->n_leavers);
-    m->source = (Titan__Internal__StateSource)j->source;
-    m->resume_step = j->resume_step;
-    m->checkpoint_path = batch_strdup(c->out, j->epoch_checkpoint);
-    if (j->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY) {
-        m->n_state_holders = j->n_holders;
-        m->state_holders = batch_alloc(c->out, j->n_holders * sizeof(*m->state_holders));
-        memcpy(m->state_holders, j->holders, j->n_holders * sizeof(*m->state_holders));
-        m->source_epoch = j->source_epoch;
+    m->source = (Titan__Internal__StateSource)j->source.kind;
+    m->resume_step = j->source.resume_step;
+    m->checkpoint_path = batch_strdup(c->out, j->source.checkpoint);
+    if (j->source.kind == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY) {
+        m->n_state_holders = j->source.n_holders;
+        m->state_holders = batch_alloc(c->out, j->source.n_holders * sizeof(*m->state_holders));
+        memcpy(m->state_holders, j->source.holders, j->source.n_holders * sizeof(*m->state_holders));
+        m->source_epoch = j->source.epoch;
     }
     /* What a delegate may shrink it to. */
     m->worlds = batch_alloc(c->out, (j->n_seats + 1) * sizeof(*m->worlds));
@@ -117,7 +117,7 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
     for (size_t i = 0; i < j->n_ckpts; i++) {
         if (older)
             m->older_checkpoints[m->n_older_checkpoints++] = batch_strdup(c->out, j->ckpts[i].path);
-        older |= strcmp(j->ckpts[i].path, j->epoch_checkpoint) == 0;
+        older |= strcmp(j->ckpts[i].path, j->source.checkpoint) == 0;
     }
     c->form_told = batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
 }
@@ -141,7 +141,7 @@ void send_pause(struct core *c, struct jobrec *j, struct noderec *n)
     titan__internal__pause_job__init(m);
     m->job_id = j->id;
     m->epoch = j->status.epoch;
-    m->world = j->next_world;
+    m->world = j->resize.next_world;
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
 }
 

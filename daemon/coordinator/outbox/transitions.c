@@ -14,8 +14,8 @@ static void set_status(struct core *c, struct change *change, struct jobrec *j)
     change->job.state = j->state;
     change->job.status = j->status;
     change->job.status.checkpoint = j->n_ckpts ? batch_strdup(c->out, j->ckpts[0].path) : "";
-    j->saved_mono = c->now.mono_ms;
-    j->unsaved = false;
+    j->progress.saved_mono = c->now.mono_ms;
+    j->progress.unsaved = false;
 }
 
 void move_phase(struct jobrec *j, enum job_phase to)
@@ -55,7 +55,7 @@ void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *r
         j->state = to;
         return;
     }
-    free(TAKE(j->said)); /* its words are replaced by these */
+    free(TAKE(j->waits.said)); /* its words are replaced by these */
     detail_begin(&d);
     json_put_string(&d.w, "from", sm_name(&job_sm, (int)from));
     json_put_string(&d.w, "to", sm_name(&job_sm, (int)to));
@@ -127,7 +127,7 @@ void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
     j->status.epoch = number;
     j->status.world_size = world;
     j->epoch_state = EPOCH_FORMING;
-    j->broken = j->charged = j->origin_known = false;
+    j->broken = j->charged = j->source.origin_known = false;
     move_phase(j, PHASE_TRAINING);
 }
 
@@ -141,10 +141,10 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     titan_assert(j->epoch_state == EPOCH_FORMING && j->n_seats == j->status.world_size);
     detail_begin(&d);
     json_put_uint(&d.w, "world", j->n_seats);
-    json_put_string(&d.w, "source", source_name(j->source));
-    json_put_uint(&d.w, "resume_step", j->resume_step);
-    if (j->source_epoch)
-        json_put_uint(&d.w, "source_epoch", j->source_epoch);
+    json_put_string(&d.w, "source", source_name(j->source.kind));
+    json_put_uint(&d.w, "resume_step", j->source.resume_step);
+    if (j->source.epoch)
+        json_put_uint(&d.w, "source_epoch", j->source.epoch);
     if (j->n_leavers)
         json_put_uint(&d.w, "leavers", j->n_leavers);
     if (delegate)
@@ -159,24 +159,24 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
         .number = j->status.epoch,
         .run = j->run,
         .state = EPOCH_FORMING,
-        .source = j->source,
-        .source_epoch = j->source_epoch,
-        .resume_step = j->resume_step,
-        .checkpoint = batch_strdup(c->out, j->epoch_checkpoint),
+        .source = j->source.kind,
+        .source_epoch = j->source.epoch,
+        .resume_step = j->source.resume_step,
+        .checkpoint = batch_strdup(c->out, j->source.checkpoint),
         .world_size = j->n_seats,
         .leavers = j->n_leavers,
         .workers = ids,
         .delegate = batch_strdup(c->out, delegate),
         .created_at_ms = c->now.wall_ms,
     };
-    memcpy(change->epoch.comm_id, j->comm_id, sizeof(j->comm_id));
-    change->epoch.keyed = j->keyed;
-    memcpy(change->epoch.key, j->key, sizeof(j->key));
+    memcpy(change->epoch.comm_id, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id));
+    change->epoch.keyed = j->epoch_id.keyed;
+    memcpy(change->epoch.key, j->epoch_id.key, sizeof(j->epoch_id.key));
     event_attach(c, change, j,
                  (struct emit){.type = type,
                                .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
                                                        (unsigned long long)j->status.epoch, words, j->n_seats,
-                                                       source_name(j->source)),
+                                                       source_name(j->source.kind)),
                                .detail = detail_end(c, &d)});
 }
 

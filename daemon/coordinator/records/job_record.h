@@ -101,90 +101,123 @@ enum job_phase {
     PHASE_ENDED,
 };
 
+/* The parts of a job. Each is written by one file, and read by all. */
+struct job_size {       /* job_size.c */
+    uint32_t claim;     /* workers it has a claim to */
+    uint32_t limit;     /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
+    uint64_t limit_for; /* that one */
+};
+struct job_waits {    /* outbox/events.c: what it waits for, as it was said */
+    char *said;       /* NULL = nothing */
+    uint32_t lacks;   /* workers; 0 = it does not wait for any */
+    char *lack_words; /* which may not be stored yet */
+    bool undecided;   /* for members that cannot be reached */
+};
+struct job_clock {          /* run/job_clock.c; monotonic times */
+    int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
+    int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
+    int64_t formed_mono;    /* when we have formed the epoch; 0 = we have not, or before our start */
+    int64_t state_took;     /* longest from FormEpoch to StateReady; 0 = none yet */
+    bool patient;           /* the last epoch missed its time: the next one has as long as the first */
+};
+struct epoch_id { /* run/epoch_forming.c */
+    unsigned char comm_id[16];
+    bool keyed;
+    uint8_t key[MAC_BYTES];
+};
+struct epoch_source { /* run/recovery_source.c: where its state comes from */
+    uint32_t kind;    /* titan.internal.StateSource */
+    uint64_t epoch, resume_step;
+    char *checkpoint;
+    uint64_t *holders; /* members of that epoch, in rank order */
+    size_t n_holders;
+    bool origin_known; /* its members have said where their state came from */
+    struct epoch_origin origin;
+};
+struct job_quorum {         /* run/quorum.c; what agents have decided: run/delegated.c */
+    int64_t at;             /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
+    bool above_delegates;   /* the next epoch's number is to be above all that agents can have given unheard */
+    uint64_t refused_epoch; /* a number that an agent has taken already */
+    int64_t adopt_until;    /* members of an epoch that agents have formed, and that are away, are waited for */
+};
+struct job_budget {         /* run/restart_budget.c */
+    int64_t replace_at;     /* earliest start of new workers */
+    uint32_t losses;        /* since the job was last complete and moving */
+    struct past_loss *past; /* that counted, oldest first; only those within the window, if it has one */
+    size_t n_past, cap_past;
+    struct {
+        char *words;     /* the reason that the worker itself gave; NULL = none has */
+        uint64_t epoch;  /* of the job then */
+        uint64_t before; /* workers below it were there */
+    } fault;             /* the last one that was charged */
+};
+struct job_progress { /* run/progress.c */
+    double step_ms;
+    uint64_t metric_step;               /* of the last one taken */
+    struct metric spare[METRICS_SPARE]; /* of other ranks than 0, by step */
+    bool unsaved;                       /* status has changed since it was stored ... */
+    int64_t saved_mono;                 /* ... then */
+};
+struct job_resize {      /* run/resize.c */
+    int64_t begun_mono;  /* 0 = none is under way */
+    uint32_t next_world; /* that the members pause for; a hint */
+};
+struct job_stop {      /* run/job_end.c */
+    char *why;         /* it is queued again, or cancelled */
+    uint32_t grace_ms; /* that its workers have */
+};
+
 struct jobrec {
     struct jobrec *hash_next;
     struct jobrec *prev, *next; /* in its lane of the queue or in the active list */
     struct lane *lane;          /* while it waits */
     uint64_t id;
     struct user *user;
+    struct job_spec spec;
+    struct job_wish wish;
+    char device[16]; /* what it was placed on; "" before */
+
+    /* outbox/transitions.c moves these. */
     enum job_state state; /* as stored */
     enum job_phase phase;
-    struct job_spec spec;
-    char device[16]; /* what it was placed on; "" before */
-    struct job_wish wish;
     struct job_status status;
-
     uint32_t run; /* number of the newest */
     bool run_active;
+    enum epoch_state epoch_state; /* of status.epoch */
+    bool broken;                  /* a member left the epoch by itself, or it did not form in time */
+    bool charged;                 /* the end of the current epoch has cost at least one restart */
+
+    /* job_record.c */
     struct workrec **workers; /* in id order */
     size_t n_workers, cap_workers;
-    uint64_t n_taken; /* workers that agents have told of, after a backup */
-    uint32_t target;  /* workers it has a claim to */
-    uint32_t squeeze; /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
-    uint64_t squeezed_for;
-    char *said;       /* what it waits for, as it was said; NULL = nothing */
-    uint32_t lacks;   /* workers it has been said to wait for; 0 = it does not wait */
-    char *lack_words; /* as they were said, which may not be stored yet */
-
-    enum epoch_state epoch_state; /* of status.epoch */
-    struct seat *seats;           /* in rank order; behind them, until it is sealed, the leavers */
+    struct seat *seats; /* in rank order; behind them, until it is sealed, the leavers */
     uint32_t n_seats, n_leavers;
-    uint32_t source;
-    uint64_t source_epoch, resume_step;
-    int64_t formed_mono; /* when we have formed it; 0 = we have not, or before our start */
-    char *epoch_checkpoint;
-    unsigned char comm_id[16];
-    bool keyed;
-    uint8_t key[MAC_BYTES]; /* of the epoch */
-    uint64_t *holders;
-    size_t n_holders;
+
+    struct job_size size;
+    struct job_waits waits;
+    struct job_clock clock;
+    struct epoch_id epoch_id;
+    struct epoch_source source;
     struct kept_epoch *kept; /* in the order of their numbers */
     size_t n_kept;
-    int64_t quorum_at;      /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
-    bool quorum_waits;      /* the job's reason says so */
-    bool above_delegates;   /* the next epoch's number is to be above all that delegates can have given unheard */
-    uint64_t refused_epoch; /* a number that an agent has taken already */
-    int64_t adopt_until;    /* members of a delegated epoch that are away are waited for */
-    bool origin_known;      /* its members have said where their state came from */
-    struct epoch_origin origin;
-    bool broken;  /* a member left the epoch by itself, or it did not form in time */
-    bool charged; /* the end of the current epoch has cost at least one restart */
-    struct {
-        char *words;     /* the reason that the worker itself gave; NULL = none has */
-        uint64_t epoch;  /* of the job then */
-        uint64_t before; /* workers below it were there */
-    } fault;             /* the last one that was charged */
-
-    char *folder;          /* of its checkpoints, see core_set_folder; NULL = not known */
+    struct job_quorum quorum;
+    struct recovery recovery;
+    struct job_budget budget;
+    struct job_progress progress;
+    struct job_resize resize;
+    struct job_stop stop;
+    bool requeue;         /* it is to give its slots back and be queued again, as soon as it may stop */
+    bool must_checkpoint; /* when it stops, also if its recipe writes none */
+    char *short_why; /* a node could not start a worker, for want of what is its own; NULL = since then one could */
+    char *folder;    /* of its checkpoints, see core_set_folder; NULL = not known */
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
     struct {
         char *words, *why; /* for its reason, and the cause alone; NULL = there is no trouble */
         uint32_t streak;   /* not written since the last that was */
         bool reading;
-    } trouble; /* with its checkpoints */
-
-    bool requeue;    /* it is to give its slots back and be queued again, as soon as it may stop */
-    char *stop_why;  /* for this, or why it is cancelled */
-    char *short_why; /* a node could not start a worker, for want of what is its own; NULL = since then one could */
-    bool must_checkpoint;   /* when it stops, also if its recipe writes none */
-    int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
-    int64_t replace_at;     /* earliest start of new workers */
-    int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
-    uint32_t losses;        /* since the job was last complete and moving */
-    struct past_loss *past; /* that counted, oldest first; only those within the window, if it has one */
-    size_t n_past, cap_past;
-    struct recovery recovery;
-    int64_t state_took;  /* longest from FormEpoch to StateReady; 0 = none yet */
-    bool patient;        /* the last epoch missed its time: the next one has as long as the first */
-    int64_t resize_mono; /* resize began; 0 = none */
-    uint32_t next_world; /* that the members pause for; a hint */
-    uint32_t grace_ms;
-    double step_ms;
-    uint64_t metric_step;               /* of the last one taken */
-    struct metric spare[METRICS_SPARE]; /* of other ranks than 0, by step */
-    int64_t saved_mono;                 /* status was last stored */
-    bool unsaved;                       /* and has changed since */
+    } trouble;        /* with its checkpoints */
+    uint64_t n_taken; /* workers that agents have told of, after a backup */
 };
 
 struct exit_report {

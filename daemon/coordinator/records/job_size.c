@@ -11,7 +11,7 @@ uint32_t size_min(const struct jobrec *j)
 uint32_t size_max(const struct jobrec *j)
 {
     uint32_t most = j->wish.max ? MIN(j->wish.max, j->spec.max_workers) : j->spec.max_workers;
-    return j->squeeze ? MIN(most, j->squeeze) : most;
+    return j->size.limit ? MIN(most, j->size.limit) : most;
 }
 
 bool worker_displaced(const struct workrec *w)
@@ -54,11 +54,11 @@ uint32_t size_least(const struct jobrec *j)
 
 void size_claim(struct jobrec *j, uint32_t n)
 {
-    j->target = n;
+    j->size.claim = n;
 }
 
 void size_limit(struct jobrec *j, uint32_t world, uint64_t for_job)
 {
-    j->squeeze = world;
-    j->squeezed_for = for_job;
+    j->size.limit = world;
+    j->size.limit_for = for_job;
 }

@@ -22,7 +22,7 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->user = queue_user(c, job->user ? job->user : "");
     j->status = job->status;
     j->status.checkpoint = NULL;
-    j->epoch_deadline = j->starve_at = j->quorum_at = INT64_MAX;
+    j->clock.epoch_deadline = j->clock.starve_at = j->quorum.at = INT64_MAX;
     j->hash_next = c->buckets[j->id % CORE_BUCKETS];
     c->buckets[j->id % CORE_BUCKETS] = j;
     if (j->state == JOB_PENDING) {
@@ -45,8 +45,8 @@ void job_free(struct jobrec *j)
     free(j->workers);
     free(j->ckpts);
     free(j->seats);
-    free(j->holders);
-    free(j->epoch_checkpoint);
+    free(j->source.holders);
+    free(j->source.checkpoint);
     free(j->folder);
     free(j->trouble.words);
     free(j->trouble.why);
@@ -55,12 +55,12 @@ void job_free(struct jobrec *j)
         free(j->kept[b].by_id);
     }
     free(j->kept);
-    free(j->stop_why);
+    free(j->stop.why);
     free(j->short_why);
-    free(j->fault.words);
-    free(j->lack_words);
-    free(j->said);
-    free(j->past);
+    free(j->budget.fault.words);
+    free(j->waits.lack_words);
+    free(j->waits.said);
+    free(j->budget.past);
     free(j);
 }
 

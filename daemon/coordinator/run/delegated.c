@@ -39,11 +39,12 @@ static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch 
 bool delegated_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
                      delegated_knows *knows)
 {
-    return f->job_id == j->id && f->comm_id.len == sizeof(j->comm_id) &&
-           (f->key.len == 0 || f->key.len == sizeof(j->key)) && f->n_members > 0 && f->n_members <= JOB_WORKERS_MAX &&
-           f->n_leavers <= JOB_WORKERS_MAX && f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch &&
-           epoch_seats_distinct(f) && epoch_holders_distinct(f) && legal_size(j, f) &&
-           all_known(c, j, f->members, f->n_members, knows) && all_known(c, j, f->leavers, f->n_leavers, knows);
+    return f->job_id == j->id && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
+           (f->key.len == 0 || f->key.len == sizeof(j->epoch_id.key)) && f->n_members > 0 &&
+           f->n_members <= JOB_WORKERS_MAX && f->n_leavers <= JOB_WORKERS_MAX &&
+           f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch && epoch_seats_distinct(f) &&
+           epoch_holders_distinct(f) && legal_size(j, f) && all_known(c, j, f->members, f->n_members, knows) &&
+           all_known(c, j, f->leavers, f->n_leavers, knows);
 }
 
 /* The store has it: it is there, or was a member of an epoch that is kept. */
@@ -55,8 +56,8 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
 
 static bool held_before(const struct jobrec *j, uint64_t worker_id)
 {
-    for (size_t i = 0; i < j->n_holders; i++)
-        if (j->holders[i] == worker_id)
+    for (size_t i = 0; i < j->source.n_holders; i++)
+        if (j->source.holders[i] == worker_id)
             return true;
     return false;
 }
@@ -103,10 +104,10 @@ void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__For
     enter_epoch(j, f->epoch, (uint32_t)f->n_members);
     take_seats(j, f);
     source_take(j, f);
-    epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->key) ? f->key.data : NULL);
+    epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->epoch_id.key) ? f->key.data : NULL);
     kept_formed(j);
     clock_taken(c, j);
-    j->adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
+    j->quorum.adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
     recovery_formed(c, j);
     emit_job_waits(c, j, 0);
     emit_job_decided(c, j);
@@ -128,11 +129,11 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
     }
     if (j->phase == PHASE_QUEUED || phase_stops(j)) {
         if (f->epoch > j->status.epoch && sound(c, j, f)) /* of no use, but its number is taken */
-            j->refused_epoch = MAX(j->refused_epoch, f->epoch);
+            j->quorum.refused_epoch = MAX(j->quorum.refused_epoch, f->epoch);
         return NULL;
     }
-    bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->comm_id) &&
-                memcmp(f->comm_id.data, j->comm_id, sizeof(j->comm_id)) == 0;
+    bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
+                memcmp(f->comm_id.data, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id)) == 0;
     if (same || MUTANT(DELEGATED_UNHEARD)) {
         c->counters.duplicate++;
         return same ? j : NULL;
@@ -188,13 +189,13 @@ struct jobrec *delegated_refused(struct core *c, struct noderec *n, const Titan_
     c->counters.epoch_refused++;
     if (!j || m->epoch != j->status.epoch || !epoch_live(j) || m->seen_epoch < m->epoch)
         return NULL;
-    if (m->seen_epoch <= j->refused_epoch)
+    if (m->seen_epoch <= j->quorum.refused_epoch)
         return NULL;
     if (!plausible_epoch(c, j, m->seen_epoch) || !plausible_part(j, n)) {
         fence_implausible(c, n, j->id, batch_printf(c->out, "it cannot have seen epoch %" PRIu64, m->seen_epoch));
         return NULL;
     }
-    j->refused_epoch = m->seen_epoch;
+    j->quorum.refused_epoch = m->seen_epoch;
     emit_event(
         c, j,
         (struct emit){.type = "epoch.refused",

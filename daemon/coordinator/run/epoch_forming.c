@@ -111,10 +111,10 @@ static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t
 
 void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES])
 {
-    memcpy(j->comm_id, comm_id, sizeof(j->comm_id));
-    j->keyed = key != NULL;
+    memcpy(j->epoch_id.comm_id, comm_id, sizeof(j->epoch_id.comm_id));
+    j->epoch_id.keyed = key != NULL;
     if (key)
-        memcpy(j->key, key, sizeof(j->key));
+        memcpy(j->epoch_id.key, key, sizeof(j->epoch_id.key));
 }
 
 static void draw_id(const struct core *c, struct jobrec *j)
@@ -140,18 +140,19 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     if (j->epoch_state == EPOCH_RUNNING)
         move_epoch(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
-    if (j->source_epoch && !j->origin_known && j->resume_step + 1 < j->status.step) {
-        progress_falls_back(j, j->resume_step); /* its state was an older one, and nobody could say so any more */
+    if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
+        progress_falls_back(j,
+                            j->source.resume_step); /* its state was an older one, and nobody could say so any more */
         store_status(c, j);
     }
-    _cleanup_free_ struct workrec **leavers = core_alloc((j->n_holders + 1) * sizeof(struct workrec *));
+    _cleanup_free_ struct workrec **leavers = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_leavers = source_leavers(j, members, n, leavers);
     enter_epoch(j, number, n);
     set_seats(j, members, n, leavers, n_leavers);
     kept_formed(j);
     draw_id(c, j);
-    if (j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
-        progress_falls_back(j, j->resume_step);
+    if (j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
+        progress_falls_back(j, j->source.resume_step);
     emit_job_waits(c, j, 0);
     clock_formed(c, j);
     recovery_formed(c, j);
@@ -216,7 +217,7 @@ static bool all_confirmed(const struct core *c, const struct jobrec *j)
 static bool all_heard(const struct core *c, struct jobrec *j)
 {
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
-    if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->epoch_deadline == INT64_MAX)
+    if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->clock.epoch_deadline == INT64_MAX)
         clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
     return quiet && heard;
 }
@@ -237,7 +238,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
     if (world == 0) {
         if (j->n_workers == 0)
             end_run(c, j, RUN_LOST, "no worker is left");
-        else if (j->starve_at == INT64_MAX)
+        else if (j->clock.starve_at == INT64_MAX)
             clock_starves(j, c->now.mono_ms + c->options.starve_ms);
         return;
     }
@@ -263,7 +264,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
     kept_trained(j);
     source_sealed(c, j);
     if (!j->status.started_at_ms)
-        j->status.started_at_ms = c->now.wall_ms - (int64_t)j->step_ms;
+        j->status.started_at_ms = c->now.wall_ms - (int64_t)j->progress.step_ms;
     move_job(c, j, JOB_RUNNING, "");
     clock_moved_on(c, j);
     if (j->recovery.lost) {
@@ -272,7 +273,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
         resize_finished(c, j);
     }
     resize_over(j);
-    if (j->n_seats >= j->target)
+    if (j->n_seats >= j->size.claim)
         budget_forgiven(j);
 }
 

@@ -97,9 +97,9 @@ void growth_start(struct core *c, struct jobrec *j, uint32_t count)
 
 void grow_job(struct core *c, struct jobrec *j)
 {
-    if (c->stale || c->now.mono_ms < j->replace_at || epoch_near_end(j))
+    if (c->stale || c->now.mono_ms < j->budget.replace_at || epoch_near_end(j))
         return;
-    uint32_t want = c->pending ? j->target : size_max(j);
+    uint32_t want = c->pending ? j->size.claim : size_max(j);
     uint32_t have = size_kept(j);
     if (have >= want || (!j->device[0] && !slots_choose_device(c, j, false)))
         return;
@@ -107,7 +107,7 @@ void grow_job(struct core *c, struct jobrec *j)
     uint32_t world = size_world(j, MIN(want, have + (spare > held ? spare - held : 0)));
     if (world <= have)
         return;
-    if (world > j->target)
+    if (world > j->size.claim)
         size_claim(j, world);
     growth_start(c, j, world - have);
 }

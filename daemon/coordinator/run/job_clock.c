@@ -8,16 +8,16 @@
 /* Nobody looks at a revoke in the middle of an action, and a step has many. */
 int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 {
-    return c->options.quiesce_ms + MIN((int64_t)j->step_ms, (int64_t)QUIESCE_MORE_MS);
+    return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
 }
 
 /* Until the first step. An epoch whose state comes from memory takes as long as others did; one that had to go further
  * down the ladder misses that, and the next one gets all the time a first epoch has. */
 int64_t clock_form_ms(const struct core *c, const struct jobrec *j)
 {
-    int64_t steps = (int64_t)(20 * j->step_ms), limit = c->options.form_ms;
-    if (j->source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY && j->state_took && !j->patient)
-        limit = MIN(limit, MAX((int64_t)FORM_AGAIN_MS, 4 * j->state_took));
+    int64_t steps = (int64_t)(20 * j->progress.step_ms), limit = c->options.form_ms;
+    if (j->source.kind == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY && j->clock.state_took && !j->clock.patient)
+        limit = MIN(limit, MAX((int64_t)FORM_AGAIN_MS, 4 * j->clock.state_took));
     return limit + steps;
 }
 
@@ -27,52 +27,52 @@ void clock_moved_on(struct core *c, struct jobrec *j)
         return; /* waits for something else */
     /* After the last step comes the last checkpoint, which may be long. */
     int64_t patience = j->status.step < j->spec.steps ? c->options.stall_ms : 10 * (int64_t)c->options.stall_ms;
-    j->epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->step_ms);
+    j->clock.epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->progress.step_ms);
 }
 
 void clock_tries(struct core *c, struct jobrec *j)
 {
-    if (j->epoch_state == EPOCH_FORMING && j->epoch_deadline != INT64_MAX)
-        j->epoch_deadline = MAX(j->epoch_deadline, c->now.mono_ms + clock_form_ms(c, j));
+    if (j->epoch_state == EPOCH_FORMING && j->clock.epoch_deadline != INT64_MAX)
+        j->clock.epoch_deadline = MAX(j->clock.epoch_deadline, c->now.mono_ms + clock_form_ms(c, j));
     else
         clock_moved_on(c, j);
 }
 
 void clock_limit(struct jobrec *j, int64_t at)
 {
-    j->epoch_deadline = at;
+    j->clock.epoch_deadline = at;
 }
 
 void clock_starves(struct jobrec *j, int64_t at)
 {
-    j->starve_at = at;
+    j->clock.starve_at = at;
 }
 
 void clock_formed(const struct core *c, struct jobrec *j)
 {
-    j->starve_at = INT64_MAX;
-    j->epoch_deadline = c->now.mono_ms + clock_form_ms(c, j);
-    j->formed_mono = c->now.mono_ms;
+    j->clock.starve_at = INT64_MAX;
+    j->clock.epoch_deadline = c->now.mono_ms + clock_form_ms(c, j);
+    j->clock.formed_mono = c->now.mono_ms;
 }
 
 void clock_taken(const struct core *c, struct jobrec *j)
 {
-    j->starve_at = INT64_MAX;
-    j->epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
-    j->formed_mono = 0;
+    j->clock.starve_at = INT64_MAX;
+    j->clock.epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
+    j->clock.formed_mono = 0;
 }
 
 void clock_state_ready(const struct core *c, struct jobrec *j)
 {
-    j->state_took = MAX(j->state_took, c->now.mono_ms - j->recovery.formed);
+    j->clock.state_took = MAX(j->clock.state_took, c->now.mono_ms - j->recovery.formed);
 }
 
 void clock_missed(struct jobrec *j)
 {
-    j->patient = true;
+    j->clock.patient = true;
 }
 
 void clock_stepped(struct jobrec *j)
 {
-    j->patient = false;
+    j->clock.patient = false;
 }

@@ -37,7 +37,7 @@ static bool any_lost(const struct core *c, const struct jobrec *j)
     for (uint32_t i = 0; i < n; i++) {
         const struct workrec *w = j->seats[i].worker;
         if (w && !j->seats[i].finished &&
-            (w->state == WORKER_STOPPING || (w->away && c->now.mono_ms >= j->adopt_until)))
+            (w->state == WORKER_STOPPING || (w->away && c->now.mono_ms >= j->quorum.adopt_until)))
             return true;
     }
     return false;
@@ -61,8 +61,8 @@ static const char *cancelled_words(struct core *c, const struct jobrec *j)
     if (!j->must_checkpoint)
         return "";
     if (j->n_ckpts == 0 || j->ckpts[0].epoch != j->status.epoch)
-        return batch_printf(c->out, "%s; no checkpoint was written in time", j->stop_why);
-    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop_why, (unsigned long long)j->ckpts[0].step,
+        return batch_printf(c->out, "%s; no checkpoint was written in time", j->stop.why);
+    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why, (unsigned long long)j->ckpts[0].step,
                         j->ckpts[0].path);
 }
 
@@ -147,7 +147,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
             continue;
         if (w->state == WORKER_STOPPING) {
             bool grace = phase_stops(j) && j->phase != PHASE_ENDED && w->deadline > c->now.mono_ms;
-            send_stop(c, n->session, j->id, w->id, grace ? j->grace_ms : 0, "told before");
+            send_stop(c, n->session, j->id, w->id, grace ? j->stop.grace_ms : 0, "told before");
         } else if (job_seat(j, w)) {
             here = true;
             form_again |= !w->missing && w->epoch < j->status.epoch;
@@ -171,7 +171,7 @@ void job_tick(struct core *c, struct jobrec *j)
 {
     int64_t now = c->now.mono_ms;
     worker_deadlines(c, j);
-    if (!job_final(j) && now >= j->epoch_deadline) {
+    if (!job_final(j) && now >= j->clock.epoch_deadline) {
         clock_limit(j, INT64_MAX);
         if (epoch_leaving(j))
             epoch_exclude_laggards(c, j);
@@ -180,11 +180,11 @@ void job_tick(struct core *c, struct jobrec *j)
             clock_missed(j);
         }
     }
-    if (!job_final(j) && now >= j->starve_at) {
+    if (!job_final(j) && now >= j->clock.starve_at) {
         clock_starves(j, INT64_MAX);
         job_stop_all(c, j, 0, "too few workers for too long; others may have the slots");
     }
-    if (j->state == JOB_RUNNING && j->unsaved && now - j->saved_mono >= SAVE_MS)
+    if (j->state == JOB_RUNNING && j->progress.unsaved && now - j->progress.saved_mono >= SAVE_MS)
         store_status(c, j);
     recovery_finish(c, j);
     job_advance(c, j);
@@ -202,13 +202,13 @@ int64_t job_deadline(const struct jobrec *j, int64_t now)
     }
     if (job_final(j))
         return at;
-    at = MIN(at, MIN(j->epoch_deadline, j->starve_at));
-    at = MIN(at, j->quorum_at);
-    if (j->adopt_until > now)
-        at = MIN(at, j->adopt_until);
-    if (j->replace_at > now)
-        at = MIN(at, j->replace_at);
-    if (j->state == JOB_RUNNING && j->unsaved)
-        at = MIN(at, j->saved_mono + SAVE_MS);
+    at = MIN(at, MIN(j->clock.epoch_deadline, j->clock.starve_at));
+    at = MIN(at, j->quorum.at);
+    if (j->quorum.adopt_until > now)
+        at = MIN(at, j->quorum.adopt_until);
+    if (j->budget.replace_at > now)
+        at = MIN(at, j->budget.replace_at);
+    if (j->state == JOB_RUNNING && j->progress.unsaved)
+        at = MIN(at, j->progress.saved_mono + SAVE_MS);
     return at;
 }

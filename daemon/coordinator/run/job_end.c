@@ -59,9 +59,9 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
 
 void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why)
 {
-    j->grace_ms = grace_ms;
+    j->stop.grace_ms = grace_ms;
     if (why)
-        core_set_string(&j->stop_why, why);
+        core_set_string(&j->stop.why, why);
 }
 
 void worker_blame(struct workrec *w, enum loss_cause cause)

@@ -94,7 +94,7 @@ struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 void kept_formed(struct jobrec *j)
 {
     struct kept_member *members = kept_add(j, j->status.epoch, j->n_seats);
-    j->kept[j->n_kept - 1].source = j->source_epoch;
+    j->kept[j->n_kept - 1].source = j->source.epoch;
     for (uint32_t i = 0; i < j->n_seats; i++)
         members[i] = (struct kept_member){.worker_id = j->seats[i].worker_id,
                                           .node = j->seats[i].worker ? j->seats[i].worker->node : NULL,

@@ -15,17 +15,17 @@
 
 bool plausible_step(const struct jobrec *j, uint64_t step)
 {
-    return step <= MAX(j->spec.steps, MAX(j->status.step, j->resume_step)) || MUTANT(STEP_UNBOUNDED);
+    return step <= MAX(j->spec.steps, MAX(j->status.step, j->source.resume_step)) || MUTANT(STEP_UNBOUNDED);
 }
 
 bool plausible_reached(const struct core *c, const struct jobrec *j, uint64_t step)
 {
-    const uint64_t from = MAX(j->resume_step, j->origin_known ? j->origin.step : 0);
+    const uint64_t from = MAX(j->source.resume_step, j->source.origin_known ? j->source.origin.step : 0);
     if (!plausible_step(j, step))
         return false;
-    if (!j->formed_mono || step <= from || MUTANT(STEP_UNBOUNDED))
+    if (!j->clock.formed_mono || step <= from || MUTANT(STEP_UNBOUNDED))
         return true;
-    const uint64_t ms = (uint64_t)MAX(c->now.mono_ms - j->formed_mono, 0);
+    const uint64_t ms = (uint64_t)MAX(c->now.mono_ms - j->clock.formed_mono, 0);
     return step - from <= STEPS_AT_ONCE + STEPS_PER_MS * ms;
 }
 

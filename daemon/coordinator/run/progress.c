@@ -5,7 +5,7 @@
 void progress_falls_back(struct jobrec *j, uint64_t step)
 {
     j->status.step = step;
-    j->metric_step = MIN(j->metric_step, step);
+    j->progress.metric_step = MIN(j->progress.metric_step, step);
 }
 
 static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
@@ -30,7 +30,7 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
 
 static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
 {
-    j->metric_step = metric->step;
+    j->progress.metric_step = metric->step;
     j->status.loss = metric->loss;
     j->status.tokens_per_second = metric->tokens_per_second;
     j->status.mfu = metric->mfu;
@@ -39,8 +39,8 @@ static void take_metric(struct core *c, struct jobrec *j, const struct metric *m
 
 void progress_spare(struct core *c, struct jobrec *j)
 {
-    for (uint64_t step = j->metric_step + 1; step <= j->metric_step + METRICS_SPARE; step++) {
-        const struct metric *spare = &j->spare[step % METRICS_SPARE];
+    for (uint64_t step = j->progress.metric_step + 1; step <= j->progress.metric_step + METRICS_SPARE; step++) {
+        const struct metric *spare = &j->progress.spare[step % METRICS_SPARE];
         if (spare->step == step && spare->epoch == j->status.epoch)
             take_metric(c, j, spare);
     }
@@ -54,7 +54,7 @@ void progress_metric(struct core *c, struct jobrec *j, const struct seat *seat,
     if (seat == j->seats && epoch_live(j))
         take_metric(c, j, &metric);
     else
-        j->spare[p->step % METRICS_SPARE] = metric;
+        j->progress.spare[p->step % METRICS_SPARE] = metric;
     if (!epoch_live(j))
         progress_spare(c, j);
 }
@@ -66,10 +66,10 @@ void progress_reaches(struct jobrec *j, uint64_t step)
 
 void progress_unsaved(struct jobrec *j)
 {
-    j->unsaved = true;
+    j->progress.unsaved = true;
 }
 
 void progress_restored(struct jobrec *j)
 {
-    j->metric_step = j->status.step;
+    j->progress.metric_step = j->status.step;
 }

@@ -68,14 +68,14 @@ bool quorum_decides(struct core *c, struct jobrec *j)
     struct quorum q;
     bool enough = !c->options.delegate_lease_ms || MUTANT(COORD_ALONE) || has_quorum(c, j, &q);
     if (!enough && c->now.mono_ms < q.until) {
-        j->quorum_at = q.until;
-        if (!j->quorum_waits && q.until < INT64_MAX)
+        j->quorum.at = q.until;
+        if (!j->waits.undecided && q.until < INT64_MAX)
             emit_job_undecided(c, j, q.unknown, q.all, q.until - c->now.mono_ms, q.node);
         return false;
     }
     if (!enough)
-        j->above_delegates = true;
-    j->quorum_at = INT64_MAX;
+        j->quorum.above_delegates = true;
+    j->quorum.at = INT64_MAX;
     emit_job_decided(c, j);
     quorum_end_away(c, j, NULL);
     return !job_final(j);
@@ -83,11 +83,11 @@ bool quorum_decides(struct core *c, struct jobrec *j)
 
 uint64_t quorum_number(const struct core *c, struct jobrec *j)
 {
-    uint64_t above = MAX(core_first_epoch(c), MAX(j->status.epoch, j->refused_epoch));
+    uint64_t above = MAX(core_first_epoch(c), MAX(j->status.epoch, j->quorum.refused_epoch));
     if (above >= RANGE_EPOCH_MAX - WAITED_STEP)
         return 0;
-    if (!j->above_delegates)
+    if (!j->quorum.above_delegates)
         return above + 1;
-    j->above_delegates = false;
+    j->quorum.above_delegates = false;
     return (above / WAITED_STEP + 1) * WAITED_STEP;
 }

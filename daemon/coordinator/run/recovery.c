@@ -21,7 +21,7 @@ void recovery_finish(struct core *c, struct jobrec *j)
 {
     const int64_t now = c->now.mono_ms;
     if (!j->recovery.lost || !j->recovery.stepped || j->epoch_state != EPOCH_RUNNING ||
-        (!j->origin_known && now < j->recovery.stepped + ORIGIN_MS))
+        (!j->source.origin_known && now < j->recovery.stepped + ORIGIN_MS))
         return;
     emit_recovery_finished(c, j);
     memset(&j->recovery, 0, sizeof(j->recovery));

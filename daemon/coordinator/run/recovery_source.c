@@ -42,7 +42,7 @@ static uint64_t newest_sealed(const struct jobrec *j)
     uint64_t newest = 0;
     for (size_t i = 0; i < j->n_workers; i++) {
         const struct workrec *w = j->workers[i];
-        bool known = w->sealed == j->status.epoch || w->sealed == j->source_epoch || base_of(j, w->sealed);
+        bool known = w->sealed == j->status.epoch || w->sealed == j->source.epoch || base_of(j, w->sealed);
         if (w->state == WORKER_READY && !w->away && known && w->sealed > newest)
             newest = w->sealed;
     }
@@ -91,14 +91,14 @@ static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_r
 /* Members of the source, in its rank order, also those that are gone. */
 static void set_holders(struct jobrec *j, uint64_t epoch)
 {
-    if (epoch && epoch == j->source_epoch)
+    if (epoch && epoch == j->source.epoch)
         return; /* the same as for the epoch before, which was never sealed */
     const struct kept_epoch *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
-    j->n_holders = !epoch ? 0 : base ? base->n : j->n_seats;
-    j->holders = realloc(j->holders, (j->n_holders + 1) * sizeof(*j->holders));
-    titan_assert(j->holders);
-    for (size_t i = 0; i < j->n_holders; i++)
-        j->holders[i] = base ? base->members[i].worker_id : j->seats[i].worker_id;
+    j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_seats;
+    j->source.holders = realloc(j->source.holders, (j->source.n_holders + 1) * sizeof(*j->source.holders));
+    titan_assert(j->source.holders);
+    for (size_t i = 0; i < j->source.n_holders; i++)
+        j->source.holders[i] = base ? base->members[i].worker_id : j->seats[i].worker_id;
 }
 
 void source_choose(struct jobrec *j)
@@ -113,15 +113,15 @@ void source_choose(struct jobrec *j)
     if (newest && newest->step > reach)
         epoch = 0; /* whoever holds it has been out of the run for long */
     set_holders(j, epoch);
-    j->source_epoch = epoch;
-    core_set_string(&j->epoch_checkpoint, newest ? newest->path : "");
+    j->source.epoch = epoch;
+    core_set_string(&j->source.checkpoint, newest ? newest->path : "");
     if (epoch) {
-        j->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-        j->resume_step = step;
+        j->source.kind = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+        j->source.resume_step = step;
     } else {
-        j->source =
+        j->source.kind =
             newest ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
-        j->resume_step = newest ? newest->step : 0;
+        j->source.resume_step = newest ? newest->step : 0;
     }
 }
 
@@ -130,9 +130,9 @@ uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, 
     uint32_t found = 0;
     for (uint32_t k = 0; k < n; k++)
         members[k]->chosen = true;
-    for (size_t i = 0; i < j->n_holders; i++) {
-        struct workrec *w = job_worker(j, j->holders[i]);
-        if (w && !w->chosen && source_holds(w, j->source_epoch) && !MUTANT(LEAVER_DROPPED))
+    for (size_t i = 0; i < j->source.n_holders; i++) {
+        struct workrec *w = job_worker(j, j->source.holders[i]);
+        if (w && !w->chosen && source_holds(w, j->source.epoch) && !MUTANT(LEAVER_DROPPED))
             ret[found++] = w;
     }
     for (uint32_t k = 0; k < n; k++)
@@ -174,11 +174,11 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
         c->counters.unknown_rank += m->epoch >= j->status.epoch;
         return;
     }
-    c->counters.duplicate += j->origin_known;
-    if (!epoch_live(j) || j->origin_known)
+    c->counters.duplicate += j->source.origin_known;
+    if (!epoch_live(j) || j->source.origin_known)
         return;
-    j->origin_known = true;
-    j->origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
+    j->source.origin_known = true;
+    j->source.origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
     count_rung(&c->counters, m->rung);
     recovery_ready(c, j);
     clock_state_ready(c, j);
@@ -194,19 +194,19 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
 
 static void take(struct jobrec *j, uint32_t source, uint64_t epoch, uint64_t step, const char *checkpoint)
 {
-    j->source = source;
-    j->source_epoch = epoch;
-    j->resume_step = step;
-    core_set_string(&j->epoch_checkpoint, checkpoint);
+    j->source.kind = source;
+    j->source.epoch = epoch;
+    j->source.resume_step = step;
+    core_set_string(&j->source.checkpoint, checkpoint);
 }
 
 static void take_holders(struct jobrec *j, const uint64_t *holders, size_t n)
 {
-    free(j->holders);
-    j->n_holders = n;
-    j->holders = core_alloc((n + 1) * sizeof(*j->holders));
+    free(j->source.holders);
+    j->source.n_holders = n;
+    j->source.holders = core_alloc((n + 1) * sizeof(*j->source.holders));
     if (n)
-        memcpy(j->holders, holders, n * sizeof(*j->holders));
+        memcpy(j->source.holders, holders, n * sizeof(*j->source.holders));
 }
 
 void source_take(struct jobrec *j, const Titan__Internal__FormEpoch *f)

@@ -16,7 +16,7 @@
 
 static void stop_workers(struct core *c, struct jobrec *j)
 {
-    const char *why = batch_strdup(c->out, j->stop_why);
+    const char *why = batch_strdup(c->out, j->stop.why);
     move_phase(j, PHASE_REQUEUEING);
     j->must_checkpoint = true;
     /* Without an epoch that runs there is nothing new to write. */
@@ -24,7 +24,7 @@ static void stop_workers(struct core *c, struct jobrec *j)
     clock_limit(j, INT64_MAX);
     clock_starves(j, INT64_MAX);
     emit_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
-    job_stop_all(c, j, j->grace_ms, why);
+    job_stop_all(c, j, j->stop.grace_ms, why);
 }
 
 bool requeue_begin(struct jobrec *j, const char *why)
@@ -32,7 +32,7 @@ bool requeue_begin(struct jobrec *j, const char *why)
     if (j->phase == PHASE_QUEUED || phase_ends(j) || j->requeue)
         return false;
     j->requeue = true;
-    stop_because(j, j->grace_ms, why);
+    stop_because(j, j->stop.grace_ms, why);
     return true;
 }
 
@@ -44,7 +44,7 @@ static bool may_stop(const struct jobrec *j)
     for (size_t i = 0; i < j->n_workers; i++)
         if (j->workers[i]->sealed || j->workers[i]->unsealed)
             return false;
-    return j->epoch_state != EPOCH_RUNNING && j->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    return j->epoch_state != EPOCH_RUNNING && j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
 }
 
 /* The last worker is gone. */
@@ -52,8 +52,8 @@ static void queue_again(struct core *c, struct jobrec *j)
 {
     const bool unsaved = j->trouble.words && !j->trouble.reading;
     if (unsaved)
-        stop_because(j, j->grace_ms, batch_printf(c->out, "%s; %s", j->stop_why, j->trouble.words));
-    const char *why = batch_strdup(c->out, j->stop_why);
+        stop_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, j->trouble.words));
+    const char *why = batch_strdup(c->out, j->stop.why);
     checkpoints_well(j); /* its next run begins anew */
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_REVOKED, why);

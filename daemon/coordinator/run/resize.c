@@ -26,10 +26,10 @@ static uint32_t seats_leaving(const struct jobrec *j)
 /* Who joins hears of it for the size of what it joins. */
 static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
-    j->resize_mono = c->now.mono_ms;
-    j->next_world = world;
+    j->resize.begun_mono = c->now.mono_ms;
+    j->resize.next_world = world;
     move_job(c, j, JOB_RESIZING, why);
-    clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->step_ms));
+    clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
     send_all(c, j, send_pause);
 }
 
@@ -92,7 +92,7 @@ void resize_plan(struct core *c, struct jobrec *j)
     }
     if (j->n_leavers == 0 && has_surplus(j))
         resize_release(c, j);
-    if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->replace_at)))
+    if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->budget.replace_at)))
         return; /* all who come, come at once */
     uint32_t world = size_world(j, count_kept(j, WORKER_READY));
     emit_blocked(c, j, leaving, world);
@@ -106,17 +106,17 @@ void resize_plan(struct core *c, struct jobrec *j)
 
 void resize_finished(struct core *c, struct jobrec *j)
 {
-    if (!j->resize_mono)
+    if (!j->resize.begun_mono)
         return;
-    long long ms = c->now.mono_ms - j->resize_mono;
+    long long ms = c->now.mono_ms - j->resize.begun_mono;
     emit_event(c, j,
                (struct emit){.type = "resize.finished",
                              .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_seats, ms),
                              .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}",
-                                                    ms, (unsigned long long)j->resume_step, j->n_seats)});
+                                                    ms, (unsigned long long)j->source.resume_step, j->n_seats)});
 }
 
 void resize_over(struct jobrec *j)
 {
-    j->resize_mono = 0;
+    j->resize.begun_mono = 0;
 }

@@ -41,29 +41,29 @@ static struct budget budget_of(const struct job_spec *spec, enum loss_cause caus
 static void forget_old(struct jobrec *j, int64_t now_ms)
 {
     size_t old = 0;
-    while (old < j->n_past && now_ms - j->past[old].at_ms > (int64_t)j->spec.restart_window_s * 1000)
+    while (old < j->budget.n_past && now_ms - j->budget.past[old].at_ms > (int64_t)j->spec.restart_window_s * 1000)
         old++;
-    j->n_past -= old;
+    j->budget.n_past -= old;
     if (old)
-        memmove(j->past, j->past + old, j->n_past * sizeof(*j->past));
+        memmove(j->budget.past, j->budget.past + old, j->budget.n_past * sizeof(*j->budget.past));
 }
 
 static uint32_t count(const struct jobrec *j, enum loss_cause cause)
 {
     uint32_t n = 0;
-    for (size_t i = 0; i < j->n_past; i++)
-        n += budget_of(&j->spec, j->past[i].cause).cause == cause;
+    for (size_t i = 0; i < j->budget.n_past; i++)
+        n += budget_of(&j->spec, j->budget.past[i].cause).cause == cause;
     return n;
 }
 
 static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_ms)
 {
-    if (j->n_past == j->cap_past) {
-        j->cap_past = j->cap_past ? 2 * j->cap_past : 8;
-        j->past = realloc(j->past, j->cap_past * sizeof(*j->past));
-        titan_assert(j->past);
+    if (j->budget.n_past == j->budget.cap_past) {
+        j->budget.cap_past = j->budget.cap_past ? 2 * j->budget.cap_past : 8;
+        j->budget.past = realloc(j->budget.past, j->budget.cap_past * sizeof(*j->budget.past));
+        titan_assert(j->budget.past);
     }
-    j->past[j->n_past++] = (struct past_loss){cause, at_ms};
+    j->budget.past[j->budget.n_past++] = (struct past_loss){cause, at_ms};
 }
 
 void budget_restore(struct jobrec *j, const struct loss *loss)
@@ -75,7 +75,7 @@ void budget_restore(struct jobrec *j, const struct loss *loss)
 static int64_t backoff_ms(const struct jobrec *j)
 {
     int64_t wait = j->spec.backoff_ms;
-    for (uint32_t i = 1; i < j->losses && wait < j->spec.backoff_max_ms; i++)
+    for (uint32_t i = 1; i < j->budget.losses && wait < j->spec.backoff_max_ms; i++)
         wait *= 2;
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
@@ -107,9 +107,9 @@ static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cau
 /* Losses before a replacement may start are one incident for the wait: a node takes all of its workers along. */
 static void wait_longer(struct core *c, struct jobrec *j, int64_t least)
 {
-    if (j->losses == 0 || c->now.mono_ms >= j->replace_at)
-        j->losses++;
-    j->replace_at = c->now.mono_ms + MAX(backoff_ms(j), least);
+    if (j->budget.losses == 0 || c->now.mono_ms >= j->budget.replace_at)
+        j->budget.losses++;
+    j->budget.replace_at = c->now.mono_ms + MAX(backoff_ms(j), least);
 }
 
 void budget_wait(struct core *c, struct jobrec *j)
@@ -160,18 +160,18 @@ static bool by_itself(enum loss_cause cause, const char *words)
 
 bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_cause cause, const char *words)
 {
-    return by_itself(cause, words) && j->fault.words && j->fault.epoch == j->status.epoch && w->id < j->fault.before &&
-           alike(j->fault.words, words);
+    return by_itself(cause, words) && j->budget.fault.words && j->budget.fault.epoch == j->status.epoch &&
+           w->id < j->budget.fault.before && alike(j->budget.fault.words, words);
 }
 
 void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)
 {
-    free(TAKE(j->fault.words));
+    free(TAKE(j->budget.fault.words));
     if (!by_itself(cause, words))
         return;
-    j->fault.words = core_strdup(words);
-    j->fault.epoch = j->status.epoch;
-    j->fault.before = c->next_worker_id;
+    j->budget.fault.words = core_strdup(words);
+    j->budget.fault.epoch = j->status.epoch;
+    j->budget.fault.before = c->next_worker_id;
 }
 
 size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX])
@@ -190,11 +190,11 @@ size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses
 
 void budget_forgiven(struct jobrec *j)
 {
-    j->losses = 0;
+    j->budget.losses = 0;
 }
 
 void budget_requeued(struct jobrec *j)
 {
-    j->losses = 0;
-    j->replace_at = 0;
+    j->budget.losses = 0;
+    j->budget.replace_at = 0;
 }

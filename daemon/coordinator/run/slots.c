@@ -37,8 +37,9 @@ uint32_t slots_claimed(const struct core *c, const char *device, int32_t priorit
 {
     uint32_t sum = 0;
     for (const struct jobrec *j = c->active; j; j = j->next)
-        if (slots_held(j) && j->spec.priority >= priority && strcmp(j->device, device) == 0 && size_kept(j) < j->target)
-            sum += j->target - size_kept(j);
+        if (slots_held(j) && j->spec.priority >= priority && strcmp(j->device, device) == 0 &&
+            size_kept(j) < j->size.claim)
+            sum += j->size.claim - size_kept(j);
     return sum;
 }
 

@@ -129,9 +129,9 @@ static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__
     add_members(c, j, f->leavers, f->n_leavers);
     if (!*j->device)
         (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
-    size_claim(j, MAX(j->target, (uint32_t)f->n_members));
+    size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
     delegated_take(c, j, f, NULL);
-    j->adopt_until = MAX(j->adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
+    j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
 }
 
 /* ".../step-00000120" */

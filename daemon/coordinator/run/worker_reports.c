@@ -154,10 +154,10 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->phase == PHASE_REQUEUEING) ||
         !step_can_be(c, j, w, p->step))
         return;
-    j->step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->step_ms;
+    j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
     if (!w->quiesced) /* what it holds it has said itself, and later */
         w->last_step = p->step;
-    if (j->epoch_state == EPOCH_FORMING && !j->origin_known && p->step < j->status.step)
+    if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
         progress_falls_back(j, p->step - 1); /* nobody has said so yet, but the state is an older one */
     epoch_formed(c, j);
     if (p->step > j->status.step) {

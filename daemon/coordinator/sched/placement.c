@@ -41,9 +41,9 @@ static void place(struct core *c, struct jobrec *j)
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
     size_claim(j, size_world(j, spare - taken));
-    queue_took(j, j->target);
+    queue_took(j, j->size.claim);
     move_job(c, j, JOB_FORMING, "");
-    growth_start(c, j, j->target);
+    growth_start(c, j, j->size.claim);
 }
 
 /* It is its turn, but there are too few slots: it waits, and those behind it, for what others can give up. */

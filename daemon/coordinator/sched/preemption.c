@@ -86,7 +86,7 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
         return;
     *lack -= MIN(*lack, v->slots - world);
     size_limit(j, world, to->id);
-    size_claim(j, MIN(j->target, world));
+    size_claim(j, MIN(j->size.claim, world));
     emit_event(
         c, j,
         (struct emit){
@@ -136,8 +136,8 @@ bool preempt_for(struct core *c, struct jobrec *j, const char *device, uint32_t 
 void preempt_over(struct core *c)
 {
     for (struct jobrec *j = c->active; j; j = j->next) {
-        const struct jobrec *to = j->squeeze ? core_find_job(c, j->squeezed_for) : NULL;
-        if (j->squeeze && (!to || to->state != JOB_PENDING))
+        const struct jobrec *to = j->size.limit ? core_find_job(c, j->size.limit_for) : NULL;
+        if (j->size.limit && (!to || to->state != JOB_PENDING))
             size_limit(j, 0, 0);
     }
 }

@@ -108,12 +108,12 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         return true;
     if (!j || j->state != JOB_PENDING || size == 0)
         return false;
-    if (j->lacks) {
-        put(&t, "%s", j->lack_words);
+    if (j->waits.lacks) {
+        put(&t, "%s", j->waits.lack_words);
         return true;
     }
-    if (j->status.preemptions && j->stop_why && *j->stop_why)
-        put(&t, "%s; ", j->stop_why);
+    if (j->status.preemptions && j->stop.why && *j->stop.why)
+        put(&t, "%s; ", j->stop.why);
     if (c->stale) {
         const struct noderec *n = stale_awaits(c);
         put(&t, "waiting: the store came from a backup, nothing starts before store.settled");
