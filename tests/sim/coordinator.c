@@ -87,11 +87,13 @@ static void on_tick(const struct ev *e)
 }
 static const struct handler tick = {"tick", on_tick, TARGET_COORD};
 
-/* What it remembers of its deadlines is no later than what it finds when it looks again. */
-static void check_deadline(int64_t due)
+/* After every input: its records are sound, and what it remembers of its deadlines is no later than what it finds when
+ * it looks again. */
+static void check_core(int64_t due)
 {
     if (S->plan->scale)
         return;
+    core_check(S->coord.core);
     S->coord.core->due = (struct due){0};
     CHECK("sim", due <= core_deadline(S->coord.core), "the coordinator's timer is for %lld, and it is due at %lld",
           (long long)due, (long long)core_deadline(S->coord.core));
@@ -103,7 +105,7 @@ static void set_timer(void)
     uint64_t begin = cost_begin();
     int64_t due = core_deadline(c->core);
     cost_end(&S->costs.timers, begin);
-    check_deadline(due);
+    check_core(due);
     usec when = S->now + BEAT_MS * MS;
     if (due != INT64_MAX) {
         usec reached = clock_reaches(&S->coord_clocks, due);

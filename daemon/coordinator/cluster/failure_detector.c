@@ -239,6 +239,7 @@ int64_t detector_deadline(const struct core *c)
 
 void detector_lost(struct core *c, struct noderec *n)
 {
+    titan_assert(n->state == NODE_LOST && !n->session);
     c->counters.nodes_lost++;
     if (n->lost_mono && c->now.mono_ms - n->lost_mono > FLAPS_FORGOTTEN_MS)
         n->flaps = 0;

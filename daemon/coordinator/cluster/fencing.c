@@ -42,6 +42,7 @@ titan_status core_accepts(const struct core *c, struct titan_error *err)
 static titan_status fence(struct core *c, uint64_t term, const char *node, struct titan_error *err)
 {
     char words[480];
+    titan_assert(term > c->options.term);
     c->fenced_term = term;
     core_set_string(&c->fenced_by, node);
     emit_event(c, NULL,

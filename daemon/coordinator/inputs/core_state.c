@@ -7,11 +7,12 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/inputs/core_check.h"
 #include "daemon/coordinator/inputs/input.h"
+#include "daemon/coordinator/inputs/lost_node.h"
 #include "daemon/coordinator/records/job_queue.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/job_driver.h"
-#include "daemon/coordinator/inputs/lost_node.h"
 #include "daemon/coordinator/run/stale_store.h"
 #include "daemon/coordinator/sched/maintenance.h"
 #include "daemon/coordinator/sched/placement.h"
@@ -112,6 +113,7 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
     sched_settle(c);
     c->unsettled = false;
     c->out = NULL;
+    CHECK_CORE(c);
 }
 
 int64_t core_deadline(struct core *c)

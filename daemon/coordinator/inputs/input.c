@@ -1,6 +1,7 @@
 #include "daemon/coordinator/inputs/input.h"
 
 #include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/inputs/core_check.h"
 #include "daemon/coordinator/sched/placement.h"
 
 void core_moves(struct core *c, struct core_time now)
@@ -36,4 +37,5 @@ void core_finish(struct core *c)
             core_later(c);
     }
     c->out = NULL;
+    CHECK_CORE(c);
 }

@@ -1,9 +1,9 @@
 /* What people ask of nodes. */
 #include "daemon/coordinator/records/core_record.h"
 
+#include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/inputs/input.h"
 #include "daemon/coordinator/run/job_driver.h"
-#include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/sched/maintenance.h"
 
 titan_status core_drain(struct core *c, const char *node, const struct core_drain *d, struct core_time now,

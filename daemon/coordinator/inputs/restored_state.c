@@ -5,21 +5,21 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/epoch_forming.h"
 #include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/kept_epochs.h"
-#include "daemon/coordinator/run/requeue.h"
-#include "daemon/coordinator/run/restart_budget.h"
-#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/run/progress.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/recovery_source.h"
-#include "daemon/coordinator/run/epoch_forming.h"
-#include "daemon/coordinator/run/progress.h"
-#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/requeue.h"
+#include "daemon/coordinator/run/restart_budget.h"
 #include "daemon/coordinator/sched/maintenance.h"
-#include "daemon/coordinator/cluster/quarantine.h"
 
 void core_restore_node(struct core *c, const struct node *saved, struct core_time now)
 {

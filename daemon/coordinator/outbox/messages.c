@@ -77,6 +77,7 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
 {
     if (!n->session)
         return;
+    titan_assert(epoch_live(j) && j->n_seats > 0);
     const Titan__Internal__FormEpoch *told = c->form_told ? c->form_told->form : NULL;
     if (told && told->job_id == j->id && told->epoch == j->status.epoch) {
         batch_message_again(c->out, n->session, c->form_told);
@@ -151,6 +152,7 @@ void send_checkpoint(struct core *c, const struct jobrec *j)
     titan__internal__pause_job__init(m);
     m->job_id = j->id;
     m->epoch = j->status.epoch;
+    titan_assert(j->n_seats > 0 && j->seats[0].worker);
     m->checkpoint = m->go_on = true;
     batch_message(c->out, j->seats[0].worker->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
 }

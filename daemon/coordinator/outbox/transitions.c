@@ -258,6 +258,7 @@ void move_worker(struct core *c, struct workrec *w, enum worker_state to, const 
                                         [WORKER_LOST] = "worker.lost"};
     struct detail d;
     titan_assert(sm_allowed(&worker_sm, (int)w->state, (int)to));
+    titan_assert(!counted || to == WORKER_EXITED || to == WORKER_LOST);
     detail_begin(&d);
     json_put_uint(&d.w, "worker", w->id);
     if (to == WORKER_READY && w->address)

@@ -57,6 +57,7 @@ static void drop_lane(struct core *c, struct lane *gone)
 
 void queue_add(struct core *c, struct jobrec *j)
 {
+    titan_assert(!j->lane && j->n_workers == 0);
     struct lane *l = find_lane(c, j->spec.priority, j->user);
     struct jobrec *before = l->last;
     while (before && before->id > j->id) /* it has been here before */
@@ -72,6 +73,7 @@ void queue_add(struct core *c, struct jobrec *j)
 void queue_remove(struct core *c, struct jobrec *j)
 {
     struct lane *l = j->lane;
+    titan_assert(l && c->pending > 0);
     if (l->cursor == j)
         l->cursor = j->next;
     core_list_remove(&l->first, &l->last, j);

@@ -1,8 +1,9 @@
 #include "daemon/coordinator/records/job_record.h"
-#include "daemon/coordinator/records/core_record.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "daemon/coordinator/records/core_record.h"
 
 bool job_final(const struct jobrec *j)
 {
@@ -46,6 +47,7 @@ void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers)
 
 void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w)
 {
+    titan_assert(at < j->n_seats + j->n_leavers && worker_id);
     if (w && job_seat(j, w))
         w = NULL;
     j->seats[at] = (struct seat){.worker_id = worker_id, .worker = w};
@@ -81,6 +83,7 @@ void job_remove_worker(struct jobrec *j, const struct workrec *w)
     titan_assert(at < j->n_workers && j->workers[at] == w);
     memmove(&j->workers[at], &j->workers[at + 1], (j->n_workers - at - 1) * sizeof(*j->workers));
     j->n_workers--;
+    titan_assert(w->node->used > 0);
     w->node->used--;
 }
 
@@ -128,6 +131,7 @@ void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec
 struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address)
 {
     struct workrec *w = core_alloc(sizeof(*w));
+    titan_assert(is.id && is.node);
     *w = is;
     w->job = j;
     w->address = address ? core_strdup(address) : NULL;

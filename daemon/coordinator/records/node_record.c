@@ -1,8 +1,9 @@
 #include "daemon/coordinator/records/node_record.h"
-#include "daemon/coordinator/records/core_record.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "daemon/coordinator/records/core_record.h"
 
 static size_t name_bucket(const char *name)
 { /* FNV-1a */
@@ -30,6 +31,7 @@ struct noderec *core_find_session(const struct core *c, uint64_t session)
 
 void core_set_session(struct core *c, struct noderec *n, uint64_t session)
 {
+    titan_assert(!session || !core_find_session(c, session));
     if (n->session) {
         struct noderec **at = &c->sessions[n->session % CORE_BUCKETS];
         while (*at != n)

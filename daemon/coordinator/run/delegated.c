@@ -12,13 +12,13 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
 #include "daemon/coordinator/run/recovery.h"
-#include "daemon/coordinator/run/resize.h"
 #include "daemon/coordinator/run/recovery_source.h"
-#include "daemon/coordinator/run/epoch_forming.h"
-#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/resize.h"
 #include "daemon/epochs.h"
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,

@@ -9,6 +9,7 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/checkpoints.h"
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
@@ -17,11 +18,12 @@
 #include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/recovery_source.h"
-#include "daemon/coordinator/run/restart_budget.h"
 #include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/restart_budget.h"
 
 void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
 {
+    titan_assert(epoch_live(j) && !phase_stops(j));
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
         move_job(c, j, JOB_RECOVERING, why);
     resize_over(j);
@@ -133,6 +135,9 @@ static void draw_id(const struct core *c, struct jobrec *j)
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
 {
     const uint64_t number = quorum_number(c, j);
+    titan_assert(j->phase == PHASE_ASSEMBLING || j->phase == PHASE_PAUSING);
+    for (uint32_t i = 0; i < n; i++)
+        titan_assert(members[i]->job == j && members[i]->state == WORKER_READY && !members[i]->away);
     if (!number) {
         job_fail(c, j, "the numbers of its epochs are used up");
         return;

@@ -7,8 +7,9 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
-#include "daemon/coordinator/run/slots.h"
+#include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/slots.h"
 
 /* A node with slots for workers of a job that are to be started. */
 struct offer {
@@ -79,6 +80,7 @@ void growth_start(struct core *c, struct jobrec *j, uint32_t count)
     _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
     _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
     uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
+    titan_assert(count > 0 && !phase_stops(j) && j->device[0]);
     clock_starves(j, INT64_MAX);
     if (!j->run_active)
         begin_run(c, j);

@@ -7,13 +7,13 @@
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/epoch_forming.h"
 #include "daemon/coordinator/run/growth.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/requeue.h"
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/coordinator/run/worker_end.h"
-#include "daemon/coordinator/run/job_clock.h"
 
 #define FINISH_GRACE_MS 10000 /* for a worker that is done to exit by itself */
 #define SAVE_MS 1000          /* a running job's status is stored at least this often */

@@ -22,6 +22,7 @@ void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const cha
 
 void job_end(struct core *c, struct jobrec *j, enum job_state to, const char *reason)
 {
+    titan_assert(sm_final(&job_sm, (int)to) && (to == JOB_FAILED || j->n_workers == 0));
     if (epoch_live(j))
         move_epoch(c, j, to == JOB_FAILED ? EPOCH_REVOKED : EPOCH_ENDED, NULL);
     end_run(c, j, to == JOB_COMPLETED ? RUN_COMPLETED : to == JOB_CANCELLED ? RUN_CANCELLED : RUN_FAILED, reason);

@@ -84,6 +84,7 @@ bool kept_any_on(const struct jobrec *j, const struct noderec *n)
 
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 {
+    titan_assert(n > 0 && (j->n_kept == 0 || j->kept[j->n_kept - 1].epoch < epoch));
     j->kept = realloc(j->kept, (j->n_kept + 1) * sizeof(*j->kept));
     titan_assert(j->kept);
     j->kept[j->n_kept] =

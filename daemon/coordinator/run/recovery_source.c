@@ -7,11 +7,11 @@
 #include "base/mutant.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/progress.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/resize.h"
-#include "daemon/coordinator/run/job_clock.h"
 
 static bool source_holds(const struct workrec *w, uint64_t epoch)
 {

@@ -8,11 +8,11 @@
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/checkpoints.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/recovery.h"
-#include "daemon/coordinator/run/job_clock.h"
-#include "daemon/coordinator/run/restart_budget.h"
 #include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/restart_budget.h"
 
 static void stop_workers(struct core *c, struct jobrec *j)
 {
@@ -50,6 +50,7 @@ static bool may_stop(const struct jobrec *j)
 /* The last worker is gone. */
 static void queue_again(struct core *c, struct jobrec *j)
 {
+    titan_assert(j->n_workers == 0);
     const bool unsaved = j->trouble.words && !j->trouble.reading;
     if (unsaved)
         stop_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, j->trouble.words));

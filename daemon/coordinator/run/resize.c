@@ -4,8 +4,8 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
-#include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
 
 static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
 {
@@ -26,6 +26,7 @@ static uint32_t seats_leaving(const struct jobrec *j)
 /* Who joins hears of it for the size of what it joins. */
 static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
+    titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);
     j->resize.begun_mono = c->now.mono_ms;
     j->resize.next_world = world;
     move_job(c, j, JOB_RESIZING, why);

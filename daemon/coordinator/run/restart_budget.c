@@ -9,6 +9,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/job_end.h"
 
 struct budget {
@@ -120,6 +121,7 @@ void budget_wait(struct core *c, struct jobrec *j)
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words)
 {
     j->status.restarts += MUTANT(LOSS_UNCOUNTED) ? 0 : MUTANT(LOSS_TWICE) ? 2 : 1;
+    titan_assert(cause != LOSS_NONE && !phase_ends(j));
     wait_longer(c, j, 0);
     epoch_charged(j);
     if (j->spec.restart_window_s) {

@@ -10,13 +10,13 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_queue.h"
+#include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/checkpoints.h"
 #include "daemon/coordinator/run/delegated.h"
 #include "daemon/coordinator/run/plausible.h"
 #include "daemon/coordinator/run/worker_end.h"
-#include "daemon/coordinator/records/job_size.h"
 
 #define TAKEN_EACH 8 /* workers of one job that are not in the store, for each that it may have */
 

@@ -42,6 +42,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
 {
     struct jobrec *j = w->job;
     struct seat *seat = job_seat(j, w);
+    titan_assert(job_worker(j, w->id) == w);
     bool over = phase_ends(j);
     bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
     bool node_short = report && report->node_short;

@@ -38,6 +38,7 @@ static bool fits_at_all(struct core *c, struct jobrec *j)
 static void place(struct core *c, struct jobrec *j)
 {
     uint32_t spare = slots_free(c, j->device, NULL), taken = slots_claimed(c, j->device, j->spec.priority);
+    titan_assert(j->phase == PHASE_QUEUED && spare >= taken);
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
     size_claim(j, size_world(j, spare - taken));

@@ -85,6 +85,7 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
     if (world >= v->slots)
         return;
     *lack -= MIN(*lack, v->slots - world);
+    titan_assert(world > 0 && world_set_has(&j->spec.worlds, world));
     size_limit(j, world, to->id);
     size_claim(j, MIN(j->size.claim, world));
     emit_event(
