@@ -35,6 +35,7 @@
 #include "daemon/agent/agent.h"
 #include "daemon/auth/certs.h"
 #include "daemon/auth/enrolling.h"
+#include "daemon/api/methods.h"
 #include "daemon/coordinator/coordinator.h"
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/server.h"
@@ -385,7 +386,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     const struct detection *t = &d->config->detection;
     struct auth_options auth = d->config->auth;
     auth.nodes_by_address = d->config->role == ROLE_COORDINATOR;
-    struct coordinator_options options = {.state_dir = d->config->state_dir,
+    struct coordinator_options options = {.observer = &api_observer,
+                                          .state_dir = d->config->state_dir,
                                           .jobs_dir = d->config->jobs_dir[0] ? d->config->jobs_dir : NULL,
                                           .one_machine = d->config->role == ROLE_DEV,
                                           .beat_ms = t->beat_ms,

@@ -15,7 +15,7 @@
 
 #define RANGE_ID_MAX ((UINT64_C(1) << 53) - 1)    /* of jobs and workers; exact in JSON, too */
 #define RANGE_TERM_MAX (UINT64_C(1) << 48)        /* a restore adds a million, a start one */
-#define RANGE_EPOCH_MAX ((UINT64_C(1) << 62) - 1) /* above all that follow from terms (core_behind.c) */
+#define RANGE_EPOCH_MAX ((UINT64_C(1) << 62) - 1) /* above all that follow from terms (core_first_epoch) */
 #define RANGE_STEP_MAX ((UINT64_C(1) << 53) - 1)
 #define RANGE_SIZE_MAX ((UINT64_C(1) << 62) - 1) /* bytes, and what only counts up */
 

@@ -146,6 +146,22 @@ static const struct rpc_method methods[] = {
      .on_request = api_renew},
 };
 
+static void flush_all(struct coordinator *c)
+{
+    api_audit_flush(c, true);
+}
+
+const struct coordinator_observer api_observer = {
+    .open = api_checks_open,
+    .stopping = flush_all,
+    .close = api_checks_close,
+    .job_changed = watch_poke,
+    .metrics_stored = watch_metrics_stored,
+    .log_chunk = api_log_chunk,
+    .node_checked = api_node_checked,
+    .session_gone = api_session_gone,
+};
+
 const struct rpc_method *api_agent_methods(size_t *ret_n)
 {
     const struct rpc_method *session = methods;

@@ -3,7 +3,8 @@
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 
-#include "daemon/coordinator/shell.h"
+#include "daemon/api/methods.h"
+#include "daemon/coordinator/shell/shell.h"
 #include "titan/v1/titan.pb-c.h"
 
 #define API_NAME_MAX 128
@@ -17,6 +18,17 @@
 #define API_WATCHERS_OF_ONE_MAX 256 /* by identity */
 #define API_LOG_REQUESTS_MAX 64
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
+
+/* --- what the coordinator tells, see struct coordinator_observer --- */
+titan_status api_checks_open(struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
+void api_checks_close(struct coordinator *c, void (*closed)(void *data), void *data);
+void watch_poke(struct coordinator *c, uint64_t job_id);
+void watch_metrics_stored(struct coordinator *c);
+void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
+bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
+void api_session_gone(struct coordinator *c, uint64_t session);
+/* Store the counts of what was refused, where their minute is over, or all. */
+void api_audit_flush(struct coordinator *c, bool all);
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h --- */
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);

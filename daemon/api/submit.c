@@ -380,6 +380,11 @@ titan_status api_checks_open(struct coordinator *c, struct titan_error *err)
     return checks_open(c->loop, &calls, c->options.check_ms, &c->checks, err);
 }
 
+void api_checks_close(struct coordinator *c, void (*closed)(void *data), void *data)
+{
+    checks_close(c->checks, closed, data);
+}
+
 void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;

@@ -1,7 +1,7 @@
 /* coordinator.h - the coordinator's shell: the pure core (core.h), the job store (state/store.h) and the agents'
  * sessions, tied to a loop.
  *
- * Input (a request, an agent's message, a timer) -> core_step() -> a batch of store writes and messages. The writes of
+ * Input (a request, an agent's message, a timer) -> core -> a batch of store writes and messages. The writes of
  * one loop tick are committed as one transaction by the store's writer thread; the messages and replies of the batch
  * leave only after it is durable. */
 #ifndef TITAN_DAEMON_COORDINATOR_COORDINATOR_H
@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "daemon/auth/paths.h"
 #include "proto/rpc/server.h"
+#include "titan/internal/agent.pb-c.h"
 
 struct coordinator;
 
@@ -21,10 +22,27 @@ struct coordinator;
 
 #define COORDINATOR_NO_QUARANTINE UINT32_MAX
 
+/* What serves requests on top of the coordinator, and is told of what it has to pass on (daemon/api/methods.h). All on
+ * the loop. */
+struct coordinator_observer {
+    titan_status (*open)(struct coordinator *c, struct titan_error *err);
+    void (*stopping)(struct coordinator *c); /* the last time that something can be stored */
+    void (*close)(struct coordinator *c, void (*closed)(void *data), void *data);
+    /* Something new for those who watch this job: events, metrics. */
+    void (*job_changed)(struct coordinator *c, uint64_t job_id);
+    /* metrics_stored has moved: for those who only wait for what was reported before. */
+    void (*metrics_stored)(struct coordinator *c);
+    void (*log_chunk)(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
+    /* An answer to an operator's check; false: it is for the core. */
+    bool (*node_checked)(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
+    void (*session_gone)(struct coordinator *c, uint64_t session);
+};
+
 struct coordinator_options {
-    const char *state_dir; /* titan.db lives here; the caller holds its lock */
-    const char *jobs_dir;  /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
-    bool one_machine;      /* workers run where the coordinator does: what a recipe names is looked at on submit */
+    const struct coordinator_observer *observer; /* outlives all */
+    const char *state_dir;                       /* titan.db lives here; the caller holds its lock */
+    const char *jobs_dir; /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
+    bool one_machine;     /* workers run where the coordinator does: what a recipe names is looked at on submit */
     /* As in core_options; 0 = what core.h says. */
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t delegate_lease_ms;        /* agents may go on without a coordinator for so long; 0 = they may not */
@@ -52,13 +70,6 @@ void coordinator_serves_tls(struct coordinator *c, const char *address, bool age
 /* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 
-/* titan.v1.Titan and titan.internal.Coordinator; hand the table to rpc_server_open with the coordinator as data. */
-const struct rpc_method *api_methods(size_t *ret_n);
-/* Those of agents only, for a server of their own. */
-const struct rpc_method *api_agent_methods(size_t *ret_n);
-/* rpc_server_options.authorize for that table. */
-titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
-                           struct titan_error *err) TITAN_MUST_USE;
 /* Is the writer alive and the loop's last commit younger than this? For the watchdog. */
 bool coordinator_healthy(const struct coordinator *c);
 

@@ -160,6 +160,9 @@ void core_tick(struct core *c, struct core_time now, struct batch *out);
 /* mono_ms of the next tick that can change something; INT64_MAX = none. */
 int64_t core_deadline(struct core *c);
 
+/* Asserts what has to be so of all it knows, between two inputs. Debug builds do this after every input. */
+void core_check(const struct core *c);
+
 /* --- what can be asked --- */
 /* A node has obeyed a coordinator of a higher term: nothing is decided here any more, every request fails. */
 bool core_fenced(const struct core *c);

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "daemon/coordinator/coordinator.h"
+#include "daemon/api/methods.h"
 #include "state/group.h"
 #include "state/job.h"
 #include "state/schema.h"
@@ -78,7 +78,8 @@ int main(int argc, char **argv)
     struct coordinator *c = NULL;
     (void)uv_loop_init(&loop);
     int64_t begin = clock_mono_ns();
-    if (coordinator_open(&loop, &(struct coordinator_options){.state_dir = argv[1]}, &c, &err) != TITAN_OK)
+    if (coordinator_open(&loop, &(struct coordinator_options){.observer = &api_observer, .state_dir = argv[1]}, &c,
+                         &err) != TITAN_OK)
         die(&err);
     int64_t ready = clock_mono_ns();
     (void)printf("{\"jobs\": %llu, \"waiting\": %llu, \"open_ms\": %.1f}\n", (unsigned long long)jobs,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/coordinator/core_internal.h"
+#include "daemon/coordinator/records/job_table.h"
 #include "daemon/proof.h"
 
 #define LIES 6
@@ -146,7 +146,7 @@ static void lie_delegated(uint64_t session, const struct jobrec *j, bool cannot_
 static void lie_finished(uint64_t session, const struct jobrec *j, const struct workrec *w, uint64_t step)
 {
     const struct seat *before = job_seat((struct jobrec *)j, w);
-    const bool was = j->finishing || (before && before->finished);
+    const bool was = j->phase == PHASE_FINISHING || (before && before->finished);
     Titan__Internal__WorkerFinished body = TITAN__INTERNAL__WORKER_FINISHED__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED;
@@ -161,7 +161,7 @@ static void lie_finished(uint64_t session, const struct jobrec *j, const struct 
     struct jobrec *now = early && listens() ? core_find_job(S->coord.core, id) : NULL;
     const struct workrec *its = now ? job_worker(now, worker) : NULL;
     const struct seat *seat = its ? job_seat(now, its) : NULL;
-    CHECK("I12", !early || was || !listens() || (now && !now->finishing && !(seat && seat->finished)),
+    CHECK("I12", !early || was || !listens() || (now && now->phase != PHASE_FINISHING && !(seat && seat->finished)),
           "worker %llu of job %llu has finished at step %llu", LL(worker), LL(id), LL(step));
 }
 
@@ -182,7 +182,7 @@ static void lie_progress(uint64_t session, const struct jobrec *j, const struct 
 {
     Titan__Internal__WorkerProgress body = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    const uint64_t id = j->id, steps = MAX(j->spec.steps, MAX(j->status.step, j->resume_step));
+    const uint64_t id = j->id, steps = MAX(j->spec.steps, MAX(j->status.step, j->source.resume_step));
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS;
     m.progress = &body;
     body.job_id = id;
@@ -314,7 +314,7 @@ static void from_inside(const struct fault *f)
         lie_delegated(session, j, true);
         break;
     case 2:
-        if (j->status.step + 1 < j->spec.steps && j->resume_step + 1 < j->spec.steps)
+        if (j->status.step + 1 < j->spec.steps && j->source.resume_step + 1 < j->spec.steps)
             lie_finished(session, j, w, j->status.step);
         break;
     case 3:

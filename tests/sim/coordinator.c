@@ -1,4 +1,4 @@
-/* The coordinator: its real core, and around it what the shell does (daemon/coordinator/coordinator.c): batches are
+/* The coordinator: its real core, and around it what the shell does (daemon/coordinator/shell/): batches are
  * committed in their order, messages leave when their batch is durable. */
 #include "tests/sim/sim.h"
 
@@ -10,7 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "daemon/coordinator/core_internal.h"
+#include "daemon/coordinator/records/core_record.h"
 #include "daemon/proof.h"
 
 #define BEAT_MS 400
@@ -87,11 +87,13 @@ static void on_tick(const struct ev *e)
 }
 static const struct handler tick = {"tick", on_tick, TARGET_COORD};
 
-/* What it remembers of its deadlines is no later than what it finds when it looks again. */
-static void check_deadline(int64_t due)
+/* After every input: its records are sound, and what it remembers of its deadlines is no later than what it finds when
+ * it looks again. */
+static void check_core(int64_t due)
 {
     if (S->plan->scale)
         return;
+    core_check(S->coord.core);
     S->coord.core->due = (struct due){0};
     CHECK("sim", due <= core_deadline(S->coord.core), "the coordinator's timer is for %lld, and it is due at %lld",
           (long long)due, (long long)core_deadline(S->coord.core));
@@ -103,7 +105,7 @@ static void set_timer(void)
     uint64_t begin = cost_begin();
     int64_t due = core_deadline(c->core);
     cost_end(&S->costs.timers, begin);
-    check_deadline(due);
+    check_core(due);
     usec when = S->now + BEAT_MS * MS;
     if (due != INT64_MAX) {
         usec reached = clock_reaches(&S->coord_clocks, due);
@@ -239,7 +241,7 @@ static void take(struct batch *b, int submit, int cancel)
 {
     struct coord *c = &S->coord;
     totals->inputs++;
-    if (!S->plan->scale || !only_a_beat(b)) /* as the shell, session.c */
+    if (!S->plan->scale || !only_a_beat(b)) /* as the shell, agent_streams.c */
         set_timer();
     say(b->answers);
     b->answers = NULL;
@@ -408,7 +410,7 @@ bool coord_hears(uint64_t session, const void *bytes, uint32_t len)
     cost_end(&S->costs.heard, begin);
     note_decision(&b, &before);
     if (S->plan->scale && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && batch_empty(&b)) {
-        batch_free(&b); /* as the shell does, session.c */
+        batch_free(&b); /* as the shell does, agent_streams.c */
         return true;
     }
     if (status != TITAN_OK) {

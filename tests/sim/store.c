@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "daemon/coordinator/restore.h"
+#include "daemon/coordinator/shell/store_restore.h"
 #include "state/group.h"
 #include "state/schema.h"
 #include "tests/support/disk.h"

@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "daemon/auth/policy.h"
-#include "daemon/coordinator/coordinator.h"
+#include "daemon/api/methods.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/enrol.pb-c.h"
 #include "titan/v1/titan.pb-c.h"

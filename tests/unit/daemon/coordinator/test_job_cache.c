@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/coordinator/job_cache.h"
+#include "daemon/coordinator/shell/job_cache.h"
 #include "state/schema.h"
 
 static struct db *memory_db(void)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "daemon/coordinator/restore.h"
+#include "daemon/coordinator/shell/store_restore.h"
 #include "state/schema.h"
 #include "support/core_bench.h"
 

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "daemon/coordinator/restore.h"
+#include "daemon/coordinator/shell/store_restore.h"
 #include "state/schema.h"
 #include "support/core_bench.h"
 

@@ -22,7 +22,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "daemon/api/checks.h"
-#include "daemon/coordinator/coordinator.h"
+#include "daemon/api/methods.h"
 #include "daemon/peers.h"
 #include "daemon/proof.h"
 #include "proto/rpc/client.h"
@@ -67,8 +67,9 @@ static void open_all(struct fixture *f)
     struct titan_error err = {0};
     size_t n = 0;
     const struct rpc_method *methods = api_methods(&n);
-    if (coordinator_open(&f->loop, &(struct coordinator_options){.state_dir = f->dir, .check_ms = 3000},
-                         &f->coordinator, &err) ||
+    if (coordinator_open(
+            &f->loop, &(struct coordinator_options){.observer = &api_observer, .state_dir = f->dir, .check_ms = 3000},
+            &f->coordinator, &err) ||
         rpc_server_open(&f->loop, methods, n, f->coordinator, NULL, 0, NULL, &f->server, &err) ||
         rpc_server_listen(f->server, f->address, NULL, NULL, &err) || rpc_server_start(f->server, &err) ||
         rpc_client_open(&f->loop, f->address, NULL, &f->client, &err))

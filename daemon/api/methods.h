@@ -1,0 +1,17 @@
+/* methods.h - the API as its server and the coordinator see it. */
+#ifndef TITAN_DAEMON_API_METHODS_H
+#define TITAN_DAEMON_API_METHODS_H
+
+#include "daemon/coordinator/coordinator.h"
+
+/* titan.v1.Titan and titan.internal.Coordinator; hand the table to rpc_server_open with the coordinator as data. */
+const struct rpc_method *api_methods(size_t *ret_n);
+/* Those of agents only, for a server of their own. */
+const struct rpc_method *api_agent_methods(size_t *ret_n);
+/* rpc_server_options.authorize for that table. */
+titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
+                           struct titan_error *err) TITAN_MUST_USE;
+/* coordinator_options.observer of a coordinator that serves them. */
+extern const struct coordinator_observer api_observer;
+
+#endif

@@ -1,0 +1,289 @@
+#include "daemon/coordinator/cluster/failure_detector.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/proof.h"
+
+#define QUIET_MS 2000        /* of good beats, before a node that was lost gets work again */
+#define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
+#define QUIET_MAX_MS 60000
+#define FLAPS_FORGOTTEN_MS 600000
+#define BEATS_PER_S 5000        /* of all nodes together, and of those */
+#define STREAM_BEATS_PER_S 2500 /* ... whose datagrams do not come */
+
+static uint32_t paced(uint32_t ms, uint32_t pace, uint32_t beat_ms)
+{
+    return (uint32_t)MIN((uint64_t)ms * pace / beat_ms, (uint64_t)UINT32_MAX);
+}
+
+void detector_pace(struct core *c)
+{
+    const struct core_options *asked = &c->asked;
+    struct core_options *o = &c->options;
+    const uint32_t by_stream = c->connected - MIN(c->by_datagram, c->connected);
+    uint32_t pace = MAX(c->connected * 1000 / BEATS_PER_S, by_stream * 1000 / STREAM_BEATS_PER_S);
+    pace = MAX(pace, asked->beat_ms);
+    if (4 * pace <= 5 * o->beat_ms && 3 * pace >= 2 * o->beat_ms)
+        return; /* near enough */
+    o->beat_ms = pace;
+    o->suspect_ms = paced(asked->suspect_ms, pace, asked->beat_ms);
+    o->confirm_ms = paced(asked->confirm_ms, pace, asked->beat_ms);
+    o->node_timeout_ms = paced(asked->node_timeout_ms, pace, asked->beat_ms);
+    o->reachable_ms = paced(asked->reachable_ms, pace, asked->beat_ms);
+    o->away_ms = paced(asked->away_ms, pace, asked->beat_ms);
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        if (n->session)
+            send_welcome(c, n);
+}
+
+static bool beats_well(const struct core *c, const struct noderec *n)
+{
+    return n->state == NODE_READY && n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+}
+
+static void send_probe(struct core *c, const struct noderec *asked, const struct noderec *n)
+{
+    Titan__Internal__ProbeNode *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__probe_node__init(m);
+    m->probe_id = n->probe.id;
+    m->node = batch_strdup(c->out, n->name);
+    m->address = batch_printf(c->out, "%s:%u", n->address, n->peer_port);
+    m->timeout_ms = c->options.confirm_ms;
+    if (n->keyed) {
+        m->key.len = MAC_BYTES;
+        m->key.data = batch_alloc(c->out, MAC_BYTES);
+        proof_probe(n->key_had ? n->had : n->key, m->probe_id, m->key.data);
+    }
+    batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
+}
+
+/* The next ones behind it in the list that beat well, so that different nodes ask different ones. */
+static void ask(struct core *c, struct noderec *n)
+{
+    bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
+    n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
+    if (!n->peer_port || (c->secret_set && !n->keyed && !n->unkeyed)) /* there is nothing that it could be asked with */
+        return;
+    for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
+         o = o->next ? o->next : c->nodes) {
+        if (!o->peer_port || !beats_well(c, o))
+            continue;
+        send_probe(c, o, n);
+        n->probe.sessions[n->probe.asked++] = o->session;
+    }
+}
+
+void detector_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m)
+{
+    struct noderec *about = c->nodes;
+    uint32_t i = 0;
+    while (about && (!about->probe.at || about->probe.id != m->probe_id))
+        about = about->next;
+    if (!about)
+        return; /* it has been heard meanwhile */
+    struct probe *p = &about->probe;
+    while (i < p->asked && p->sessions[i] != n->session)
+        i++;
+    if (i == p->asked && !MUTANT(PROBE_UNASKED)) {
+        fence_implausible(c, n, 0, batch_printf(c->out, "it was not asked for node %s, or has answered", about->name));
+        return;
+    }
+    if (i < p->asked)
+        p->sessions[i] = 0;
+    if (m->reached)
+        p->reached++;
+    else
+        p->denied++;
+}
+
+/* Until then silence may be our own fault; INT64_MIN = it is not now. */
+static int64_t late_until(const struct core *c)
+{
+    const int64_t until = c->late_mono + c->options.node_timeout_ms;
+    return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
+}
+
+/* Are there others who could say whether they reach it? When they say nothing they are as badly off as it is. */
+static bool others_there(const struct core *c, const struct noderec *n)
+{
+    for (const struct noderec *o = c->nodes; o && n->peer_port; o = o->next)
+        if (o != n && o->session && o->peer_port && o->state == NODE_READY)
+            return true;
+    return false;
+}
+
+/* When it is lost unless something is heard, as things stand. */
+static int64_t lost_at(const struct core *c, const struct noderec *n)
+{
+    const struct core_options *o = &c->options;
+    const struct probe *p = &n->probe;
+    bool late = late_until(c) > INT64_MIN;
+    /* Until it has heard its welcome it says nothing, and if that is lost it is as if it had no session yet. */
+    int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
+    const bool denied = p->denied > 0;
+    if (p->reached || (p->held && !denied) || late || (!denied && others_there(c, n)))
+        return n->seen_mono + MAX(alone, (int64_t)o->reachable_ms);
+    if (!n->session || !denied)
+        return n->seen_mono + alone;
+    if (p->denied == p->asked)
+        return p->at;
+    return MIN(p->at + o->confirm_ms + o->beat_ms, n->seen_mono + alone);
+}
+
+/* Silence becomes suspicion. Without a session at once, unless datagrams have come since. */
+static int64_t suspect_at(const struct core *c, const struct noderec *n)
+{
+    return n->seen_mono + (n->session || n->seen_mono > n->stream_mono ? c->options.suspect_ms : 1);
+}
+
+static int64_t ask_again_at(const struct core *c, const struct noderec *n)
+{
+    return n->probe.at + c->options.confirm_ms + c->options.suspect_ms;
+}
+
+void detector_heard(struct core *c, struct noderec *n)
+{
+    n->seen_mono = c->now.mono_ms;
+    n->seen_wall = c->now.wall_ms;
+    n->probe.at = 0;
+}
+
+void detector_shift(struct core *c, int64_t ms)
+{
+    for (struct noderec *n = c->nodes; n; n = n->next) {
+        n->seen_mono += ms;
+        n->stream_mono += ms;
+        n->probe.at += n->probe.at ? ms : 0;
+    }
+}
+
+bool detector_datagram(struct core *c, struct noderec *n, bool hears)
+{
+    /* It proves that the agent is alive, not that it receives commands: it counts no longer than its workers could
+     * train without any. */
+    const int64_t patience = MAX(c->options.delegate_lease_ms, c->options.reachable_ms);
+    if (n->state != NODE_READY || c->now.mono_ms - n->stream_mono >= patience)
+        return false;
+    if (hears) {
+        if (n->probe.at) /* it may be asked for later than it is suspected again */
+            c->due.node = 0;
+        detector_heard(c, n);
+        n->datagram_mono = c->now.mono_ms;
+    }
+    return true;
+}
+
+bool detector_proved(struct core *c, struct noderec *n, const Titan__Internal__PeerMessage *m, struct proof_keys *keys)
+{
+    size_t at;
+    keys->n = 0;
+    if (!c->secret_set || n->unkeyed)
+        return true;
+    if (n->keyed)
+        proof_add_key(keys, n->key);
+    if (n->key_had)
+        proof_add_key(keys, n->had);
+    const int k = *m->to ? -1 : proof_find(m, keys, &at);
+    if (k < 0) {
+        c->counters.unproved++;
+        return false;
+    }
+    if (k == 0 && n->keyed)
+        detector_has_key(n);
+    if (k > 0)
+        memcpy(keys->key[0], keys->key[k], MAC_BYTES);
+    keys->n = 1; /* the answer goes under that one */
+    return true;
+}
+
+void detector_has_key(struct noderec *n)
+{
+    memcpy(n->had, n->key, MAC_BYTES);
+    n->key_had = n->keyed;
+}
+
+bool detector_by_datagram(const struct core *c, const struct noderec *n)
+{
+    return n->session && c->now.mono_ms - n->datagram_mono < c->options.suspect_ms;
+}
+
+void detector_round(struct core *c)
+{
+    c->by_datagram = 0;
+}
+
+const char *detector_look(struct core *c, struct noderec *n)
+{
+    const int64_t now = c->now.mono_ms;
+    c->by_datagram += detector_by_datagram(c, n);
+    if (n->state != NODE_READY)
+        return NULL;
+    if (n->steady_at && now >= n->seen_mono + c->options.suspect_ms) {
+        n->steady_at = now + n->quiet_ms; /* not that good */
+    } else if (n->steady_at && now >= n->steady_at) {
+        n->steady_at = 0;
+        c->slots_changed = true;
+    }
+    if (now < suspect_at(c, n))
+        return NULL;
+    c->counters.silences += n->probe.at == 0;
+    if (!n->probe.at || now >= ask_again_at(c, n))
+        ask(c, n);
+    if (now < lost_at(c, n))
+        return NULL;
+    return batch_printf(c->out, "is lost: no sign of life for %lld ms", (long long)(now - n->seen_mono));
+}
+
+int64_t detector_deadline(const struct core *c)
+{
+    int64_t at = INT64_MAX, late = late_until(c);
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (n->state != NODE_READY)
+            continue;
+        at = MIN(at, n->probe.at ? MIN(lost_at(c, n), ask_again_at(c, n)) : suspect_at(c, n));
+        if (n->probe.at && late > INT64_MIN)
+            at = MIN(at, late); /* others may be lost from then on */
+        if (n->steady_at)
+            at = MIN(at, n->steady_at);
+    }
+    return at;
+}
+
+void detector_lost(struct core *c, struct noderec *n)
+{
+    titan_assert(n->state == NODE_LOST && !n->session);
+    c->counters.nodes_lost++;
+    if (n->lost_mono && c->now.mono_ms - n->lost_mono > FLAPS_FORGOTTEN_MS)
+        n->flaps = 0;
+    n->lost_mono = c->now.mono_ms;
+    n->probe.at = n->steady_at = 0;
+}
+
+/* The same agent, which had been there all the time: its link is not to be trusted yet. A new agent is another matter.
+ */
+void detector_returned(struct core *c, struct noderec *n, bool same_agent)
+{
+    if (!n->lost_mono || !same_agent)
+        return;
+    int64_t quiet = QUIET_MS;
+    if (n->flaps > 0)
+        quiet = MIN((int64_t)QUIET_AGAIN_MS << MIN(n->flaps - 1, 8u), (int64_t)QUIET_MAX_MS);
+    n->flaps++;
+    n->quiet_ms = quiet;
+    n->steady_at = c->now.mono_ms + quiet;
+}
+
+void detector_answered(struct core *c, struct noderec *n)
+{
+    n->answered_mono = c->now.mono_ms;
+}
+
+void detector_streams(struct core *c, struct noderec *n)
+{
+    detector_heard(c, n);
+    n->stream_mono = c->now.mono_ms;
+}

@@ -1,0 +1,232 @@
+#include "daemon/coordinator/cluster/fencing.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/proof.h"
+
+#define SAID_ONCE_MS 60000 /* the same refusal of one node is told again after this */
+
+static const char *fence_words(const struct core *c, char *text, size_t size)
+{
+    (void)snprintf(
+        text, size,
+        "this coordinator is fenced: its term is %llu, and node %s has obeyed one of term %llu; its store is "
+        "an old backup, or another coordinator has taken over",
+        (unsigned long long)c->options.term, c->fenced_by, (unsigned long long)c->fenced_term);
+    return text;
+}
+
+bool core_fenced(const struct core *c)
+{
+    return c->fenced_term != 0;
+}
+
+titan_status core_accepts(const struct core *c, struct titan_error *err)
+{
+    char words[480];
+    if (!core_fenced(c))
+        return TITAN_OK;
+    titan_status status = titan_fail(err, TITAN_EUNREACHABLE, "%s", fence_words(c, words, sizeof(words)));
+    if (err)
+        titan_error_hint(err,
+                         "if this is the right one: titanctl admin restore gives its store a term above all nodes'");
+    return status;
+}
+
+static titan_status fence(struct core *c, uint64_t term, const char *node, struct titan_error *err)
+{
+    char words[480];
+    titan_assert(term > c->options.term);
+    c->fenced_term = term;
+    core_set_string(&c->fenced_by, node);
+    emit_event(c, NULL,
+               (struct emit){.type = "coordinator.fenced",
+                             .message = batch_strdup(c->out, fence_words(c, words, sizeof(words))),
+                             .detail = batch_printf(c->out, "{\"term\":%llu,\"seen_term\":%llu}",
+                                                    (unsigned long long)c->options.term, (unsigned long long)term)});
+    return core_accepts(c, err);
+}
+
+/* The highest term the sender knows of, and what proves it. */
+static uint64_t seen_term(const Titan__Internal__AgentMessage *m, ProtobufCBinaryData *ret_proof)
+{
+    uint64_t seen = 0;
+    *ret_proof = (ProtobufCBinaryData){0};
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
+        seen = m->hello->seen_term;
+        *ret_proof = m->hello->seen_proof;
+    } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
+        seen = m->refused->seen_term;
+        *ret_proof = m->refused->seen_proof;
+    }
+    return MAX(seen, m->term);
+}
+
+static bool is_proved(const struct core *c, uint64_t term, const ProtobufCBinaryData *proof)
+{
+    uint8_t right[MAC_BYTES];
+    proof_term(c->term_secret, term, right);
+    return (proof->len == sizeof(right) && mac_equal(right, proof->data)) || MUTANT(TERM_UNPROVED);
+}
+
+/* No proof says that the agent has seen a term of this store: it is refused, others are served. */
+static titan_status unproved(struct core *c, uint64_t term, const char *node, struct titan_error *err)
+{
+    c->counters.term_unproved++;
+    const char *words =
+        batch_printf(c->out,
+                     "node %s tells of a coordinator of term %" PRIu64 ", this one's is %" PRIu64
+                     ", and has no proof that the other ran on this job store: the node is of another cluster, or this "
+                     "store was made anew in the place of a lost one",
+                     node, term, c->options.term);
+    if (!c->term_said || c->now.mono_ms - c->term_said >= SAID_ONCE_MS) {
+        c->term_said = c->now.mono_ms;
+        emit_event(c, NULL,
+                   (struct emit){.type = "report.refused",
+                                 .message = words,
+                                 .detail = batch_printf(c->out, "{\"term\":%" PRIu64 ",\"seen_term\":%" PRIu64 "}",
+                                                        c->options.term, term)});
+    }
+    titan_status status = titan_fail(err, TITAN_EPERM, "%s", words);
+    if (err)
+        titan_error_hint(err, "when no worker of that cluster runs on the node any more, delete run/term in its state "
+                              "directory and start its titand again");
+    return status;
+}
+
+static bool said_lately(const struct core *c, struct noderec *n)
+{
+    if (n->said_mono && c->now.mono_ms - n->said_mono < SAID_ONCE_MS)
+        return true;
+    n->said_mono = c->now.mono_ms;
+    return false;
+}
+
+titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
+                         struct titan_error *err)
+{
+    struct titan_error why = {0};
+    if (MUTANT(RANGES_UNCHECKED) || range_check(&m->base, &why) == TITAN_OK)
+        return TITAN_OK;
+    c->counters.out_of_range++;
+    if (n && !said_lately(c, n)) {
+        struct emit say = {
+            .type = "report.refused", .message = batch_printf(c->out, "node %s: %s", n->name, why.msg), .node = n};
+        emit_event(c, NULL, say);
+    }
+    return titan_fail(err, TITAN_EINVAL, "node %s: %s", n ? n->name : "(without a hello)", why.msg);
+}
+
+titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
+                           struct titan_error *err)
+{
+    const bool hello = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    ProtobufCBinaryData proof;
+    const uint64_t seen = seen_term(m, &proof);
+    *ret_drop = false;
+    if (seen > c->options.term && !is_proved(c, seen, &proof))
+        return unproved(c, seen, node, err);
+    if (seen > c->options.term && !MUTANT(COORD_UNFENCED))
+        return fence(c, seen, node, err);
+    /* A hello says what was seen before; all else is said to one coordinator, and only to that. */
+    if (!hello && m->term && m->term < c->options.term) {
+        c->counters.old_term++;
+        *ret_drop = true;
+    }
+    return TITAN_OK;
+}
+
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
+                        const char *identity, struct titan_error *err)
+{
+    bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
+    other |= *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
+    /* Also while one from before our start is waited for: who comes first is not yet who it was. */
+    bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+    /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
+     * us believe that its workers are gone. */
+    int64_t lease = c->options.delegate_lease_ms;
+    bool leased = lease && !n->given_up && c->now.mono_ms - n->answered_mono < lease + lease / 20 + 500;
+    if (!other || (!alive && !leased) || MUTANT(NAME_THEFT))
+        return TITAN_OK;
+    c->counters.name_taken++;
+    titan_status status =
+        titan_fail(err, TITAN_EEXIST, "hello from %s: the name '%s' is taken by the node at %s, which is alive",
+                   *m->address ? m->address : "somewhere", m->node, *n->address ? n->address : "another place");
+    if (err)
+        titan_error_hint(err, "give one of the two another name (node.name in its titand.toml)");
+    return status;
+}
+
+void fence_stranger(struct core *c, struct noderec *n, const struct subject *about)
+{
+    c->counters.unknown_worker++;
+    if (said_lately(c, n))
+        return;
+    emit_event(
+        c, NULL,
+        (struct emit){.type = "report.refused",
+                      .message = batch_printf(c->out, "node %s reports of worker %llu of job %llu, which is not there",
+                                              n->name, (unsigned long long)about->worker_id,
+                                              (unsigned long long)about->job_id),
+                      .node = n,
+                      .detail = batch_printf(c->out, "{\"job\":%llu,\"worker\":%llu}",
+                                             (unsigned long long)about->job_id, (unsigned long long)about->worker_id)});
+}
+
+static void add_told(uint64_t *counter, uint64_t *told, uint64_t now)
+{
+    *counter += now - MIN(*told, now);
+    *told = MAX(*told, now);
+}
+
+void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *m)
+{
+    add_told(&c->counters.agents_old_term, &n->refusals.old_terms, m->old_terms);
+    add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
+    add_told(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
+    add_told(&c->counters.agents_imposter, &n->refusals.imposters, m->imposters);
+    add_told(&c->counters.agents_unproved, &n->refusals.unproved, m->unproved);
+    add_told(&c->counters.agents_out_of_range, &n->refusals.out_of_range, m->out_of_range);
+}
+
+void core_session_opened(struct core *c, uint64_t session, const char *identity)
+{
+    struct greeting *g = core_alloc(sizeof(*g));
+    g->session = session;
+    g->identity = core_strdup(identity);
+    g->next = c->greetings;
+    c->greetings = g;
+}
+
+char *fence_take_identity(struct core *c, uint64_t session)
+{
+    struct greeting **at = &c->greetings, *g;
+    while (*at && (*at)->session != session)
+        at = &(*at)->next;
+    if (!(g = *at))
+        return core_strdup("");
+    char *identity = g->identity;
+    *at = g->next;
+    free(g);
+    return identity;
+}
+
+void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words)
+{
+    c->counters.implausible++;
+    if (said_lately(c, n))
+        return;
+    emit_event(
+        c, NULL,
+        (struct emit){.type = "report.refused",
+                      .message = batch_printf(c->out, "node %s about job %" PRIu64 ": %s", n->name, job_id, words),
+                      .node = n,
+                      .detail = batch_printf(c->out, "{\"job\":%" PRIu64 "}", job_id)});
+}

@@ -1,0 +1,27 @@
+/* fencing.h - who may speak, and to whom (docs/membership.md): terms, names, workers of other jobs. What is refused has
+ * no effect and is counted. */
+#ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FENCING_H
+#define TITAN_DAEMON_COORDINATOR_CLUSTER_FENCING_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* Is every field what it can be? n may be NULL. */
+titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
+                         struct titan_error *err) TITAN_MUST_USE;
+/* Fences the core when a node whose hello is accepted, or is about to be, proves a higher term; without a proof the
+ * session is refused. *ret_drop: the message is of a lower one. */
+titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
+                           struct titan_error *err) TITAN_MUST_USE;
+/* Is the name its own? */
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
+                        const char *identity, struct titan_error *err) TITAN_MUST_USE;
+/* Of a session that has not said hello: to be freed. "" = not known. */
+char *fence_take_identity(struct core *c, uint64_t session);
+/* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */
+void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);
+/* A report about a worker that is not there. */
+void fence_stranger(struct core *c, struct noderec *n, const struct subject *about);
+/* What the node's agent has refused itself. */
+void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *m);
+
+#endif

@@ -1,0 +1,112 @@
+#include "daemon/coordinator/cluster/quarantine.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/outbox/events.h"
+
+#define QUARANTINE_MS 600000       /* the first; each further one is twice as long */
+#define QUARANTINE_MAX_MS 86400000 /* the longest */
+
+static void add_crash(struct noderec *n, uint64_t job_id, int64_t at)
+{
+    n->crashes[n->n_crashes++ % NODE_CRASHES] = (struct crash){at, job_id};
+}
+
+/* Its crashes within the window, of one job or, with job_id 0, of all. */
+static uint32_t crashes_of(const struct core *c, const struct noderec *n, uint64_t job_id)
+{
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < n->n_crashes && i < NODE_CRASHES; i++)
+        count +=
+            c->now.mono_ms - n->crashes[i].at < CORE_NODE_HISTORY_MS && (job_id == 0 || n->crashes[i].job_id == job_id);
+    return count;
+}
+
+/* Is it this node, or do workers crash wherever they are? The last node of its kind stays in any case. */
+static bool stands_out(const struct core *c, const struct noderec *n, uint32_t crashes)
+{
+    uint32_t others = 0;
+    bool alternative = false;
+    for (const struct noderec *o = c->nodes; o; o = o->next) {
+        if (o == n || strcmp(o->device, n->device) != 0)
+            continue;
+        others += crashes_of(c, o, 0);
+        alternative |= node_accepts(o);
+    }
+    return alternative && crashes > others;
+}
+
+/* One job's crashes speak against a node only when its workers elsewhere are there and have not crashed: else it may
+ * be the job. */
+static bool bears_witness(const struct core *c, const struct noderec *n, const struct jobrec *j)
+{
+    bool elsewhere = false;
+    for (const struct noderec *o = c->nodes; o; o = o->next)
+        if (o != n && crashes_of(c, o, j->id) > 0)
+            return false;
+    for (size_t i = 0; i < j->n_workers && !elsewhere; i++)
+        elsewhere = j->workers[i]->node != n && j->workers[i]->state == WORKER_READY;
+    return elsewhere;
+}
+
+bool quarantine_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j)
+{
+    return c->options.quarantine_crashes != CORE_NO_QUARANTINE &&
+           crashes_of(c, n, j->id) >= c->options.quarantine_crashes;
+}
+
+void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *j)
+{
+    add_crash(n, j->id, c->now.mono_ms);
+    uint32_t crashes = crashes_of(c, n, 0);
+    const bool alone = crashes_of(c, n, j->id) == crashes && !MUTANT(QUARANTINE_ALONE);
+    if (c->options.quarantine_crashes == CORE_NO_QUARANTINE || crashes < c->options.quarantine_crashes ||
+        n->quarantine_end || !stands_out(c, n, crashes) || (alone && !bears_witness(c, n, j)))
+        return;
+    /* One that had none for as long as the longest starts over. */
+    if (n->policy.quarantined_until_ms && c->now.wall_ms - n->policy.quarantined_until_ms > QUARANTINE_MAX_MS)
+        n->policy.quarantines = 0;
+    int64_t length = MIN((int64_t)QUARANTINE_MS << MIN(n->policy.quarantines, 16u), (int64_t)QUARANTINE_MAX_MS);
+    n->policy.quarantines++;
+    n->policy.quarantined_until_ms = c->now.wall_ms + length;
+    n->quarantine_end = c->now.mono_ms + length;
+    core_set_text(&n->policy.quarantine_reason,
+                  batch_printf(c->out, "%u workers crashed there within 10 min", crashes));
+    emit_policy(c, n, "node.quarantined",
+                batch_printf(c->out, "takes no new workers for %lld min: %s", (long long)length / 60000,
+                             n->policy.quarantine_reason),
+                batch_printf(c->out, "{\"crashes\":%u,\"quarantines\":%u,\"until_ms\":%lld}", crashes,
+                             n->policy.quarantines, (long long)n->policy.quarantined_until_ms));
+}
+
+void quarantine_lift(struct noderec *n)
+{
+    n->quarantine_end = n->policy.quarantined_until_ms = 0;
+    n->policy.quarantines = 0;
+    n->n_crashes = 0;
+    core_set_text(&n->policy.quarantine_reason, "");
+}
+
+/* quarantined_until_ms stays: how long ago the last one was decides on the length of the next. */
+void quarantine_over(struct core *c, struct noderec *n)
+{
+    n->quarantine_end = 0;
+    emit_policy(c, n, "node.released", "takes workers again: its quarantine is over", NULL);
+    c->slots_changed = true;
+}
+
+void core_restore_loss(struct core *c, const struct loss *saved, struct core_time now)
+{
+    struct noderec *n = core_find_node(c, saved->node);
+    if (n && saved->cause == LOSS_CRASH)
+        add_crash(n, saved->job_id, now.mono_ms - (now.wall_ms - saved->at_ms));
+}
+
+void quarantine_restore(struct core *c, struct noderec *n)
+{
+    const int64_t until = n->policy.quarantined_until_ms;
+    if (until > c->now.wall_ms)
+        n->quarantine_end = c->now.mono_ms + (until - c->now.wall_ms);
+}

@@ -1,0 +1,144 @@
+/* Messages and datagrams of agents. */
+#include "daemon/coordinator/records/core_record.h"
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/inputs/input.h"
+#include "daemon/coordinator/inputs/node_hello.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/worker_reports.h"
+#include "daemon/coordinator/sched/maintenance.h"
+#include "daemon/proof.h"
+
+static void answer_beat(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *beat)
+{
+    Titan__Internal__BeatAnswer *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__beat_answer__init(m);
+    m->number = beat->number;
+    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER, m);
+    detector_answered(c, n);
+}
+
+/* In the midst of an epoch a step calls for nothing: every member tells of every step. */
+static bool just_trains(const struct jobrec *j)
+{
+    return j->state == JOB_RUNNING && j->epoch_state == EPOCH_RUNNING && j->status.step + 1 < j->spec.steps;
+}
+
+/* What an agent says of a worker. Returns whether it makes no job's deadline an earlier one. */
+static bool hear_report(struct core *c, struct noderec *n, const struct subject *about,
+                        const Titan__Internal__AgentMessage *m)
+{
+    struct jobrec *j = core_find_job(c, about->job_id);
+    struct workrec *w = j ? job_worker(j, about->worker_id) : NULL;
+    bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
+    if (w && w->node == n) {
+        const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
+        const bool unsaved = j->progress.unsaved;
+        worker_report(c, j, w, m);
+        if (trained && just_trains(j))
+            return unsaved == j->progress.unsaved;
+        job_heard(c, j);
+    } else if (exited) {
+        c->counters.duplicate++; /* kept by its agent, and said on another session before */
+        if (j && !w) {           /* or out of our books before it had ended */
+            kept_told(j, n, about->worker_id);
+            job_heard(c, j);
+        }
+    } else {
+        fence_stranger(c, n, about);
+        if (!w) /* somebody else's worker is none of its business, nor to be stopped */
+            send_stop_stranger(c, n->session, about->job_id, about->worker_id);
+    }
+    return false;
+}
+
+/* The same. */
+static bool hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
+{
+    struct subject about;
+    detector_streams(c, n);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
+        answer_beat(c, n, m->beat);
+        fence_told(c, n, m->beat);
+        if (!n->unconfirmed)
+            return true;
+        n->unconfirmed = false;
+        detector_has_key(n); /* its welcome has come */
+        jobs_look_again(c, n);
+        return false;
+    }
+    if (worker_subject(m, &about))
+        return hear_report(c, n, &about, m);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
+        detector_probe_result(c, n, m->probe_result);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
+        delegated_report(c, n, m->delegated);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
+        struct jobrec *j = delegated_refused(c, n, m->refused);
+        if (j)
+            job_advance(c, j);
+    } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED)
+        node_checked(c, n, m->checked);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEAVES)
+        maintenance_agent_leaves(c, n, m->leaves);
+    return false;
+}
+
+titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
+                        struct batch *out, struct titan_error *err)
+{
+    TRY(core_accepts(c, err));
+    const struct due due = c->due;
+    core_begin(c, now, out);
+    struct noderec *n = core_find_session(c, session);
+    bool drop = false;
+    titan_status status = fence_range(c, n, m, err);
+    if (status == TITAN_OK && n && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
+        status = fence_message(c, n->name, m, &drop, err);
+    if (status == TITAN_OK && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
+        status = node_hello(c, session, m, err);
+    } else if (status == TITAN_OK && !n) {
+        c->counters.unknown_node++;
+        status = titan_fail(err, TITAN_ECONFLICT, "the session has said no hello, or its node was given up");
+    } else if (status == TITAN_OK && c->options.delegate_lease_ms &&
+               now.mono_ms - n->answered_mono >= c->options.away_ms) {
+        /* What lay in its stream may be older than an epoch it has formed without us: a hello tells of that first. */
+        status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it says hello anew", n->name,
+                            (long long)(now.mono_ms - n->answered_mono));
+    } else if (status == TITAN_OK && !drop) {
+        const bool suspected = n->probe.at != 0; /* it may be asked for later than it is suspected again */
+        const bool calm = hear(c, n, m);
+        if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT && !suspected)
+            c->due.node = due.node;
+        if (calm && !c->slots_changed)
+            c->due.job = due.job;
+    }
+    if (!core_fenced(c))
+        core_finish(c);
+    return status;
+}
+
+bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now, struct proof_keys *ret)
+{
+    if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT)
+        return false;
+    if (m->term != c->options.term) { /* of a coordinator before this one, or none of ours at all */
+        c->counters.old_term++;
+        return false;
+    }
+    struct noderec *n = core_find_node(c, m->from);
+    if (!n || n->incarnation != m->beat->incarnation) {
+        c->counters.unknown_node++;
+        return false;
+    }
+    if (!detector_proved(c, n, m, ret))
+        return false;
+    core_moves(c, now);
+    return detector_datagram(c, n, m->beat->hears);
+}

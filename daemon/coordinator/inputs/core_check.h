@@ -1,0 +1,18 @@
+/* core_check.h - what has to be so between two inputs. The whole core is looked at: for debug builds, and for the
+ * simulation, which calls core_check() (core.h) after every input. */
+#ifndef TITAN_DAEMON_COORDINATOR_INPUTS_CORE_CHECK_H
+#define TITAN_DAEMON_COORDINATOR_INPUTS_CORE_CHECK_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void node_check(const struct core *c, const struct noderec *n);
+void epoch_check(struct jobrec *j);
+void job_check(const struct core *c, struct jobrec *j);
+
+#ifdef TITAN_DEBUG
+#define CHECK_CORE(c) core_check(c)
+#else
+#define CHECK_CORE(c) ((void)0)
+#endif
+
+#endif

@@ -1,0 +1,205 @@
+/* The core: made, driven by time, asked. */
+#include "daemon/coordinator/records/core_record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/inputs/core_check.h"
+#include "daemon/coordinator/inputs/input.h"
+#include "daemon/coordinator/inputs/lost_node.h"
+#include "daemon/coordinator/records/job_queue.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/stale_store.h"
+#include "daemon/coordinator/sched/maintenance.h"
+#include "daemon/coordinator/sched/placement.h"
+
+titan_status core_new(const struct core_options *options, struct core **ret, struct titan_error *err)
+{
+    struct core *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    c->options = *options;
+#define DEFAULT(field, value) c->options.field = c->options.field ? c->options.field : (value)
+    DEFAULT(beat_ms, 50);
+    DEFAULT(suspect_ms, 5 * c->options.beat_ms);
+    DEFAULT(confirm_ms, 3 * c->options.beat_ms);
+    DEFAULT(node_timeout_ms, 20 * c->options.beat_ms);
+    DEFAULT(reachable_ms, 100 * c->options.beat_ms);
+    DEFAULT(away_ms, 2 * c->options.node_timeout_ms);
+    DEFAULT(adopt_ms, MAX(3 * c->options.node_timeout_ms, 6000u));
+    DEFAULT(start_ms, 120000);
+    DEFAULT(quiesce_ms, 1200);
+    DEFAULT(pause_ms, 60000);
+    DEFAULT(form_ms, 180000);
+    DEFAULT(stall_ms, 300000);
+    DEFAULT(stop_ms, 5000);
+    DEFAULT(starve_ms, 30000);
+    DEFAULT(quarantine_crashes, 3);
+    DEFAULT(next_worker_id, 1);
+    DEFAULT(at_once, 64);
+#undef DEFAULT
+    c->asked = c->options;
+    c->options.jobs_dir = c->options.jobs_token = NULL;
+    c->options.secret = c->options.term_secret = NULL;
+    if (options->term_secret)
+        memcpy(c->term_secret, options->term_secret, sizeof(c->term_secret));
+    c->secret_set = options->secret != NULL;
+    if (c->secret_set)
+        memcpy(c->secret, options->secret, sizeof(c->secret));
+    c->jobs_dir = core_strdup(options->jobs_dir);
+    c->jobs_token = core_strdup(options->jobs_token ? options->jobs_token : "");
+    c->next_worker_id = c->options.next_worker_id;
+    c->stale = c->options.restored_term && !c->options.settled;
+    *ret = c;
+    return TITAN_OK;
+}
+
+void core_free(struct core *c)
+{
+    if (!c)
+        return;
+    mac_wipe(c->secret, sizeof(c->secret));
+    mac_wipe(c->term_secret, sizeof(c->term_secret));
+    for (size_t b = 0; b < CORE_BUCKETS; b++) {
+        for (struct jobrec *j = c->buckets[b], *next; j; j = next) {
+            next = j->hash_next;
+            job_free(j);
+        }
+    }
+    for (struct noderec *n = c->nodes, *next; n; n = next) {
+        next = n->next;
+        free(n->name);
+        free(n->device);
+        free(n->address);
+        free(n->version);
+        free(n->unfit);
+        free(n->identity);
+        free((char *)(uintptr_t)n->policy.reason);
+        free((char *)(uintptr_t)n->policy.quarantine_reason);
+        free(n);
+    }
+    while (c->greetings)
+        free(fence_take_identity(c, c->greetings->session));
+    queue_free(c);
+    free(c->jobs_dir);
+    free(c->jobs_token);
+    free(c->fenced_by);
+    free(c->taken);
+    free(c);
+}
+
+void core_tick(struct core *c, struct core_time now, struct batch *out)
+{
+    if (core_fenced(c))
+        return;
+    core_begin(c, now, out);
+    detector_round(c);
+    for (struct noderec *n = c->nodes; n; n = n->next) {
+        const char *words = detector_look(c, n);
+        if (words)
+            node_lose(c, n, words);
+    }
+    detector_pace(c);
+    maintenance_tick(c);
+    stale_tick(c);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        job_tick(c, j);
+    }
+    sched_settle(c);
+    c->unsettled = false;
+    c->out = NULL;
+    CHECK_CORE(c);
+}
+
+int64_t core_deadline(struct core *c)
+{
+    if (core_fenced(c))
+        return INT64_MAX;
+    if (c->unsettled)
+        return c->now.mono_ms;
+    if (c->due.node <= c->now.mono_ms)
+        c->due.node = detector_deadline(c);
+    if (c->due.job <= c->now.mono_ms) {
+        c->due.job = INT64_MAX;
+        for (const struct jobrec *j = c->active; j; j = j->next)
+            c->due.job = MIN(c->due.job, job_deadline(j, c->now.mono_ms));
+    }
+    return MIN(c->due.node, c->due.job);
+}
+
+const struct core_counters *core_counters(const struct core *c)
+{
+    return &c->counters;
+}
+
+size_t core_pending(const struct core *c)
+{
+    return c->pending;
+}
+
+bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret)
+{
+    const struct jobrec *j = core_find_job(c, job_id);
+    if (!j || j->state == JOB_PENDING || job_final(j))
+        return false;
+    *ret = j->status;
+    return true;
+}
+
+uint64_t core_node_session(const struct core *c, const char *node)
+{
+    const struct noderec *n = core_find_node(c, node);
+    return n ? n->session : 0;
+}
+
+static const char *node_state_text(const struct noderec *n)
+{
+    bool there = n->state == NODE_READY && n->session;
+    if (n->in_window && n->used == 0)
+        return "maintenance";
+    /* One that has just dropped its stream is not lost yet, but neither can it be counted on. */
+    if (!there)
+        return "lost";
+    if (node_empties(n))
+        return n->used > 0 ? "draining" : "drained";
+    if (n->quarantine_end)
+        return "quarantined";
+    return node_unfit(n) ? "unfit" : "ready";
+}
+
+static const char *node_reason_text(const struct noderec *n)
+{
+    if (node_leaves(n))
+        return "its agent is told to stop";
+    if (n->quarantine_end && !node_empties(n))
+        return n->policy.quarantine_reason;
+    if (node_unfit(n) && !node_empties(n))
+        return n->unfit;
+    return n->given_up && !node_empties(n) ? "given up by an operator" : n->policy.reason;
+}
+
+void core_nodes(const struct core *c, void (*each)(const struct core_node *n, void *data), void *data)
+{
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        each(&(struct core_node){.name = n->name,
+                                 .device = n->device,
+                                 .address = n->address,
+                                 .version = n->version,
+                                 .connected = n->session != 0,
+                                 .by_datagram = detector_by_datagram(c, n),
+                                 .state = n->state,
+                                 .state_text = node_state_text(n),
+                                 .reason = node_reason_text(n),
+                                 .policy = &n->policy,
+                                 .quarantined = n->quarantine_end != 0,
+                                 .slots = n->slots,
+                                 .slots_used = n->used,
+                                 .memory_bytes = n->memory_bytes,
+                                 .last_seen_ms = n->seen_wall},
+             data);
+}

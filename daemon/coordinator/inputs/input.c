@@ -1,0 +1,41 @@
+#include "daemon/coordinator/inputs/input.h"
+
+#include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/inputs/core_check.h"
+#include "daemon/coordinator/sched/placement.h"
+
+void core_moves(struct core *c, struct core_time now)
+{
+    /* When the process itself stood still (stopped, starved), silence says nothing about the nodes. */
+    int64_t stall = c->last_input ? now.mono_ms - c->last_input - 2 * (int64_t)c->options.beat_ms : 0;
+    if (stall > 0)
+        detector_shift(c, stall);
+    /* What is moved makes up for a short one; after a long one beats lie in queues, and probes' answers with them. */
+    if (stall >= (int64_t)c->options.suspect_ms)
+        c->late_mono = now.mono_ms;
+    if (!c->last_input)
+        c->stale_since = now.mono_ms;
+    c->last_input = now.mono_ms;
+    c->now = now;
+}
+
+void core_begin(struct core *c, struct core_time now, struct batch *out)
+{
+    core_moves(c, now);
+    c->out = out;
+    c->form_told = NULL;
+    c->due = (struct due){0};
+    out->term = c->options.term;
+}
+
+void core_finish(struct core *c)
+{
+    if (c->connected <= c->options.at_once)
+        sched_settle(c);
+    else {
+        if (c->slots_changed && !c->stale)
+            core_later(c);
+    }
+    c->out = NULL;
+    CHECK_CORE(c);
+}

@@ -1,0 +1,12 @@
+/* input.h - around every input. */
+#ifndef TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
+#define TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* Around every input. */
+void core_moves(struct core *c, struct core_time now); /* time does */
+void core_begin(struct core *c, struct core_time now, struct batch *out);
+void core_finish(struct core *c);
+
+#endif

@@ -1,0 +1,179 @@
+/* What people ask of jobs. */
+#include "daemon/coordinator/records/core_record.h"
+
+#include <stdio.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/inputs/input.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/records/job_queue.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/worker_end.h"
+#include "daemon/coordinator/sched/placement.h"
+
+void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out)
+{
+    if (core_fenced(c))
+        return; /* it is stored; whoever comes after us finds it there */
+    core_begin(c, now, out);
+    /* A job at the end of a queue that waits changes nothing. */
+    c->slots_changed |= !queue_behind(c, core_add_job(c, job));
+    core_finish(c);
+}
+
+titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,
+                         struct batch *out, enum job_state *ret_state, struct titan_error *err)
+{
+    TRY(core_accepts(c, err));
+    struct jobrec *j = core_find_job(c, job_id);
+    if (!j)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
+    *ret_state = j->state;
+    if (job_final(j) && !MUTANT(FINAL_LEFT))
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
+                          sm_name(&job_sm, (int)j->state));
+    core_begin(c, now, out);
+    job_cancel(c, j, reason, grace_ms);
+    *ret_state = j->state;
+    if (j->state == JOB_CANCELLING && j->n_workers == 0)
+        *ret_state = JOB_CANCELLED;
+    job_advance(c, j);
+    core_finish(c);
+    return TITAN_OK;
+}
+
+static titan_status find_open(struct core *c, uint64_t job_id, struct jobrec **ret, struct titan_error *err)
+{
+    TRY(core_accepts(c, err));
+    struct jobrec *j = core_find_job(c, job_id);
+    if (!j)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
+    if (phase_ends(j))
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu has %s: %s", (unsigned long long)job_id,
+                          job_final(j) ? "already ended" : "nothing to train any more",
+                          sm_name(&job_sm, (int)j->state));
+    *ret = j;
+    return TITAN_OK;
+}
+
+titan_status core_checkpoint(struct core *c, uint64_t job_id, struct core_time now, struct batch *out,
+                             uint64_t *ret_step, struct titan_error *err)
+{
+    struct jobrec *j = NULL;
+    TRY(find_open(c, job_id, &j, err));
+    const struct workrec *first = j->n_seats ? j->seats[0].worker : NULL;
+    if (j->state != JOB_RUNNING || j->requeue || !first || !first->node->session)
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu is %s: only one that trains can write a checkpoint",
+                          (unsigned long long)job_id, sm_name(&job_sm, (int)j->state));
+    core_begin(c, now, out);
+    *ret_step = j->status.step;
+    send_checkpoint(c, j);
+    core_finish(c);
+    return TITAN_OK;
+}
+
+void core_want_checkpoint(struct core *c, uint64_t job_id)
+{
+    struct jobrec *j = core_find_job(c, job_id);
+    if (j)
+        j->must_checkpoint = true;
+}
+
+/* "2 and 4", the legal numbers next to n. */
+static void nearest(const struct job_spec *spec, uint32_t n, char *text, size_t size)
+{
+    uint32_t below = MIN(n, spec->max_workers), above = MAX(n, spec->min_workers);
+    while (below > 0 && !world_set_has(&spec->worlds, below))
+        below--;
+    while (above <= spec->max_workers && !world_set_has(&spec->worlds, above))
+        above++;
+    if (below == 0)
+        (void)snprintf(text, size, "%u", above);
+    else if (above > spec->max_workers)
+        (void)snprintf(text, size, "%u", below);
+    else
+        (void)snprintf(text, size, "%u and %u", below, above);
+}
+
+static titan_status check_number(const struct jobrec *j, uint32_t n, struct titan_error *err)
+{
+    char near[32];
+    if (n >= j->spec.min_workers && n <= j->spec.max_workers && world_set_has(&j->spec.worlds, n))
+        return TITAN_OK;
+    nearest(&j->spec, n, near, sizeof(near));
+    titan_status status =
+        titan_fail(err, TITAN_EINVAL, "job %llu cannot run on %u workers%s%s; nearest: %s", (unsigned long long)j->id,
+                   n, *j->spec.mesh ? " with the mesh " : "", j->spec.mesh, near);
+    if (err)
+        titan_error_hint(err, "its recipe allows %u to %u", j->spec.min_workers, j->spec.max_workers);
+    return status;
+}
+
+static titan_status check_wish(const struct jobrec *j, const struct core_resize *r, struct titan_error *err)
+{
+    if (r->workers && (r->min || r->max))
+        return titan_fail(err, TITAN_EINVAL, "resize: either a number of workers or a range");
+    if (r->workers)
+        return check_number(j, r->workers, err);
+    if (!r->min && !r->max)
+        return TITAN_OK;
+    if (r->min < 1 || r->min > r->max)
+        return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is no range of workers", r->min, r->max);
+    TRY(check_number(j, r->min, err));
+    return check_number(j, r->max, err);
+}
+
+titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
+                         struct batch *out, struct titan_error *err)
+{
+    struct jobrec *j = NULL;
+    TRY(find_open(c, job_id, &j, err));
+    TRY(check_wish(j, r, err));
+    core_begin(c, now, out);
+    j->wish.min = r->min;
+    j->wish.max = r->workers ? r->workers : r->max;
+    j->wish.number++;
+    size_limit(j, 0, 0);
+    /* What is asked for is the job's before the queue's. */
+    if (j->state != JOB_PENDING)
+        size_claim(j, j->wish.max ? j->wish.max : MIN(j->size.claim, size_max(j)));
+    r->wish = j->wish;
+    r->least = size_min(j);
+    r->most = size_max(j);
+    r->state = j->state;
+    r->world_size = j->status.world_size;
+    emit_job_wish(c, j,
+                  r->least == r->most || r->workers
+                      ? batch_printf(out, "asked to run on %u workers", r->most)
+                      : batch_printf(out, "asked to run on %u to %u workers", r->least, r->most));
+    c->slots_changed = true;
+    job_advance(c, j);
+    core_finish(c);
+    return TITAN_OK;
+}
+
+void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out)
+{
+    core_begin(c, now, out);
+    struct jobrec *j = core_find_job(c, job_id);
+    c->counters.quarantined++;
+    if (j) {
+        if (j->state == JOB_PENDING) {
+            queue_remove(c, j);
+            core_list_append(&c->active, &c->active_last, j);
+        }
+        while (j->n_workers) {
+            struct workrec *w = j->workers[j->n_workers - 1];
+            send_stop(c, w->node->session, j->id, w->id, 0, "the job store contradicts what was decided about its job");
+            worker_forget(c, w);
+        }
+        core_forget(c, j);
+    }
+    core_finish(c);
+}

@@ -1,0 +1,96 @@
+#include "daemon/coordinator/inputs/lost_node.h"
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/inputs/input.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/quorum.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/worker_end.h"
+
+void node_lose(struct core *c, struct noderec *n, const char *words)
+{
+    if (n->session)
+        batch_drop(c->out, n->session);
+    core_set_session(c, n, 0);
+    const int64_t silent = c->now.mono_ms - n->seen_mono;
+    move_node(c, n, NODE_LOST, words);
+    detector_lost(c, n);
+    const char *why = batch_printf(c->out, "node %s is lost", n->name);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        bool hit = false;
+        for (size_t i = j->n_workers; i-- > 0;) {
+            if (j->workers[i]->node != n)
+                continue;
+            if (quorum_keeps(c, j->workers[i])) {
+                j->workers[i]->away = true;
+                if (job_seat(j, j->workers[i]))
+                    recovery_begin(c, j);
+            } else {
+                worker_ended(c, j->workers[i], NULL, why);
+            }
+            recovery_detected(j, silent);
+            hit = true;
+        }
+        if (hit)
+            job_heard(c, j);
+    }
+    c->slots_changed = true;
+}
+
+/* It is not coming back: nobody waits for what it may know. */
+static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *untold)
+{
+    n->given_up = true;
+    if (n->state == NODE_READY)
+        node_lose(c, n, words);
+    else
+        emit_event(c, NULL, *untold);
+    for (struct jobrec *j = c->active; j; j = j->next)
+        quorum_end_away(c, j, n);
+    kept_node_known(c, n, NULL);
+    jobs_look_again(c, n);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        job_advance(c, j);
+    }
+    core_finish(c);
+}
+
+titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
+                              struct titan_error *err)
+{
+    struct noderec *n = core_find_node(c, node);
+    if (!n)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no node '%.253s'", node);
+    if (n->session) {
+        titan_status status = titan_fail(err, TITAN_ECONFLICT, "node %s is connected: it is not gone", n->name);
+        if (err)
+            titan_error_hint(err, "titanctl drain takes it out of service");
+        return status;
+    }
+    core_begin(c, now, out);
+    give_up(c, n, "is lost: given up by an operator",
+            &(struct emit){.type = "node.forgotten",
+                           .message = batch_printf(c->out, "node %s is given up by an operator", n->name),
+                           .node = n});
+    return TITAN_OK;
+}
+
+void core_node_revoke(struct core *c, const char *node, struct core_time now, struct batch *out)
+{
+    struct noderec *n = core_find_node(c, node);
+    if (!n || core_fenced(c))
+        return;
+    core_begin(c, now, out);
+    send_stop_all(c, n, "the node's certificate is revoked");
+    give_up(c, n, "is lost: its certificate is revoked",
+            &(struct emit){.type = "node.forgotten",
+                           .message = batch_printf(c->out, "node %s is given up: its certificate is revoked", n->name),
+                           .node = n});
+}

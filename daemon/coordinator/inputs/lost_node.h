@@ -1,0 +1,9 @@
+/* lost_node.h - a node is lost, and its workers with it. */
+#ifndef TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
+#define TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void node_lose(struct core *c, struct noderec *n, const char *words);
+
+#endif

@@ -1,0 +1,175 @@
+#include "daemon/coordinator/inputs/node_hello.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/inputs/input.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/plausible.h"
+#include "daemon/coordinator/run/stale_store.h"
+#include "daemon/coordinator/run/worker_end.h"
+#include "daemon/coordinator/run/worker_reports.h"
+
+/* What an agent has left to say about a worker that is no more comes right behind its hello. */
+#define MISSING_MS 300
+
+static titan_status check_hello(const Titan__Internal__AgentHello *m, struct titan_error *err)
+{
+    if (!node_name_ok(m->node))
+        return titan_fail(err, TITAN_EINVAL, "hello: a node's name has letters, digits, '.', '_', '-', at most 253");
+    if (m->slots < 1 || m->slots > 4096)
+        return titan_fail(err, TITAN_EINVAL, "hello of node %s: %u slots; 1 to 4096 are possible", m->node, m->slots);
+    if (strcmp(m->device, "cpu") != 0 && strcmp(m->device, "cuda") != 0)
+        return titan_fail(err, TITAN_EINVAL, "hello of node %s: unknown device '%.32s'", m->node, m->device);
+    return TITAN_OK;
+}
+
+static void draw_key(struct core *c, struct noderec *n, bool proves)
+{
+    const uint64_t about[] = {n->session, ++c->last_key};
+    n->keyed = c->secret_set && proves;
+    n->unkeyed = !n->keyed;
+    n->key_had &= n->keyed;
+    if (n->keyed)
+        mac_derive(c->secret, "titan session", about, sizeof(about), n->key);
+}
+
+/* A worker the agent says is there. Its page is its own to write: what cannot be costs it alone. */
+static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__LiveWorker *live)
+{
+    struct jobrec *j = core_find_job(c, live->job_id);
+    struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
+    if (!w || w->node != n) {
+        send_stop_stranger(c, n->session, live->job_id, live->worker_id);
+        return;
+    }
+    if (plausible_epoch(c, j, live->epoch) && plausible_step(j, live->step)) {
+        worker_adopt(c, w, live);
+        return;
+    }
+    fence_implausible(c, n, j->id,
+                      batch_printf(c->out, "worker %" PRIu64 " at step %" PRIu64 " of epoch %" PRIu64 " cannot be",
+                                   w->id, live->step, live->epoch));
+    send_stop_stranger(c, n->session, live->job_id, live->worker_id);
+}
+
+/* An agent that is new to us sees the jobs' folders, or it does not: its workers would have others of the same name. */
+static void ask_for_folders(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m, bool known)
+{
+    if (!known)
+        core_set_string(&n->unfit, "");
+    n->unchecked = m->checks && !known;
+    if (m->checks)
+        send_check(c, n);
+}
+
+void node_checked(struct core *c, struct noderec *n, const Titan__Internal__NodeChecked *m)
+{
+    if (m->request_id != 0)
+        return;
+    n->unchecked = false;
+    if (strcmp(n->unfit ? n->unfit : "", m->problem) != 0)
+        emit_node_fit(c, n, m->problem);
+    core_set_string(&n->unfit, m->problem);
+    c->slots_changed = true;
+}
+
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
+                        struct titan_error *err)
+{
+    const Titan__Internal__AgentHello *m = message->hello;
+    _cleanup_free_ char *identity = fence_take_identity(c, session);
+    bool drop;
+    TRY(check_hello(m, err));
+    /* A second one would be an old one: what it does not list would count as ended. */
+    if (core_find_session(c, session)) {
+        c->counters.duplicate++;
+        return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
+    }
+    struct noderec *n = core_find_node(c, m->node);
+    if (n)
+        TRY(fence_name(c, n, m, identity, err));
+    TRY(fence_message(c, m->node, message, &drop, err));
+    if (stale_asks(c, m)) {
+        core_session_opened(c, session, identity); /* it says another one */
+        send_epochs(c, session);
+        return TITAN_OK;
+    }
+    if (!n)
+        n = core_add_node(c, m->node, NODE_NONE);
+    if (n->session)
+        batch_drop(c->out, n->session);
+    bool back = n->state == NODE_READY;
+    if (n->state == NODE_LOST)
+        detector_returned(c, n, n->incarnation == m->incarnation);
+    core_set_session(c, n, session);
+    n->given_up = false;
+    core_set_string(&n->identity, identity);
+    const bool known = n->incarnation == m->incarnation && !n->unchecked;
+    if (n->incarnation != m->incarnation)
+        n->refusals = (struct node_refusals){0};
+    node_is(n, &(struct node){.slots = m->slots,
+                              .device = m->device,
+                              .address = m->address,
+                              .version = m->version,
+                              .memory_bytes = m->memory_bytes,
+                              .incarnation = m->incarnation,
+                              .peer_port = m->peer_port});
+    detector_answered(c, n);
+    n->unconfirmed = true;
+    detector_streams(c, n);
+    draw_key(c, n, m->proves);
+    move_node(c, n, NODE_READY, back ? "is back" : "is ready");
+    send_welcome(c, n);
+    ask_for_folders(c, n, m, known);
+    detector_pace(c);
+    stale_hello(c, n, m);
+    delegated_hello(c, n, m);
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->node == n) {
+                j->workers[i]->away = false;
+                /* With a restored store it may be of the past: until that is settled none has ended. */
+                worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
+                                              : c->stale           ? INT64_MAX
+                                                                   : c->now.mono_ms + MISSING_MS);
+            }
+    for (size_t i = 0; i < m->n_workers; i++)
+        hear_live(c, n, m->workers[i]);
+    kept_node_known(c, n, m);
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        bool here = false;
+        for (size_t i = 0; i < j->n_workers; i++)
+            here |= j->workers[i]->node == n;
+        if (here) {
+            job_resend(c, j, n);
+            job_heard(c, j);
+        }
+    }
+    c->slots_changed = true;
+    return TITAN_OK;
+}
+
+void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out)
+{
+    if (core_fenced(c))
+        return;
+    core_begin(c, now, out);
+    struct noderec *n = core_find_session(c, session);
+    free(fence_take_identity(c, session));
+    if (n)
+        core_set_session(c, n, 0); /* silence from now on */
+    core_finish(c);
+}

@@ -1,0 +1,11 @@
+/* node_hello.h - an agent says hello. */
+#ifndef TITAN_DAEMON_COORDINATOR_INPUTS_NODE_HELLO_H
+#define TITAN_DAEMON_COORDINATOR_INPUTS_NODE_HELLO_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void node_checked(struct core *c, struct noderec *n, const Titan__Internal__NodeChecked *m);
+titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
+                        struct titan_error *err) TITAN_MUST_USE;
+
+#endif

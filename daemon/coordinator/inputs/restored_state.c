@@ -1,0 +1,161 @@
+/* The core as the store says it was. */
+#include "daemon/coordinator/records/core_record.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/cluster/quarantine.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/recovery_source.h"
+#include "daemon/coordinator/run/requeue.h"
+#include "daemon/coordinator/run/restart_budget.h"
+#include "daemon/coordinator/sched/maintenance.h"
+
+void core_restore_node(struct core *c, const struct node *saved, struct core_time now)
+{
+    struct noderec *n = core_add_node(c, saved->name, saved->state);
+    node_is(n, saved);
+    n->seen_wall = saved->last_seen_ms;
+    node_awaited(c, n, now);
+}
+
+void core_restore_policy(struct core *c, const struct node_policy *saved, struct core_time now)
+{
+    struct noderec *n = core_find_node(c, saved->name);
+    c->now = now;
+    if (!n)
+        return;
+    maintenance_restore(c, n, saved);
+    quarantine_restore(c, n);
+}
+
+static void restore_worker(struct core *c, struct jobrec *j, const struct worker *saved)
+{
+    struct noderec *node = core_expect_node(c, saved->node);
+    const bool starting = saved->state == WORKER_STARTING;
+    job_new_worker(j,
+                   (struct workrec){.id = saved->id,
+                                    .node = node,
+                                    .state = saved->state,
+                                    .pid = saved->pid,
+                                    .away = node->state == NODE_LOST,
+                                    .unseen = c->stale,
+                                    .started = saved->pid != 0 || saved->state == WORKER_READY,
+                                    .deadline = c->now.mono_ms + c->options.adopt_ms +
+                                                (starting ? c->options.start_ms : c->options.stop_ms)},
+                   saved->address);
+}
+
+static void restore_bases(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
+{
+    if (saved->n_bases == 0)
+        kept_formed(j);
+    for (size_t b = 0; b < saved->n_bases; b++) {
+        const struct core_saved_base *base = &saved->bases[b];
+        struct kept_member *members = kept_add(j, base->epoch, base->n);
+        j->kept[b].source = base->source;
+        j->kept[b].complete = base->complete;
+        for (uint32_t i = 0; i < base->n; i++) {
+            const struct workrec *w = job_worker(j, base->workers[i]);
+            members[i] = (struct kept_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .told = !w};
+            for (size_t k = 0; k < saved->n_lost; k++)
+                if (saved->lost[k].id == base->workers[i])
+                    members[i] = (struct kept_member){.worker_id = base->workers[i],
+                                                      .node = core_find_node(c, saved->lost[k].node)};
+        }
+    }
+}
+
+static void restore_epoch(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
+{
+    const struct epoch *e = saved->epoch;
+    j->epoch_state = MUTANT(EPOCH_REUSED) && e->state == EPOCH_FORMING ? EPOCH_REVOKED : e->state;
+    j->status.epoch = e->number - (MUTANT(EPOCH_REUSED) && e->state == EPOCH_FORMING);
+    source_restore(j, saved);
+    uint8_t comm_id[sizeof(j->epoch_id.comm_id)];
+    memcpy(comm_id, e->comm_id, sizeof(comm_id));
+    comm_id[0] ^= MUTANT(EPOCH_REDRAWN);
+    epoch_set_id(j, comm_id, e->keyed ? e->key : NULL);
+    job_new_seats(j, e->world_size, e->state == EPOCH_RUNNING ? 0 : e->leavers);
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
+        job_set_seat(j, i, e->workers[i], job_worker(j, e->workers[i]));
+    restore_bases(c, j, saved);
+    if (e->state == EPOCH_FORMING)
+        clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.form_ms);
+    else if (e->state == EPOCH_REVOKED)
+        clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.quiesce_ms);
+    else if (j->state == JOB_RESIZING)
+        clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms);
+    else if (e->state == EPOCH_RUNNING)
+        clock_moved_on(c, j);
+}
+
+static void restore_phase(struct jobrec *j)
+{
+    if (j->phase == PHASE_QUEUED)
+        return;
+    if (j->state == JOB_CANCELLING)
+        move_phase(j, PHASE_CANCELLING);
+    else if (j->epoch_state == EPOCH_ENDED)
+        move_phase(j, PHASE_FINISHING);
+    else
+        move_phase(j, phase_by_epoch(j));
+    if (j->epoch_state != EPOCH_NONE)
+        requeue_restored(j);
+}
+
+/* How long its workers had to stop is not stored. They may be at their last checkpoint, and are not told to hurry: what
+ * their agents have heard before holds. */
+static void restore_stopping(struct jobrec *j)
+{
+    if (phase_ends(j))
+        stop_because(j, LAST_CHECKPOINT_MS, NULL);
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->state == WORKER_STOPPING)
+            worker_grant(j->workers[i], j->stop.grace_ms);
+}
+
+void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
+{
+    c->now = now;
+    struct jobrec *j = core_add_job(c, &saved->job);
+    j->run = saved->run;
+    j->run_active = saved->run_active;
+    size_claim(j, j->spec.min_workers);
+    for (size_t i = 0; i < saved->n_workers; i++)
+        restore_worker(c, j, &saved->workers[i]);
+    if (saved->n_workers)
+        strncpy(j->device, j->workers[0]->node->device, sizeof(j->device) - 1);
+    if (saved->epoch)
+        restore_epoch(c, j, saved);
+    restore_phase(j);
+    /* What the coordinator before us heard of delegates' numbers while it was being queued again is not stored. */
+    j->quorum.above_delegates =
+        c->options.delegate_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
+    restore_stopping(j);
+    size_claim(j, MAX(j->size.claim, MAX(j->n_seats, (uint32_t)saved->n_workers)));
+    j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));
+    j->n_ckpts = j->cap_ckpts = saved->n_checkpoints;
+    for (size_t i = 0; i < saved->n_checkpoints; i++)
+        j->ckpts[i] = (struct ckptrec){.step = saved->checkpoints[i].step,
+                                       .epoch = saved->checkpoints[i].epoch,
+                                       .path = core_strdup(saved->checkpoints[i].path)};
+    if (j->state == JOB_PENDING && saved->job.reason && strncmp(saved->job.reason, "waiting", 7) != 0)
+        stop_because(j, j->stop.grace_ms, saved->job.reason);
+    for (size_t i = 0; i < saved->n_losses; i++)
+        budget_restore(j, &saved->losses[i]);
+    if (j->state == JOB_RECOVERING)
+        recovery_restored(c, j);
+    progress_restored(j);
+    c->slots_changed = true;
+}

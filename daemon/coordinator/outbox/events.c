@@ -1,0 +1,315 @@
+#include "daemon/coordinator/outbox/events.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/records/job_size.h"
+
+static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
+{
+    bool has = w && w->seat > 0 && w->seat <= j->n_seats && j->seats[w->seat - 1].worker_id == w->id;
+    return has ? (int32_t)w->seat - 1 : -1;
+}
+
+void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit say)
+{
+    const struct noderec *node = say.node ? say.node : say.worker ? say.worker->node : NULL;
+    change->has_event = true;
+    change->event = (struct event){
+        .job_id = j ? j->id : 0,
+        .at_ms = c->now.wall_ms,
+        .type = say.type,
+        .message = say.message,
+        .epoch = j ? j->status.epoch : 0,
+        .step = j ? j->status.step : 0,
+        .rank = j ? rank_of(j, say.worker) : -1,
+        .node = node ? batch_strdup(c->out, node->name) : "",
+        .detail = say.detail ? say.detail : "{}",
+    };
+}
+
+void detail_begin(struct detail *d)
+{
+    memset(d, 0, sizeof(*d));
+    d->buf.limit = 8192;
+    d->w.out = &d->buf;
+    json_begin_object(&d->w, NULL);
+}
+
+const char *detail_end(struct core *c, struct detail *d)
+{
+    json_end_object(&d->w);
+    const char *text = buf_failed(&d->buf) ? "{}" : batch_strdup(c->out, d->buf.data);
+    buf_free(&d->buf);
+    return text;
+}
+
+void emit_event(struct core *c, struct jobrec *j, struct emit say)
+{
+    event_attach(c, batch_change(c->out, CHANGE_EVENT), j, say);
+}
+
+/* Tells of a number of lacking workers when it has changed; words is NULL when there are none. */
+static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)
+{
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    j->waits.lacks = lacks;
+    core_set_string(&j->waits.lack_words, words ? words : "");
+    change->job.id = j->id;
+    change->job.reason = words ? words : "";
+    if (words)
+        event_attach(c, change, j,
+                     (struct emit){.type = "job.waiting",
+                                   .message = words,
+                                   .detail = batch_printf(c->out, "{\"lacks\":%u,\"needs\":%u,\"workers\":%u}", lacks,
+                                                          size_least(j), size_staying(j))});
+}
+
+/* "mesh pp=2 tp=2", or "run" where there is none. */
+static const char *mesh_words(struct core *c, const struct jobrec *j)
+{
+    return *j->spec.mesh ? batch_printf(c->out, "mesh %s", j->spec.mesh) : "run";
+}
+
+void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
+{
+    const uint32_t have = size_staying(j);
+    if (lacks != j->waits.lacks)
+        set_lacks(c, j, lacks,
+                  lacks ? batch_printf(c->out, "waiting for %u more worker%s: the %s needs %u, %u %s there", lacks,
+                                       lacks == 1 ? "" : "s", mesh_words(c, j), size_least(j), have,
+                                       have == 1 ? "is" : "are")
+                        : NULL);
+}
+
+void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots)
+{
+    if (lacks != j->waits.lacks)
+        set_lacks(c, j, lacks,
+                  lacks ? batch_printf(c->out,
+                                       "waiting for nodes: the %s needs %u workers, all nodes together have %u "
+                                       "slot%s",
+                                       mesh_words(c, j), size_least(j), slots, slots == 1 ? "" : "s")
+                        : NULL);
+}
+
+void emit_job_blocked(struct core *c, struct jobrec *j, const char *words)
+{
+    if (words ? j->waits.said && strcmp(j->waits.said, words) == 0 : !j->waits.said)
+        return;
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    change->job.id = j->id;
+    change->job.reason = words ? batch_strdup(c->out, words) : "";
+    if (words)
+        event_attach(c, change, j, (struct emit){.type = "job.waiting", .message = change->job.reason});
+    free(j->waits.said);
+    j->waits.said = words ? core_strdup(words) : NULL;
+}
+
+void emit_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n)
+{
+    batch_change(c->out, CHANGE_LOSS_ADD)->loss = (struct loss){
+        .job_id = j->id, .cause = cause, .node = batch_strdup(c->out, n ? n->name : ""), .at_ms = c->now.wall_ms};
+}
+
+void emit_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail)
+{
+    struct change *change = batch_change(c->out, CHANGE_NODE_POLICY);
+    change->policy = n->policy;
+    change->policy.name = batch_strdup(c->out, n->name);
+    change->policy.reason = batch_strdup(c->out, n->policy.reason);
+    change->policy.quarantine_reason = batch_strdup(c->out, n->policy.quarantine_reason);
+    event_attach(c, change, NULL,
+                 (struct emit){.type = type,
+                               .message = batch_printf(c->out, "node %s %s", n->name, message),
+                               .node = n,
+                               .detail = detail});
+}
+
+void emit_node_fit(struct core *c, struct noderec *n, const char *problem)
+{
+    emit_policy(c, n, *problem ? "node.unfit" : "node.fit",
+                *problem ? batch_printf(c->out, "gets no workers: %s", problem) : "sees the jobs' folders", NULL);
+}
+
+void emit_job_wish(struct core *c, struct jobrec *j, const char *message)
+{
+    struct change *change = batch_change(c->out, CHANGE_JOB_WISH);
+    change->job.id = j->id;
+    change->job.wish = j->wish;
+    event_attach(c, change, j,
+                 (struct emit){.type = "resize.requested",
+                               .message = message,
+                               .detail = batch_printf(c->out, "{\"request\":%u,\"min\":%u,\"max\":%u}", j->wish.number,
+                                                      size_min(j), size_max(j))});
+}
+
+void emit_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
+                        const struct noderec *node)
+{
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    j->waits.undecided = true;
+    change->job.id = j->id;
+    change->job.reason = batch_printf(c->out,
+                                      "waiting %lld s: %u of %u members cannot be reached and may go on without us; "
+                                      "`titanctl node forget %s` if they are gone for sure",
+                                      (long long)(ms + 999) / 1000, unknown, all, node->name);
+    event_attach(c, change, j,
+                 (struct emit){.type = "job.waiting",
+                               .message = change->job.reason,
+                               .node = node,
+                               .detail = batch_printf(c->out, "{\"unreachable\":%u,\"members\":%u,\"wait_ms\":%lld}",
+                                                      unknown, all, (long long)ms)});
+}
+
+void emit_job_decided(struct core *c, struct jobrec *j)
+{
+    if (!j->waits.undecided)
+        return;
+    j->waits.undecided = false;
+    struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
+    change->job.id = j->id;
+    change->job.reason = "";
+}
+
+void emit_settled(struct core *c)
+{
+    event_attach(c, batch_change(c->out, CHANGE_STORE_SETTLED), NULL,
+                 (struct emit){.type = "store.settled",
+                               .message = "what agents know of the time since the backup has been taken over"});
+}
+
+const char *source_name(uint32_t source)
+{
+    static const char *const names[] = {"init", "checkpoint", "memory"};
+    return source < 3 ? names[source] : "?";
+}
+
+/* Of titan.internal.StateRung. */
+static const char *rung_name(int32_t rung)
+{
+    static const char *const names[] = {"init", "checkpoint", "memory", "replica", "buddy"};
+    return rung >= 0 && rung < 5 ? names[rung] : "unknown";
+}
+
+void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_string(&d.w, "rung", rung_name(j->source.origin.rung));
+    json_put_uint(&d.w, "step", m->step);
+    json_put_uint(&d.w, "bytes", m->bytes_moved);
+    json_put_string(&d.w, "params_hash", batch_printf(c->out, "%016llx", (unsigned long long)m->params_hash));
+    json_put_bool(&d.w, "rolled_forward", m->rolled_forward);
+    json_put_real(&d.w, "connect_ms", m->connect_ms);
+    json_put_real(&d.w, "plan_ms", m->plan_ms);
+    json_put_real(&d.w, "state_ms", m->state_ms);
+    json_put_real(&d.w, "prepare_ms", m->prepare_ms);
+    if (m->damaged_checkpoint && *m->damaged_checkpoint)
+        json_put_string(&d.w, "damaged_checkpoint", m->damaged_checkpoint);
+    struct change *change = batch_change(c->out, CHANGE_EPOCH_ORIGIN);
+    change->epoch_origin.job_id = j->id;
+    change->epoch_origin.number = j->status.epoch;
+    change->epoch_origin.is = j->source.origin;
+    event_attach(c, change, j,
+                 (struct emit){.type = "state.ready",
+                               .message = batch_printf(c->out, "epoch %llu has the state of step %llu from %s",
+                                                       (unsigned long long)j->status.epoch, (unsigned long long)m->step,
+                                                       rung_name(j->source.origin.rung)),
+                               .detail = detail_end(c, &d)});
+}
+
+/* The phases follow each other, so what took long can be seen. A time that is not known is 0. */
+void emit_recovery_finished(struct core *c, struct jobrec *j)
+{
+    const struct recovery *r = &j->recovery;
+    const int64_t ready = r->ready && r->ready < r->stepped ? r->ready : r->stepped;
+    const struct {
+        const char *name;
+        int64_t ms;
+        uint64_t *sum;
+    } phases[] = {
+        {"detect_ms", r->detect_ms, &c->counters.recovery_detect_ms},
+        {"decide_ms", r->revoked ? r->revoked - r->lost : 0, &c->counters.recovery_decide_ms},
+        {"quiet_ms", r->revoked && r->quiet ? r->quiet - r->revoked : 0, &c->counters.recovery_quiet_ms},
+        {"form_ms", r->quiet ? r->formed - r->quiet : 0, &c->counters.recovery_form_ms},
+        {"state_ms", r->formed ? ready - r->formed : 0, &c->counters.recovery_state_ms},
+        {"step_ms", r->stepped - ready, &c->counters.recovery_step_ms},
+    };
+    const long long ms = r->stepped - r->lost;
+    struct detail d;
+    detail_begin(&d);
+    json_put_int(&d.w, "recovery_ms", ms);
+    json_put_uint(&d.w, "from_step", r->from_step);
+    json_put_uint(&d.w, "resume_step", j->source.origin_known ? j->source.origin.step : j->source.resume_step);
+    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_string(&d.w, "rung", rung_name(j->source.origin_known ? j->source.origin.rung : -1));
+    json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
+    for (size_t i = 0; i < ARRAY_SIZE(phases); i++) {
+        json_put_int(&d.w, phases[i].name, phases[i].ms);
+        *phases[i].sum += (uint64_t)MAX(phases[i].ms, (int64_t)0);
+    }
+    c->counters.recoveries++;
+    c->counters.recovery_ms += (uint64_t)ms;
+    emit_event(c, j,
+               (struct emit){.type = "recovery.finished",
+                             .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_seats),
+                             .detail = detail_end(c, &d)});
+}
+
+void emit_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "step", m->step);
+    json_put_string(&d.w, "path", m->path);
+    json_put_uint(&d.w, "bytes", m->bytes);
+    struct change *change = batch_change(c->out, CHANGE_CHECKPOINT_COMMIT);
+    change->checkpoint = (struct checkpoint){
+        .job_id = j->id,
+        .step = m->step,
+        .epoch = m->epoch,
+        .path = batch_strdup(c->out, m->path),
+        .bytes = m->bytes,
+        .world_size = m->world_size,
+        .committed_at_ms = c->now.wall_ms,
+    };
+    const char *words = batch_printf(c->out, "checkpoint of step %llu", (unsigned long long)m->step);
+    if (j->trouble.streak && !j->trouble.reading)
+        words = batch_printf(c->out, "%s; %u before it %s not written", words, j->trouble.streak,
+                             j->trouble.streak == 1 ? "was" : "were");
+    event_attach(c, change, j,
+                 (struct emit){.type = "checkpoint.committed", .message = words, .detail = detail_end(c, &d)});
+}
+
+void emit_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m)
+{
+    struct detail d;
+    detail_begin(&d);
+    if (!m->reading)
+        json_put_uint(&d.w, "step", m->step);
+    json_put_string(&d.w, "path", m->path);
+    json_put_string(&d.w, "reason", m->reason);
+    json_put_uint(&d.w, "failures", j->trouble.streak);
+    emit_event(c, j,
+               (struct emit){.type = "checkpoint.failed",
+                             .message = batch_strdup(c->out, j->trouble.words),
+                             .detail = detail_end(c, &d)});
+}
+
+void emit_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "step", ckpt->step);
+    json_put_string(&d.w, "path", ckpt->path);
+    struct change *change = batch_change(c->out, CHANGE_CHECKPOINT_EXPIRE);
+    change->checkpoint.job_id = j->id;
+    change->checkpoint.step = ckpt->step;
+    event_attach(
+        c, change, j,
+        (struct emit){.type = "checkpoint.expired",
+                      .message = batch_printf(c->out, "checkpoint of step %llu goes", (unsigned long long)ckpt->step),
+                      .detail = detail_end(c, &d)});
+}

@@ -1,0 +1,47 @@
+/* events.h - events and the changes that move no state, on their way into the store. */
+#ifndef TITAN_DAEMON_COORDINATOR_OUTBOX_EVENTS_H
+#define TITAN_DAEMON_COORDINATOR_OUTBOX_EVENTS_H
+
+#include "base/json.h"
+#include "daemon/coordinator/records/core_record.h"
+
+struct emit {
+    const char *type, *message;   /* message may be batch memory */
+    const struct workrec *worker; /* rank and node are taken from it */
+    const struct noderec *node;
+    const char *detail; /* NULL = {} */
+};
+/* A JSON object under construction; its text ends up in the batch. */
+struct detail {
+    struct buf buf;
+    struct json_writer w;
+};
+
+/* The event that goes with a change; j NULL = of no job. */
+void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit say);
+void detail_begin(struct detail *d);
+const char *detail_end(struct core *c, struct detail *d);
+const char *source_name(uint32_t source);                           /* of titan.internal.StateSource */
+void emit_event(struct core *c, struct jobrec *j, struct emit say); /* without a change; j NULL = of no job */
+/* What it waits for, or, with lacks 0, that it does not any more. */
+void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
+/* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
+void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots);
+void emit_job_wish(struct core *c, struct jobrec *j, const char *message);
+/* What an active job waits for, when that has changed; NULL = nothing any more. */
+void emit_job_blocked(struct core *c, struct jobrec *j, const char *words);
+void emit_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail);
+void emit_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n);
+void emit_settled(struct core *c);
+/* Nothing can be decided for so long, and then: it can, or it was. */
+void emit_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
+                        const struct noderec *node);
+void emit_job_decided(struct core *c, struct jobrec *j);
+void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m);
+void emit_recovery_finished(struct core *c, struct jobrec *j);
+void emit_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+void emit_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m);
+void emit_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
+void emit_node_fit(struct core *c, struct noderec *n, const char *problem); /* "": it is */
+
+#endif

@@ -1,0 +1,25 @@
+/* messages.h - messages to agents. */
+#ifndef TITAN_DAEMON_COORDINATOR_OUTBOX_MESSAGES_H
+#define TITAN_DAEMON_COORDINATOR_OUTBOX_MESSAGES_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void send_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count);
+void send_form(struct core *c, struct jobrec *j, struct noderec *n);
+void send_revoke(struct core *c, struct jobrec *j, struct noderec *n);
+void send_pause(struct core *c, struct jobrec *j, struct noderec *n);
+void send_checkpoint(struct core *c, const struct jobrec *j); /* write one at the next step and go on */
+void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
+               const char *reason);
+/* All workers of the node, at once. */
+void send_stop_all(struct core *c, struct noderec *n, const char *reason);
+void send_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id);
+void send_welcome(struct core *c, struct noderec *n);
+void send_check(struct core *c, struct noderec *n); /* are the jobs' folders seen there? */
+void send_epochs(struct core *c, uint64_t session); /* to tell them */
+/* Call tell for every node with a seat or a leaver of the current epoch, once each. */
+void send_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
+/* And for those with workers that are ready to join. */
+void send_all(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
+
+#endif

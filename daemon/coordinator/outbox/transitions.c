@@ -1,0 +1,342 @@
+#include "daemon/coordinator/outbox/transitions.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/records/phase.h"
+
+static void set_status(struct core *c, struct change *change, struct jobrec *j)
+{
+    change->job.id = j->id;
+    change->job.state = j->state;
+    change->job.status = j->status;
+    change->job.status.checkpoint = j->n_ckpts ? batch_strdup(c->out, j->ckpts[0].path) : "";
+    j->progress.saved_mono = c->now.mono_ms;
+    j->progress.unsaved = false;
+}
+
+void move_phase(struct jobrec *j, enum job_phase to)
+{
+    titan_assert(sm_allowed(&phase_sm, (int)j->phase, (int)to));
+    j->phase = to;
+}
+
+/* What the phase is when the job's state is this now; its own phase where the state does not say. */
+static enum job_phase phase_of_state(const struct jobrec *j, enum job_state state)
+{
+    if (sm_final(&job_sm, (int)state))
+        return PHASE_ENDED;
+    switch (state) {
+    case JOB_PENDING:
+        return PHASE_QUEUED;
+    case JOB_FORMING:
+        return PHASE_ASSEMBLING;
+    case JOB_RESIZING:
+        return PHASE_PAUSING;
+    case JOB_CANCELLING:
+        return PHASE_CANCELLING;
+    default:
+        return j->phase;
+    }
+}
+
+void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason)
+{
+    struct detail d;
+    enum job_state from = j->state;
+    const enum job_phase phase = phase_of_state(j, to);
+    titan_assert(sm_allowed(&job_sm, (int)from, (int)to));
+    if (phase != j->phase)
+        move_phase(j, phase);
+    if (MUTANT(CANCEL_UNSTORED) && to == JOB_CANCELLING) {
+        j->state = to;
+        return;
+    }
+    free(TAKE(j->waits.said)); /* its words are replaced by these */
+    detail_begin(&d);
+    json_put_string(&d.w, "from", sm_name(&job_sm, (int)from));
+    json_put_string(&d.w, "to", sm_name(&job_sm, (int)to));
+    if (reason && *reason)
+        json_put_string(&d.w, "reason", reason);
+    j->state = to;
+    if (phase == PHASE_QUEUED || phase == PHASE_ENDED)
+        j->status.world_size = 0;
+    if (phase == PHASE_QUEUED)
+        j->broken = j->charged = false;
+    struct change *change = batch_change(c->out, CHANGE_JOB_MOVE);
+    set_status(c, change, j);
+    change->job.reason = batch_strdup(c->out, reason);
+    event_attach(c, change, j,
+                 (struct emit){.type = "job.state",
+                               .message = batch_printf(c->out, "%s%s%s", sm_name(&job_sm, (int)to),
+                                                       reason && *reason ? ": " : "", reason ? reason : ""),
+                               .detail = detail_end(c, &d)});
+}
+
+void store_status(struct core *c, struct jobrec *j)
+{
+    set_status(c, batch_change(c->out, CHANGE_JOB_UPDATE), j);
+}
+
+void begin_run(struct core *c, struct jobrec *j)
+{
+    struct detail d;
+    titan_assert(!j->run_active);
+    j->run++;
+    j->run_active = true;
+    detail_begin(&d);
+    json_put_uint(&d.w, "run", j->run);
+    struct change *change = batch_change(c->out, CHANGE_RUN_ADD);
+    change->run.job_id = j->id;
+    change->run.number = j->run;
+    event_attach(c, change, j,
+                 (struct emit){.type = "run.started",
+                               .message = batch_printf(c->out, "run %u started", j->run),
+                               .detail = detail_end(c, &d)});
+}
+
+void end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason)
+{
+    struct detail d;
+    titan_assert(sm_allowed(&run_sm, RUN_ACTIVE, (int)to));
+    if (!j->run_active)
+        return;
+    j->run_active = false;
+    detail_begin(&d);
+    json_put_uint(&d.w, "run", j->run);
+    json_put_string(&d.w, "state", sm_name(&run_sm, (int)to));
+    struct change *change = batch_change(c->out, CHANGE_RUN_MOVE);
+    change->run.job_id = j->id;
+    change->run.number = j->run;
+    change->run.state = to;
+    change->run.reason = batch_strdup(c->out, reason);
+    event_attach(c, change, j,
+                 (struct emit){.type = "run.ended",
+                               .message = batch_printf(c->out, "run %u %s", j->run, sm_name(&run_sm, (int)to)),
+                               .detail = detail_end(c, &d)});
+}
+
+/* What a job's newest epoch is counted by from here on; the members' places are given before it is stored. */
+void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
+{
+    titan_assert(number > j->status.epoch && world > 0);
+    titan_assert(!epoch_live(j) && sm_allowed(&epoch_sm, EPOCH_NONE, EPOCH_FORMING));
+    j->status.epoch = number;
+    j->status.world_size = world;
+    j->epoch_state = EPOCH_FORMING;
+    j->broken = j->charged = j->source.origin_known = false;
+    move_phase(j, PHASE_TRAINING);
+}
+
+void store_epoch(struct core *c, struct jobrec *j, const char *by)
+{
+    const bool ours = by && strcmp(by, FORMED_HERE) == 0;
+    const char *type = ours ? "epoch.forming" : by ? "epoch.delegated" : "epoch.restored";
+    const char *words = ours ? "forms" : by ? "was formed without us," : "was formed after the backup,";
+    const char *delegate = ours ? NULL : by;
+    struct detail d;
+    titan_assert(j->epoch_state == EPOCH_FORMING && j->n_seats == j->status.world_size);
+    detail_begin(&d);
+    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_string(&d.w, "source", source_name(j->source.kind));
+    json_put_uint(&d.w, "resume_step", j->source.resume_step);
+    if (j->source.epoch)
+        json_put_uint(&d.w, "source_epoch", j->source.epoch);
+    if (j->n_leavers)
+        json_put_uint(&d.w, "leavers", j->n_leavers);
+    if (delegate)
+        json_put_string(&d.w, "delegate", delegate);
+    struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
+    const uint32_t all = j->n_seats + j->n_leavers;
+    uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));
+    for (uint32_t i = 0; i < all; i++)
+        ids[i] = j->seats[i].worker_id;
+    change->epoch = (struct epoch){
+        .job_id = j->id,
+        .number = j->status.epoch,
+        .run = j->run,
+        .state = EPOCH_FORMING,
+        .source = j->source.kind,
+        .source_epoch = j->source.epoch,
+        .resume_step = j->source.resume_step,
+        .checkpoint = batch_strdup(c->out, j->source.checkpoint),
+        .world_size = j->n_seats,
+        .leavers = j->n_leavers,
+        .workers = ids,
+        .delegate = batch_strdup(c->out, delegate),
+        .created_at_ms = c->now.wall_ms,
+    };
+    memcpy(change->epoch.comm_id, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id));
+    change->epoch.keyed = j->epoch_id.keyed;
+    memcpy(change->epoch.key, j->epoch_id.key, sizeof(j->epoch_id.key));
+    event_attach(c, change, j,
+                 (struct emit){.type = type,
+                               .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
+                                                       (unsigned long long)j->status.epoch, words, j->n_seats,
+                                                       source_name(j->source.kind)),
+                               .detail = detail_end(c, &d)});
+}
+
+void move_epoch(struct core *c, struct jobrec *j, enum epoch_state to, const char *why)
+{
+    static const char *const types[] = {
+        [EPOCH_RUNNING] = "epoch.formed", [EPOCH_REVOKED] = "epoch.revoked", [EPOCH_ENDED] = "epoch.ended"};
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "world", j->n_seats);
+    if (why)
+        json_put_string(&d.w, "reason", why);
+    titan_assert(sm_allowed(&epoch_sm, (int)j->epoch_state, (int)to));
+    struct change *change = batch_change(c->out, CHANGE_EPOCH_MOVE);
+    change->epoch.job_id = j->id;
+    change->epoch.number = j->status.epoch;
+    change->epoch.state = to;
+    j->epoch_state = to;
+    if (to == EPOCH_REVOKED)
+        j->status.world_size = 0;
+    if (to == EPOCH_REVOKED && !phase_stops(j))
+        move_phase(j, PHASE_ASSEMBLING);
+    event_attach(c, change, j,
+                 (struct emit){.type = types[to],
+                               .message = batch_printf(c->out, "epoch %llu %s%s%s", (unsigned long long)j->status.epoch,
+                                                       sm_name(&epoch_sm, (int)to), why ? ": " : "", why ? why : ""),
+                               .detail = detail_end(c, &d)});
+}
+
+static struct change *worker_change(struct core *c, enum change_kind kind, struct workrec *w)
+{
+    struct change *change = batch_change(c->out, kind);
+    change->worker = (struct worker){
+        .id = w->id,
+        .job_id = w->job->id,
+        .run = w->job->run,
+        .node = batch_strdup(c->out, w->node->name),
+        .state = w->state,
+        .address = batch_strdup(c->out, w->address),
+        .rank = -1,
+    };
+    return change;
+}
+
+void begin_worker(struct core *c, struct workrec *w)
+{
+    struct detail d;
+    titan_assert(sm_allowed(&worker_sm, (int)w->state, WORKER_STARTING));
+    w->state = WORKER_STARTING;
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    event_attach(c, worker_change(c, CHANGE_WORKER_ADD, w), w->job,
+                 (struct emit){.type = "worker.starting",
+                               .message = batch_printf(c->out, "worker %llu starts on %s", (unsigned long long)w->id,
+                                                       w->node->name),
+                               .worker = w,
+                               .detail = detail_end(c, &d)});
+}
+
+static const char *exit_text(struct core *c, const struct workrec *w, const struct exit_report *r, const char *why)
+{
+    unsigned long long id = w->id;
+    const char *words = r && r->reason && *r->reason ? r->reason : why ? why : "";
+    const char *colon = *words ? ": " : "";
+    if (!r)
+        return batch_printf(c->out, "worker %llu is lost%s%s", id, colon, words);
+    if (r->signal)
+        return batch_printf(c->out, "worker %llu was ended by signal %d (%s)%s%s", id, r->signal, strsignal(r->signal),
+                            colon, words);
+    return batch_printf(c->out, "worker %llu exited with status %d%s%s", id, r->exit_code, colon, words);
+}
+
+void move_worker(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *r, bool counted,
+                 const char *why)
+{
+    static const char *const types[] = {[WORKER_READY] = "worker.ready",
+                                        [WORKER_STOPPING] = "worker.stopping",
+                                        [WORKER_EXITED] = "worker.exited",
+                                        [WORKER_LOST] = "worker.lost"};
+    struct detail d;
+    titan_assert(sm_allowed(&worker_sm, (int)w->state, (int)to));
+    titan_assert(!counted || to == WORKER_EXITED || to == WORKER_LOST);
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    if (to == WORKER_READY && w->address)
+        json_put_string(&d.w, "address", w->address);
+    if (r) {
+        json_put_int(&d.w, "exit_code", r->exit_code);
+        json_put_int(&d.w, "signal", r->signal);
+    }
+    const char *words = r && r->reason && *r->reason ? r->reason : why;
+    if (words && *words)
+        json_put_string(&d.w, "reason", words);
+    if (to == WORKER_EXITED || to == WORKER_LOST)
+        json_put_bool(&d.w, "counted", counted);
+    w->state = to;
+    struct change *change = worker_change(c, CHANGE_WORKER_MOVE, w);
+    change->worker.exit_code = r ? r->exit_code : 0;
+    change->worker.signal = r ? r->signal : 0;
+    change->worker.counted = counted;
+    change->worker.reason = batch_strdup(c->out, words);
+    const char *message = to == WORKER_READY ? batch_printf(c->out, "worker %llu is ready", (unsigned long long)w->id)
+                          : to == WORKER_STOPPING ? batch_printf(c->out, "worker %llu is told to stop: %s",
+                                                                 (unsigned long long)w->id, why ? why : "")
+                                                  : exit_text(c, w, r, why);
+    event_attach(c, change, w->job,
+                 (struct emit){.type = types[to], .message = message, .worker = w, .detail = detail_end(c, &d)});
+}
+
+void store_pid(struct core *c, struct workrec *w, int64_t pid)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    json_put_int(&d.w, "pid", pid);
+    struct change *change = worker_change(c, CHANGE_WORKER_PID, w);
+    change->worker.pid = pid;
+    event_attach(c, change, w->job,
+                 (struct emit){.type = "worker.started",
+                               .message = batch_printf(c->out, "worker %llu has started", (unsigned long long)w->id),
+                               .worker = w,
+                               .detail = detail_end(c, &d)});
+}
+
+void move_node(struct core *c, struct noderec *n, enum node_state to, const char *message)
+{
+    struct detail d;
+    titan_assert(n->state == to || sm_allowed(&node_sm, (int)n->state, (int)to));
+    detail_begin(&d);
+    json_put_uint(&d.w, "slots", n->slots);
+    json_put_string(&d.w, "device", n->device);
+    n->state = to;
+    struct change *change = batch_change(c->out, CHANGE_NODE_PUT);
+    change->node = (struct node){
+        .name = batch_strdup(c->out, n->name),
+        .state = to,
+        .slots = n->slots,
+        .device = batch_strdup(c->out, n->device),
+        .address = batch_strdup(c->out, n->address),
+        .version = batch_strdup(c->out, n->version),
+        .memory_bytes = n->memory_bytes,
+        .incarnation = n->incarnation,
+        .peer_port = n->peer_port,
+        .last_seen_ms = n->seen_wall,
+    };
+    event_attach(c, change, NULL,
+                 (struct emit){.type = to == NODE_READY ? "node.ready" : "node.lost",
+                               .message = batch_printf(c->out, "node %s %s", n->name, message),
+                               .node = n,
+                               .detail = detail_end(c, &d)});
+}
+
+void epoch_failed(struct jobrec *j, bool charged)
+{
+    titan_assert(epoch_live(j));
+    j->broken = true;
+    j->charged |= charged;
+}
+
+void epoch_charged(struct jobrec *j)
+{
+    j->charged = true;
+}

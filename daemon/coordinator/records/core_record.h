@@ -1,0 +1,67 @@
+/* core_record.h - the core as a whole: its options, tables and lists, and what is under way in the current input. */
+#ifndef TITAN_DAEMON_COORDINATOR_RECORDS_CORE_RECORD_H
+#define TITAN_DAEMON_COORDINATOR_RECORDS_CORE_RECORD_H
+
+#include "daemon/coordinator/core.h"
+#include "daemon/coordinator/records/job_record.h"
+#include "proto/ranges.h"
+#include "titan/internal/worker.pb-c.h"
+
+#define LAST_CHECKPOINT_MS 120000 /* for the last one of workers that stop for the system's sake */
+
+#define CORE_BUCKETS 4096
+struct core {
+    struct core_options options; /* times of detection at the pace of now, see detector_pace */
+    struct core_options asked;   /* as given */
+    char *jobs_dir, *jobs_token;
+    bool secret_set;
+    uint8_t secret[MAC_BYTES];
+    uint8_t term_secret[MAC_BYTES];
+    int64_t term_said; /* when a term without a proof was told of; 0 = never */
+    uint64_t last_key; /* of a session that was drawn */
+    struct core_time now;
+    struct batch *out;
+    struct noderec *nodes, *last_node, *names[CORE_BUCKETS];
+    uint32_t connected, by_datagram;                /* nodes; of those, whose datagrams come */
+    uint64_t send_round;                            /* number of the newest */
+    Titan__Internal__CoordinatorMessage *form_told; /* in this input; it goes to all members alike */
+    struct jobrec *buckets[CORE_BUCKETS];
+    struct user *users;     /* all there have been */
+    struct lane *lanes;     /* the queue */
+    uint64_t blocker;       /* job in the queue that the others behind it wait for; 0 = none */
+    bool holding;           /* what comes free is kept for it, as it will be enough */
+    uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
+    struct jobrec *active, *active_last;
+    size_t pending;
+    struct noderec *sessions[CORE_BUCKETS];
+    struct greeting { /* sessions of a known identity that have not said hello */
+        struct greeting *next;
+        uint64_t session;
+        char *identity;
+    } * greetings;
+    uint64_t next_worker_id, last_probe;
+    uint64_t fenced_term; /* that a node has obeyed, above ours; 0 = we are not fenced */
+    char *fenced_by;
+    bool stale; /* agents may know what the restored store does not */
+    int64_t stale_since;
+    uint64_t *taken; /* workers above options.backup_worker that the store has */
+    size_t n_taken, cap_taken;
+    int64_t late_mono; /* this process was found to have stood still; 0 = never */
+    struct core_counters counters;
+    bool slots_changed;
+    bool unsettled; /* something was heard that is not looked at before the next tick, see core_options.at_once */
+    int64_t last_input;
+    /* core_deadline(), of all nodes and of all jobs, while nothing has come that could make it an earlier one. */
+    struct due {
+        int64_t node, job;
+    } due;
+};
+
+void *core_alloc(size_t bytes); /* zeroed; see batch_alloc about running out */
+char *core_strdup(const char *text);
+void core_set_string(char **field, const char *text);
+uint64_t core_first_epoch(const struct core *c); /* no number below it is given; 0 = the store was not restored */
+void core_set_text(const char **field, const char *text);
+void core_later(struct core *c); /* something was heard that the next tick looks at */
+
+#endif

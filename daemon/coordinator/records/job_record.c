@@ -1,0 +1,152 @@
+#include "daemon/coordinator/records/job_record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/coordinator/records/core_record.h"
+
+bool job_final(const struct jobrec *j)
+{
+    return sm_final(&job_sm, (int)j->state);
+}
+
+/* Where it is or would be in id order. */
+static size_t worker_at(const struct jobrec *j, uint64_t id)
+{
+    size_t lo = 0, hi = j->n_workers;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (j->workers[mid]->id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+struct workrec *job_worker(const struct jobrec *j, uint64_t id)
+{
+    size_t at = worker_at(j, id);
+    return at < j->n_workers && j->workers[at]->id == id ? j->workers[at] : NULL;
+}
+
+/* What it remembers of its place may be of seats that are no more. */
+struct seat *job_seat(struct jobrec *j, const struct workrec *w)
+{
+    bool its = w->seat > 0 && w->seat <= j->n_seats + j->n_leavers && j->seats[w->seat - 1].worker == w;
+    return its ? &j->seats[w->seat - 1] : NULL;
+}
+
+void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers)
+{
+    free(j->seats);
+    j->seats = core_alloc((members + leavers + 1) * sizeof(*j->seats));
+    j->n_seats = members;
+    j->n_leavers = leavers;
+}
+
+void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w)
+{
+    titan_assert(at < j->n_seats + j->n_leavers && worker_id);
+    if (w && job_seat(j, w))
+        w = NULL;
+    j->seats[at] = (struct seat){.worker_id = worker_id, .worker = w};
+    if (w) {
+        w->seat = at + 1;
+        w->quiesced = false;
+    }
+}
+
+bool job_member(struct jobrec *j, const struct workrec *w)
+{
+    const struct seat *seat = job_seat(j, w);
+    return seat && seat < j->seats + j->n_seats;
+}
+
+static void add_worker(struct jobrec *j, struct workrec *w)
+{
+    if (j->n_workers == j->cap_workers) {
+        j->cap_workers = j->cap_workers ? 2 * j->cap_workers : 4;
+        j->workers = realloc(j->workers, j->cap_workers * sizeof(*j->workers));
+        titan_assert(j->workers);
+    }
+    const size_t at = worker_at(j, w->id);
+    titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
+    memmove(&j->workers[at + 1], &j->workers[at], (j->n_workers - at) * sizeof(*j->workers));
+    j->workers[at] = w;
+    j->n_workers++;
+}
+
+void job_remove_worker(struct jobrec *j, const struct workrec *w)
+{
+    size_t at = worker_at(j, w->id);
+    titan_assert(at < j->n_workers && j->workers[at] == w);
+    memmove(&j->workers[at], &j->workers[at + 1], (j->n_workers - at - 1) * sizeof(*j->workers));
+    j->n_workers--;
+    titan_assert(w->node->used > 0);
+    w->node->used--;
+}
+
+size_t job_count_workers(const struct jobrec *j, enum worker_state state)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        n += j->workers[i]->state == state;
+    return n;
+}
+
+bool epoch_live(const struct jobrec *j)
+{
+    return j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_RUNNING;
+}
+
+bool epoch_leaving(const struct jobrec *j)
+{
+    return j->epoch_state == EPOCH_REVOKED || (j->state == JOB_RESIZING && j->epoch_state == EPOCH_RUNNING);
+}
+
+bool epoch_near_end(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats && epoch_live(j); i++)
+        if (j->seats[i].finished)
+            return true;
+    return epoch_live(j) && j->status.step + 1 >= j->spec.steps;
+}
+
+void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec *j)
+{
+    *(j->prev ? &j->prev->next : first) = j->next;
+    *(j->next ? &j->next->prev : last) = j->prev;
+    j->prev = j->next = NULL;
+}
+
+void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j)
+{
+    j->prev = *last;
+    j->next = NULL;
+    *(*last ? &(*last)->next : first) = j;
+    *last = j;
+}
+
+struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address)
+{
+    struct workrec *w = core_alloc(sizeof(*w));
+    titan_assert(is.id && is.node);
+    *w = is;
+    w->job = j;
+    w->address = address ? core_strdup(address) : NULL;
+    w->node->used++;
+    add_worker(j, w);
+    return w;
+}
+
+void worker_told(struct workrec *w, uint64_t epoch)
+{
+    w->epoch = epoch;
+}
+
+void worker_enters(struct workrec *w, uint64_t epoch)
+{
+    worker_told(w, epoch);
+    w->quiesced = false;
+}

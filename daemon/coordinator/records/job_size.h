@@ -1,0 +1,23 @@
+/* job_size.h - how many workers a job may have: the recipe's numbers, as narrowed by requests, by others' need, and by
+nodes that are to be empty. */
+#ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_SIZE_H
+#define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_SIZE_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* The range of workers the job is to have: the recipe's, as narrowed by requests and by others' need. */
+uint32_t size_min(const struct jobrec *j);
+uint32_t size_max(const struct jobrec *j);
+/* Must it go, since its node is to be empty? */
+bool worker_displaced(const struct workrec *w);
+uint32_t size_kept(const struct jobrec *j);    /* workers that are neither told to stop nor have to go */
+uint32_t size_staying(const struct jobrec *j); /* workers that are not told to stop */
+/* Largest number of workers the job may run on, at most n; 0 = none. */
+uint32_t size_world(const struct jobrec *j, uint32_t n);
+/* The fewest workers it may run on; 0 = none. */
+uint32_t size_least(const struct jobrec *j);
+void size_claim(struct jobrec *j, uint32_t n); /* so many workers are its own before they are the queue's */
+/* At most so many for now, since that job needs slots; 0 = no such limit. */
+void size_limit(struct jobrec *j, uint32_t world, uint64_t for_job);
+
+#endif

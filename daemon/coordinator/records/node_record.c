@@ -1,0 +1,131 @@
+#include "daemon/coordinator/records/node_record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/coordinator/records/core_record.h"
+
+static size_t name_bucket(const char *name)
+{ /* FNV-1a */
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return (hash ^ hash >> 32) % CORE_BUCKETS;
+}
+
+struct noderec *core_find_node(const struct core *c, const char *name)
+{
+    struct noderec *n = c->names[name_bucket(name)];
+    while (n && strcmp(n->name, name) != 0)
+        n = n->hash_next;
+    return n;
+}
+
+struct noderec *core_find_session(const struct core *c, uint64_t session)
+{
+    struct noderec *n = c->sessions[session % CORE_BUCKETS];
+    while (n && n->session != session)
+        n = n->session_next;
+    return n;
+}
+
+void core_set_session(struct core *c, struct noderec *n, uint64_t session)
+{
+    titan_assert(!session || !core_find_session(c, session));
+    if (n->session) {
+        struct noderec **at = &c->sessions[n->session % CORE_BUCKETS];
+        while (*at != n)
+            at = &(*at)->session_next;
+        *at = n->session_next;
+    }
+    c->connected += (session != 0) - (n->session != 0);
+    n->session = session;
+    if (session) {
+        n->session_next = c->sessions[session % CORE_BUCKETS];
+        c->sessions[session % CORE_BUCKETS] = n;
+    }
+}
+
+struct noderec *core_add_node(struct core *c, const char *name, enum node_state state)
+{
+    struct noderec *n = core_alloc(sizeof(*n)), **bucket = &c->names[name_bucket(name)];
+    n->name = core_strdup(name);
+    n->state = state;
+    n->device = core_strdup("");
+    n->address = core_strdup("");
+    n->version = core_strdup("");
+    n->identity = core_strdup("");
+    n->policy.reason = core_strdup("");
+    n->policy.quarantine_reason = core_strdup("");
+    n->drain_at = INT64_MAX;
+    *(c->last_node ? &c->last_node->next : &c->nodes) = n; /* in the order they came */
+    c->last_node = n;
+    n->hash_next = *bucket;
+    *bucket = n;
+    return n;
+}
+
+void node_awaited(struct core *c, struct noderec *n, struct core_time now)
+{
+    n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
+    n->stream_mono = n->seen_mono;
+    n->answered_mono = now.mono_ms; /* by the coordinator before this one */
+}
+
+void node_is(struct noderec *n, const struct node *is)
+{
+    n->slots = is->slots;
+    core_set_string(&n->device, is->device);
+    core_set_string(&n->address, is->address);
+    core_set_string(&n->version, is->version);
+    n->memory_bytes = is->memory_bytes;
+    n->incarnation = is->incarnation;
+    n->peer_port = is->peer_port;
+}
+
+void node_take_policy(struct noderec *n, const struct node_policy *is)
+{
+    free((char *)(uintptr_t)n->policy.reason);
+    free((char *)(uintptr_t)n->policy.quarantine_reason);
+    n->policy = *is;
+    n->policy.name = NULL;
+    n->policy.reason = core_strdup(is->reason);
+    n->policy.quarantine_reason = core_strdup(is->quarantine_reason);
+}
+
+struct noderec *core_expect_node(struct core *c, const char *name)
+{
+    struct noderec *n = core_find_node(c, name);
+    if (n)
+        return n;
+    n = core_add_node(c, name, NODE_READY);
+    node_awaited(c, n, c->now);
+    return n;
+}
+
+bool node_name_ok(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= 253 && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
+}
+
+bool node_leaves(const struct noderec *n)
+{
+    return n->leaving && n->leaving == n->incarnation;
+}
+
+bool node_empties(const struct noderec *n)
+{
+    return n->policy.draining || n->in_window || node_leaves(n);
+}
+
+bool node_unfit(const struct noderec *n)
+{
+    return n->unfit && n->unfit[0];
+}
+
+bool node_accepts(const struct noderec *n)
+{
+    return n->state == NODE_READY && n->session && !node_empties(n) && !n->quarantine_end && !n->steady_at &&
+           !node_unfit(n) && !n->unchecked;
+}

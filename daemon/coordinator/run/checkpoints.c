@@ -1,0 +1,100 @@
+#include "daemon/coordinator/run/checkpoints.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/progress.h"
+
+void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
+{
+    size_t at = 0;
+    while (at < j->n_ckpts && j->ckpts[at].step > m->step)
+        at++;
+    bool again = at < j->n_ckpts && j->ckpts[at].step == m->step;
+    if (at > 0 || (again && j->ckpts[at].epoch == m->epoch))
+        return; /* a report that was sent twice: steps of an epoch are written in order */
+    if (again) {
+        free(j->ckpts[at].path);
+    } else {
+        if (j->n_ckpts == j->cap_ckpts) {
+            j->cap_ckpts = j->cap_ckpts ? 2 * j->cap_ckpts : 4;
+            j->ckpts = realloc(j->ckpts, j->cap_ckpts * sizeof(*j->ckpts));
+            titan_assert(j->ckpts);
+        }
+        memmove(&j->ckpts[at + 1], &j->ckpts[at], (j->n_ckpts - at) * sizeof(*j->ckpts));
+        j->n_ckpts++;
+    }
+    j->ckpts[at] = (struct ckptrec){.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
+    if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
+        progress_reaches(j, m->step);
+    emit_checkpoint(c, j, m);
+    store_status(c, j);
+    checkpoints_well(j);
+    size_t keep = j->spec.keep_latest ? j->spec.keep_latest : SIZE_MAX;
+    Titan__Internal__CheckpointCommitted *told = batch_alloc(c->out, sizeof(*told));
+    titan__internal__checkpoint_committed__init(told);
+    told->job_id = j->id;
+    told->step = m->step;
+    told->expired_paths = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
+    while (j->n_ckpts > (MUTANT(EXPIRED_NEWEST) && keep == 1 ? 0 : keep)) {
+        struct ckptrec *old = &j->ckpts[--j->n_ckpts];
+        emit_checkpoint_expired(c, j, old);
+        told->expired_paths[told->n_expired_paths++] = batch_strdup(c->out, old->path);
+        free(old->path);
+    }
+    const struct workrec *first = NULL;
+    for (uint32_t i = 0; i < j->n_seats && !first; i++)
+        first = j->seats[i].worker;
+    if (first && first->node->session)
+        batch_message(c->out, first->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED,
+                      told);
+}
+
+void checkpoints_well(struct jobrec *j)
+{
+    free(j->trouble.words);
+    free(j->trouble.why);
+    memset(&j->trouble, 0, sizeof(j->trouble));
+}
+
+/* The cause: what stands behind the last name in it. Paths differ from step to step. */
+static const char *cause_words(const char *reason)
+{
+    const char *at = reason;
+    for (const char *p = reason; (p = strstr(p, ": ")); p += 2)
+        at = p + 2;
+    return at;
+}
+
+void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *w,
+                        const Titan__Internal__CheckpointFailed *m)
+{
+    const char *why = cause_words(m->reason);
+    const bool changed = !j->trouble.why || strcmp(j->trouble.why, why) != 0 || j->trouble.reading != m->reading;
+    const bool counts = j->trouble.streak == 0 || job_seat(j, w) == j->seats; /* of one checkpoint all may speak */
+    if (!counts && !changed)
+        return;
+    if (m->reading)
+        core_set_string(&j->trouble.words,
+                        batch_printf(c->out, "trying again to read checkpoint %s: %s", m->path, m->reason));
+    else
+        core_set_string(&j->trouble.words, batch_printf(c->out, "the checkpoint of step %llu was not written to %s: %s",
+                                                        (unsigned long long)m->step, m->path, m->reason));
+    core_set_string(&j->trouble.why, why);
+    j->trouble.reading = m->reading;
+    if (counts)
+        j->trouble.streak++;
+    if (counts && !m->reading)
+        j->status.checkpoint_failures++;
+    progress_unsaved(j);
+    if (changed || (counts && (j->trouble.streak & (j->trouble.streak - 1)) == 0)) {
+        emit_checkpoint_failed(c, j, m);
+        store_status(c, j);
+    }
+    clock_tries(c, j); /* it has not stopped: its members wait for a disk */
+}

@@ -1,0 +1,12 @@
+/* checkpoints.h - a job's checkpoints: committed, expired, not written. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_CHECKPOINTS_H
+#define TITAN_DAEMON_COORDINATOR_RUN_CHECKPOINTS_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
+void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *w,
+                        const Titan__Internal__CheckpointFailed *m);
+void checkpoints_well(struct jobrec *j); /* there is no trouble any more */
+
+#endif

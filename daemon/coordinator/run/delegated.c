@@ -1,0 +1,208 @@
+#include "daemon/coordinator/run/delegated.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/plausible.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/recovery_source.h"
+#include "daemon/coordinator/run/resize.h"
+#include "daemon/epochs.h"
+
+static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
+                      delegated_knows *knows)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!knows(c, j, list[i]))
+            return false;
+    return true;
+}
+
+/* Its mesh has to be one of the job's. Who leaves was in one, too. */
+static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_leavers <= j->spec.max_workers;
+}
+
+bool delegated_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
+                     delegated_knows *knows)
+{
+    return f->job_id == j->id && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
+           (f->key.len == 0 || f->key.len == sizeof(j->epoch_id.key)) && f->n_members > 0 &&
+           f->n_members <= JOB_WORKERS_MAX && f->n_leavers <= JOB_WORKERS_MAX &&
+           f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch && epoch_seats_distinct(f) &&
+           epoch_holders_distinct(f) && legal_size(j, f) && all_known(c, j, f->members, f->n_members, knows) &&
+           all_known(c, j, f->leavers, f->n_leavers, knows);
+}
+
+/* The store has it: it is there, or was a member of an epoch that is kept. */
+static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
+{
+    (void)c;
+    return job_worker(j, m->worker_id) || kept_lists(j, m->worker_id);
+}
+
+static bool held_before(const struct jobrec *j, uint64_t worker_id)
+{
+    for (size_t i = 0; i < j->source.n_holders; i++)
+        if (j->source.holders[i] == worker_id)
+            return true;
+    return false;
+}
+
+/* The workers that hold its state may have been in an older epoch. */
+static bool holders_known(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    for (size_t i = 0; i < f->n_state_holders; i++)
+        if (!job_worker(j, f->state_holders[i]) && !kept_lists(j, f->state_holders[i]) &&
+            !held_before(j, f->state_holders[i]))
+            return false;
+    return true;
+}
+
+static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    return delegated_sound(c, j, f, knows) && holders_known(j, f);
+}
+
+static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    job_new_seats(j, (uint32_t)f->n_members, (uint32_t)f->n_leavers);
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
+        uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+        job_set_seat(j, i, id, job_worker(j, id));
+    }
+}
+
+void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate)
+{
+    const char *why =
+        delegate ? "its members went on without the coordinator" : "its members are further than the store";
+    if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
+        move_job(c, j, JOB_RECOVERING, why);
+    resize_over(j);
+    if (delegate)
+        recovery_begin(c, j);
+    else
+        recovery_clear(j); /* what was lost at the time of the backup is of the past */
+    if (epoch_live(j)) {
+        send_seats(c, j, send_revoke);
+        move_epoch(c, j, EPOCH_REVOKED, why);
+    }
+    enter_epoch(j, f->epoch, (uint32_t)f->n_members);
+    take_seats(j, f);
+    source_take(j, f);
+    epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->epoch_id.key) ? f->key.data : NULL);
+    kept_formed(j);
+    clock_taken(c, j);
+    j->quorum.adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
+    recovery_formed(c, j);
+    emit_job_waits(c, j, 0);
+    emit_job_decided(c, j);
+    store_epoch(c, j, delegate);
+    store_status(c, j);
+}
+
+/* Returns its job when it is in that epoch now. */
+static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
+{
+    const Titan__Internal__FormEpoch *f = d->epoch;
+    struct jobrec *j = f ? core_find_job(c, f->job_id) : NULL;
+    if (!j || job_final(j))
+        return NULL;
+    if (!plausible_epoch(c, j, f->epoch) || !plausible_member(j, n, f) || !plausible_step(j, f->resume_step) ||
+        (*f->checkpoint_path && !plausible_path(j, UINT64_MAX, f->checkpoint_path))) {
+        fence_implausible(c, n, j->id, batch_printf(c->out, "it cannot have been told of epoch %" PRIu64, f->epoch));
+        return NULL;
+    }
+    if (j->phase == PHASE_QUEUED || phase_stops(j)) {
+        if (f->epoch > j->status.epoch && sound(c, j, f)) /* of no use, but its number is taken */
+            j->quorum.refused_epoch = MAX(j->quorum.refused_epoch, f->epoch);
+        return NULL;
+    }
+    bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
+                memcmp(f->comm_id.data, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id)) == 0;
+    if (same || MUTANT(DELEGATED_UNHEARD)) {
+        c->counters.duplicate++;
+        return same ? j : NULL;
+    }
+    if (f->epoch <= j->status.epoch) {
+        c->counters.old_epoch++; /* the run has gone on without it */
+        return NULL;
+    }
+    if (!sound(c, j, f) || !j->run_active) {
+        c->counters.unknown_rank++;
+        return NULL;
+    }
+    delegated_take(c, j, f, d->delegate && *d->delegate ? d->delegate : "?");
+    return j;
+}
+
+/* Its workers there have been told of it, and what they said of earlier ones, which may come behind this, is of the
+ * past. */
+void delegated_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
+{
+    struct jobrec *j = take_report(c, n, d);
+    for (uint32_t i = 0; j && i < j->n_seats + j->n_leavers; i++) {
+        struct workrec *w = j->seats[i].worker;
+        if (!w || w->node != n || w->epoch >= j->status.epoch)
+            continue;
+        worker_enters(w, j->status.epoch);
+    }
+}
+
+/* In the order of their numbers. */
+void delegated_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
+{
+    uint64_t done = 0;
+    for (size_t round = 0; round < m->n_delegated; round++) {
+        const Titan__Internal__EpochDelegated *next = NULL;
+        for (size_t i = 0; i < m->n_delegated; i++) {
+            const Titan__Internal__EpochDelegated *d = m->delegated[i];
+            if (d->epoch && d->epoch->epoch > done && (!next || d->epoch->epoch < next->epoch->epoch))
+                next = d;
+        }
+        if (!next)
+            return;
+        done = next->epoch->epoch;
+        for (size_t i = 0; i < m->n_delegated; i++)
+            if (m->delegated[i]->epoch && m->delegated[i]->epoch->epoch == done)
+                (void)take_report(c, n, m->delegated[i]);
+    }
+}
+
+struct jobrec *delegated_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m)
+{
+    struct jobrec *j = core_find_job(c, m->job_id);
+    c->counters.epoch_refused++;
+    if (!j || m->epoch != j->status.epoch || !epoch_live(j) || m->seen_epoch < m->epoch)
+        return NULL;
+    if (m->seen_epoch <= j->quorum.refused_epoch)
+        return NULL;
+    if (!plausible_epoch(c, j, m->seen_epoch) || !plausible_part(j, n)) {
+        fence_implausible(c, n, j->id, batch_printf(c->out, "it cannot have seen epoch %" PRIu64, m->seen_epoch));
+        return NULL;
+    }
+    j->quorum.refused_epoch = m->seen_epoch;
+    emit_event(
+        c, j,
+        (struct emit){.type = "epoch.refused",
+                      .message = batch_printf(c->out, "node %s has promised or accepted epoch %llu: not epoch %llu",
+                                              n->name, (unsigned long long)m->seen_epoch, (unsigned long long)m->epoch),
+                      .node = n,
+                      .detail = batch_printf(c->out, "{\"seen_epoch\":%llu}", (unsigned long long)m->seen_epoch)});
+    epoch_failed(j, true); /* nobody's fault */
+    return j;
+}

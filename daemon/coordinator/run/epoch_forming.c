@@ -1,0 +1,303 @@
+#include "daemon/coordinator/run/epoch_forming.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/rng.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/checkpoints.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/quorum.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/recovery_source.h"
+#include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/restart_budget.h"
+
+void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
+{
+    titan_assert(epoch_live(j) && !phase_stops(j));
+    if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
+        move_job(c, j, JOB_RECOVERING, why);
+    resize_over(j);
+    recovery_revoked(c, j);
+    progress_spare(c, j);
+    move_epoch(c, j, EPOCH_REVOKED, why);
+    store_status(c, j);
+    clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
+    send_seats(c, j, send_revoke);
+    for (uint32_t i = 0; i < j->n_seats; i++) {
+        struct workrec *w = j->seats[i].worker;
+        if (w && j->seats[i].finished && w->state != WORKER_STOPPING)
+            worker_stop(c, w, 0, "the run goes on without it");
+    }
+}
+
+/* Candidates in rank order: those who were there, then who joined; of those who are to leave, or are not. */
+static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **ret, uint32_t *ret_survivors)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < j->n_seats; i++) {
+        struct workrec *w = j->seats[i].worker;
+        if (w && w->state == WORKER_READY && !w->away && w->quiesced && !j->seats[i].finished &&
+            worker_displaced(w) == leaving)
+            ret[n++] = w;
+    }
+    *ret_survivors += n;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (!job_member(j, w) && w->state == WORKER_READY && !w->away && worker_displaced(w) == leaving)
+            ret[n++] = w;
+    }
+    return n;
+}
+
+/* The next epoch's members, in rank order; 0 = there are not enough. Who is to leave stays when it does not work
+ * without. */
+static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_survivors)
+{
+    *ret_survivors = 0;
+    uint32_t kept = collect_some(j, false, ret, ret_survivors);
+    uint32_t all = kept + collect_some(j, true, ret + kept, ret_survivors);
+    uint32_t world = size_world(j, kept);
+    return world ? world : size_world(j, all);
+}
+
+struct place {
+    struct workrec *worker;
+    uint32_t at;
+};
+
+static int earlier_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    uint32_t m = x->worker->node->first, n = y->worker->node->first;
+    return m != n ? (m > n) - (m < n) : (x->at > y->at) - (x->at < y->at);
+}
+
+/* Who shares a node is next to each other: at one distance from rank to keeper as many as can be have theirs on another
+ * node (worker/elastic/buddy.h), and the innermost axes of the mesh stay within nodes. Else all keep their order. */
+static void group_by_node(struct workrec **members, uint32_t n)
+{
+    _cleanup_free_ struct place *places = core_alloc((n + 1) * sizeof(*places));
+    for (uint32_t i = 0; i < n; i++)
+        members[i]->node->first = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        struct noderec *node = members[i]->node;
+        node->first = MIN(node->first, i);
+        places[i] = (struct place){.worker = members[i], .at = i};
+    }
+    qsort(places, n, sizeof(*places), earlier_place);
+    for (uint32_t i = 0; i < n; i++)
+        members[i] = places[i].worker;
+}
+
+/* The members, then the leavers. */
+static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *leavers,
+                      uint32_t n_leavers)
+{
+    job_new_seats(j, n, n_leavers);
+    for (uint32_t i = 0; i < n + n_leavers; i++) {
+        struct workrec *w = i < n ? members[i] : leavers[i - n];
+        job_set_seat(j, i, w->id, w);
+        worker_enters(w, j->status.epoch);
+    }
+}
+
+void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES])
+{
+    memcpy(j->epoch_id.comm_id, comm_id, sizeof(j->epoch_id.comm_id));
+    j->epoch_id.keyed = key != NULL;
+    if (key)
+        memcpy(j->epoch_id.key, key, sizeof(j->epoch_id.key));
+}
+
+static void draw_id(const struct core *c, struct jobrec *j)
+{
+    const struct rng_key rng = rng_key(c->options.seed, "communicator");
+    const uint64_t about[] = {j->id, j->status.epoch};
+    uint32_t words[4];
+    uint8_t comm_id[sizeof(words)], key[MAC_BYTES];
+    rng_philox(rng, j->id, j->status.epoch, words);
+    memcpy(comm_id, words, sizeof(words));
+    if (c->secret_set)
+        mac_derive(c->secret, "titan epoch", about, sizeof(about), key);
+    epoch_set_id(j, comm_id, c->secret_set ? key : NULL);
+}
+
+static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
+{
+    const uint64_t number = quorum_number(c, j);
+    titan_assert(j->phase == PHASE_ASSEMBLING || j->phase == PHASE_PAUSING);
+    for (uint32_t i = 0; i < n; i++)
+        titan_assert(members[i]->job == j && members[i]->state == WORKER_READY && !members[i]->away);
+    if (!number) {
+        job_fail(c, j, "the numbers of its epochs are used up");
+        return;
+    }
+    if (j->epoch_state == EPOCH_RUNNING)
+        move_epoch(c, j, EPOCH_ENDED, NULL);
+    source_choose(j);
+    if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
+        progress_falls_back(j,
+                            j->source.resume_step); /* its state was an older one, and nobody could say so any more */
+        store_status(c, j);
+    }
+    _cleanup_free_ struct workrec **leavers = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
+    uint32_t n_leavers = source_leavers(j, members, n, leavers);
+    enter_epoch(j, number, n);
+    set_seats(j, members, n, leavers, n_leavers);
+    kept_formed(j);
+    draw_id(c, j);
+    if (j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
+        progress_falls_back(j, j->source.resume_step);
+    emit_job_waits(c, j, 0);
+    clock_formed(c, j);
+    recovery_formed(c, j);
+    store_epoch(c, j, FORMED_HERE);
+    store_status(c, j);
+    send_seats(c, j, send_form);
+}
+
+/* Those who are left, and those who are on their way, make no legal world. */
+static void emit_waiting(struct core *c, struct jobrec *j)
+{
+    uint32_t need = size_least(j), have = size_staying(j);
+    if (need > have)
+        emit_job_waits(c, j, need - have);
+}
+
+static bool all_quiet(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
+        const struct workrec *w = j->seats[i].worker;
+        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of a delegated one: on their way here */
+        if (w && w->missing) /* it has ended; whether it had finished comes right behind the hello */
+            return false;
+        if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->seats[i].finished)
+            return false;
+    }
+    return true;
+}
+
+/* Was it in an epoch to count by, though not in the current one, and has not said what it holds? So it is with those a
+ * delegate went on without. */
+static bool holds_unheard(struct jobrec *j, const struct workrec *w)
+{
+    return w->state == WORKER_READY && !w->away && !w->quiesced && !job_seat(j, w) && kept_counts(j, w->id);
+}
+
+/* All of those have been heard; ret_reachable: one that has not can be. */
+static bool others_heard(struct jobrec *j, bool *ret_reachable)
+{
+    bool heard = true;
+    *ret_reachable = false;
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (holds_unheard(j, j->workers[i])) {
+            heard = false;
+            *ret_reachable |= j->workers[i]->node->session != 0;
+        }
+    return heard;
+}
+
+/* A hello may have lain in a link while its agent formed an epoch with others, without us. What an agent says when it
+ * is taken in tells of that, and a beat follows. */
+static bool all_confirmed(const struct core *c, const struct jobrec *j)
+{
+    for (size_t i = 0; i < j->n_workers && c->options.delegate_lease_ms; i++)
+        if (j->workers[i]->node->session && j->workers[i]->node->unconfirmed)
+            return false;
+    return true;
+}
+
+/* Members have left the epoch, and others who hold its state have been heard. Whoever is back and is neither is waited
+ * for no longer than the members were. */
+static bool all_heard(const struct core *c, struct jobrec *j)
+{
+    bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
+    if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->clock.epoch_deadline == INT64_MAX)
+        clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
+    return quiet && heard;
+}
+
+void epoch_try_form(struct core *c, struct jobrec *j)
+{
+    if (c->stale || !all_confirmed(c, j) || !all_heard(c, j))
+        return;
+    clock_limit(j, INT64_MAX);
+    recovery_quiet(c, j);
+    _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
+    uint32_t survivors = 0, world = collect(j, members, &survivors);
+    if (!quorum_decides(c, j))
+        return;
+    emit_waiting(c, j);
+    if (survivors < size_min(j) && job_count_workers(j, WORKER_STARTING) > 0)
+        return;
+    if (world == 0) {
+        if (j->n_workers == 0)
+            end_run(c, j, RUN_LOST, "no worker is left");
+        else if (j->clock.starve_at == INT64_MAX)
+            clock_starves(j, c->now.mono_ms + c->options.starve_ms);
+        return;
+    }
+    if (j->broken && !j->charged) {
+        emit_event(c, j, (struct emit){.type = "epoch.failed", .message = "the members could not go on together"});
+        budget_charge(c, j, LOSS_EPOCH, NULL, "the members could not go on together");
+        if (job_final(j))
+            return;
+    }
+    group_by_node(members, world);
+    form(c, j, members, world);
+}
+
+void epoch_formed(struct core *c, struct jobrec *j)
+{
+    if (j->epoch_state != EPOCH_FORMING)
+        return;
+    move_epoch(c, j, EPOCH_RUNNING, NULL);
+    if (j->trouble.reading)
+        checkpoints_well(j);
+    recovery_stepped(c, j);
+    clock_stepped(j);
+    kept_trained(j);
+    source_sealed(c, j);
+    if (!j->status.started_at_ms)
+        j->status.started_at_ms = c->now.wall_ms - (int64_t)j->progress.step_ms;
+    move_job(c, j, JOB_RUNNING, "");
+    clock_moved_on(c, j);
+    if (j->recovery.lost) {
+        recovery_finish(c, j);
+    } else {
+        resize_finished(c, j);
+    }
+    resize_over(j);
+    if (j->n_seats >= j->size.claim)
+        budget_forgiven(j);
+}
+
+void epoch_exclude_laggards(struct core *c, struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
+        struct workrec *w = j->seats[i].worker;
+        if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
+            continue;
+        worker_blame(w, j->seats[i].finished ? LOSS_NONE : LOSS_HANG);
+        if (w->blame)
+            epoch_charged(j); /* when it ends */
+        worker_stop(c, w, 0, "it did not leave the epoch in time");
+    }
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (!holds_unheard(j, w) || !w->node->session)
+            continue;
+        worker_blame(w, LOSS_HANG);
+        worker_stop(c, w, 0, "it did not say in time what it holds");
+    }
+}

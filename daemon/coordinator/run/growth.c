@@ -1,0 +1,115 @@
+#include "daemon/coordinator/run/growth.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/cluster/quarantine.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/slots.h"
+
+/* A node with slots for workers of a job that are to be started. */
+struct offer {
+    struct noderec *node;
+    uint32_t at; /* in the list of nodes */
+    uint32_t mine, spare, n_workers;
+    bool avoided;
+    uint64_t *workers; /* n_workers that start there */
+};
+
+/* Where the job has most already, then where most is free; last of all where its workers crash. */
+static int better_offer(const void *a, const void *b)
+{
+    const struct offer *x = a, *y = b;
+    if (x->avoided != y->avoided)
+        return x->avoided ? 1 : -1;
+    if (x->mine != y->mine)
+        return x->mine > y->mine ? -1 : 1;
+    if (x->spare != y->spare)
+        return x->spare > y->spare ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static int earlier_offer(const void *a, const void *b)
+{
+    const struct offer *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct offer *ret)
+{
+    uint32_t n_offers = 0;
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        n->mine = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        j->workers[i]->node->mine++;
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        if (slots_usable(n, j->device) && n->used < n->slots) {
+            ret[n_offers] = (struct offer){.node = n,
+                                           .at = n_offers,
+                                           .mine = n->mine,
+                                           .spare = n->slots - n->used,
+                                           .avoided = quarantine_avoids(c, n, j)};
+            n_offers++;
+        }
+    return n_offers;
+}
+
+static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
+{
+    struct workrec *w = job_new_worker(
+        j, (struct workrec){.id = c->next_worker_id++, .node = n, .deadline = c->now.mono_ms + c->options.start_ms},
+        NULL);
+    begin_worker(c, w);
+    return w->id;
+}
+
+static uint32_t count_nodes(const struct core *c)
+{
+    uint32_t n_nodes = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        n_nodes++;
+    return n_nodes;
+}
+
+void growth_start(struct core *c, struct jobrec *j, uint32_t count)
+{
+    _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
+    _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
+    uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
+    titan_assert(count > 0 && !phase_stops(j) && j->device[0]);
+    clock_starves(j, INT64_MAX);
+    if (!j->run_active)
+        begin_run(c, j);
+    qsort(offers, n_offers, sizeof(*offers), better_offer);
+    for (uint32_t started = 0; started < count; n_taken++) {
+        titan_assert(n_taken < n_offers);
+        struct offer *o = &offers[n_taken];
+        o->workers = &ids[started];
+        for (; o->n_workers < o->spare && started < count; o->n_workers++)
+            ids[started++] = add_worker(c, j, o->node);
+    }
+    qsort(offers, n_taken, sizeof(*offers), earlier_offer);
+    for (uint32_t i = 0; i < n_taken; i++)
+        send_start(c, j, offers[i].node, offers[i].workers, offers[i].n_workers);
+}
+
+void grow_job(struct core *c, struct jobrec *j)
+{
+    if (c->stale || c->now.mono_ms < j->budget.replace_at || epoch_near_end(j))
+        return;
+    uint32_t want = c->pending ? j->size.claim : size_max(j);
+    uint32_t have = size_kept(j);
+    if (have >= want || (!j->device[0] && !slots_choose_device(c, j, false)))
+        return;
+    uint32_t spare = slots_free(c, j->device, NULL), held = slots_held_back(c, j);
+    uint32_t world = size_world(j, MIN(want, have + (spare > held ? spare - held : 0)));
+    if (world <= have)
+        return;
+    if (world > j->size.claim)
+        size_claim(j, world);
+    growth_start(c, j, world - have);
+}

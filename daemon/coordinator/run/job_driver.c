@@ -1,0 +1,214 @@
+#include "daemon/coordinator/run/job_driver.h"
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/growth.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/quorum.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/requeue.h"
+#include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/worker_end.h"
+
+#define FINISH_GRACE_MS 10000 /* for a worker that is done to exit by itself */
+#define SAVE_MS 1000          /* a running job's status is stored at least this often */
+
+static bool all_done(const struct jobrec *j)
+{
+    if (j->n_seats == 0)
+        return false;
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        if (!j->seats[i].finished)
+            return false;
+    return true;
+}
+
+static bool any_lost(const struct core *c, const struct jobrec *j)
+{
+    const uint32_t n = j->n_seats + j->n_leavers;
+    for (uint32_t i = 0; i < n; i++)
+        if (!j->seats[i].worker && !j->seats[i].finished)
+            return true;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct workrec *w = j->seats[i].worker;
+        if (w && !j->seats[i].finished &&
+            (w->state == WORKER_STOPPING || (w->away && c->now.mono_ms >= j->quorum.adopt_until)))
+            return true;
+    }
+    return false;
+}
+
+/* All steps are done. */
+static void finish(struct core *c, struct jobrec *j)
+{
+    move_phase(j, PHASE_FINISHING);
+    stop_because(j, FINISH_GRACE_MS, NULL);
+    if (epoch_live(j))
+        move_epoch(c, j, EPOCH_ENDED, "all steps are done");
+    job_stop_all(c, j, FINISH_GRACE_MS, "all steps are done");
+    if (j->n_workers == 0)
+        job_end(c, j, JOB_COMPLETED, "");
+}
+
+/* Who asked for a last checkpoint is told where it is. */
+static const char *cancelled_words(struct core *c, const struct jobrec *j)
+{
+    if (!j->must_checkpoint)
+        return "";
+    if (j->n_ckpts == 0 || j->ckpts[0].epoch != j->status.epoch)
+        return batch_printf(c->out, "%s; no checkpoint was written in time", j->stop.why);
+    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why, (unsigned long long)j->ckpts[0].step,
+                        j->ckpts[0].path);
+}
+
+void job_advance(struct core *c, struct jobrec *j)
+{
+    if (phase_stops(j))
+        quorum_end_away(c, j, NULL); /* nothing will be decided that they could be in the way of */
+    requeue_advance(c, j);
+    switch (j->phase) {
+    case PHASE_NONE:
+        titan_assert(!"a job without a phase");
+        break;
+    case PHASE_QUEUED:
+    case PHASE_REQUEUEING:
+        break; /* it waits for its place, or for its workers to exit */
+    case PHASE_TRAINING:
+    case PHASE_PAUSING:
+        if (all_done(j)) {
+            finish(c, j);
+            break;
+        }
+        if (j->broken || any_lost(c, j))
+            epoch_revoke(c, j, any_lost(c, j) ? "a worker is lost" : "a member left the epoch");
+        if (j->phase == PHASE_TRAINING) {
+            grow_job(c, j); /* who joins comes before who leaves */
+            if (j->state == JOB_RUNNING && !c->stale)
+                resize_plan(c, j);
+            break;
+        }
+        /* fallthrough */
+    case PHASE_ASSEMBLING:
+        if (epoch_leaving(j) && j->n_ckpts && j->ckpts[0].step >= j->spec.steps) {
+            finish(c, j);
+            break;
+        }
+        epoch_try_form(c, j);
+        if (!phase_ends(j))
+            grow_job(c, j);
+        break;
+    case PHASE_FINISHING:
+        if (j->n_workers == 0)
+            job_end(c, j, JOB_COMPLETED, "");
+        break;
+    case PHASE_CANCELLING:
+        if (j->n_workers == 0)
+            job_end(c, j, JOB_CANCELLED, cancelled_words(c, j));
+        break;
+    case PHASE_ENDED:
+        break;
+    }
+    if (j->phase == PHASE_ENDED && j->n_workers == 0)
+        core_forget(c, j);
+}
+
+void job_heard(struct core *c, struct jobrec *j)
+{
+    if (j->n_workers > c->options.at_once)
+        core_later(c);
+    else
+        job_advance(c, j);
+}
+
+void jobs_look_again(struct core *c, const struct noderec *n)
+{
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        bool here = false;
+        for (size_t i = 0; i < j->n_workers && !here; i++)
+            here = j->workers[i]->node == n;
+        if (here)
+            job_heard(c, j);
+    }
+    c->slots_changed = true;
+}
+
+void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
+{
+    bool form_again = false, here = false;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (w->node != n)
+            continue;
+        if (w->state == WORKER_STOPPING) {
+            bool grace = phase_stops(j) && j->phase != PHASE_ENDED && w->deadline > c->now.mono_ms;
+            send_stop(c, n->session, j->id, w->id, grace ? j->stop.grace_ms : 0, "told before");
+        } else if (job_seat(j, w)) {
+            here = true;
+            form_again |= !w->missing && w->epoch < j->status.epoch;
+        }
+    }
+    if (!here || phase_ends(j))
+        return;
+    if (j->epoch_state == EPOCH_FORMING && form_again) {
+        send_form(c, j, n);
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->node == n && job_seat(j, j->workers[i]))
+                worker_told(j->workers[i], j->status.epoch);
+    }
+    if (j->epoch_state == EPOCH_REVOKED)
+        send_revoke(c, j, n);
+    else if (epoch_leaving(j))
+        send_pause(c, j, n);
+}
+
+void job_tick(struct core *c, struct jobrec *j)
+{
+    int64_t now = c->now.mono_ms;
+    worker_deadlines(c, j);
+    if (!job_final(j) && now >= j->clock.epoch_deadline) {
+        clock_limit(j, INT64_MAX);
+        if (epoch_leaving(j))
+            epoch_exclude_laggards(c, j);
+        else if (epoch_live(j)) {
+            epoch_failed(j, false);
+            clock_missed(j);
+        }
+    }
+    if (!job_final(j) && now >= j->clock.starve_at) {
+        clock_starves(j, INT64_MAX);
+        job_stop_all(c, j, 0, "too few workers for too long; others may have the slots");
+    }
+    if (j->state == JOB_RUNNING && j->progress.unsaved && now - j->progress.saved_mono >= SAVE_MS)
+        store_status(c, j);
+    recovery_finish(c, j);
+    job_advance(c, j);
+}
+
+int64_t job_deadline(const struct jobrec *j, int64_t now)
+{
+    int64_t at = INT64_MAX;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        if (w->missing)
+            at = MIN(at, w->missing);
+        else if (w->state != WORKER_READY)
+            at = MIN(at, w->deadline);
+    }
+    if (job_final(j))
+        return at;
+    at = MIN(at, MIN(j->clock.epoch_deadline, j->clock.starve_at));
+    at = MIN(at, j->quorum.at);
+    if (j->quorum.adopt_until > now)
+        at = MIN(at, j->quorum.adopt_until);
+    if (j->budget.replace_at > now)
+        at = MIN(at, j->budget.replace_at);
+    if (j->state == JOB_RUNNING && j->progress.unsaved)
+        at = MIN(at, j->progress.saved_mono + SAVE_MS);
+    return at;
+}

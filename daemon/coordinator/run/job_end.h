@@ -1,0 +1,18 @@
+/* job_end.h - how workers are told to stop, and how a job ends. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_JOB_END_H
+#define TITAN_DAEMON_COORDINATOR_RUN_JOB_END_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason);
+void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms);
+void job_fail(struct core *c, struct jobrec *j, const char *reason);
+void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const char *reason);
+void job_end(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
+/* Workers that stop have this long; why NULL = as before. */
+void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why);
+/* What the end of a worker counts as, though it is told to stop; LOSS_NONE = as nothing. */
+void worker_blame(struct workrec *w, enum loss_cause cause);
+void worker_grant(struct workrec *w, uint32_t ms); /* so much longer */
+
+#endif

@@ -1,0 +1,155 @@
+#include "daemon/coordinator/run/kept_epochs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int lower_id(const void *a, const void *b, void *members)
+{
+    const struct kept_member *m = members;
+    uint64_t x = m[*(const uint32_t *)a].worker_id, y = m[*(const uint32_t *)b].worker_id;
+    return (x > y) - (x < y);
+}
+
+static struct kept_member *find_member(struct jobrec *j, size_t base, uint64_t worker_id)
+{
+    struct kept_epoch *b = &j->kept[base];
+    if (!b->by_id) {
+        b->by_id = core_alloc((b->n + 1) * sizeof(*b->by_id));
+        for (uint32_t i = 0; i < b->n; i++)
+            b->by_id[i] = i;
+        qsort_r(b->by_id, b->n, sizeof(*b->by_id), lower_id, b->members);
+    }
+    uint32_t lo = 0, hi = b->n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (b->members[b->by_id[mid]].worker_id < worker_id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < b->n && b->members[b->by_id[lo]].worker_id == worker_id ? &b->members[b->by_id[lo]] : NULL;
+}
+
+static void forget_base(struct kept_epoch *b)
+{
+    free(b->members);
+    free(b->by_id);
+}
+
+/* The first to count by. */
+size_t kept_first(const struct jobrec *j)
+{
+    size_t first = 0;
+    for (size_t b = 0; b < j->n_kept; b++)
+        first = j->kept[b].complete ? b : first;
+    return first;
+}
+
+static bool member_since(struct jobrec *j, size_t first, uint64_t worker_id)
+{
+    for (size_t b = first; b < j->n_kept; b++)
+        if (find_member(j, b, worker_id))
+            return true;
+    return false;
+}
+
+bool kept_counts(struct jobrec *j, uint64_t worker_id)
+{
+    return member_since(j, kept_first(j), worker_id);
+}
+
+bool kept_lists(struct jobrec *j, uint64_t worker_id)
+{
+    return member_since(j, 0, worker_id);
+}
+
+const struct noderec *kept_node(const struct jobrec *j, uint64_t worker_id)
+{
+    for (size_t b = j->n_kept; b-- > 0;) {
+        const struct kept_member *m = find_member((struct jobrec *)j, b, worker_id);
+        if (m && m->node)
+            return m->node;
+    }
+    return NULL;
+}
+
+bool kept_any_on(const struct jobrec *j, const struct noderec *n)
+{
+    for (size_t b = 0; b < j->n_kept; b++)
+        for (uint32_t i = 0; i < j->kept[b].n; i++)
+            if (j->kept[b].members[i].node == n)
+                return true;
+    return false;
+}
+
+struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n)
+{
+    titan_assert(n > 0 && (j->n_kept == 0 || j->kept[j->n_kept - 1].epoch < epoch));
+    j->kept = realloc(j->kept, (j->n_kept + 1) * sizeof(*j->kept));
+    titan_assert(j->kept);
+    j->kept[j->n_kept] =
+        (struct kept_epoch){.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct kept_member))};
+    return j->kept[j->n_kept++].members;
+}
+
+void kept_formed(struct jobrec *j)
+{
+    struct kept_member *members = kept_add(j, j->status.epoch, j->n_seats);
+    j->kept[j->n_kept - 1].source = j->source.epoch;
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        members[i] = (struct kept_member){.worker_id = j->seats[i].worker_id,
+                                          .node = j->seats[i].worker ? j->seats[i].worker->node : NULL,
+                                          .told = !j->seats[i].worker};
+}
+
+void kept_complete(struct jobrec *j)
+{
+    for (size_t b = 0; b < j->n_kept; b++)
+        j->kept[b].complete |= j->kept[b].epoch == j->status.epoch;
+}
+
+void kept_trained(struct jobrec *j)
+{
+    size_t kept = 0;
+    for (size_t b = 0; b < j->n_kept; b++) {
+        if (j->kept[b].epoch >= j->status.epoch)
+            j->kept[kept++] = j->kept[b];
+        else
+            forget_base(&j->kept[b]);
+    }
+    j->n_kept = kept;
+    kept_complete(j);
+}
+
+void kept_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
+{
+    for (size_t b = 0; b < j->n_kept; b++) {
+        struct kept_member *m = find_member(j, b, worker_id);
+        if (m && m->node == n)
+            m->told = true;
+    }
+}
+
+static bool lists(const Titan__Internal__AgentHello *hello, uint64_t worker_id)
+{
+    for (size_t i = 0; hello && i < hello->n_workers; i++)
+        if (hello->workers[i]->worker_id == worker_id)
+            return true;
+    return false;
+}
+
+static void node_known_to(struct jobrec *j, const struct noderec *n, const Titan__Internal__AgentHello *hello)
+{
+    for (size_t b = 0; b < j->n_kept; b++)
+        for (uint32_t i = 0; i < j->kept[b].n; i++) {
+            struct kept_member *m = &j->kept[b].members[i];
+            m->told |= m->node == n && !job_worker(j, m->worker_id) && !lists(hello, m->worker_id);
+        }
+}
+
+void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *hello)
+{
+    for (size_t b = 0; b < CORE_BUCKETS; b++) /* also those that wait: one that was queued again has a past */
+        for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
+            node_known_to(j, n, hello);
+}

@@ -1,0 +1,27 @@
+/* kept_epochs.h - the epochs of a job that its quorum is counted in: the newest complete one and all since. Older ones
+ * are kept as well, back to the newest that made a step: a member of a complete epoch that missed that still holds the
+ * state of the one before. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_KEPT_EPOCHS_H
+#define TITAN_DAEMON_COORDINATOR_RUN_KEPT_EPOCHS_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* Is it a member of an epoch to count by? */
+bool kept_counts(struct jobrec *j, uint64_t worker_id);
+bool kept_lists(struct jobrec *j, uint64_t worker_id); /* of any that is kept? */
+/* Where it is, as a member of any epoch that is kept; NULL = not known. */
+const struct noderec *kept_node(const struct jobrec *j, uint64_t worker_id);
+/* Is any of those there? */
+bool kept_any_on(const struct jobrec *j, const struct noderec *n);
+struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n); /* to be filled in */
+void kept_formed(struct jobrec *j);                                         /* the current epoch is one to count by */
+/* ... and has its state: those before it are not any more, but somebody may still hold one of them. */
+void kept_complete(struct jobrec *j);
+void kept_trained(struct jobrec *j); /* ... has made a step: everybody in it holds it, and those before go */
+void kept_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* of its end, on that node */
+/* Its agent has said hello: whom it does not list has ended. Whoever it does list and is not in our books is being
+ * stopped, and counts until it is told of: the order may not arrive. Without a hello the node is given up. */
+void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *hello);
+size_t kept_first(const struct jobrec *j);
+
+#endif

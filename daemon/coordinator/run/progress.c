@@ -1,0 +1,75 @@
+#include "daemon/coordinator/run/progress.h"
+
+#include "base/cleanup.h"
+
+void progress_falls_back(struct jobrec *j, uint64_t step)
+{
+    j->status.step = step;
+    j->progress.metric_step = MIN(j->progress.metric_step, step);
+}
+
+static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
+{
+    return (struct metric){
+        .job_id = j->id,
+        .step = p->step,
+        .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
+        .loss = p->loss,
+        .grad_norm = p->grad_norm,
+        .learning_rate = p->learning_rate,
+        .tokens_per_second = p->tokens_per_second,
+        .mfu = p->mfu,
+        .step_ms = p->step_ms,
+        .tokens = p->tokens,
+        .epoch = p->epoch,
+        .world_size = p->world_size,
+        .memory_bytes = p->memory_bytes,
+        .skipped_steps = p->skipped_steps,
+    };
+}
+
+static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
+{
+    j->progress.metric_step = metric->step;
+    j->status.loss = metric->loss;
+    j->status.tokens_per_second = metric->tokens_per_second;
+    j->status.mfu = metric->mfu;
+    *batch_metric(c->out) = *metric;
+}
+
+void progress_spare(struct core *c, struct jobrec *j)
+{
+    for (uint64_t step = j->progress.metric_step + 1; step <= j->progress.metric_step + METRICS_SPARE; step++) {
+        const struct metric *spare = &j->progress.spare[step % METRICS_SPARE];
+        if (spare->step == step && spare->epoch == j->status.epoch)
+            take_metric(c, j, spare);
+    }
+}
+
+/* Rank 0 speaks for all. What it was the last to do may never be heard of: others' words are kept for that. */
+void progress_metric(struct core *c, struct jobrec *j, const struct seat *seat,
+                     const Titan__Internal__WorkerProgress *p)
+{
+    struct metric metric = metric_of(c, j, p);
+    if (seat == j->seats && epoch_live(j))
+        take_metric(c, j, &metric);
+    else
+        j->progress.spare[p->step % METRICS_SPARE] = metric;
+    if (!epoch_live(j))
+        progress_spare(c, j);
+}
+
+void progress_reaches(struct jobrec *j, uint64_t step)
+{
+    j->status.step = MAX(j->status.step, step);
+}
+
+void progress_unsaved(struct jobrec *j)
+{
+    j->progress.unsaved = true;
+}
+
+void progress_restored(struct jobrec *j)
+{
+    j->progress.metric_step = j->status.step;
+}

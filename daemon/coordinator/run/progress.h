@@ -1,0 +1,16 @@
+/* progress.h - how far a job is: steps and their metrics. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_PROGRESS_H
+#define TITAN_DAEMON_COORDINATOR_RUN_PROGRESS_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* Rank 0 will say no more in this epoch: what others said of steps that it did not tell of is taken. */
+void progress_spare(struct core *c, struct jobrec *j);
+void progress_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
+void progress_metric(struct core *c, struct jobrec *j, const struct seat *seat,
+                     const Titan__Internal__WorkerProgress *p);
+void progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */
+void progress_unsaved(struct jobrec *j);                /* its status is to be stored */
+void progress_restored(struct jobrec *j);
+
+#endif

@@ -1,0 +1,93 @@
+#include "daemon/coordinator/run/quorum.h"
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/worker_end.h"
+
+#define WAITED_STEP (UINT64_C(1) << 20) /* numbers below the next multiple may be a delegate's */
+
+bool quorum_keeps(const struct core *c, struct workrec *w)
+{
+    struct jobrec *j = w->job;
+    return c->options.delegate_lease_ms && !phase_stops(j) && w->state == WORKER_READY && kept_counts(j, w->id);
+}
+
+void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
+{
+    for (size_t i = j->n_workers; i-- > 0;) {
+        struct workrec *w = j->workers[i];
+        if (!w->away || (n && w->node != n))
+            continue;
+        worker_ended(c, w, NULL, batch_printf(c->out, "node %s is lost", w->node->name));
+    }
+}
+
+/* Is it in the epoch to come, or reachable and of no use to it? */
+static bool counted_on(const struct workrec *w)
+{
+    return w && w->state == WORKER_READY && !w->away;
+}
+
+struct quorum {
+    uint32_t unknown, all; /* of the epoch that lacks most */
+    int64_t until;         /* when the leases of those are over; INT64_MAX: one is about to be told of */
+    const struct noderec *node;
+};
+
+static bool has_quorum(const struct core *c, const struct jobrec *j, struct quorum *q)
+{
+    const int64_t lease = c->options.delegate_lease_ms, margin = lease / 20 + 500;
+    bool enough = true;
+    *q = (struct quorum){0};
+    for (size_t b = kept_first(j); b < j->n_kept; b++) {
+        const struct kept_epoch *base = &j->kept[b];
+        uint32_t unknown = 0;
+        for (uint32_t i = 0; i < base->n; i++) {
+            const struct kept_member *m = &base->members[i];
+            const struct workrec *w = job_worker(j, m->worker_id);
+            if (m->told || !m->node || counted_on(w))
+                continue;
+            unknown++;
+            q->node = m->node;
+            q->until = MAX(q->until, m->node->session ? INT64_MAX : m->node->answered_mono + lease + margin);
+        }
+        if (unknown >= q->unknown) {
+            q->unknown = unknown;
+            q->all = base->n;
+        }
+        enough = enough && 2 * unknown <= base->n;
+    }
+    return enough;
+}
+
+bool quorum_decides(struct core *c, struct jobrec *j)
+{
+    struct quorum q;
+    bool enough = !c->options.delegate_lease_ms || MUTANT(COORD_ALONE) || has_quorum(c, j, &q);
+    if (!enough && c->now.mono_ms < q.until) {
+        j->quorum.at = q.until;
+        if (!j->waits.undecided && q.until < INT64_MAX)
+            emit_job_undecided(c, j, q.unknown, q.all, q.until - c->now.mono_ms, q.node);
+        return false;
+    }
+    if (!enough)
+        j->quorum.above_delegates = true;
+    j->quorum.at = INT64_MAX;
+    emit_job_decided(c, j);
+    quorum_end_away(c, j, NULL);
+    return !job_final(j);
+}
+
+uint64_t quorum_number(const struct core *c, struct jobrec *j)
+{
+    uint64_t above = MAX(core_first_epoch(c), MAX(j->status.epoch, j->quorum.refused_epoch));
+    if (above >= RANGE_EPOCH_MAX - WAITED_STEP)
+        return 0;
+    if (!j->quorum.above_delegates)
+        return above + 1;
+    j->quorum.above_delegates = false;
+    return (above / WAITED_STEP + 1) * WAITED_STEP;
+}

@@ -1,0 +1,19 @@
+/* quorum.h - may the next epoch be decided here? (docs/membership.md, "Who may decide"; tests/model/membership.pml
+ * checks the rules.)
+ *
+ * Workers of a node that cannot be reached are *away*: they count neither as there nor as ended before an epoch is
+ * decided without them, for until then they may be in one that their agents have formed. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_QUORUM_H
+#define TITAN_DAEMON_COORDINATOR_RUN_QUORUM_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* The node of w is lost: is its end for a decision to come? */
+bool quorum_keeps(const struct core *c, struct workrec *w);
+void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */
+/* May the next epoch be formed? Then those who are away have ended. False also when that has failed the job. */
+bool quorum_decides(struct core *c, struct jobrec *j);
+/* Of the next epoch; 0 = there is none left. */
+uint64_t quorum_number(const struct core *c, struct jobrec *j);
+
+#endif

@@ -1,0 +1,20 @@
+/* recovery.h - the phases of a recovery, from the first report of a loss to the next step. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_H
+#define TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* recovery.finished, once all is known that belongs into it. */
+void recovery_finish(struct core *c, struct jobrec *j);
+/* The clock of recovery.finished runs from the first report. */
+void recovery_begin(struct core *c, struct jobrec *j);
+void recovery_revoked(struct core *c, struct jobrec *j);
+void recovery_quiet(struct core *c, struct jobrec *j); /* the first time since it was revoked */
+void recovery_formed(struct core *c, struct jobrec *j);
+void recovery_ready(struct core *c, struct jobrec *j);
+void recovery_stepped(struct core *c, struct jobrec *j);
+void recovery_detected(struct jobrec *j, int64_t ms); /* the loss was noticed after so long */
+void recovery_clear(struct jobrec *j);                /* what was lost is of the past */
+void recovery_restored(struct core *c, struct jobrec *j);
+
+#endif

@@ -1,0 +1,223 @@
+#include "daemon/coordinator/run/recovery_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/resize.h"
+
+static bool source_holds(const struct workrec *w, uint64_t epoch)
+{
+    return w->state == WORKER_READY && !w->away && epoch && (w->sealed == epoch || w->unsealed == epoch);
+}
+
+void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
+{
+    w->last_step = q->last_step;
+    w->sealed = q->sealed_epoch;
+    w->unsealed = q->unsealed_epoch;
+    w->prepared = q->prepared;
+}
+
+/* An epoch whose members are kept. */
+static const struct kept_epoch *base_of(const struct jobrec *j, uint64_t epoch)
+{
+    for (size_t b = 0; b < j->n_kept; b++)
+        if (j->kept[b].epoch == epoch)
+            return &j->kept[b];
+    return NULL;
+}
+
+/* The newest epoch that anybody holds sealed; 0 = none. Nobody who counts can hold one whose members are not known any
+ * more. */
+static uint64_t newest_sealed(const struct jobrec *j)
+{
+    uint64_t newest = 0;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        bool known = w->sealed == j->status.epoch || w->sealed == j->source.epoch || base_of(j, w->sealed);
+        if (w->state == WORKER_READY && !w->away && known && w->sealed > newest)
+            newest = w->sealed;
+    }
+    return newest;
+}
+
+/* Do all members of that epoch hold their parts of it, for good or not? */
+static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
+{
+    for (uint32_t i = 0; i < base->n; i++) {
+        const struct workrec *w = job_worker(j, base->members[i].worker_id);
+        if (!w || !source_holds(w, base->epoch))
+            return false;
+    }
+    return true;
+}
+
+/* Has everybody who held that epoch kept it, because the one after was not sealed for them? Then nobody has made a step
+ * in that one, and both are of one step. */
+static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
+{
+    for (uint32_t i = 0; i < base->n; i++) {
+        const struct workrec *w = job_worker(j, base->members[i].worker_id);
+        if (!w || w->state != WORKER_READY || w->away || w->sealed != base->epoch)
+            return false;
+    }
+    return base->n > 0;
+}
+
+/* The step of the furthest holder of that epoch; *ret_reach: the one it can be brought to without a peer's data. */
+static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_reach)
+{
+    uint64_t step = 0, reach = 0;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        if (!source_holds(w, epoch))
+            continue;
+        uint64_t at = w->sealed == epoch ? w->last_step : 0; /* unsealed: where the epoch began */
+        step = MAX(step, at);
+        reach = MAX(reach, at + (w->sealed == epoch && w->prepared));
+    }
+    *ret_reach = reach;
+    return step;
+}
+
+/* Members of the source, in its rank order, also those that are gone. */
+static void set_holders(struct jobrec *j, uint64_t epoch)
+{
+    if (epoch && epoch == j->source.epoch)
+        return; /* the same as for the epoch before, which was never sealed */
+    const struct kept_epoch *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
+    j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_seats;
+    j->source.holders = realloc(j->source.holders, (j->source.n_holders + 1) * sizeof(*j->source.holders));
+    titan_assert(j->source.holders);
+    for (size_t i = 0; i < j->source.n_holders; i++)
+        j->source.holders[i] = base ? base->members[i].worker_id : j->seats[i].worker_id;
+}
+
+void source_choose(struct jobrec *j)
+{
+    uint64_t reach = 0, epoch = newest_sealed(j);
+    /* A part of the newest may be gone with its holder, while the one before it is whole. */
+    const struct kept_epoch *base = base_of(j, epoch), *before = base ? base_of(j, base->source) : NULL;
+    if (before && !all_hold(j, base) && all_kept(j, before))
+        epoch = before->epoch;
+    uint64_t step = furthest(j, epoch, &reach);
+    const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
+    if (newest && newest->step > reach)
+        epoch = 0; /* whoever holds it has been out of the run for long */
+    set_holders(j, epoch);
+    j->source.epoch = epoch;
+    core_set_string(&j->source.checkpoint, newest ? newest->path : "");
+    if (epoch) {
+        j->source.kind = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+        j->source.resume_step = step;
+    } else {
+        j->source.kind =
+            newest ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+        j->source.resume_step = newest ? newest->step : 0;
+    }
+}
+
+uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret)
+{
+    uint32_t found = 0;
+    for (uint32_t k = 0; k < n; k++)
+        members[k]->chosen = true;
+    for (size_t i = 0; i < j->source.n_holders; i++) {
+        struct workrec *w = job_worker(j, j->source.holders[i]);
+        if (w && !w->chosen && source_holds(w, j->source.epoch) && !MUTANT(LEAVER_DROPPED))
+            ret[found++] = w;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        members[k]->chosen = false;
+    return found;
+}
+
+void source_sealed(struct core *c, struct jobrec *j)
+{
+    j->n_leavers = 0;
+    kept_complete(j);
+    resize_release(c, j);
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (!job_seat(j, j->workers[i]))
+            j->workers[i]->sealed = j->workers[i]->unsealed = 0;
+}
+
+static void count_rung(struct core_counters *n, Titan__Internal__StateRung rung)
+{
+    n->state_init += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_INIT;
+    n->state_checkpoint += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT;
+    n->state_memory += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY;
+    n->state_replica += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA;
+    n->state_buddy += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+}
+
+static bool epoch_state_in_memory(int32_t rung)
+{
+    return rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY || rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA ||
+           rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+}
+
+void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
+{
+    if (j->state == JOB_CANCELLING) /* said once more: how far it came is known */
+        return;
+    if (m->epoch != j->status.epoch || !job_member(j, w)) {
+        c->counters.old_epoch += m->epoch < j->status.epoch;
+        c->counters.unknown_rank += m->epoch >= j->status.epoch;
+        return;
+    }
+    c->counters.duplicate += j->source.origin_known;
+    if (!epoch_live(j) || j->source.origin_known)
+        return;
+    j->source.origin_known = true;
+    j->source.origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
+    count_rung(&c->counters, m->rung);
+    recovery_ready(c, j);
+    clock_state_ready(c, j);
+    if (epoch_state_in_memory(m->rung) && !MUTANT(STEP_FORGOTTEN))
+        progress_reaches(j, m->step); /* a step that only who is gone had committed is made again */
+    else if (j->epoch_state == EPOCH_FORMING)
+        progress_falls_back(j, m->step);
+    emit_origin(c, j, m);
+    store_status(c, j);
+    source_sealed(c, j);
+    recovery_finish(c, j);
+}
+
+static void take(struct jobrec *j, uint32_t source, uint64_t epoch, uint64_t step, const char *checkpoint)
+{
+    j->source.kind = source;
+    j->source.epoch = epoch;
+    j->source.resume_step = step;
+    core_set_string(&j->source.checkpoint, checkpoint);
+}
+
+static void take_holders(struct jobrec *j, const uint64_t *holders, size_t n)
+{
+    free(j->source.holders);
+    j->source.n_holders = n;
+    j->source.holders = core_alloc((n + 1) * sizeof(*j->source.holders));
+    if (n)
+        memcpy(j->source.holders, holders, n * sizeof(*j->source.holders));
+}
+
+void source_take(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    take_holders(j, f->state_holders, f->n_state_holders);
+    take(j, f->source, f->source_epoch, f->resume_step, f->checkpoint_path);
+}
+
+void source_restore(struct jobrec *j, const struct core_saved_job *saved)
+{
+    const struct epoch *e = saved->epoch;
+    take_holders(j, saved->holders, saved->n_holders);
+    take(j, e->source, e->source_epoch, e->resume_step, e->checkpoint);
+}

@@ -1,0 +1,102 @@
+#include "daemon/coordinator/run/requeue.h"
+
+#include <string.h>
+
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_queue.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/checkpoints.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/resize.h"
+#include "daemon/coordinator/run/restart_budget.h"
+
+static void stop_workers(struct core *c, struct jobrec *j)
+{
+    const char *why = batch_strdup(c->out, j->stop.why);
+    move_phase(j, PHASE_REQUEUEING);
+    j->must_checkpoint = true;
+    /* Without an epoch that runs there is nothing new to write. */
+    stop_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
+    clock_limit(j, INT64_MAX);
+    clock_starves(j, INT64_MAX);
+    emit_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
+    job_stop_all(c, j, j->stop.grace_ms, why);
+}
+
+bool requeue_begin(struct jobrec *j, const char *why)
+{
+    if (j->phase == PHASE_QUEUED || phase_ends(j) || j->requeue)
+        return false;
+    j->requeue = true;
+    stop_because(j, j->stop.grace_ms, why);
+    return true;
+}
+
+/* Between two epochs the newest steps may be in memory only: they are for a checkpoint of the next one. */
+static bool may_stop(const struct jobrec *j)
+{
+    if (j->state == JOB_RUNNING || j->n_workers == 0)
+        return true;
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->sealed || j->workers[i]->unsealed)
+            return false;
+    return j->epoch_state != EPOCH_RUNNING && j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+}
+
+/* The last worker is gone. */
+static void queue_again(struct core *c, struct jobrec *j)
+{
+    titan_assert(j->n_workers == 0);
+    const bool unsaved = j->trouble.words && !j->trouble.reading;
+    if (unsaved)
+        stop_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, j->trouble.words));
+    const char *why = batch_strdup(c->out, j->stop.why);
+    checkpoints_well(j); /* its next run begins anew */
+    if (epoch_live(j))
+        move_epoch(c, j, EPOCH_REVOKED, why);
+    end_run(c, j, RUN_CANCELLED, why);
+    j->requeue = j->must_checkpoint = false;
+    recovery_clear(j);
+    clock_limit(j, INT64_MAX);
+    clock_starves(j, INT64_MAX);
+    budget_requeued(j);
+    resize_over(j);
+    size_limit(j, 0, 0);
+    j->status.preemptions++;
+    core_list_remove(&c->active, &c->active_last, j);
+    queue_add(c, j);
+    move_job(c, j, JOB_PENDING, why);
+    c->slots_changed = true;
+}
+
+void requeue_advance(struct core *c, struct jobrec *j)
+{
+    if (!j->requeue || phase_ends(j))
+        return;
+    bool done = j->n_seats > 0;
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        done &= j->seats[i].finished;
+    if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
+        j->requeue = false; /* it made its last step */
+        if (j->phase == PHASE_REQUEUEING)
+            move_phase(j, phase_by_epoch(j));
+        return;
+    }
+    if (j->phase != PHASE_REQUEUEING && may_stop(j))
+        stop_workers(c, j);
+    if (j->phase == PHASE_REQUEUEING && j->n_workers == 0)
+        queue_again(c, j);
+}
+
+void requeue_restored(struct jobrec *j)
+{
+    if (j->phase == PHASE_QUEUED || phase_ends(j) || j->n_workers == 0 || size_staying(j) > 0)
+        return;
+    move_phase(j, PHASE_REQUEUEING);
+    j->requeue = j->must_checkpoint = true;
+    stop_because(j, LAST_CHECKPOINT_MS, "its workers were being stopped when the coordinator restarted");
+}

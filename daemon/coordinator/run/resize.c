@@ -1,0 +1,123 @@
+#include "daemon/coordinator/run/resize.h"
+
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
+
+static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        n += j->workers[i]->state == state && !worker_displaced(j->workers[i]);
+    return n;
+}
+
+static uint32_t seats_leaving(const struct jobrec *j)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        n += j->seats[i].worker && worker_displaced(j->seats[i].worker);
+    return n;
+}
+
+/* Who joins hears of it for the size of what it joins. */
+static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
+{
+    titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);
+    j->resize.begun_mono = c->now.mono_ms;
+    j->resize.next_world = world;
+    move_job(c, j, JOB_RESIZING, why);
+    clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
+    send_all(c, j, send_pause);
+}
+
+/* "draining node a: 2 workers wait for slots elsewhere", while it does not work without them. */
+static void emit_blocked(struct core *c, struct jobrec *j, uint32_t leaving, uint32_t world)
+{
+    const struct noderec *from = NULL;
+    for (uint32_t i = 0; i < j->n_seats && !from; i++)
+        if (j->seats[i].worker && worker_displaced(j->seats[i].worker))
+            from = j->seats[i].worker->node;
+    emit_job_blocked(c, j,
+                     world == 0 && from ? batch_printf(c->out, "draining node %s: %u worker%s for slots elsewhere",
+                                                       from->name, leaving, leaving == 1 ? " waits" : "s wait")
+                                        : NULL);
+}
+
+void resize_release(struct core *c, struct jobrec *j)
+{
+    uint32_t kept = size_kept(j), most = size_max(j);
+    for (size_t i = j->n_workers; i-- > 0;) {
+        struct workrec *w = j->workers[i];
+        if (w->state == WORKER_STOPPING || job_seat(j, w))
+            continue;
+        if (worker_displaced(w)) {
+            worker_stop(c, w, 0, batch_printf(c->out, "node %s is to be empty", w->node->name));
+        } else if (kept > most) {
+            worker_stop(c, w, 0, "the run goes on with fewer workers");
+            kept--;
+        }
+    }
+}
+
+/* Who is no member and not wanted either goes at once: it would only hold a slot. */
+static bool has_surplus(struct jobrec *j)
+{
+    bool leaves = false;
+    for (size_t i = 0; i < j->n_workers && !leaves; i++)
+        leaves =
+            j->workers[i]->state != WORKER_STOPPING && worker_displaced(j->workers[i]) && !job_member(j, j->workers[i]);
+    return leaves || (size_kept(j) > size_max(j) && j->n_seats <= size_max(j));
+}
+
+static bool any_away(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_seats; i++)
+        if (j->seats[i].worker && j->seats[i].worker->away)
+            return true;
+    return false;
+}
+
+void resize_plan(struct core *c, struct jobrec *j)
+{
+    if (epoch_near_end(j) || any_away(j))
+        return;
+    uint32_t leaving = seats_leaving(j);
+    bool too_many = j->n_seats > size_max(j);
+    if (j->n_workers == j->n_seats && !leaving && !too_many) { /* after most reports */
+        emit_job_blocked(c, j, NULL);
+        return;
+    }
+    if (j->n_leavers == 0 && has_surplus(j))
+        resize_release(c, j);
+    if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->budget.replace_at)))
+        return; /* all who come, come at once */
+    uint32_t world = size_world(j, count_kept(j, WORKER_READY));
+    emit_blocked(c, j, leaving, world);
+    if (world == 0 || (world == j->n_seats && leaving == 0) || (world < j->n_seats && leaving == 0 && !too_many))
+        return;
+    if (world == j->n_seats)
+        pause_members(c, j, world, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
+    else
+        pause_members(c, j, world, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
+}
+
+void resize_finished(struct core *c, struct jobrec *j)
+{
+    if (!j->resize.begun_mono)
+        return;
+    long long ms = c->now.mono_ms - j->resize.begun_mono;
+    emit_event(c, j,
+               (struct emit){.type = "resize.finished",
+                             .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_seats, ms),
+                             .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}",
+                                                    ms, (unsigned long long)j->source.resume_step, j->n_seats)});
+}
+
+void resize_over(struct jobrec *j)
+{
+    j->resize.begun_mono = 0;
+}

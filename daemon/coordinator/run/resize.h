@@ -1,0 +1,16 @@
+/* resize.h - planned changes of membership (docs/membership.md): which members have to go, and when the others are
+ * paused for it. A resize on request, a drain, a preemption and a joiner all come down to this. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_RESIZE_H
+#define TITAN_DAEMON_COORDINATOR_RUN_RESIZE_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* Pause a running epoch when those who are there should be another membership. */
+void resize_plan(struct core *c, struct jobrec *j);
+/* The epoch's members have their state: leavers, and who else is too many, may go. */
+void resize_release(struct core *c, struct jobrec *j);
+/* The pause is over: with a new epoch that runs, of which it tells, or for nothing. */
+void resize_finished(struct core *c, struct jobrec *j);
+void resize_over(struct jobrec *j);
+
+#endif

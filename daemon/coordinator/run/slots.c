@@ -1,0 +1,79 @@
+#include "daemon/coordinator/run/slots.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+
+bool slots_usable(const struct noderec *n, const char *device)
+{
+    return node_accepts(n) && strcmp(n->device, device) == 0;
+}
+
+uint32_t slots_free(const struct core *c, const char *device, uint32_t *ret_all)
+{
+    uint32_t spare = 0, all = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (!slots_usable(n, device))
+            continue;
+        all += n->slots;
+        spare += n->slots > n->used ? n->slots - n->used : 0;
+    }
+    if (ret_all)
+        *ret_all = all;
+    return spare;
+}
+
+bool slots_held(const struct jobrec *j)
+{
+    return !phase_ends(j) && !j->requeue;
+}
+
+/* Slots of this device that running jobs of this priority or a higher one wait for. */
+uint32_t slots_claimed(const struct core *c, const char *device, int32_t priority)
+{
+    uint32_t sum = 0;
+    for (const struct jobrec *j = c->active; j; j = j->next)
+        if (slots_held(j) && j->spec.priority >= priority && strcmp(j->device, device) == 0 &&
+            size_kept(j) < j->size.claim)
+            sum += j->size.claim - size_kept(j);
+    return sum;
+}
+
+const char *const slots_devices[SLOTS_DEVICES] = {"cuda", "cpu"};
+
+bool slots_fit_device(const struct jobrec *j, const char *device)
+{
+    return strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, device) == 0;
+}
+
+/* The device on which the job can have at least its minimum now. */
+bool slots_choose_device(const struct core *c, struct jobrec *j, bool respect_claims)
+{
+    for (size_t i = 0; i < SLOTS_DEVICES; i++) {
+        if (!slots_fit_device(j, slots_devices[i]))
+            continue;
+        uint32_t spare = slots_free(c, slots_devices[i], NULL);
+        uint32_t taken = respect_claims ? slots_claimed(c, slots_devices[i], j->spec.priority) : 0;
+        if (size_world(j, spare > taken ? spare - taken : 0) > 0) {
+            (void)snprintf(j->device, sizeof(j->device), "%s", slots_devices[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Slots that are kept for the head of the queue, since it has a higher priority than a job that runs. One that is to
+ * give way between two epochs may have its newest steps in memory only: it becomes whole, writes them down and gives
+ * back all it has, which is sooner than when it starves. */
+uint32_t slots_held_back(const struct core *c, const struct jobrec *j)
+{
+    if (j->requeue)
+        return 0;
+    const struct jobrec *head = c->holding ? core_find_job(c, c->blocker) : NULL;
+    bool before = head && head->state == JOB_PENDING && head->spec.priority > j->spec.priority;
+    return before && slots_fit_device(head, j->device) ? size_least(head) : 0;
+}

@@ -1,0 +1,213 @@
+#include "daemon/coordinator/run/stale_store.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/vec.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_queue.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/checkpoints.h"
+#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/plausible.h"
+#include "daemon/coordinator/run/worker_end.h"
+
+#define TAKEN_EACH 8 /* workers of one job that are not in the store, for each that it may have */
+
+bool stale_asks(const struct core *c, const Titan__Internal__AgentHello *m)
+{
+    return c->options.restored_term && !m->told;
+}
+
+const struct noderec *stale_awaits(const struct core *c)
+{
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        if (!n->session && !n->given_up && (n->state != NODE_LOST || n->used))
+            return n;
+    return NULL;
+}
+
+static void settle(struct core *c)
+{
+    c->stale = false;
+    emit_settled(c);
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->missing)
+                worker_missing(j->workers[i], c->now.mono_ms);
+    c->slots_changed = true;
+}
+
+void stale_tick(struct core *c)
+{
+    const int64_t lease = c->options.delegate_lease_ms, soon = c->options.adopt_ms;
+    if (!c->stale)
+        return;
+    const int64_t since = c->now.mono_ms - c->stale_since;
+    if (since >= (!stale_awaits(c) ? soon : MAX(soon, lease ? lease + lease / 20 + 500 : 0)))
+        settle(c);
+}
+
+void core_restore_taken(struct core *c, uint64_t worker_id)
+{
+    titan_assert(VEC_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id));
+}
+
+/* Was it started after the backup, by a coordinator before the restore, and is it not in the store yet? */
+static bool unheard_of(const struct core *c, uint64_t worker_id)
+{
+    for (size_t i = 0; i < c->n_taken; i++)
+        if (c->taken[i] == worker_id)
+            return false;
+    return worker_id > c->options.backup_worker && worker_id <= c->options.gone_worker;
+}
+
+static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
+{
+    return job_worker(j, m->worker_id) || (node_name_ok(m->node) && unheard_of(c, m->worker_id));
+}
+
+/* Epochs since the backup name workers that were in one epoch, and some that have replaced others; ids without end
+ * are made up. Per job, as long as this process lives. */
+static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
+    return j->n_taken + f->n_members + f->n_leavers <= most;
+}
+
+/* The workers that hold its state may have come and gone since the backup. */
+static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    return f->epoch < core_first_epoch(c) && delegated_sound(c, j, f, knows) &&
+           (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
+}
+
+/* The run it is in is not in the store: it was queued when the backup was made, or between two runs. */
+static void begin(struct core *c, struct jobrec *j)
+{
+    if (j->state == JOB_PENDING) {
+        queue_remove(c, j);
+        core_list_append(&c->active, &c->active_last, j);
+        move_job(c, j, JOB_FORMING, "");
+    }
+    if (!j->run_active)
+        begin_run(c, j);
+}
+
+static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Member **list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (job_worker(j, list[i]->worker_id))
+            continue;
+        struct noderec *node = core_expect_node(c, list[i]->node);
+        struct workrec *w = job_new_worker(j,
+                                           (struct workrec){.id = list[i]->worker_id,
+                                                            .node = node,
+                                                            .started = true,
+                                                            .unseen = true,
+                                                            .away = node->state == NODE_LOST},
+                                           list[i]->address);
+        core_restore_taken(c, w->id);
+        j->n_taken++;
+        begin_worker(c, w);
+        move_worker(c, w, WORKER_READY, NULL, false, NULL);
+    }
+}
+
+static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    begin(c, j);
+    add_members(c, j, f->members, f->n_members);
+    add_members(c, j, f->leavers, f->n_leavers);
+    if (!*j->device)
+        (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
+    size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
+    delegated_take(c, j, f, NULL);
+    j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
+}
+
+/* ".../step-00000120" */
+static uint64_t step_of(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    uint64_t step = 0;
+    return name && sscanf(name, "/step-%20" SCNu64, &step) == 1 ? step : 0;
+}
+
+static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
+{
+    const uint64_t step = path ? step_of(path) : 0;
+    if (step <= (j->n_ckpts ? j->ckpts[0].step : 0) || !plausible_step(j, step) || !plausible_path(j, step, path))
+        return;
+    Titan__Internal__CheckpointWritten m = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
+    m.job_id = j->id;
+    m.epoch = j->status.epoch;
+    m.step = step;
+    m.path = path;
+    m.world_size = j->n_seats;
+    checkpoints_committed(c, j, &m);
+}
+
+static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const Titan__Internal__EpochsKnown *k)
+{
+    const bool over = phase_stops(j);
+    if (job_final(j))
+        return;
+    for (size_t i = 0; i < k->n_epochs; i++) {
+        const Titan__Internal__FormEpoch *f = k->epochs[i];
+        if (f->epoch <= j->status.epoch)
+            continue;
+        if (!over && !believes(j, f)) {
+            fence_implausible(c, n, j->id,
+                              batch_printf(c->out,
+                                           "more workers have been told of since the backup than it can have had, "
+                                           "epoch %" PRIu64 " is not taken",
+                                           f->epoch));
+        } else if (!over && sound(c, j, f) && plausible_member(j, n, f) && plausible_step(j, f->resume_step)) {
+            take_epoch(c, j, f);
+            take_checkpoint(c, j, f->checkpoint_path);
+        } else {
+            c->counters.unknown_rank += !over;
+        }
+    }
+    if (!over && j->state != JOB_PENDING)
+        take_checkpoint(c, j, k->checkpoint_path);
+}
+
+/* A job submitted after the backup: nobody knows whose it is and what may be done with it. */
+static void emit_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m, uint64_t job_id)
+{
+    unsigned workers = 0;
+    for (size_t i = 0; i < m->n_workers; i++)
+        workers += m->workers[i]->job_id == job_id;
+    if (workers == 0)
+        return;
+    const char *words = batch_printf(c->out,
+                                     "node %s has %u workers of job %llu, which the restored store does not know: they "
+                                     "stop with a checkpoint",
+                                     n->name, workers, (unsigned long long)job_id);
+    emit_event(c, NULL,
+               (struct emit){.type = "job.unknown",
+                             .message = words,
+                             .node = n,
+                             .detail = batch_printf(c->out, "{\"job\":%llu,\"workers\":%u}", (unsigned long long)job_id,
+                                                    workers)});
+}
+
+void stale_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
+{
+    for (size_t i = 0; i < m->n_known && c->options.restored_term; i++) {
+        struct jobrec *j = core_find_job(c, m->known[i]->job_id);
+        if (j)
+            take_job(c, j, n, m->known[i]);
+        else
+            emit_orphans(c, n, m, m->known[i]->job_id);
+    }
+}

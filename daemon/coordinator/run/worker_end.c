@@ -1,0 +1,105 @@
+#include "daemon/coordinator/run/worker_end.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/restart_budget.h"
+
+static const char *exit_words(struct core *c, const struct exit_report *r, const char *why)
+{
+    if (!r)
+        return why;
+    if (r->reason && *r->reason)
+        return batch_strdup(c->out, r->reason);
+    if (r->signal)
+        return batch_printf(c->out, "ended by signal %d (%s)", r->signal, strsignal(r->signal));
+    return batch_printf(c->out, "exited with status %d", r->exit_code);
+}
+
+void worker_forget(struct core *c, struct workrec *w)
+{
+    job_remove_worker(w->job, w);
+    c->slots_changed = true;
+    free(w->address);
+    free(w);
+}
+
+/* What the end of a worker that nobody asked for counts as. */
+static enum loss_cause cause_of(const struct workrec *w, const struct exit_report *report)
+{
+    if (w->blame)
+        return w->blame;
+    return report ? report->cause : LOSS_NODE;
+}
+
+void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why)
+{
+    struct jobrec *j = w->job;
+    struct seat *seat = job_seat(j, w);
+    titan_assert(job_worker(j, w->id) == w);
+    bool over = phase_ends(j);
+    bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
+    bool node_short = report && report->node_short;
+    bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
+    bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
+    bool drained = node_leaves(w->node);
+    enum loss_cause cause = lost ? cause_of(w, report) : LOSS_NONE;
+    bool paid = lost && budget_paid(j, w, cause, report ? report->reason : NULL);
+    bool counted = lost && !paid && !drained;
+    struct noderec *node = w->node;
+    const char *words = exit_words(c, report, why);
+    move_worker(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
+    if (seat)
+        seat->worker = NULL;
+    if (report || w->missing)
+        kept_told(j, node, w->id);
+    worker_forget(c, w);
+    if (permanent)
+        job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));
+    if (node_short && !over) {
+        core_set_string(&j->short_why,
+                        batch_printf(c->out, "node %s cannot start a worker: %s; trying again", node->name, words));
+        budget_wait(c, j);
+    }
+    if (lost && seat)
+        recovery_begin(c, j);
+    if (!counted)
+        return;
+    budget_fault(c, j, cause, report ? report->reason : NULL);
+    budget_charge(c, j, cause, node, words);
+}
+
+void worker_missing(struct workrec *w, int64_t from)
+{
+    w->missing = from;
+}
+
+void worker_deadlines(struct core *c, struct jobrec *j)
+{
+    for (size_t i = j->n_workers; i-- > 0;) {
+        struct workrec *w = j->workers[i];
+        if (!w->missing || c->now.mono_ms < w->missing)
+            continue;
+        if (w->node->session) /* should an order to start it have come late after all */
+            send_stop(c, w->node->session, j->id, w->id, 0, "its agent did not list it");
+        worker_ended(c, w, NULL,
+                     w->started ? "it ended while its agent was away" : "its start never reached the agent");
+    }
+    for (size_t i = 0; i < j->n_workers; i++) {
+        struct workrec *w = j->workers[i];
+        if (w->missing || c->now.mono_ms < w->deadline)
+            continue;
+        if (w->state == WORKER_STARTING) {
+            worker_blame(w, LOSS_HANG);
+            worker_stop(c, w, 0, "it was not ready in time");
+        } else if (w->state == WORKER_STOPPING) {
+            worker_stop(c, w, 0, "it is still there");
+        }
+    }
+}

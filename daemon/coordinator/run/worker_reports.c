@@ -1,0 +1,311 @@
+#include "daemon/coordinator/run/worker_reports.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/run/checkpoints.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/plausible.h"
+#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/recovery_source.h"
+#include "daemon/coordinator/run/worker_end.h"
+
+static enum loss_cause cause_told(Titan__Internal__ExitCause cause)
+{
+    switch (cause) {
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY:
+        return LOSS_OOM;
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG:
+        return LOSS_HANG;
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY:
+        return MUTANT(FAULTY_CHARGED) ? LOSS_CRASH : LOSS_FAULTY;
+    default:
+        return LOSS_CRASH;
+    }
+}
+
+static void worker_ready(struct core *c, struct workrec *w, const char *address)
+{
+    w->started = true;
+    if (w->state != WORKER_STARTING)
+        return;
+    free(TAKE(w->job->short_why));
+    core_set_string(&w->address, address);
+    move_worker(c, w, WORKER_READY, NULL, false, NULL);
+}
+
+/* Is it about the current epoch, in which the worker has a place? */
+static bool speaks_of_epoch(struct core *c, struct jobrec *j, const struct workrec *w, uint64_t epoch)
+{
+    if (epoch < j->status.epoch)
+        c->counters.old_epoch++;
+    else if (epoch > j->status.epoch || !job_member(j, w))
+        c->counters.unknown_rank++;
+    return epoch == j->status.epoch && job_member(j, w);
+}
+
+/* A step that a worker tells of. */
+static bool step_can_be(struct core *c, const struct jobrec *j, const struct workrec *w, uint64_t step)
+{
+    if (plausible_reached(c, j, step))
+        return true;
+    fence_implausible(c, w->node, j->id,
+                      batch_printf(c->out, "worker %" PRIu64 " cannot have come to step %" PRIu64, w->id, step));
+    return false;
+}
+
+/* A member or leaver is out of its epoch. */
+static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
+{
+    struct seat *seat = job_seat(j, w);
+    bool member = job_member(j, w);
+    source_held(w, q);
+    if (member && q->paused && q->epoch == j->status.epoch && !w->sealed)
+        w->sealed = q->epoch; /* who was paused has trained in it */
+    if (w->state != WORKER_READY)
+        return;
+    w->quiesced = true;
+    if (!seat)
+        return;
+    bool asked = epoch_leaving(j);
+    if (!asked && epoch_live(j) && !member)
+        seat->finished = true;
+    else if (!asked && epoch_live(j) && !seat->finished)
+        epoch_failed(j, false);
+}
+
+static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
+{
+    struct seat *seat = job_seat(j, w);
+    if (!speaks_of_epoch(c, j, w, epoch) || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
+        return;
+    if (step < j->spec.steps && !MUTANT(FINISHED_EARLY)) {
+        fence_implausible(c, w->node, j->id,
+                          batch_printf(c->out, "worker %" PRIu64 " has finished at step %" PRIu64 " of %" PRIu64, w->id,
+                                       step, j->spec.steps));
+        return;
+    }
+    if (seat->finished)
+        c->counters.duplicate++;
+    progress_reaches(j, step);
+    seat->finished = true;
+    epoch_formed(c, j);
+}
+
+/* Is its step one that the epoch it is in has made? Not while it still holds the state of an older one; and who was
+ * revoked in the middle of a step may be the only one that has it. */
+static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
+{
+    if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
+        return live->quiesced && live->quiesced->paused && live->quiesced->sealed_epoch == live->epoch;
+    return live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
+}
+
+void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live)
+{
+    struct jobrec *j = w->job;
+    worker_missing(w, 0);
+    w->unseen = false;
+    w->started = true;
+    worker_told(w, live->epoch);
+    Titan__Internal__WorkerQuiesced said = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    said.epoch = live->epoch;
+    said.last_step = live->step;
+    said.paused = j->state == JOB_RESIZING;
+    if (live->address[0] && (w->state == WORKER_STARTING))
+        worker_ready(c, w, live->address);
+    if (live->epoch == j->status.epoch && job_seat(j, w)) {
+        if (step_of_epoch(live))
+            progress_reaches(j, live->step);
+        if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
+            worker_quiesced(j, w, live->quiesced ? live->quiesced : &said);
+        else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
+            worker_finished(c, j, w, live->epoch, live->step);
+        else
+            w->quiesced = false;
+        /* It has made a step: a StateReady that is said once more is of the past. */
+        if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && j->state != JOB_CANCELLING &&
+            !job_final(j))
+            epoch_formed(c, j);
+    } else if (j->epoch_state == EPOCH_REVOKED && (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED ||
+                                                   live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
+        w->quiesced = true; /* it never heard of the epoch that is over already */
+        source_held(w, live->quiesced ? live->quiesced : &said);
+    } else if (live->quiesced || live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE) {
+        w->quiesced |= !job_seat(j, w);
+        if (live->quiesced)
+            source_held(w, live->quiesced);
+    }
+}
+
+static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
+                            const Titan__Internal__WorkerProgress *p)
+{
+    const struct seat *seat = job_seat(j, w);
+    if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
+        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->phase == PHASE_REQUEUEING) ||
+        !step_can_be(c, j, w, p->step))
+        return;
+    j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
+    if (!w->quiesced) /* what it holds it has said itself, and later */
+        w->last_step = p->step;
+    if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
+        progress_falls_back(j, p->step - 1); /* nobody has said so yet, but the state is an older one */
+    epoch_formed(c, j);
+    if (p->step > j->status.step) {
+        progress_reaches(j, p->step);
+        progress_unsaved(j);
+        clock_moved_on(c, j);
+    }
+    progress_metric(c, j, seat, p);
+}
+
+static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *w,
+                              const Titan__Internal__CheckpointWritten *m)
+{
+    if (!step_can_be(c, j, w, m->step))
+        return;
+    if (plausible_path(j, m->step, m->path))
+        checkpoints_committed(c, j, m);
+    else
+        fence_implausible(
+            c, w->node, j->id,
+            batch_printf(c->out, "'%s' is not where it keeps its checkpoint of step %" PRIu64, m->path, m->step));
+}
+
+static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m)
+{
+    const struct seat *seat = job_seat(j, w);
+    if (m->epoch != j->status.epoch) {
+        c->counters.old_epoch++;
+        return;
+    }
+    if (!seat || seat->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
+        return;
+    const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
+                                     m->stopped ? ": its process is stopped" : " though it waits for nobody");
+    emit_event(c, j,
+               (struct emit){.type = "worker.stalled",
+                             .message = batch_printf(c->out, "worker %llu: %s", (unsigned long long)w->id, words),
+                             .worker = w,
+                             .detail = batch_printf(c->out,
+                                                    "{\"worker\":%llu,\"step\":%llu,\"actions\":%llu,\"for_ms\":%u,"
+                                                    "\"stopped\":%s}",
+                                                    (unsigned long long)w->id, (unsigned long long)m->step,
+                                                    (unsigned long long)m->actions, m->for_ms,
+                                                    m->stopped ? "true" : "false")});
+    c->counters.workers_hung++;
+    recovery_begin(c, j);
+    recovery_detected(j, (int64_t)m->for_ms);
+    worker_blame(w, LOSS_HANG);
+    worker_stop(c, w, 0, words);
+}
+
+static void worker_straggles(struct core *c, struct jobrec *j, struct workrec *w,
+                             const Titan__Internal__WorkerStraggles *m)
+{
+    if (!job_member(j, w) || m->epoch != j->status.epoch || !epoch_live(j))
+        return;
+    emit_event(c, j,
+               (struct emit){
+                   .type = "worker.straggler",
+                   .message = batch_printf(c->out, "worker %llu works for %.1f ms of each step, the others for %.1f",
+                                           (unsigned long long)w->id, m->busy_ms, m->median_ms),
+                   .worker = w,
+                   .detail = batch_printf(c->out, "{\"worker\":%llu,\"busy_ms\":%.3f,\"median_ms\":%.3f,\"steps\":%u}",
+                                          (unsigned long long)w->id, m->busy_ms, m->median_ms, m->steps)});
+}
+
+bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
+{
+#define ABOUT(CASE, member)                                                                                            \
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE:                                                                  \
+        *ret = (struct subject){m->member->job_id, m->member->worker_id};                                              \
+        return true;
+    switch (m->kind_case) {
+        ABOUT(WORKER_STARTED, worker_started)
+        ABOUT(WORKER_READY, worker_ready)
+        ABOUT(WORKER_QUIESCED, worker_quiesced)
+        ABOUT(PROGRESS, progress)
+        ABOUT(WORKER_EXITED, worker_exited)
+        ABOUT(CHECKPOINT, checkpoint)
+        ABOUT(CHECKPOINT_FAILED, checkpoint_failed)
+        ABOUT(FINISHED, finished)
+        ABOUT(STATE_READY, state_ready)
+        ABOUT(STALLED, stalled)
+        ABOUT(STRAGGLES, straggles)
+    default:
+        return false;
+    }
+#undef ABOUT
+}
+
+void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m)
+{
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_STARTED:
+        if (!w->pid)
+            store_pid(c, w, m->worker_started->pid);
+        w->started = true;
+        w->pid = m->worker_started->pid;
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_READY:
+        worker_ready(c, w, m->worker_ready->address);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED:
+        if (!plausible_step(j, m->worker_quiesced->last_step))
+            (void)step_can_be(c, j, w, m->worker_quiesced->last_step);
+        else if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
+            worker_quiesced(j, w, m->worker_quiesced);
+        else
+            c->counters.old_epoch++;
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS:
+        worker_progress(c, j, w, m->progress);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED: {
+        const Titan__Internal__WorkerExited *x = m->worker_exited;
+        worker_ended(c, w,
+                     &(struct exit_report){.exit_code = x->exit_code,
+                                           .signal = x->signal,
+                                           .cause = cause_told(x->cause),
+                                           .node_short = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT,
+                                           .reason = x->reason},
+                     NULL);
+        break;
+    }
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
+        if ((speaks_of_epoch(c, j, w, m->checkpoint->epoch) || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
+            m->checkpoint->path[0])
+            worker_checkpoint(c, j, w, m->checkpoint);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT_FAILED:
+        if (speaks_of_epoch(c, j, w, m->checkpoint_failed->epoch) && epoch_live(j) && !job_final(j))
+            checkpoints_failed(c, j, w, m->checkpoint_failed);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:
+        if (step_can_be(c, j, w, m->finished->step))
+            worker_finished(c, j, w, m->finished->epoch, m->finished->step);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STATE_READY:
+        if (plausible_step(j, m->state_ready->step) || step_can_be(c, j, w, m->state_ready->step))
+            source_ready(c, j, w, m->state_ready);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED:
+        worker_stalled(c, j, w, m->stalled);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_STRAGGLES:
+        worker_straggles(c, j, w, m->straggles);
+        break;
+    default:
+        break;
+    }
+}

@@ -1,0 +1,12 @@
+/* placement.h - slots have changed hands: running jobs, then the queue, get them. */
+#ifndef TITAN_DAEMON_COORDINATOR_SCHED_PLACEMENT_H
+#define TITAN_DAEMON_COORDINATOR_SCHED_PLACEMENT_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+/* Would it come after the job that the others wait for? */
+bool queue_behind(const struct core *c, const struct jobrec *j);
+/* Slots have changed hands: let waiting jobs, then the queue, have them. */
+void sched_settle(struct core *c);
+
+#endif

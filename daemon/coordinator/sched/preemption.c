@@ -1,0 +1,144 @@
+#include "daemon/coordinator/sched/preemption.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/requeue.h"
+
+struct victim {
+    struct jobrec *job;
+    uint32_t slots; /* that it has on nodes which take workers */
+    uint32_t least; /* that it can shrink to */
+};
+
+/* The lowest first, and of these the youngest. */
+static int by_priority(const void *a, const void *b)
+{
+    const struct jobrec *x = ((const struct victim *)a)->job, *y = ((const struct victim *)b)->job;
+    if (x->spec.priority != y->spec.priority)
+        return x->spec.priority < y->spec.priority ? -1 : 1;
+    return x->id < y->id ? 1 : -1;
+}
+
+static bool gives_way(const struct jobrec *j, const struct jobrec *to, const char *device)
+{
+    return !phase_ends(j) && !j->requeue && j->spec.priority < to->spec.priority && strcmp(j->device, device) == 0;
+}
+
+static uint32_t usable_slots(const struct jobrec *j)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        n += j->workers[i]->state != WORKER_STOPPING && node_accepts(j->workers[i]->node);
+    return n;
+}
+
+/* Slots on their way back: of workers that stop, of jobs that shrink already. */
+static uint32_t coming(const struct core *c, const char *device)
+{
+    uint32_t n = 0;
+    for (const struct jobrec *j = c->active; j; j = j->next) {
+        for (size_t i = 0; i < j->n_workers; i++)
+            n += (j->requeue || j->workers[i]->state == WORKER_STOPPING) && node_accepts(j->workers[i]->node) &&
+                 strcmp(j->workers[i]->node->device, device) == 0;
+        uint32_t kept = size_kept(j), most = size_max(j);
+        if (!job_final(j) && !j->requeue && strcmp(j->device, device) == 0 && kept > most)
+            n += kept - most;
+    }
+    return n;
+}
+
+static size_t collect_victims(const struct core *c, const struct jobrec *to, const char *device, struct victim *ret)
+{
+    size_t n = 0;
+    for (struct jobrec *j = c->active; j; j = j->next) {
+        if (!gives_way(j, to, device))
+            continue;
+        uint32_t slots = MIN(usable_slots(j), size_max(j));
+        uint32_t least = size_least(j);
+        if (slots > 0)
+            ret[n++] = (struct victim){.job = j, .slots = slots, .least = MIN(least, slots)};
+    }
+    qsort(ret, n, sizeof(*ret), by_priority);
+    return n;
+}
+
+static uint32_t shrinkable(const struct victim *v, size_t n)
+{
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += v[i].slots - v[i].least;
+    return sum;
+}
+
+static void shrink(struct core *c, const struct victim *v, const struct jobrec *to, uint32_t *lack)
+{
+    struct jobrec *j = v->job;
+    uint32_t world = size_world(j, v->slots > *lack ? v->slots - *lack : 0);
+    world = world ? world : v->least;
+    if (world >= v->slots)
+        return;
+    *lack -= MIN(*lack, v->slots - world);
+    titan_assert(world > 0 && world_set_has(&j->spec.worlds, world));
+    size_limit(j, world, to->id);
+    size_claim(j, MIN(j->size.claim, world));
+    emit_event(
+        c, j,
+        (struct emit){
+            .type = "job.squeezed",
+            .message = batch_printf(c->out, "shrinks to %u workers: job %llu (priority %d) needs the slots", world,
+                                    (unsigned long long)to->id, to->spec.priority),
+            .detail = batch_printf(c->out, "{\"workers\":%u,\"for_job\":%llu}", world, (unsigned long long)to->id)});
+    job_advance(c, j);
+}
+
+static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
+{
+    const char *why =
+        batch_printf(c->out, "preempted by job %llu (priority %d)", (unsigned long long)to->id, to->spec.priority);
+    emit_event(c, j,
+               (struct emit){.type = "job.preempted",
+                             .message = why,
+                             .detail = batch_printf(c->out, "{\"by_job\":%llu}", (unsigned long long)to->id)});
+    if (requeue_begin(j, why))
+        job_advance(c, j);
+}
+
+bool preempt_for(struct core *c, struct jobrec *j, const char *device, uint32_t spare)
+{
+    uint32_t need = size_least(j), have = spare + coming(c, device);
+    if (need == 0 || have >= need)
+        return need > 0;
+    size_t active = 0;
+    for (const struct jobrec *a = c->active; a; a = a->next)
+        active++;
+    _cleanup_free_ struct victim *victims = core_alloc((active + 1) * sizeof(*victims));
+    size_t n = collect_victims(c, j, device, victims), stopped = 0;
+    uint32_t all = 0, lack = need - have;
+    for (size_t i = 0; i < n; i++)
+        all += victims[i].slots;
+    if (all < lack)
+        return false;
+    while (lack > shrinkable(victims + stopped, n - stopped)) {
+        lack -= MIN(lack, victims[stopped].slots);
+        stop(c, victims[stopped++].job, j);
+    }
+    for (size_t i = stopped; i < n && lack > 0; i++)
+        shrink(c, &victims[i], j, &lack);
+    return true;
+}
+
+void preempt_over(struct core *c)
+{
+    for (struct jobrec *j = c->active; j; j = j->next) {
+        const struct jobrec *to = j->size.limit ? core_find_job(c, j->size.limit_for) : NULL;
+        if (j->size.limit && (!to || to->state != JOB_PENDING))
+            size_limit(j, 0, 0);
+    }
+}

@@ -1,0 +1,135 @@
+/* Why a job waits, in words, as things stand now. */
+#include "daemon/coordinator/records/core_record.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/run/stale_store.h"
+
+#define NODES_NAMED 3
+
+struct text {
+    char *at;
+    size_t left;
+};
+
+static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void put(struct text *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(t->at, t->left, fmt, ap);
+    va_end(ap);
+    size_t used = n < 0 ? 0 : MIN((size_t)n, t->left - 1);
+    t->at += used;
+    t->left -= used;
+}
+
+static bool may_use(const struct jobrec *j, const struct noderec *n)
+{
+    return node_accepts(n) && (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0);
+}
+
+/* "2 free on node b, 1 on node c" */
+static void put_free(const struct core *c, const struct jobrec *j, struct text *t)
+{
+    uint32_t named = 0, more = 0, free_there = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        uint32_t spare = may_use(j, n) && n->slots > n->used ? n->slots - n->used : 0;
+        if (spare == 0)
+            continue;
+        free_there += spare;
+        if (named++ < NODES_NAMED)
+            put(t, "%s%u%s on node %s", ", ", spare, named == 1 ? " free" : "", n->name);
+        else
+            more += spare;
+    }
+    if (more)
+        put(t, ", %u on others", more);
+    if (free_there == 0)
+        put(t, ", none free");
+}
+
+static void put_out_of_service(const struct core *c, const struct jobrec *j, struct text *t)
+{
+    uint32_t out = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        if (n->state == NODE_READY && n->session && !may_use(j, n) &&
+            (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0))
+            out += n->slots;
+    if (out)
+        put(t, "; %u on nodes out of service", out);
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (n->session && node_unfit(n)) {
+            put(t, "; node %s is unfit: %s", n->name, n->unfit);
+            break;
+        }
+    }
+}
+
+/* "no node has a cuda device (2 nodes: cpu)"; false when one has, or there is no node yet. */
+static bool put_no_device(const struct core *c, const struct jobrec *j, struct text *t)
+{
+    const char *others = NULL;
+    unsigned nodes = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (!*n->device)
+            continue;
+        if (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0)
+            return false;
+        others = n->device; /* there are two kinds */
+        nodes++;
+    }
+    if (nodes)
+        put(t, "waiting: no node has a %s device (%u node%s: %s)", j->spec.device, nodes, nodes == 1 ? "" : "s",
+            others);
+    return nodes > 0;
+}
+
+bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size)
+{
+    const struct jobrec *j = core_find_job(c, job_id);
+    const struct jobrec *ahead = c->blocker ? core_find_job(c, c->blocker) : NULL;
+    struct text t = {buf, size};
+    if (j && size > 0 && j->trouble.words && j->state != JOB_PENDING && j->state != JOB_CANCELLING && !job_final(j)) {
+        put(&t, "%s", j->trouble.words);
+        return true;
+    }
+    if (j && j->short_why && size && j->state != JOB_PENDING && !job_final(j)) {
+        put(&t, "%s", j->short_why);
+        return true;
+    }
+    if (j && j->state == JOB_PENDING && size && put_no_device(c, j, &t))
+        return true;
+    if (!j || j->state != JOB_PENDING || size == 0)
+        return false;
+    if (j->waits.lacks) {
+        put(&t, "%s", j->waits.lack_words);
+        return true;
+    }
+    if (j->status.preemptions && j->stop.why && *j->stop.why)
+        put(&t, "%s; ", j->stop.why);
+    if (c->stale) {
+        const struct noderec *n = stale_awaits(c);
+        put(&t, "waiting: the store came from a backup, nothing starts before store.settled");
+        if (n)
+            put(&t, ": node %s has not said yet what it knows", n->name);
+        return true;
+    }
+    if (ahead && ahead != j && ahead->state == JOB_PENDING) {
+        put(&t, "waiting behind job %llu (priority %d)", (unsigned long long)ahead->id, ahead->spec.priority);
+        return true;
+    }
+    uint32_t need = size_least(j);
+    put(&t, "waiting: needs %u slot%s", need, need == 1 ? "" : "s");
+    put_free(c, j, &t);
+    put_out_of_service(c, j, &t);
+    if (c->claimed_ahead)
+        put(&t, "; %u held for jobs that run", c->claimed_ahead);
+    return true;
+}

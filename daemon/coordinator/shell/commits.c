@@ -1,0 +1,507 @@
+/* What the core has decided, on its way into the store and out to agents; and the time that drives it. */
+#include "daemon/coordinator/shell/commits.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/file.h"
+#include "daemon/coordinator/shell/sessions.h"
+#include "state/quarantine.h"
+
+#define RETRY_MS 250         /* a store that refused is tried again */
+#define METRICS_FLUSH_MS 100 /* a step's metrics are stored, and seen by followers, within this */
+
+struct commit {
+    struct commit *next;
+    struct coordinator *owner;
+    struct batch batch;
+    uint64_t turn;
+    bool in_flight;
+    struct set_aside *asides;
+    const struct change *failed; /* the one the store refused; NULL = it was none */
+    shell_done done;
+    void *arg;
+};
+
+struct core_time shell_now(void)
+{
+    return (struct core_time){.mono_ms = clock_mono_ns() / 1000000, .wall_ms = clock_wall_ms()};
+}
+
+struct metrics_write {
+    struct coordinator *owner;
+    size_t n;
+    struct metric metrics[];
+};
+
+static titan_status write_metrics(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct metrics_write *w = arg;
+    for (size_t i = 0; i < w->n; i++)
+        TRY(metric_put(db, &w->metrics[i], err));
+    return TITAN_OK;
+}
+
+static void metrics_written(void *arg, const struct titan_error *err)
+{
+    struct metrics_write *w = arg;
+    struct coordinator *c = w->owner;
+    c->metrics_stored += w->n;
+    if (err->status != TITAN_OK && !c->metrics_failed)
+        tlog_warn(&c->log, "metrics are not stored", "reason=\"%s\"", err->msg);
+    c->metrics_failed = err->status != TITAN_OK;
+    uint64_t last = 0;
+    for (size_t i = 0; i < w->n && !c->closing; i++) {
+        if (w->metrics[i].job_id != last)
+            c->options.observer->job_changed(c, w->metrics[i].job_id);
+        last = w->metrics[i].job_id;
+    }
+    if (!c->closing)
+        c->options.observer->metrics_stored(c);
+    free(w);
+}
+
+void shell_flush_metrics(struct coordinator *c)
+{
+    size_t bytes = c->n_metrics * sizeof(*c->metrics);
+    struct metrics_write *w = c->n_metrics ? malloc(sizeof(*w) + bytes) : NULL;
+    if (w) {
+        w->owner = c;
+        w->n = c->n_metrics;
+        memcpy(w->metrics, c->metrics, bytes);
+        store_write_metrics(c->store, write_metrics, w, metrics_written);
+    } else {
+        c->metrics_stored += c->n_metrics; /* lost */
+    }
+    c->n_metrics = 0;
+}
+
+/* --- what was not heard of: agents and coordinators that were away pass nothing on, but the workers write it down */
+
+struct backfill {
+    struct coordinator *owner;
+    uint64_t job_id;
+    char path[PATH_MAX];
+};
+
+static titan_status fill_metrics(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct backfill *b = arg;
+    return metric_backfill(db, b->job_id, b->path, err);
+}
+
+static void metrics_filled(void *arg, const struct titan_error *err)
+{
+    struct backfill *b = arg;
+    struct coordinator *c = b->owner;
+    c->metrics_stored++;
+    if (err->status != TITAN_OK &&
+        err->status != TITAN_ENOTFOUND) /* not there: the job's node has it, or it never ran */
+        tlog_warn(&c->log, "metrics of an ended job may lack steps", "job=%llu reason=\"%s\"",
+                  (unsigned long long)b->job_id, err->msg);
+    if (!c->closing) {
+        c->options.observer->job_changed(c, b->job_id);
+        c->options.observer->metrics_stored(c);
+    }
+    free(b);
+}
+
+/* A watcher of the job's metrics ends when this is done: it counts as one that is to be stored. */
+static void backfill_metrics(struct coordinator *c, uint64_t job_id)
+{
+    struct backfill *b = c->closing ? NULL : calloc(1, sizeof(*b));
+    if (!b)
+        return;
+    b->owner = c;
+    b->job_id = job_id;
+    if (snprintf(b->path, sizeof(b->path), "%s/%llu/metrics.jsonl", c->jobs_dir, (unsigned long long)job_id) >=
+        (int)sizeof(b->path)) {
+        free(b);
+        return;
+    }
+    shell_flush_metrics(c); /* what was heard comes first */
+    c->metrics_taken++;
+    store_write_metrics(c->store, fill_metrics, b, metrics_filled);
+}
+
+static void on_metrics_timer(uv_timer_t *timer)
+{
+    shell_flush_metrics(timer->data);
+}
+
+static void take_metrics(struct coordinator *c, const struct batch *batch)
+{
+    for (const struct batch_metric *m = batch->metrics; m; m = m->next) {
+        if (c->n_metrics == METRICS_BUFFER)
+            shell_flush_metrics(c);
+        if (c->n_metrics == 0 && !c->closing)
+            uv_timer_start(&c->metrics_timer, on_metrics_timer, METRICS_FLUSH_MS, 0);
+        c->metrics[c->n_metrics++] = m->metric;
+        c->metrics_taken++;
+    }
+}
+
+static bool forms_an_epoch(const struct batch *batch)
+{
+    const struct change *k = batch->changes;
+    while (k && k->kind != CHANGE_EPOCH_ADD)
+        k = k->next;
+    return k;
+}
+
+/* Runs on the writer thread. The turn is kept in the store, so it moves with the transaction. */
+static titan_status apply_commit(struct db *db, void *arg, struct titan_error *err)
+{
+    struct commit *k = arg;
+    k->failed = NULL;
+    TRY(db_run(db, err, "UPDATE meta SET value = ? WHERE key = 'turn' AND value = ?", "uu", k->turn, k->turn - 1));
+    if (db_changes(db) != 1)
+        return titan_fail(err, TITAN_EAGAIN, "job store: an earlier change is not in yet");
+    if (forms_an_epoch(&k->batch))
+        TRY(failpoint("coordinator.decided", err));
+    for (const struct set_aside *a = k->asides; a; a = a->next)
+        TRY(job_quarantine(db, a->job_id, a->reason, a->at_ms, err));
+    k->failed = k->batch.changes;
+    return change_apply_from(db, &k->failed, err);
+}
+
+static void commit_returned(void *arg, const struct titan_error *err);
+
+static void send_commit(struct coordinator *c, struct commit *k)
+{
+    k->in_flight = true;
+    c->in_flight++;
+    store_write(c->store, apply_commit, k, commit_returned);
+}
+
+static void send_waiting(struct coordinator *c)
+{
+    for (struct commit *k = c->commits, *next; k; k = next) {
+        next = k->next;
+        send_commit(c, k);
+    }
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct coordinator *c = timer->data;
+    if (c->in_flight == 0)
+        send_waiting(c);
+}
+
+/* The recipe goes along. The job's folder is the agents' to make: a share that hangs holds up nobody else. */
+static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char *run, char **ret_recipe)
+{
+    struct titan_error err = {0};
+    start->run = run;
+    titan_status status = job_recipe(store_reader(c->store), start->job_id, ret_recipe, &err);
+    if (status == TITAN_OK)
+        start->recipe = *ret_recipe;
+    else
+        tlog_warn(&c->log, "recipe cannot be read", "job=%llu reason=\"%s\"", (unsigned long long)start->job_id,
+                  err.msg);
+}
+
+static void release_messages(struct coordinator *c, const struct batch *batch)
+{
+    const Titan__Internal__CoordinatorMessage *last = NULL;
+    struct rpc_packed *packed = NULL; /* that one */
+    for (const struct batch_message *m = batch->messages; m; m = m->next) {
+        _cleanup_free_ char *recipe = NULL;
+        char run[64];
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
+            (void)snprintf(run, sizeof(run), "job-%llu-%016llx", (unsigned long long)m->message->start->job_id,
+                           (unsigned long long)store_id(c->store));
+            complete_start(c, m->message->start, run, &recipe);
+        }
+        if (m->message != last) {
+            rpc_packed_free(packed);
+            packed = rpc_packed_new(&m->message->base);
+            last = m->message;
+        }
+        session_tell_packed(c, m->session, packed);
+    }
+    rpc_packed_free(packed);
+    for (const struct batch_drop *d = batch->drops; d; d = d->next)
+        session_drop(c, d->session);
+}
+
+static void log_changes(struct coordinator *c, const struct batch *batch)
+{
+    for (const struct change *k = batch->changes; k; k = k->next) {
+        const struct event *e = &k->event;
+        if (k->has_event && k->kind != CHANGE_WORKER_PID)
+            tlog_info(&c->log, e->type, "job=%llu epoch=%llu%s%s text=\"%s\"", (unsigned long long)e->job_id,
+                      (unsigned long long)e->epoch, *e->node ? " node=" : "", e->node, e->message);
+    }
+}
+
+static void poke_watchers(struct coordinator *c, const struct batch *batch)
+{
+    uint64_t last = UINT64_MAX;
+    for (const struct change *k = batch->changes; k; k = k->next)
+        if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
+            backfill_metrics(c, k->job.id);
+    for (const struct change *k = batch->changes; k; k = k->next) {
+        if (!k->has_event || k->event.job_id == last)
+            continue;
+        last = k->event.job_id;
+        c->options.observer->job_changed(c, last);
+    }
+}
+
+static void stall(struct coordinator *c, const struct titan_error *err)
+{
+    if (!c->stalled)
+        tlog_error(&c->log, "the job store refuses writes; trying again", "reason=\"%s\"", err->msg);
+    if (!c->stalled || err->status != TITAN_EAGAIN)
+        c->stall = *err;
+    c->stalled = true;
+}
+
+/* Stands for the change of a job that is set aside, for who keeps jobs. */
+static struct change aside_change(uint64_t job_id)
+{
+    struct change change = {.kind = CHANGE_JOB_UPDATE};
+    change.job.id = job_id;
+    return change;
+}
+
+static void end_asides(struct coordinator *c, struct commit *k)
+{
+    for (struct set_aside *a = k->asides, *next; a; a = next) {
+        const struct change change = aside_change(a->job_id);
+        next = a->next;
+        job_cache_end(c->jobs, &change);
+        if (!c->closing)
+            c->options.observer->job_changed(c, a->job_id);
+        free(a);
+    }
+    k->asides = NULL;
+}
+
+static void finish_commit(struct coordinator *c, struct commit *k)
+{
+    titan_assert(c->commits == k);
+    c->commits = k->next;
+    if (!c->commits)
+        c->commits_tail = &c->commits;
+    if (c->stalled && !c->commits) {
+        c->stalled = false;
+        tlog_info(&c->log, "the job store takes writes again", "%s", "");
+    }
+    if (!c->closing) {
+        log_changes(c, &k->batch);
+        if (!core_fenced(c->core))
+            release_messages(c, &k->batch);
+        poke_watchers(c, &k->batch);
+    }
+    job_cache_end(c->jobs, k->batch.changes);
+    end_asides(c, k);
+    batch_free(&k->batch);
+    free(k);
+}
+
+/* 0 = no job's, or an order to stop, which is right in any case. */
+static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
+{
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
+        return m->start->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
+        return m->form->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
+        return m->revoke->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
+        return m->pause->job_id;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
+        return m->checkpoint_committed->job_id;
+    default:
+        return 0;
+    }
+}
+
+/* Nothing of what was decided about the job goes into the store or to agents any more. */
+static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
+{
+    struct change **at = &batch->changes;
+    while (*at) {
+        struct change *k = *at;
+        if (change_job(k) != job_id) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        k->next = NULL;
+        job_cache_end(c->jobs, k);
+    }
+    batch->changes_tail = at;
+    struct batch_message **to = &batch->messages;
+    while (*to) {
+        if (message_job((*to)->message) == job_id)
+            *to = (*to)->next;
+        else
+            to = &(*to)->next;
+    }
+    batch->messages_tail = to;
+}
+
+/* The core has decided what the store knows to be impossible, about one job. That job is ended by what is stored, and
+ * nothing else is lost. False: it is about no job, or its end is impossible too. */
+static bool set_aside(struct coordinator *c, struct commit *k, const struct titan_error *err)
+{
+    const uint64_t job_id = k->failed ? change_job(k->failed) : 0;
+    struct set_aside *a = job_id && err->status != TITAN_ECORRUPT ? calloc(1, sizeof(*a)) : NULL;
+    struct batch batch;
+    if (!a)
+        return false;
+    const struct core_time now = shell_now();
+    const struct change change = aside_change(job_id);
+    tlog_error(&c->log, "the job store contradicts the coordinator about a job, which ends", "job=%llu reason=\"%s\"",
+               (unsigned long long)job_id, err->msg);
+    a->job_id = job_id;
+    a->at_ms = now.wall_ms;
+    (void)snprintf(a->reason, sizeof(a->reason),
+                   "quarantined: the job store contradicts what was decided about it (%s)", err->msg);
+    a->next = k->asides;
+    k->asides = a;
+    job_cache_begin(c->jobs, &change);
+    for (struct commit *x = k; x; x = x->next) /* those behind it have been refused, or will be: its turn comes first */
+        strip(c, &x->batch, job_id);
+    c->again = true;
+    batch_init(&batch);
+    core_quarantine(c->core, job_id, now, &batch);
+    shell_commit(c, &batch, NULL, NULL);
+    return true;
+}
+
+static void commit_returned(void *arg, const struct titan_error *err)
+{
+    struct commit *k = arg;
+    struct coordinator *c = k->owner;
+    k->in_flight = false;
+    c->in_flight--;
+    if (k->done) {
+        shell_done done = TAKE(k->done);
+        done(k->arg, err);
+    }
+    if (err->status == TITAN_OK) {
+        if (forms_an_epoch(&k->batch))
+            (void)!failpoint("coordinator.stored", NULL);
+        finish_commit(c, k);
+        if (c->in_flight == 0 && !c->closing)
+            send_waiting(c); /* what came while those before it were tried again */
+        return;
+    }
+    if (c->again && err->status == TITAN_EAGAIN) {
+        if (c->in_flight == 0 && !c->closing)
+            c->again = false, send_waiting(c);
+        return;
+    }
+    bool refused = err->status != TITAN_ENOSPC && err->status != TITAN_EIO && err->status != TITAN_EAGAIN &&
+                   err->status != TITAN_ENOMEM && err->status != TITAN_ECANCELLED && err->status != TITAN_EPERM;
+    if (refused && set_aside(c, k, err)) {
+        if (c->in_flight == 0 && !c->closing)
+            c->again = false, send_waiting(c);
+        return;
+    }
+    if (refused) {
+        /* Going on would act on it; a new process starts from what is stored. */
+        tlog_error(&c->log, "the job store contradicts the coordinator", "reason=\"%s\"", err->msg);
+        abort();
+    }
+    stall(c, err);
+    if (c->in_flight == 0 && !c->closing)
+        uv_timer_start(&c->retry_timer, on_retry, RETRY_MS, 0);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct coordinator *c = timer->data;
+    struct batch batch;
+    batch_init(&batch);
+    core_tick(c->core, shell_now(), &batch);
+    shell_commit(c, &batch, NULL, NULL);
+}
+
+void shell_set_timer(struct coordinator *c)
+{
+    if (c->closing)
+        return;
+    int64_t now = clock_mono_ns() / 1000000, at = core_deadline(c->core);
+    int64_t wait = at <= now ? 1 : MIN(at - now, (int64_t)c->options.beat_ms);
+    uint64_t due = uv_timer_get_due_in(&c->timer);
+    if (uv_is_active((uv_handle_t *)&c->timer) && due <= (uint64_t)wait)
+        return;
+    uv_timer_start(&c->timer, on_timer, (uint64_t)wait, 0);
+}
+
+/* What does not wait for the store. */
+static void send_answers(struct coordinator *c, struct batch *batch)
+{
+    for (const struct batch_message *m = batch->answers; m; m = m->next)
+        session_tell(c, m->session, m->message);
+    batch->answers = NULL;
+    batch->answers_tail = &batch->answers;
+}
+
+void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg)
+{
+    take_metrics(c, batch);
+    send_answers(c, batch);
+    shell_set_timer(c);
+    if (!batch->changes && !batch->messages && !batch->drops && !done) {
+        batch_free(batch);
+        return;
+    }
+    struct commit *k = calloc(1, sizeof(*k));
+    titan_assert(k); /* as in batch_alloc: a decision cannot be taken back */
+    k->owner = c;
+    k->batch = *batch;
+    /* The tails of empty lists point into the struct that was copied. */
+    if (!k->batch.changes)
+        k->batch.changes_tail = &k->batch.changes;
+    if (!k->batch.messages)
+        k->batch.messages_tail = &k->batch.messages;
+    if (!k->batch.metrics)
+        k->batch.metrics_tail = &k->batch.metrics;
+    k->batch.answers_tail = &k->batch.answers;
+    batch_init(batch);
+    job_cache_begin(c->jobs, k->batch.changes);
+    k->turn = c->next_turn++;
+    k->done = done;
+    k->arg = arg;
+    *c->commits_tail = k;
+    c->commits_tail = &k->next;
+    if (!c->stalled)
+        send_commit(c, k);
+    else if (done)
+        done(arg, &c->stall), k->done = NULL;
+}
+
+titan_status shell_accepts(const struct coordinator *c, struct titan_error *err)
+{
+    if (c->closing)
+        return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    TRY(core_accepts(c->core, err));
+    if (c->stalled) {
+        if (err)
+            *err = c->stall;
+        return c->stall.status;
+    }
+    return TITAN_OK;
+}
+
+void commits_free(struct coordinator *c)
+{
+    for (struct commit *k = c->commits, *next; k; k = next) {
+        next = k->next;
+        end_asides(c, k);
+        batch_free(&k->batch);
+        free(k);
+    }
+}

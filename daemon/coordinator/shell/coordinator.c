@@ -1,0 +1,237 @@
+#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/commits.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/mac.h"
+#include "daemon/coordinator/shell/store_restore.h"
+#include "state/backup.h"
+#include "state/home.h"
+#include "state/quarantine.h"
+
+#define UNHEALTHY_MS 10000 /* a commit that takes longer */
+
+/* Nothing may be said any more: not that a write is durable, nor that it is not. Clients see their call broken off and
+ * ask again with their key; agents and workers go on without a coordinator until the next one is there. */
+static void on_store_failure(void *data, const struct titan_error *err)
+{
+    struct coordinator *c = data;
+    tlog_error(&c->log, "the store cannot be trusted any more; ending, to start from what is on the disk",
+               "reason=\"%s\" hint=\"%s\"", err->msg, err->hint);
+    _exit(COORDINATOR_EXIT_STORE);
+}
+
+static titan_status init_store(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct coordinator *c = arg;
+    TRY(home_claim(db, c->state_dir, c->options.adopt_state, err));
+    return db_run(db, err, "INSERT INTO meta VALUES ('turn', 0) ON CONFLICT DO NOTHING", "");
+}
+
+static titan_status end_bad_job(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct set_aside *a = arg;
+    return job_quarantine(db, a->job_id, a->reason, a->at_ms, err);
+}
+
+static void on_bad_job(uint64_t job_id, const char *why, void *data)
+{
+    struct set_aside **list = data, *a = calloc(1, sizeof(*a));
+    titan_assert(a);
+    a->job_id = job_id;
+    a->at_ms = clock_wall_ms();
+    (void)snprintf(a->reason, sizeof(a->reason), "quarantined: what the job store says of it cannot be (%s)", why);
+    a->next = *list;
+    *list = a;
+}
+
+/* Jobs of which the store says what cannot be are ended, and the others go on. */
+static titan_status restore_core(struct coordinator *c, struct titan_error *err)
+{
+    struct set_aside *bad = NULL;
+    titan_status status = core_restore_but(c->core, store_reader(c->store), shell_now(), on_bad_job, &bad, err);
+    for (struct set_aside *a = bad, *next; a; a = next) {
+        next = a->next;
+        if (status == TITAN_OK) {
+            tlog_error(&c->log, "a job is quarantined", "job=%llu reason=\"%s\"", (unsigned long long)a->job_id,
+                       a->reason);
+            status = store_write_now(c->store, end_bad_job, a, err);
+        }
+        free(a);
+    }
+    return status;
+}
+
+static titan_status open_core(struct coordinator *c, struct titan_error *err)
+{
+    struct db *db = store_reader(c->store);
+    uint64_t last_worker = 0, last_job = 0;
+    int64_t turn = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup this store comes from */
+    struct backup_origin origin;
+    TRY(backup_origin(db, &origin, err));
+    TRY(worker_last_id(db, &last_worker, err));
+    TRY(job_last_id(db, &last_job, err));
+    TRY(db_int(db, 0, &turn, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
+    TRY(db_int(db, 0, &gone_job, err, "SELECT value FROM meta WHERE key = 'last_job'", ""));
+    TRY(db_int(db, 0, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
+    last_job = MAX(last_job, (uint64_t)gone_job);
+    last_worker = MAX(last_worker, (uint64_t)gone_worker);
+    c->next_job_id = last_job + 1;
+    c->next_turn = (uint64_t)turn + 1;
+    uint8_t secret[MAC_BYTES];
+    if (getrandom(secret, sizeof(secret), 0) != (ssize_t)sizeof(secret))
+        return titan_fail_errno(err, "no random numbers");
+    struct core_options options = {
+        .term = store_term(c->store),
+        .seed = (uint64_t)clock_wall_ms() ^ store_term(c->store) << 48,
+        .secret = secret,
+        .term_secret = store_secret(c->store),
+        .next_worker_id = last_worker + 1,
+        .jobs_dir = c->jobs_dir,
+        .jobs_token = c->jobs_token,
+        .beat_ms = c->options.beat_ms,
+        .suspect_ms = c->options.suspect_ms,
+        .confirm_ms = c->options.confirm_ms,
+        .node_timeout_ms = c->options.node_timeout_ms,
+        .quarantine_crashes = c->options.quarantine_crashes,
+        .reachable_ms = c->options.reachable_ms,
+        .away_ms = c->options.away_ms,
+        .delegate_lease_ms = c->options.delegate_lease_ms,
+        .restored_term = origin.term,
+        .backup_worker = origin.backup_worker,
+        .gone_worker = origin.gone_worker,
+        .settled = origin.settled,
+    };
+    titan_status status = core_new(&options, &c->core, err);
+    mac_wipe(secret, sizeof(secret));
+    TRY(status);
+    return restore_core(c, err);
+}
+
+static bool take_token(const struct token *token, void *data)
+{
+    auth_put_token(data, token);
+    return true;
+}
+
+/* Who may what; and what is refused is counted. */
+static titan_status open_auth(struct coordinator *c, const struct auth_options *options, struct titan_error *err)
+{
+    if (!options)
+        return TITAN_OK;
+    c->auth = auth_new(options);
+    return token_list(store_reader(c->store), take_token, c->auth, err);
+}
+
+static void init_timer(struct coordinator *c, uv_timer_t *timer)
+{
+    uv_timer_init(c->loop, timer);
+    timer->data = c;
+    c->open_handles++;
+}
+
+titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
+                              struct titan_error *err)
+{
+    struct coordinator *c = calloc(1, sizeof(*c));
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    c->loop = loop;
+    log_init(&c->log, "coordinator", "%s", "");
+    c->options = *options;
+    c->options.beat_ms = options->beat_ms ? options->beat_ms : 50;
+    c->options.check_ms = options->check_ms ? options->check_ms : 10000;
+    c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
+    c->started_wall_ms = clock_wall_ms();
+    c->jobs = job_cache_new();
+    c->audit = audit_new();
+    c->commits_tail = &c->commits;
+    c->next_session = c->next_log_request = 1;
+    titan_status status = TITAN_OK;
+    if (!realpath(options->state_dir, c->state_dir))
+        status = titan_fail_errno(err, "state directory '%s'", options->state_dir);
+    if (status == TITAN_OK)
+        status = jobs_open(c->state_dir, options->jobs_dir, c->jobs_dir, c->jobs_token, err);
+    if (status == TITAN_OK)
+        status = store_open(loop, c->state_dir, &c->store, err);
+    if (status == TITAN_OK)
+        store_on_failure(c->store, on_store_failure, c);
+    if (status == TITAN_OK && (status = store_write_now(c->store, init_store, c, err)) == TITAN_OK)
+        status = open_core(c, err);
+    if (status == TITAN_OK)
+        status = enrol_open(c, &c->enrol, err);
+    if (status == TITAN_OK)
+        status = open_auth(c, options->auth, err);
+    if (status == TITAN_OK)
+        status = c->options.observer->open(c, err);
+    if (status != TITAN_OK) {
+        if (c->store)
+            store_close(c->store, NULL, NULL);
+        shell_free_parts(c);
+        return status;
+    }
+    init_timer(c, &c->timer);
+    init_timer(c, &c->retry_timer);
+    init_timer(c, &c->metrics_timer);
+    init_timer(c, &c->audit_timer);
+    c->open_handles++; /* the observer's */
+    shell_set_timer(c);
+    *ret = c;
+    return TITAN_OK;
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    shell_part_closed(handle->data);
+}
+
+static void on_observer_closed(void *data)
+{
+    shell_part_closed(data);
+}
+
+static void on_store_closed(void *data)
+{
+    struct coordinator *c = data;
+    uv_close((uv_handle_t *)&c->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
+    enrol_close(c->enrol);
+}
+
+titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files, struct titan_error *err)
+{
+    return enrol_renew_own(c->enrol, files, err);
+}
+
+void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents)
+{
+    enrol_serves(c->enrol, address, agents);
+}
+
+void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
+{
+    c->closed = done;
+    c->closed_data = data;
+    shell_flush_metrics(c);
+    c->options.observer->stopping(c);
+    c->closing = true;
+    uv_timer_stop(&c->timer);
+    uv_timer_stop(&c->retry_timer);
+    uv_timer_stop(&c->metrics_timer);
+    uv_timer_stop(&c->audit_timer);
+    beats_close(c);
+    c->options.observer->close(c, on_observer_closed, c);
+    store_close(c->store, on_store_closed, c);
+}
+
+bool coordinator_healthy(const struct coordinator *c)
+{
+    return store_lag_ms(c->store) < UNHEALTHY_MS;
+}

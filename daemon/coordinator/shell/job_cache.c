@@ -1,0 +1,127 @@
+#include "daemon/coordinator/shell/job_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define SLOTS 1024 /* a power of two: jobs one by one, as their ids follow each other */
+
+struct slot {
+    struct job job; /* id 0 = empty; its strings are in text */
+    char *text;
+    size_t changing; /* changes on their way to jobs of this slot */
+};
+
+struct job_cache {
+    struct slot slots[SLOTS];
+};
+
+struct job_cache *job_cache_new(void)
+{
+    return calloc(1, sizeof(struct job_cache));
+}
+
+static void clear(struct slot *s)
+{
+    free(s->text);
+    s->text = NULL;
+    s->job.id = 0;
+}
+
+void job_cache_free(struct job_cache *c)
+{
+    for (size_t i = 0; c && i < SLOTS; i++)
+        clear(&c->slots[i]);
+    free(c);
+}
+
+static struct slot *slot_of(struct job_cache *c, uint64_t id)
+{
+    return &c->slots[id & (SLOTS - 1)];
+}
+
+/* Everything of the job that points elsewhere, one behind the other. */
+static void keep(struct slot *s, const struct job *job)
+{
+    const char *const from[] = {job->name, job->user, job->reason, job->status.checkpoint};
+    const char *to[ARRAY_SIZE(from)] = {0};
+    size_t bytes = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(from); i++)
+        bytes += from[i] ? strlen(from[i]) + 1 : 0;
+    clear(s);
+    char *at = s->text = malloc(bytes + 1);
+    if (!at)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(from); i++) {
+        if (!from[i])
+            continue;
+        to[i] = at;
+        at = stpcpy(at, from[i]) + 1;
+    }
+    s->job = *job;
+    s->job.name = to[0];
+    s->job.user = to[1];
+    s->job.reason = to[2];
+    s->job.status.checkpoint = to[3];
+}
+
+struct reading {
+    struct slot *slot;
+    void (*with)(const struct job *job, void *data);
+    void *data;
+};
+
+static void with_read(const struct job *job, void *data)
+{
+    struct reading *r = data;
+    if (r->slot->changing == 0)
+        keep(r->slot, job);
+    r->with(job, r->data);
+}
+
+titan_status job_cache_get(struct job_cache *c, struct db *db, uint64_t id,
+                           void (*with)(const struct job *job, void *data), void *data, struct titan_error *err)
+{
+    if (!c || id == 0)
+        return job_get(db, id, with, data, err);
+    struct slot *s = slot_of(c, id);
+    if (s->job.id == id) {
+        with(&s->job, data);
+        return TITAN_OK;
+    }
+    return job_get(db, id, with_read, &(struct reading){s, with, data}, err);
+}
+
+static struct slot *slot_changed(struct job_cache *c, const struct change *change)
+{
+    switch (change->kind) {
+    case CHANGE_JOB_MOVE:
+    case CHANGE_JOB_UPDATE:
+    case CHANGE_JOB_REASON:
+    case CHANGE_JOB_WISH:
+        return slot_of(c, change->job.id);
+    default:
+        return NULL;
+    }
+}
+
+void job_cache_begin(struct job_cache *c, const struct change *list)
+{
+    for (; c && list; list = list->next) {
+        struct slot *s = slot_changed(c, list);
+        if (!s)
+            continue;
+        s->changing++;
+        clear(s);
+    }
+}
+
+void job_cache_end(struct job_cache *c, const struct change *list)
+{
+    for (; c && list; list = list->next) {
+        struct slot *s = slot_changed(c, list);
+        if (s)
+            s->changing--;
+    }
+}

@@ -1,0 +1,104 @@
+#include "daemon/coordinator/shell/sessions.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct agent_session *find(struct coordinator *c, uint64_t id)
+{
+    struct agent_session *s = c->sessions[id % SESSION_BUCKETS];
+    while (s && s->id != id)
+        s = s->next;
+    return s;
+}
+
+struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *call)
+{
+    struct agent_session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return NULL;
+    s->id = c->next_session++;
+    s->call = call;
+    s->next = c->sessions[s->id % SESSION_BUCKETS];
+    c->sessions[s->id % SESSION_BUCKETS] = s;
+    rpc_call_set_data(call, s);
+    const struct rpc_identity *who = rpc_call_identity(call);
+    if (who->kind == RPC_ID_CERT) /* others prove nothing about a node */
+        core_session_opened(c->core, s->id, who->name);
+    return s;
+}
+
+void sessions_end(struct coordinator *c, struct agent_session *s, const struct titan_error *err)
+{
+    struct rpc_call *call = s->call;
+    s->call = NULL;
+    if (!call)
+        return;
+    if (err) {
+        tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
+        rpc_call_fail(call, err);
+    } else {
+        rpc_call_finish(call, TITAN_OK, NULL);
+    }
+}
+
+static void sent(struct coordinator *c, struct agent_session *s, titan_status status)
+{
+    if (status == TITAN_EAGAIN) {
+        /* It will open another and be told afresh what is in force. */
+        struct titan_error err = {0};
+        titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
+        sessions_end(c, s, &err);
+    }
+}
+
+void sessions_send(struct coordinator *c, struct agent_session *s, const ProtobufCMessage *m)
+{
+    sent(c, s, rpc_call_send(s->call, m));
+}
+
+void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m)
+{
+    struct agent_session *s = find(c, session);
+    if (s && s->call)
+        sessions_send(c, s, &m->base);
+}
+
+void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed)
+{
+    struct agent_session *s = find(c, session);
+    if (s && s->call)
+        sent(c, s, rpc_call_send_packed(s->call, packed));
+}
+
+void session_drop(struct coordinator *c, uint64_t session)
+{
+    struct agent_session *s = find(c, session);
+    struct titan_error err = {0};
+    if (s && s->revoked)
+        titan_fail(&err, TITAN_EPERM, "the node's certificate is revoked");
+    else
+        titan_fail(&err, TITAN_ECONFLICT, "the node was given up or has opened another session");
+    if (s)
+        sessions_end(c, s, &err);
+}
+
+static bool is_of(const struct agent_session *s, const char *uri)
+{
+    const struct rpc_identity *who = s->call ? rpc_call_identity(s->call) : NULL;
+    return who && who->kind == RPC_ID_CERT && strcmp(who->name, uri) == 0;
+}
+
+uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < SESSION_BUCKETS; i++)
+        for (struct agent_session *s = c->sessions[i]; s; s = s->next) {
+            if (!is_of(s, uri))
+                continue;
+            s->revoked = true;
+            n++;
+            if (s->id != except)
+                session_drop(c, s->id);
+        }
+    return n;
+}

@@ -1,0 +1,105 @@
+/* shell.h - the coordinator's shell, as seen by its files: coordinator.c (open, close), commits.c (store, time),
+ * sessions.c and agent_streams.c (agents), daemon/api (requests). Loop thread only. */
+#ifndef TITAN_DAEMON_COORDINATOR_SHELL_SHELL_H
+#define TITAN_DAEMON_COORDINATOR_SHELL_SHELL_H
+
+#include <limits.h>
+
+#include "base/log.h"
+#include "daemon/auth/audit.h"
+#include "daemon/auth/identity.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/core.h"
+#include "daemon/coordinator/shell/job_cache.h"
+#include "daemon/jobs_dir.h"
+#include "state/store.h"
+
+struct agent_session;
+struct beats;
+struct enrol;
+struct checks;
+struct commit;
+struct watcher;
+struct log_request;
+struct check_request;
+
+#define METRICS_BUFFER 1024
+#define SESSION_BUCKETS 1024
+
+struct coordinator {
+    uv_loop_t *loop;
+    struct log log;
+    struct coordinator_options options;
+    char state_dir[PATH_MAX], jobs_dir[PATH_MAX], jobs_token[JOBS_TOKEN_MAX];
+    int64_t started_wall_ms;
+    struct store *store;
+    struct core *core;
+    struct job_cache *jobs; /* may be NULL */
+    uv_timer_t timer, retry_timer, metrics_timer, audit_timer;
+    struct auth *auth; /* NULL: every caller may everything */
+    struct audit *audit;
+    int open_handles;
+    bool closing;
+
+    /* Batches on their way into the store, in order. Each carries the number of its turn; the store takes them in
+     * turn only, so one that fails (full disk) holds up those behind it until it goes in. */
+    struct commit *commits, **commits_tail;
+    uint64_t next_turn;
+    size_t in_flight;
+    bool stalled; /* the store refused; new work is refused until it is through */
+    bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
+    struct titan_error stall;
+
+    uint64_t next_job_id;  /* the store's writer thread's, once it writes submits */
+    size_t submitting;     /* not durable yet */
+    struct checks *checks; /* of their recipes (daemon/api/checks.h) */
+
+    struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
+    size_t n_metrics;
+    uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
+    bool metrics_failed;                    /* said once */
+
+    struct agent_session *sessions[SESSION_BUCKETS];
+    uint64_t next_session;
+    struct beats *beats; /* sockets that take them */
+    struct enrol *enrol; /* certificates (daemon/auth) */
+    bool backing_up;
+    struct watcher *watchers;
+    size_t n_watchers;
+    struct check_request *check_requests;
+    uint64_t next_check_request;
+    struct log_request *log_requests;
+    uint64_t next_log_request;
+
+    void (*closed)(void *);
+    void *closed_data;
+};
+
+struct core_time shell_now(void);
+void shell_part_closed(struct coordinator *c); /* of open_handles; with the last one all ends */
+void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
+/* Hand the metrics that were collected to the store now. */
+void shell_flush_metrics(struct coordinator *c);
+/* Called with the outcome once the batch is durable, or with the error while it is not (it will be tried again). */
+typedef void (*shell_done)(void *arg, const struct titan_error *err);
+/* Take over what the core has put into batch (left empty). done may be NULL. */
+void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);
+/* TITAN_OK, or why nothing that changes the store can be taken now. */
+titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
+
+/* --- agent_streams.c --- */
+void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void session_on_close(struct rpc_call *call, bool cancelled, void *data);
+/* --- sessions.c --- */
+/* Send to a session; nothing happens when it is over. */
+void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
+void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
+void session_drop(struct coordinator *c, uint64_t session);
+/* Of a certificate's name that is revoked: nothing more is heard from them. They are ended, but for the one of this
+ * number (0 = none), to which last orders are to go; session_drop ends it. How many they are. */
+uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
+
+/* --- beats.c --- */
+void beats_close(struct coordinator *c); /* each socket is one of open_handles */
+
+#endif

@@ -1,0 +1,27 @@
+/* The end of the shell: when its last handle is closed. */
+#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/commits.h"
+
+#include <stdlib.h>
+
+void shell_free_parts(struct coordinator *c)
+{
+    core_free(c->core);
+    enrol_free(c->enrol);
+    job_cache_free(c->jobs);
+    auth_free(c->auth);
+    audit_free(c->audit);
+    free(c);
+}
+
+void shell_part_closed(struct coordinator *c)
+{
+    if (--c->open_handles > 0)
+        return;
+    commits_free(c);
+    void (*closed)(void *) = c->closed;
+    void *data = c->closed_data;
+    shell_free_parts(c);
+    if (closed)
+        closed(data);
+}

@@ -1,0 +1,301 @@
+#include "daemon/coordinator/shell/store_restore.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/cleanup.h"
+#include "base/vec.h"
+#include "proto/ranges.h"
+#include "state/backup.h"
+
+/* What one job's queries gather; the strings live in an arena until the core has copied them. */
+struct gather {
+    struct core *core;
+    struct db *db;
+    struct core_time now;
+    struct titan_error *err;
+    titan_status status;
+    void (*bad)(uint64_t job_id, const char *why, void *data); /* NULL: nothing is passed over */
+    void *bad_data;
+
+    struct arena memory; /* of one job */
+    struct core_saved_job saved;
+    struct worker *workers;
+    struct checkpoint *checkpoints;
+    struct loss *losses;
+    struct epoch epoch;
+    uint64_t *holders;
+    struct core_saved_base *bases;
+    size_t cap_workers, cap_checkpoints, cap_losses, cap_bases, cap_lost; /* kept from job to job, as the arrays are */
+    struct worker *lost;
+};
+
+static void gather_free(struct gather *g)
+{
+    arena_free(&g->memory);
+    free(g->workers);
+    free(g->checkpoints);
+    free(g->losses);
+    free(g->bases);
+    free(g->lost);
+}
+
+static bool each_node(const struct node *n, void *data)
+{
+    struct gather *g = data;
+    core_restore_node(g->core, n, g->now);
+    return true;
+}
+
+static bool each_worker(const struct worker *w, void *data)
+{
+    struct gather *g = data;
+    struct worker copy = *w;
+    copy.node = arena_strdup(&g->memory, w->node);
+    copy.address = arena_strdup(&g->memory, w->address);
+    copy.reason = "";
+    titan_assert(VEC_PUSH(g->workers, g->saved.n_workers, g->cap_workers, copy));
+    return true;
+}
+
+static bool each_checkpoint(const struct checkpoint *k, void *data)
+{
+    struct gather *g = data;
+    struct checkpoint copy = *k;
+    copy.path = arena_strdup(&g->memory, k->path);
+    titan_assert(VEC_PUSH(g->checkpoints, g->saved.n_checkpoints, g->cap_checkpoints, copy));
+    return true;
+}
+
+static uint64_t *copy_ids(struct gather *g, const struct epoch *e)
+{
+    const size_t n = e->world_size + e->leavers;
+    uint64_t *ids = arena_alloc(&g->memory, (n + 1) * sizeof(*ids));
+    memcpy(ids, e->workers, n * sizeof(*ids));
+    return ids;
+}
+
+static void with_epoch(const struct epoch *e, void *data)
+{
+    struct gather *g = data;
+    g->epoch = *e;
+    g->epoch.checkpoint = arena_strdup(&g->memory, e->checkpoint);
+    g->epoch.delegate = arena_strdup(&g->memory, e->delegate);
+    g->epoch.workers = copy_ids(g, e);
+    g->saved.epoch = &g->epoch;
+}
+
+static void with_holders(const struct epoch *e, void *data)
+{
+    struct gather *g = data;
+    g->saved.holders = g->holders = copy_ids(g, e);
+    g->saved.n_holders = e->world_size;
+}
+
+static void with_base(const struct epoch *e, void *data)
+{
+    struct gather *g = data;
+    const struct core_saved_base base = {
+        .epoch = e->number,
+        .n = e->world_size,
+        .workers = copy_ids(g, e),
+        .source = e->source_epoch,
+        .complete = e->complete,
+    };
+    titan_assert(VEC_PUSH(g->bases, g->saved.n_bases, g->cap_bases, base));
+}
+
+static bool each_lost(const struct worker *w, void *data)
+{
+    struct gather *g = data;
+    if (w->state != WORKER_LOST)
+        return true;
+    struct worker copy = *w;
+    copy.node = arena_strdup(&g->memory, w->node);
+    titan_assert(VEC_PUSH(g->lost, g->saved.n_lost, g->cap_lost, copy));
+    return true;
+}
+
+/* Epochs that decisions count by, or that somebody may hold: from the newest that made a step. */
+static titan_status gather_bases(struct gather *g, uint64_t id)
+{
+    uint64_t first = 0;
+    TRY(epoch_last_trained(g->db, id, &first, g->err));
+    for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
+        TRY(epoch_get(g->db, id, number, with_base, g, g->err));
+        TRY(epoch_next(g->db, id, &number, g->err));
+    }
+    g->saved.bases = g->bases;
+    TRY(worker_list(g->db, id, false, each_lost, g, g->err));
+    g->saved.lost = g->lost;
+    return TITAN_OK;
+}
+
+static titan_status gather_job(struct gather *g, uint64_t id)
+{
+    enum run_state run = RUN_NONE;
+    TRY(run_last(g->db, id, &g->saved.run, &run, g->err));
+    g->saved.run_active = run == RUN_ACTIVE;
+    TRY(worker_list(g->db, id, true, each_worker, g, g->err));
+    TRY(checkpoint_list(g->db, id, each_checkpoint, g, g->err));
+    if (g->saved.job.status.epoch == 0)
+        return TITAN_OK;
+    TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
+    if (g->epoch.source_epoch) {
+        /* One from before an epoch.restored may not be there. */
+        titan_status status = epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err);
+        if (status != TITAN_OK && status != TITAN_ENOTFOUND)
+            return status;
+    }
+    TRY(gather_bases(g, id));
+    return TITAN_OK;
+}
+
+static void each_job_loss(const struct loss *l, void *data)
+{
+    struct gather *g = data;
+    titan_assert(VEC_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l));
+}
+
+static titan_status gather_losses(struct gather *g)
+{
+    const struct job *job = &g->saved.job;
+    if (job->status.restarts == 0 || job->spec.restart_window_s == 0)
+        return TITAN_OK;
+    return loss_list(g->db, job->id, g->now.wall_ms - (int64_t)job->spec.restart_window_s * 1000, each_job_loss, g,
+                     g->err);
+}
+
+/* Numbers that no job comes to, written by a version that believed them, would only be found when it is too late. */
+static titan_status check_numbers(const struct gather *g, struct titan_error *err)
+{
+    const struct job *job = &g->saved.job;
+    const uint64_t newest = g->saved.epoch ? g->epoch.number : 0;
+    if (job->status.epoch > RANGE_EPOCH_MAX || newest > RANGE_EPOCH_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "it is in epoch %" PRIu64, MAX(job->status.epoch, newest));
+    if (newest && job->status.epoch != newest)
+        return titan_fail(err, TITAN_ECORRUPT, "it is in epoch %" PRIu64 ", and its newest is %" PRIu64,
+                          job->status.epoch, newest);
+    if (job->status.step > RANGE_STEP_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "it is at step %" PRIu64, job->status.step);
+    for (size_t i = 0; i < g->saved.n_workers; i++)
+        if (g->workers[i].id == 0 || g->workers[i].id > RANGE_ID_MAX)
+            return titan_fail(err, TITAN_ECORRUPT, "it has a worker %" PRIu64, g->workers[i].id);
+    return TITAN_OK;
+}
+
+/* May the newest epoch be in this state while the job is in that? What core and store assert is so of every move. */
+static bool states_fit(enum job_state job, enum epoch_state epoch)
+{
+    switch (job) {
+    case JOB_PENDING:
+        return epoch == EPOCH_NONE || epoch == EPOCH_REVOKED || epoch == EPOCH_ENDED;
+    case JOB_FORMING:
+        return epoch != EPOCH_RUNNING;
+    case JOB_RUNNING:
+        return epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
+    case JOB_RECOVERING:
+        return epoch == EPOCH_FORMING || epoch == EPOCH_REVOKED || epoch == EPOCH_ENDED;
+    case JOB_RESIZING:
+        return epoch == EPOCH_FORMING || epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
+    default:
+        return true;
+    }
+}
+
+static titan_status check_states(const struct gather *g, struct titan_error *err)
+{
+    const enum epoch_state epoch = g->saved.epoch ? g->epoch.state : EPOCH_NONE;
+    const enum job_state job = g->saved.job.state;
+    if ((job == JOB_PENDING && !g->saved.epoch) || states_fit(job, epoch))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "it is %s, and its newest epoch %s", sm_name(&job_sm, (int)job),
+                      sm_name(&epoch_sm, (int)epoch));
+}
+
+/* What is wrong with one job is no reason for the others to stand still; what is wrong with the disk is. */
+static bool passed_over(struct gather *g, uint64_t job_id)
+{
+    if (!g->bad || (g->status != TITAN_ECORRUPT && g->status != TITAN_ENOTFOUND))
+        return false;
+    g->bad(job_id, g->err ? g->err->msg : "", g->bad_data);
+    if (g->err)
+        *g->err = (struct titan_error){0};
+    g->status = TITAN_OK;
+    return true;
+}
+
+static bool each_job(const struct job *job, void *data)
+{
+    struct gather *g = data;
+    memset(&g->saved, 0, sizeof(g->saved));
+    g->saved.job = *job;
+    if (job->state != JOB_PENDING || job->status.preemptions > 0)
+        g->status = gather_job(g, job->id);
+    g->saved.workers = g->workers;
+    if (g->status == TITAN_OK)
+        g->status = gather_losses(g);
+    g->saved.checkpoints = g->checkpoints;
+    g->saved.losses = g->losses;
+    if (g->status == TITAN_OK)
+        g->status = check_numbers(g, g->err);
+    if (g->status == TITAN_OK)
+        g->status = check_states(g, g->err);
+    if (g->status == TITAN_OK)
+        core_restore_job(g->core, &g->saved, g->now);
+    else
+        (void)passed_over(g, job->id);
+    arena_free(&g->memory);
+    return g->status == TITAN_OK;
+}
+
+static void each_policy(const struct node_policy *p, void *data)
+{
+    struct gather *g = data;
+    core_restore_policy(g->core, p, g->now);
+}
+
+static void each_loss(const struct loss *l, void *data)
+{
+    struct gather *g = data;
+    core_restore_loss(g->core, l, g->now);
+}
+
+/* Workers of the time between backup and restore that agents have told of before. */
+static titan_status restore_taken(struct core *c, struct db *db, struct titan_error *err)
+{
+    struct backup_origin origin;
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    titan_status status;
+    TRY(backup_origin(db, &origin, err));
+    if (!origin.term)
+        return TITAN_OK;
+    TRY(db_query(db, &stmt, err, "SELECT id FROM workers WHERE id > ? AND id <= ?", "uu", origin.backup_worker,
+                 origin.gone_worker));
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
+        core_restore_taken(c, col_uint(stmt, 0));
+    db_done(stmt);
+    return status;
+}
+
+titan_status core_restore_but(struct core *c, struct db *db, struct core_time now,
+                              void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
+                              struct titan_error *err)
+{
+    _cleanup_(gather_free) struct gather g = {
+        .core = c, .db = db, .now = now, .err = err, .bad = bad, .bad_data = data};
+    TRY(restore_taken(c, db, err));
+    TRY(node_list(db, each_node, &g, err));
+    TRY(node_policy_list(db, each_policy, &g, err));
+    TRY(loss_list(db, 0, now.wall_ms - CORE_NODE_HISTORY_MS, each_loss, &g, err));
+    TRY(job_list_open(db, each_job, &g, err));
+    return g.status;
+}
+
+titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
+{
+    return core_restore_but(c, db, now, NULL, NULL, err);
+}

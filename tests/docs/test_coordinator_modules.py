@@ -1,0 +1,114 @@
+"""daemon/coordinator/ as docs/coordinator.md has it: its folders call in one direction, no files call each other in a
+circle, and a field of a record is written in two files at most (by its owner, and when it is made or restored).
+
+Calls are those of the objects (nm); writers are found in the text, by names of variables that are declared as pointers
+to a record. FIELDS=1 prints every field with its writers."""
+import collections
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "daemon/coordinator"
+BUILD = Path(os.environ.get("BUILD", "build"))
+OBJECTS = (BUILD if BUILD.is_absolute() else ROOT / BUILD) / "obj/daemon/coordinator"
+ORDER = ["shell", "inputs", "sched", "run", "cluster", "outbox", "records"]  # a folder calls those behind it
+SOURCES = sorted(HERE.glob("**/*.c"))
+
+
+def name(path):
+    return str(path.relative_to(HERE).with_suffix(""))
+
+
+def calls():
+    """Edges between files, each with the symbols it is for."""
+    defined, wanted = {}, collections.defaultdict(set)
+    for source in SOURCES:
+        listing = subprocess.run(["nm", OBJECTS / f"{name(source)}.o"], capture_output=True, text=True, check=True)
+        for line in listing.stdout.splitlines():
+            *_, kind, symbol = line.split()
+            if kind in "TDBRC":
+                defined[symbol] = name(source)
+            elif kind == "U":
+                wanted[name(source)].add(symbol)
+    edges = collections.defaultdict(list)
+    for user, symbols in wanted.items():
+        for symbol in sorted(symbols):
+            if defined.get(symbol, user) != user:
+                edges[user, defined[symbol]].append(symbol)
+    return edges
+
+
+def circles(edges):
+    """Sets of files that reach each other."""
+    after = collections.defaultdict(set)
+    for user, used in edges:
+        after[user].add(used)
+    reach = {}
+    for start in list(after):
+        seen, todo = set(), [start]
+        while todo:
+            for nxt in after[todo.pop()] - seen:
+                seen.add(nxt)
+                todo.append(nxt)
+        reach[start] = seen
+    return {frozenset([a] + [b for b in reach[a] if a in reach.get(b, ())]) for a in reach if a in reach[a]}
+
+
+def layer(path):
+    folder = path.split("/")[0]
+    return ORDER.index(folder) if folder in ORDER else len(ORDER)  # batch.c is below all
+
+
+DECLARED = re.compile(r"\bstruct (jobrec|noderec|workrec|core) \*(?:const )?(\w+)")
+WRITTEN = re.compile(r"\b(\w+)->([a-z_]+(?:\.[a-z_]+)?)(?:\[[^]]*\])*(?:[.\w]*)\s*(?:[-+|&^]?=(?!=)|\+\+|--)")
+PASSED = re.compile(r"(?:memset|memcpy|memmove|snprintf|core_set_string|core_set_text|TAKE|rng_\w+|\+\+|--)\(?"
+                    r"(?:\(void \*\))?&?(\w+)->([a-z_]+(?:\.[a-z_]+)?)\b(?!->|\()")
+ELEMENT = [("workrec", re.compile(r"(?:workers\[[^]]*\]|->worker)->([a-z_]+)\s*[-+|&]?=(?!=)")),
+           ("noderec", re.compile(r"->node->([a-z_]+)\s*(?:[-+|&]?=(?!=)|\+\+|--)")),
+           ("seat", re.compile(r"(?:seats\[[^]]*\]\.|\bseat->)([a-z_]+)\s*=(?!=)"))]
+SHARED = {"counters", "slots_changed", "out", "due"}  # sums, and what is under way in an input
+
+
+def writers():
+    found = collections.defaultdict(set)
+    for source in SOURCES:
+        if source.parent == HERE or source.parent.name == "shell":
+            continue
+        text = re.sub(r"/\*.*?\*/", "", source.read_text(), flags=re.S)
+        record = {variable: kind for kind, variable in DECLARED.findall(text)}
+        for pattern in (WRITTEN, PASSED):
+            for hit in pattern.finditer(text):
+                variable, field = hit.groups()
+                if variable in record and field.split(".")[0] not in SHARED:
+                    found[f"{record[variable]}.{field}"].add(name(source))
+        for kind, pattern in ELEMENT:
+            for hit in pattern.finditer(text):
+                found[f"{kind}.{hit.group(1)}"].add(name(source))
+    return found
+
+
+def report(number, what, bad):
+    print(f"{'not ok' if bad else 'ok'} {number} - {what}")
+    for line in bad:
+        print(f"#   {line}")
+    return bool(bad)
+
+
+def main():
+    edges, fields = calls(), writers()
+    if os.environ.get("FIELDS"):
+        for field, files in sorted(fields.items()):
+            print(f"# {len(files)} {field}: {', '.join(sorted(files))}")
+    up = [f"{a} -> {b}: {', '.join(s)}" for (a, b), s in sorted(edges.items()) if layer(a) > layer(b)]
+    print("1..3")
+    failed = report(1, "no circle of files", [" <-> ".join(sorted(c)) for c in circles(edges)])
+    failed |= report(2, "folders call in one direction", up)
+    failed |= report(3, "no field is written from more than two files",
+                     [f"{f}: {', '.join(sorted(w))}" for f, w in sorted(fields.items()) if len(w) > 2])
+    return failed
+
+
+sys.exit(main())
