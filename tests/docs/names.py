@@ -268,8 +268,14 @@ def block_commands(text):
 
 
 def links(text):
-    for m in re.finditer(r"\]\(([^)#:\s]+)(#[^)]*)?\)", text):
-        yield text.count("\n", 0, m.start()) + 1, m[1]
+    for m in re.finditer(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", text):
+        yield text.count("\n", 0, m.start()) + 1, m[1], m[2]
+
+
+def anchors(path):
+    """What GitHub makes of the headings of a document."""
+    found = re.findall(r"^#+ (.*)$", path.read_text(errors="replace"), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in found}
 
 
 def check(name, text):
@@ -283,9 +289,12 @@ def check(name, text):
             what = bad(command)
             if what:
                 yield f"{name}:{line}: {command}: {what}"
-    for line, link in links(text):
-        if not ((ROOT / name).parent / link).exists():
+    for line, link, anchor in links(text):
+        target = (ROOT / name).parent / link if link else ROOT / name
+        if not target.exists():
             yield f"{name}:{line}: link to {link}"
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+            yield f"{name}:{line}: link to {link}#{anchor}"
 
 
 def documents():
