@@ -272,6 +272,12 @@ def links(text):
         yield text.count("\n", 0, m.start()) + 1, m[1], m[2]
 
 
+def walked(text):
+    """(line, file, function) of `file.c` `function()`."""
+    for m in re.finditer(r"`([\w/]+\.c)` `(\w+)\(\)`", text):
+        yield text.count("\n", 0, m.start()) + 1, m[1], m[2]
+
+
 def anchors(path):
     """What GitHub makes of the headings of a document."""
     found = re.findall(r"^#+ (.*)$", path.read_text(errors="replace"), re.M)
@@ -289,6 +295,9 @@ def check(name, text):
             what = bad(command)
             if what:
                 yield f"{name}:{line}: {command}: {what}"
+    for line, file, function in walked(text):
+        if (ROOT / file).is_file() and not re.search(r"^\w[^\n;]*\b%s\([^;]*?\)\s*\{" % function, read(file), re.M):
+            yield f"{name}:{line}: {file} has no function {function}()"
     for line, link, anchor in links(text):
         target = (ROOT / name).parent / link if link else ROOT / name
         if not target.exists():

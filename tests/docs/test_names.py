@@ -29,8 +29,8 @@ def right_names_pass():
 
 def spans_blocks_and_links_are_read():
     """code spans, commands in blocks and links are all looked at"""
-    text = "See `worker/nowhere.c`\n\n```\n$ titanctl frobnicate 1\n```\n\n    make frobnicate # what\n\n[here](nowhere.md)\n"
-    assert len(list(names.check("README.md", text))) == 4
+    text = "See `worker/nowhere.c`\n\n```\n$ titanctl frobnicate 1\n```\n\n    make frobnicate # what\n\n[here](nowhere.md) `base/sm.c` `recipe_parse()`\n"
+    assert len(list(names.check("README.md", text))) == 5
 
 
 def documents_are_true():
