@@ -6,7 +6,7 @@
 A code span is taken apart by what it looks like:
 
     path            worker/exec/exec.c, exec.c, plan/build, tests/sim/   a file, a folder or their end
-    function()      defined or called in C
+    function()      a word of the code, not of its comments
     a.b             key of a run file, key of a config file, field of a message, or quoted in the code as it stands (events)
     make X          a target
     titanctl X -y   a command and its options, as the programs' own help has them
@@ -221,7 +221,7 @@ def bad(span):
     if m:
         if re.match(r"^\w+\(\d\)$", span):
             return None  # a manual page
-        return None if re.search(r"\b%s ?\(" % m[1], code()) or m[1] in words() else span
+        return None if m[1] in words() else span
     if re.match(r"^[\w.{},*~/:$-]+$", span) and ("/" in span or re.search(r"\.(%s)$" % EXTENSIONS.replace(" ", "|"), span)):
         return bad_path(span)
     if re.match(r"^[A-Za-z_]\w*(\.[\w*]+)+$", span):
@@ -235,7 +235,7 @@ def bad(span):
             return next((b for b in map(bad_word, span.split(".")) if b), None)
         if '"%s."' % first in code() and (rest == "*" or rest in words()):  # put together by the program
             return None
-        return None if re.search(r"\bstruct %s\b" % first, code()) and rest in words() else span
+        return None if "struct " + first + " " in code() and rest in words() else span
     m = re.match(r"^([a-z]\w*\.\w+) *= *\S+", span)
     if m and m[1] not in keys() and bad(m[1]):
         return m[1]
@@ -296,7 +296,7 @@ def check(name, text):
             if what:
                 yield f"{name}:{line}: {command}: {what}"
     for line, file, function in walked(text):
-        if (ROOT / file).is_file() and not re.search(r"^\w[^\n;]*\b%s\([^;]*?\)\s*\{" % function, read(file), re.M):
+        if (ROOT / file).is_file() and not re.search(r"^\w[^\n;=]*\b%s\([^;{]*\)\n\{" % function, read(file), re.M):
             yield f"{name}:{line}: {file} has no function {function}()"
     for line, link, anchor in links(text):
         target = (ROOT / name).parent / link if link else ROOT / name
