@@ -8,15 +8,16 @@ CPPCHECK     ?= cppcheck
 jobs := $(shell nproc)
 
 packages_dev := $(shell sed 's/[[:space:]]*\#.*//; /^$$/d' packages-dev.txt)
-.PHONY: deps-dev check-format check-layers check-tidy check-cppcheck check-sanitizers check-threads
+.PHONY: deps-dev heads check-heads check-format check-layers check-tidy check-cppcheck check-sanitizers check-threads
 deps-dev: ## install what `make check` needs on top (packages-dev.txt)
 	@deploy/deps.sh $(packages_dev)
 
-check: ## format, clang-tidy, cppcheck, tests under address, undefined and thread sanitizers
+check: ## format, dividers, licence lines, clang-tidy, cppcheck, tests under address, undefined and thread sanitizers
 	@$(MAKE) --no-print-directory deps
 	@for tool in $(CLANG_FORMAT) $(CLANG_TIDY) $(CPPCHECK); do command -v $$tool >/dev/null || \
 		{ echo "make check: $$tool is missing; run make deps-dev" >&2; exit 1; }; done
 	@$(MAKE) --no-print-directory check-format
+	@$(MAKE) --no-print-directory check-heads
 	@$(MAKE) --no-print-directory check-cppcheck
 	@$(MAKE) --no-print-directory check-tidy
 	@$(MAKE) --no-print-directory check-sanitizers
@@ -29,6 +30,11 @@ check-format:
 	$(call say,FORMAT,"$$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | wc -l) files")git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
 check-layers: ## no folder includes what the table of tests/docs/layers.py does not allow it
 	@$(PYTHON) tests/docs/layers.py
+heads: ## mend section dividers and write the licence's line where it is missing
+	@$(PYTHON) tests/docs/dividers.py
+	@$(PYTHON) tests/docs/spdx.py
+check-heads:
+	$(call say,HEADS,"section dividers$(comma) licence lines")$(PYTHON) tests/docs/dividers.py --check && $(PYTHON) tests/docs/spdx.py --check
 check-cppcheck:
 	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
 		--library=posix --library=gnu --inline-suppr --suppressions-list=mk/cppcheck.txt --error-exitcode=1 \

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from parts import Parts  # noqa: E402
 from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until, worker_pids  # noqa: E402
 
 HOME = BUILD / "bench"
@@ -428,20 +429,46 @@ def lines(name):
     return lambda: [json.loads(line) for line in run(BUILD / "tests/bench" / name).splitlines()]
 
 
+def fastest(result):
+    best = max((o for o in result["ops"] if "gflops" in o), key=lambda o: o["of_peak"])
+    return [("a step's operations", f"{result['step_ms']:.0f} ms", ""),
+            (f"{best['op']}, of the peak", f"{100 * best['of_peak']:.0f} %", "")]
+
+
+def timed(what, value, target=None):
+    return what, f"{value:,.0f} ms" if value >= 10 else f"{value:.2g} ms", f"{target:,} ms" if target else ""
+
+
+PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in the table)
+    "start": (start_latency, 3, lambda r: [timed("titand started to the first answer, median", r["median_ms"], r["target_ms"])]),
+    "first_step": (first_step, 10, lambda r: [timed("submit to the first finished step, median", r["median_ms"], r["target_ms"])]),
+    "submits": (durable_submits, 60, lambda r: [
+        (f"durable submits, {connections_of(n)}", f"{r[f'{n}_connections']['submits_per_second']:,.0f} a second", f"{r['target_per_second']:,} a second")
+        for n in (1, 64)]),
+    "store_start": (store_start, 30, lambda r: [timed(f"a store with 100,000 jobs opened, {n.replace('_', ' ')}", r[n]["open_ms"], r["target_ms"])
+                                                for n in ("all_ended", "all_waiting")]),
+    "scaling": (scaling, 60, lambda r: [("4 workers of 1 thread against 1 of 2", f"{r['ratio']:.2f}", f"{r['target_ratio']}")]),
+    "recovery": (recovery, 30, lambda r: [timed("SIGKILL of a worker to the next step, median", r["median_ms"], r["target_ms"])]),
+    "elastic": (elastic, 900, lambda rows: [(r["what"], r["measured"], r["target"] or "") for r in rows]),
+    "redundancy": (redundancy, 300, lambda rows: [(f"keepers at {r['tokens_per_step']:,} tokens a step", f"{r['step_percent']:+.1f} %", "") for r in rows]),
+    "executor": (document("bench_exec"), 60, lambda r: [("walking the program, of a step", f"{100 * r['overhead']:.2g} %", f"{100 * r['target_overhead']:.0f} %")]),
+    "memory": (memory, 90, lambda r: [("planned against touched, largest difference", f"{100 * r['largest_difference']:.1f} %",
+                                       f"{100 * r['target_difference']:.0f} %")]),
+    "passes": (passes, 5, lambda rows: [timed("8B on 8 H100 simulated, plain", rows[0]["step_ms"]),
+                                        timed("the same, best passes", min(r["step_ms"] for r in rows))]),
+    "planning": (planning, 10, lambda rows: [(r["plan"], f"{r['seconds']:.2f} s", f"{r['target_seconds']} s" if r["target_seconds"] else "")
+                                             for r in rows]),
+    "ops": (document("bench_ops"), 30, fastest),
+    "comm": (lines("bench_comm"), 60, lambda rows: [(f"{len(rows)} collectives", "in summary.json", "")]),
+}
+
+
 def main():
     HOME.mkdir(parents=True, exist_ok=True)
-    parts = {"start": start_latency, "first_step": first_step, "submits": durable_submits, "store_start": store_start,
-             "scaling": scaling, "recovery": recovery, "elastic": elastic, "redundancy": redundancy,
-             "executor": document("bench_exec"), "memory": memory, "passes": passes,
-             "planning": planning, "ops": document("bench_ops"), "comm": lines("bench_comm")}
-    wanted = sys.argv[1:] or list(parts)
-    summary = {}
-    for name in wanted:
-        print(f"{name} ...", flush=True)
-        summary[name] = parts[name]()
-        print("  " + json.dumps(summary[name]), flush=True)
-    (HOME / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    print(f"written to {HOME / 'summary.json'}")
+    unknown = [name for name in sys.argv[1:] if name not in PARTS]
+    if unknown:
+        sys.exit(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    Parts(PARTS, HOME).run(sys.argv[1:] or list(PARTS))
 
 
 if __name__ == "__main__":

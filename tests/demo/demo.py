@@ -143,6 +143,7 @@ def main():
         "checkpoint": status["checkpoint"],
         "sample": sample,
     }
+    (home / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     (home / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     recovery = f"{summary['recovery_ms']} ms after SIGKILL" if recoveries else "no worker was lost"
     say(f"""summary

@@ -64,6 +64,13 @@ def figures(values):
             "max": v[-1]}
 
 
+def missed(targets, measured):
+    """What the figures do not hold. Steps lost are never only told: a scenario in which they may be says how they are bounded."""
+    over = [f"{name}: {measured[name]['max']:.0f}, not {limit} at most" for name, limit in targets.items()
+            if name in measured and measured[name]["max"] > limit]
+    return over + ["steps_lost: measured without a target"] * ("steps_lost" in measured and "steps_lost" not in targets)
+
+
 def machine():
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     memory = int(open("/proc/meminfo").readline().split()[1]) >> 20

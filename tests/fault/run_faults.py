@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
-from kit import figures, machine, stamp  # noqa: E402
+from kit import figures, machine, missed, stamp  # noqa: E402
 from scenarios import HOME, SCENARIOS, Record  # noqa: E402
 
 
@@ -24,13 +24,11 @@ def run_one(s, rounds, seed):
         why = f"{type(e).__name__}: {e}"
         print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
     measured = {name: figures(v) for name, v in record.values.items()}
-    missed = [f"{name}: {measured[name]['max']:.0f}, not {limit} at most" for name, limit in s.targets.items()
-              if name in measured and measured[name]["max"] > limit]
     unmeasured = [name for name in s.targets if name not in measured]
     if not why and unmeasured:
         why = f"not measured: {', '.join(unmeasured)}"
     return {"number": s.number, "title": s.title, "invariants": s.invariants, "targets": s.targets, "rounds": rounds, "seed": seed,
-            "measured": measured, "notes": record.notes, "failed": why, "missed": missed, "seconds": time.monotonic() - begin}
+            "measured": measured, "notes": record.notes, "failed": why, "missed": missed(s.targets, measured), "seconds": time.monotonic() - begin}
 
 
 def show(e):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
+from kit import figures, missed  # noqa: E402
 from scenarios import HOME, SCENARIOS, Record  # noqa: E402
 from titan import tap  # noqa: E402
 
@@ -32,4 +33,10 @@ def slice_of(s):
     return test
 
 
-tap(*(slice_of(s) for _, s in sorted(SCENARIOS.items()) if s.fast))
+def losses_have_targets():
+    """steps lost are held to a target"""
+    lost = {"steps_lost": figures([0, 25])}
+    assert missed({"steps_lost": 25}, lost) == [] and missed({"steps_lost": 0}, lost) and missed({}, lost)
+
+
+tap(losses_have_targets, *(slice_of(s) for _, s in sorted(SCENARIOS.items()) if s.fast))

@@ -23,14 +23,15 @@ os.environ.setdefault("TITAN_ALLOW_ROOT", "1")  # tests often run as root; inher
 
 
 def until(what, condition, seconds=60, every=0.05):
-    """Wait for condition() to be true; returns its value. The outside world has no event to wait for here."""
+    """Wait for condition() to be true; returns its value. The outside world has no event to wait for here. what: what is waited for, or a
+    function that says it when it did not come."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds} s still not: {what}")
+            raise AssertionError(f"after {seconds} s still not: {what() if callable(what) else what}")
         time.sleep(every)
 
 
@@ -212,8 +213,13 @@ class Daemon:
         return pids
 
     def wait_state(self, job, *states, seconds=90):
-        return until(f"job {job} is {' or '.join(states)} (it is {self.status(job)['state']})",
-                     lambda: self.status(job)["state"] in states and self.status(job), seconds)
+        last = None
+
+        def reached():
+            nonlocal last
+            last = self.status(job)
+            return last["state"] in states and last
+        return until(lambda: f"job {job} is {' or '.join(states)} (it is {last['state']})", reached, seconds)
 
 
 def headers_text(target, limit=1 << 20):

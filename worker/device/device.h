@@ -50,7 +50,7 @@ struct device_info {
     bool host_memory;       /* device memory is host memory */
     bool bf16_fast;         /* bf16 products are faster than fp32 ones; false: recipes with "auto" compute in fp32 */
     uint64_t memory_bytes;  /* total */
-    double peak_flops_bf16; /* dense; 0 = unknown. CPU: estimated from ISA, cores used and clock */
+    double peak_flops_bf16; /* dense; 0 = unknown. CPU: measured on one core, times the cores used */
     double peak_flops_f32;
 };
 

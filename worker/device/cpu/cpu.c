@@ -1,11 +1,11 @@
 /* cpu.c - the CPU plug-in: its table, and what it finds out about the machine. */
 #include <cpuid.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "worker/device/cpu/cpu.h"
 
 /* --- the machine ------------------------------------------------------------------------------------------------- */
@@ -25,42 +25,35 @@ static struct cpu_isa isa_detect(void)
     if (isa.avx512 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && ((d >> 22) & 1) && ((d >> 24) & 1)) {
         unsigned low, high;
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-        isa.amx_bf16 = (low & 0x60000u) == 0x60000u;
+        isa.amx_bf16 = (low & 0x60000u) == 0x60000u && cpu_allow_tiles();
     }
     return isa;
 }
 
-/* Clock in Hz under a short integer load: a chain of dependent additions takes one cycle each. /proc/cpuinfo shows the
- * nominal clock in a guest, which is neither the one under load nor always there. Best of a few runs of 0.1 ms. */
-static double clock_measure(void)
+/* Cores among the processors this process may run on: two threads of a core share its units. */
+static int cores_count(void)
 {
-    enum { STEPS = 1 << 18, UNROLL = 8 };
-    double best = 0.0;
-    for (int run = 0; run < 5; run++) {
-        int64_t start = clock_mono_ns();
-        uint64_t x = 1;
-        for (int i = 0; i < STEPS / UNROLL; i++)
-            __asm__ volatile("add $1, %0\n\tadd $1, %0\n\tadd $1, %0\n\tadd $1, %0\n\t"
-                             "add $1, %0\n\tadd $1, %0\n\tadd $1, %0\n\tadd $1, %0"
-                             : "+r"(x));
-        int64_t ns = clock_mono_ns() - start;
-        if (ns > 0)
-            best = MAX(best, STEPS * 1e9 / (double)ns);
+    cpu_set_t set, seen;
+    int cores = 0;
+    CPU_ZERO(&seen);
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
+        return 1;
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        char path[96];
+        int first = i;
+        if (!CPU_ISSET(i, &set))
+            continue;
+        (void)snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
+        FILE *f = fopen(path, "re");
+        if (f) {
+            if (fscanf(f, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE)
+                first = i;
+            (void)fclose(f);
+        }
+        cores += !CPU_ISSET(first, &seen);
+        CPU_SET(first, &seen);
     }
-    return best;
-}
-
-/* AMD's family 19h with AVX-512: two 256-bit multiply-add units join for a 512-bit one. */
-static bool is_zen4(const struct cpu_isa *isa)
-{
-    unsigned a, b, c, d;
-    return isa->amd && __get_cpuid(1, &a, &b, &c, &d) && ((a >> 8) & 15) + ((a >> 20) & 255) == 0x19;
-}
-
-/* fp32 FLOP a cycle and core: 2 x lanes x multiply-add units. */
-static double f32_flops_per_cycle(const struct cpu_isa *isa)
-{
-    return isa->avx512 ? (is_zen4(isa) ? 32.0 : 64.0) : isa->avx2 ? 32.0 : 8.0;
+    return MAX(cores, 1);
 }
 
 /* A rule and not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on AMD:
@@ -88,11 +81,10 @@ static void info_fill(struct device *dev)
     info->host_memory = true;
     info->bf16_fast = bf16_is_fast(isa);
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    double f32 = f32_flops_per_cycle(isa);
-    double bf16 = isa->amx_bf16 ? 1024.0 : isa->avx512_bf16 ? 2.0 * f32 : f32;
-    double cycles = clock_measure() * dev->threads;
-    info->peak_flops_f32 = f32 * cycles;
-    info->peak_flops_bf16 = bf16 * cycles;
+    const struct cpu_peak peak = cpu_peak_measure(isa);
+    const int cores = dev->threads > 1 ? MIN(dev->threads, cores_count()) : 1;
+    info->peak_flops_f32 = peak.f32 * cores;
+    info->peak_flops_bf16 = peak.bf16 * cores;
 }
 
 static int affinity_count(void)

@@ -26,6 +26,14 @@ struct cpu_isa {
     bool avx2, avx512, avx512_bf16, amx_bf16, amd;
 };
 
+/* peak.c: dense FLOP/s of one core that has its units to itself, measured in under 0.5 ms. */
+struct cpu_peak {
+    double f32, bf16;
+};
+struct cpu_peak cpu_peak_measure(const struct cpu_isa *isa);
+/* Whether the kernel lets this process use AMX tiles; asks for them. */
+bool cpu_allow_tiles(void);
+
 struct matmul_cache;
 
 struct device {

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""The documents name nothing that is not there (names.py), and names.py would find it."""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import names  # noqa: E402
+from titan import tap  # noqa: E402
+
+WRONG = ["worker/plan/nowhere.c", "core_nowhere.c", "worker/nowhere/", "no_such_function()", "training.stepz", "make frobnicate",
+         "titanctl frobnicate", "titanctl list --frobnicate", "titand dev --frobnicate", "--frobnicate", "job.frobnicated",
+         "Job.frobnicated", "jobs.frobnicated", "detection.frobnicated_ms", "agents_frobnicated", "struct frobnicated", "FROBNICATE=1",
+         "build/frobnicated/results.json", "STATE/frobnicated", "a log line that is not there"]
+RIGHT = ["worker/main.c", "base/recipe_keys.c", "tests/sim/", "recipe_parse()", "training.steps", "make demo", "titanctl list", "--state-dir",
+         "titand dev --state-dir", "job.submitted", "Job.reason", "detection.suspect_ms", "JOB_WORKERS_MAX", "titanctl(1)"]
+
+
+def wrong_names_are_found():
+    """a name that does not exist is found, whatever its kind"""
+    missed = [span for span in WRONG if names.bad(span) is None]
+    assert not missed, f"not found: {missed}"
+
+
+def right_names_pass():
+    """names that exist pass"""
+    wrong = [span for span in RIGHT if names.bad(span) is not None]
+    assert not wrong, f"taken for wrong: {wrong}"
+
+
+def spans_blocks_and_links_are_read():
+    """code spans, commands in blocks and links are all looked at"""
+    text = "See `worker/nowhere.c`\n\n```\n$ titanctl frobnicate 1\n```\n\n    make frobnicate # what\n\n[here](nowhere.md) `base/sm.c` `recipe_parse()`\n"
+    assert len(list(names.check("README.md", text))) == 5
+
+
+def documents_are_true():
+    """every name in the documents exists"""
+    problems = [p for f in names.documents() for p in names.check(f, names.read(f))]
+    assert not problems, "\n" + "\n".join(problems)
+
+
+tap(wrong_names_are_found, right_names_pass, spans_blocks_and_links_are_read, documents_are_true)

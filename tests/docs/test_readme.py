@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""The README's commands run as they stand, section by section, each in one shell over a home of its own.
+
+What differs from what a reader types:
+  - `make` lines are not run, only their targets looked for: they are this test, or take minutes (`make demo`);
+  - a run of recipes/demo.toml in the foreground makes 20 steps instead of 700;
+  - 10.0.0.1 and 10.0.0.2 are 127.0.0.1 and 127.0.0.2, port 7070 a free one, /shared a folder of the test;
+  - a daemon has answered, and a node is ready, before the next line is typed;
+  - root may run jobs (TITAN_ALLOW_ROOT), where a reader says --allow-root.
+"""
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import names  # noqa: E402
+from titan import BUILD, SOURCE, tap, worker_pids  # noqa: E402
+
+TEXT = (SOURCE / "README.md").read_text()
+
+
+def sections():
+    """{heading: commands of its blocks}"""
+    out = {}
+    for part in re.split(r"^## ", TEXT, flags=re.M)[1:]:
+        blocks = re.findall(r"^```sh\n(.*?)^```", part, re.S | re.M)
+        if blocks:
+            out[part.splitlines()[0]] = "".join(blocks)
+    return out
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def shortened(commands, home):
+    commands = re.sub(r"^(titanctl run recipes/demo.toml .*)$", r"\1 --set training.steps=20", commands, flags=re.M)
+    commands = re.sub(r"^(export TITAN_SERVER=.*)$", r"\1\nuntil titanctl version; do sleep 0.1; done 2>&-", commands, flags=re.M)
+    commands = re.sub(r"^(titand agent .*--join (\w+)\.join.*)$", r"\1\nuntil titanctl nodes | grep -q '^\2 *ready'; do sleep 0.1; done", commands, flags=re.M)
+    for old, new in (("10.0.0.1", "127.0.0.1"), ("10.0.0.2", "127.0.0.2"), (":7070", f":{free_port()}"), ("/shared", f"{home}/shared")):
+        commands = commands.replace(old, new)
+    return commands
+
+
+def of_group(group):
+    return [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if (stat := stat_of(p)) and stat[2] == str(group) and stat[0] not in "ZX"]
+
+
+def stat_of(path):
+    try:
+        return path.read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+
+
+def end(group, home):
+    """The daemons that a section has left in the background, and their workers."""
+    for number, seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        for pid in of_group(group) + (worker_pids(home) if number == signal.SIGKILL else []):
+            os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while of_group(group) + worker_pids(home) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def run(heading):
+    home = Path(tempfile.mkdtemp(prefix="titan-readme-"))
+    for name, target in (("recipes", SOURCE / "recipes"), ("build", BUILD)):
+        (home / name).symlink_to(target)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TITAN_", "XDG_"))}
+    env.update(HOME=str(home), TITAN_ALLOW_ROOT="1", PATH=f"{BUILD}/bin:{env['PATH']}")
+    log = home / "log"
+    with open(log, "w") as out:
+        shell = subprocess.Popen(["bash", "-e", "-o", "pipefail", "-x", "-c", shortened(sections()[heading], home)], cwd=home, env=env,
+                                 stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            code = shell.wait(240)
+        except subprocess.TimeoutExpired:
+            code = "none after 240 s"
+        end(shell.pid, home)
+    text = log.read_text(errors="replace")
+    daemons = "".join(f"\n{p.name}:\n" + p.read_text(errors="replace")[-1500:] for p in home.glob("*.log"))
+    shutil.rmtree(home, ignore_errors=True)
+    assert code == 0, f"exit {code}:\n{text[-4000:]}{daemons}"
+
+
+def of(heading):
+    def test():
+        run(heading)
+    test.__doc__ = f"README, {heading}"
+    return test
+
+
+def make_lines():
+    """README's make targets exist"""
+    lines = [line.split("#")[0].strip() for line in sections()["Two commands"].splitlines()]
+    assert lines == ["make demo", "make test"], lines
+    assert not [bad for bad in map(names.bad, lines) if bad]
+
+
+def pictures():
+    """README's pictures are there"""
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", TEXT):
+        assert (SOURCE / picture).read_text().startswith("<svg "), picture
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or [h for h in sections() if h != "Two commands"]
+    tap(make_lines, pictures, *map(of, wanted))
