@@ -49,6 +49,9 @@
     X(STEP_UNBOUNDED, "a step that nobody can have made is believed")                                                  \
     X(FINISHED_EARLY, "a worker that has not made all steps counts as finished")                                       \
     X(FAULTY_CHARGED, "a worker that breaks the protocol counts as a crash of its node")                               \
+    X(STRANGER_BELIEVED, "what a node says of another one's worker counts")                                            \
+    X(DELEGATED_UNSOUND, "an epoch is taken from a delegate whoever is in it")                                         \
+    X(AGENT_RANGES_UNCHECKED, "agent takes a field for what it can never be")                                          \
     X(PROBE_UNASKED, "what a node says of another counts though it was not asked")                                     \
     X(QUARANTINE_ALONE, "one job that crashes wherever it is puts nodes in quarantine")                                \
     X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")

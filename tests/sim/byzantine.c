@@ -1,5 +1,6 @@
 /* Agents, workers and clients that lie: messages of the real protocol whose fields were made up. What an agent says
- * about jobs it has no part in has no effect at all; nor has, from one that has a part, what cannot be. */
+ * about jobs it has no part in has no effect at all; nor has, from one that has a part, what cannot be. What could be
+ * is believed of its own workers: their jobs may suffer (CHECK_OF), and no other does. */
 #include "tests/sim/sim.h"
 
 #include <string.h>
@@ -326,6 +327,337 @@ static void from_inside(const struct fault *f)
     }
 }
 
+/* --- a turned agent ---------------------------------------------------------------------------------------------- */
+
+/* What a lie must leave as it is of a job that the liar has no part in. */
+struct view {
+    bool there, has_part;
+    uint64_t epoch, step, refused, checkpoints;
+    uint32_t restarts, run, workers, gone, finished, quiesced;
+    enum job_state state;
+    bool broken, charged, finishing, told_of_state;
+};
+
+static void look_at(const struct noderec *n, int job, struct view *ret)
+{
+    const struct jobrec *j = core_find_job(S->coord.core, (uint64_t)job);
+    *ret = (struct view){.there = j != NULL};
+    if (!j)
+        return;
+    ret->has_part = quorum_any_on(j, n);
+    for (size_t i = 0; i < j->n_workers; i++) {
+        ret->has_part |= j->workers[i]->node == n;
+        ret->gone += j->workers[i]->state == WORKER_STOPPING;
+        ret->quiesced += j->workers[i]->quiesced;
+    }
+    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
+        ret->finished += j->seats[i].finished;
+    ret->epoch = j->status.epoch;
+    ret->step = j->status.step;
+    ret->refused = j->refused_epoch;
+    ret->checkpoints = j->n_ckpts;
+    ret->restarts = j->status.restarts;
+    ret->run = j->run;
+    ret->workers = (uint32_t)j->n_workers;
+    ret->state = j->state;
+    ret->broken = j->broken;
+    ret->charged = j->charged;
+    ret->finishing = j->finishing;
+    ret->told_of_state = j->origin_known;
+}
+
+/* Slots that a lie sets free may go to another job, and one of higher priority may take its place again. */
+static void must_be_spared(const struct view *a, const struct view *b, int job, int about)
+{
+    CHECK("I12",
+          a->there == b->there && a->restarts == b->restarts && a->refused == b->refused &&
+              a->checkpoints == b->checkpoints && a->step == b->step && a->broken == b->broken &&
+              a->charged == b->charged && a->finishing == b->finishing && (b->state != JOB_FAILED),
+          "job %d suffers from what a node says that has no part in it", job);
+    if (job != about)
+        return;
+    CHECK("I12",
+          a->epoch == b->epoch && a->run == b->run && a->workers == b->workers && a->gone == b->gone &&
+              a->finished == b->finished && a->quiesced == b->quiesced && a->state == b->state &&
+              a->told_of_state == b->told_of_state,
+          "job %d moves by what a node says that has no part in it", job);
+}
+
+/* From now on its node's jobs may suffer; an operator sees it and cancels them. */
+static void suffers(int job)
+{
+    if (!S->lied_about[job])
+        coord_ask_later(job, (usec)roll(2000) * MS);
+    S->lied_about[job] = true;
+}
+
+/* job: whom it is about; 0 = all. */
+static void say_turned(int host, uint64_t session, const agent_message *m, int about)
+{
+    struct view before[SIM_JOBS + 1], after;
+    const struct noderec *n = core_find_node(S->coord.core, S->hosts[host].name);
+    for (int job = 1; job <= S->plan->jobs; job++) {
+        look_at(n, job, &before[job]);
+        if (before[job].has_part)
+            suffers(job);
+    }
+    (void)say(session, m);
+    for (int job = 1; job <= S->plan->jobs && listens(); job++) {
+        look_at(core_find_node(S->coord.core, S->hosts[host].name), job, &after);
+        if (!before[job].has_part)
+            must_be_spared(&before[job], &after, job, about ? about : job);
+    }
+}
+
+static uint64_t an_epoch(const struct jobrec *j)
+{
+    const uint64_t epoch = MAX(j->status.epoch, UINT64_C(1));
+    switch (roll(6)) {
+    case 0:
+        return epoch + 1;
+    case 1:
+        return MAX(epoch - 1, UINT64_C(1));
+    case 2:
+        return MAX(j->source_epoch, UINT64_C(1));
+    default:
+        return epoch;
+    }
+}
+
+static uint64_t a_step(const struct jobrec *j)
+{
+    const uint64_t step = j->status.step;
+    return roll(4) == 0 ? j->spec.steps : MIN(step + roll(3), j->spec.steps);
+}
+
+static Titan__Internal__WorkerQuiesced a_quiesced(const struct jobrec *j, uint64_t worker)
+{
+    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    q.job_id = j->id;
+    q.worker_id = worker;
+    q.epoch = an_epoch(j);
+    q.last_step = a_step(j);
+    q.paused = roll(2);
+    q.sealed_epoch = roll(3) ? an_epoch(j) : 0;
+    q.unsealed_epoch = roll(3) ? 0 : an_epoch(j);
+    q.prepared = roll(2);
+    return q;
+}
+
+/* What a worker that is there could have said at another time, or another in its place. */
+static void turned_report(int host, uint64_t session, const struct jobrec *j, const struct workrec *w)
+{
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    const uint64_t epoch = an_epoch(j), step = a_step(j);
+    char path[80];
+#define SAYS(CASE, member, Type, TYPE, ...)                                                                            \
+    {                                                                                                                  \
+        Titan__Internal__##Type body = TITAN__INTERNAL__##TYPE##__INIT;                                                \
+        m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE;                                                     \
+        m.member = &body;                                                                                              \
+        body.job_id = j->id;                                                                                           \
+        body.worker_id = w->id;                                                                                        \
+        __VA_ARGS__;                                                                                                   \
+        say_turned(host, session, &m, (int)body.job_id);                                                               \
+        break;                                                                                                         \
+    }
+    switch (roll(11)) {
+    case 0:
+        SAYS(WORKER_STARTED, worker_started, WorkerStarted, WORKER_STARTED, body.pid = 1 + (int64_t)roll(100000))
+    case 1:
+        SAYS(WORKER_READY, worker_ready, WorkerReady, WORKER_READY, body.address = S->hosts[host].name;
+             body.last_step = step)
+    case 2:
+        SAYS(WORKER_QUIESCED, worker_quiesced, WorkerQuiesced, WORKER_QUIESCED, body = a_quiesced(j, w->id))
+    case 3:
+        SAYS(PROGRESS, progress, WorkerProgress, WORKER_PROGRESS, body.epoch = epoch; body.step = step;
+             body.step_ms = 1; body.loss = 1; body.world_size = j->n_seats)
+    case 4:
+        SAYS(WORKER_EXITED, worker_exited, WorkerExited, WORKER_EXITED, body.cause = (int)roll(9);
+             body.exit_code = (int32_t)roll(4); body.signal = roll(2) ? 9 : 0; body.reason = (char *)"made up")
+    case 5:
+        (void)snprintf(path, sizeof(path), "/jobs/%llu/step-%08llu", LL(j->id), LL(step));
+        SAYS(CHECKPOINT, checkpoint, CheckpointWritten, CHECKPOINT_WRITTEN, body.epoch = epoch; body.step = step;
+             body.path = path; body.world_size = j->n_seats)
+    case 6:
+        SAYS(CHECKPOINT_FAILED, checkpoint_failed, CheckpointFailed, CHECKPOINT_FAILED, body.epoch = epoch;
+             body.path = (char *)"/jobs/1"; body.reason = (char *)"made up"; body.reading = roll(2))
+    case 7:
+        SAYS(FINISHED, finished, WorkerFinished, WORKER_FINISHED, body.epoch = epoch; body.step = j->spec.steps)
+    case 8:
+        SAYS(STATE_READY, state_ready, StateReady, STATE_READY, body.epoch = epoch; body.step = step;
+             body.rung = (Titan__Internal__StateRung)roll(5); body.params_hash = roll(UINT64_MAX);
+             body.rolled_forward = roll(2))
+    case 9:
+        SAYS(STALLED, stalled, WorkerStalled, WORKER_STALLED, body.epoch = epoch; body.step = step; body.for_ms = 5000)
+    default:
+        SAYS(STRAGGLES, straggles, WorkerStraggles, WORKER_STRAGGLES, body.epoch = epoch; body.busy_ms = 100;
+             body.median_ms = 1; body.steps = 10)
+    }
+#undef SAYS
+}
+
+/* The job's seats as they are, or a worker less, or one that is not there. */
+static bool an_epoch_of(const struct jobrec *j, Titan__Internal__EpochDelegated *ret)
+{
+    static unsigned char id[16];
+    static Titan__Internal__Member members[SIM_WORLD + 1], *list[SIM_WORLD + 1];
+    static Titan__Internal__FormEpoch form;
+    if (!j->n_workers || j->n_workers > SIM_WORLD || !j->status.epoch)
+        return false;
+    titan__internal__epoch_delegated__init(ret);
+    titan__internal__form_epoch__init(&form);
+    memset(id, (int)roll(256), sizeof(id));
+    form.job_id = j->id;
+    form.epoch = (j->status.epoch / 1024 + 1) * 1024;
+    form.comm_id = (ProtobufCBinaryData){sizeof(id), id};
+    form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form.source_epoch = j->status.epoch;
+    form.resume_step = a_step(j);
+    form.memory_only = true;
+    form.members = list;
+    for (size_t i = roll(2); i < j->n_workers; i++) {
+        titan__internal__member__init(&members[i]);
+        members[i].worker_id = j->workers[i]->id;
+        members[i].node = j->workers[i]->node->name;
+        list[form.n_members++] = &members[i];
+    }
+    ret->epoch = &form;
+    return form.n_members > 0;
+}
+
+static void turned_delegated(int host, uint64_t session, const struct jobrec *j)
+{
+    Titan__Internal__EpochDelegated body;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    const uint64_t id = j->id, before = j->status.epoch;
+    if (!an_epoch_of(j, &body))
+        return;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
+    m.delegated = &body;
+    bool cannot_be = !world_set_has(&j->spec.worlds, (uint32_t)body.epoch->n_members);
+    if (roll(4) == 0) {
+        body.epoch->members[0]->worker_id += SIM_WORKERS;
+        cannot_be = true;
+    }
+    say_turned(host, session, &m, (int)id);
+    j = listens() ? core_find_job(S->coord.core, id) : NULL;
+    CHECK("I12", !cannot_be || !j || j->status.epoch == before || j->status.epoch != body.epoch->epoch,
+          "job %llu is in an epoch that it cannot have", LL(id));
+}
+
+static void turned_refused(int host, uint64_t session, const struct jobrec *j)
+{
+    Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
+    m.refused = &body;
+    body.job_id = j->id;
+    body.epoch = j->status.epoch;
+    body.seen_epoch = j->status.epoch + 1 + roll(2000);
+    say_turned(host, session, &m, (int)j->id);
+}
+
+/* Whoever is asked, of a node that is suspected: one of up to three witnesses. */
+static void turned_probe(int host, uint64_t session)
+{
+    Titan__Internal__ProbeResult body = TITAN__INTERNAL__PROBE_RESULT__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT;
+    m.probe_result = &body;
+    for (int h = 0; h < S->plan->nodes && listens(); h++) {
+        const struct noderec *n = core_find_node(S->coord.core, S->hosts[h].name);
+        if (!n || !n->probe.at || h == host)
+            continue;
+        body.probe_id = n->probe.id;
+        body.node = S->hosts[h].name;
+        body.reached = roll(2);
+        say_turned(host, session, &m, 0);
+    }
+}
+
+/* Of its own node, once more: workers that are somebody else's, and its own in any phase. Returns the session. */
+static uint64_t turned_hello(int host)
+{
+    static Titan__Internal__LiveWorker live[SIM_WORLD], *workers[SIM_WORLD];
+    static Titan__Internal__WorkerQuiesced quiesced[SIM_WORLD];
+    Titan__Internal__EpochDelegated delegated, *one = &delegated;
+    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    const uint64_t session = open_session();
+    S->streams[session].strange = false;
+    S->streams[session].host = host;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    m.hello = &hello;
+    hello.node = hello.address = S->hosts[host].name;
+    hello.slots = S->plan->slots[host];
+    hello.device = (char *)"cpu";
+    hello.version = (char *)"1";
+    hello.incarnation = S->hosts[host].life + 1;
+    hello.seen_term = S->coord.term;
+    hello.workers = workers;
+    for (int job = 1; job <= S->plan->jobs; job++) {
+        const struct jobrec *j = core_find_job(S->coord.core, (uint64_t)job);
+        for (size_t i = 0; j && i < j->n_workers && hello.n_workers < SIM_WORLD; i++) {
+            Titan__Internal__LiveWorker *l = &live[hello.n_workers];
+            if (roll(3) == 0)
+                continue;
+            titan__internal__live_worker__init(l);
+            l->job_id = j->id;
+            l->worker_id = j->workers[i]->id;
+            l->epoch = an_epoch(j);
+            l->step = a_step(j);
+            l->state = (uint32_t)roll(7);
+            l->address = hello.address;
+            if (roll(2)) {
+                quiesced[hello.n_workers] = a_quiesced(j, l->worker_id);
+                l->quiesced = &quiesced[hello.n_workers];
+            }
+            workers[hello.n_workers++] = l;
+        }
+        if (j && roll(2) && !hello.n_delegated && an_epoch_of(j, &delegated)) {
+            hello.delegated = &one;
+            hello.n_delegated = 1;
+        }
+    }
+    say_turned(host, session, &m, 0);
+    return session;
+}
+
+/* The agent of a node that is there says whatever could be: in its session, or in another that it opens. */
+static void turned(const struct fault *f)
+{
+    const int host = (int)(f->pick2 % (uint32_t)S->plan->nodes);
+    uint64_t session = listens() ? core_node_session(S->coord.core, S->hosts[host].name) : 0;
+    if (!session || session != S->hosts[host].session || S->store.old)
+        return;
+    TRACE("the agent of %s has turned", S->hosts[host].name);
+    S->hosts[host].turned = true;
+    if (roll(4) == 0)
+        session = turned_hello(host);
+    for (int i = 0; i < 2 * LIES && listens() && S->streams[session].coord_open && !S->streams[session].dropped; i++) {
+        const struct jobrec *j = job_now((uint32_t)roll(1000));
+        const struct workrec *w = j ? pick_worker(j, roll(4) ? host : -1) : NULL;
+        switch (roll(8)) {
+        case 0:
+            turned_probe(host, session);
+            break;
+        case 1:
+            if (j)
+                turned_delegated(host, session, j);
+            break;
+        case 2:
+            if (j && j->status.epoch)
+                turned_refused(host, session, j);
+            break;
+        default:
+            if (w)
+                turned_report(host, session, j, w);
+            break;
+        }
+    }
+}
+
 /* In the name of a node that is there, from where that is: it has no proof that it is the node. One that is not there
  * could not be told apart: certificates do that, which the simulator does not have. */
 static void take_name(const struct fault *f)
@@ -345,7 +677,7 @@ void byzantine_agent(const struct fault *f)
     dice = chance_mix(f->pick, f->pick2);
     if (!listens())
         return;
-    switch (roll(4)) {
+    switch (roll(5)) {
     case 0: /* a term that there was never, with a hello, behind it and without */
         say_hello(open_session(), "evil", "evil", S->coord.term + 1 + roll(4));
         if (listens())
@@ -375,6 +707,9 @@ void byzantine_agent(const struct fault *f)
     case 2:
         for (int i = 0; i < LIES; i++)
             from_inside(f);
+        break;
+    case 3:
+        turned(f);
         break;
     default:
         for (int i = 0; i < LIES && listens(); i++) {

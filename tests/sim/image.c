@@ -105,10 +105,10 @@ static void take_checkpoint(const struct change *c)
         k->state = CHECKPOINT_EXPIRED;
         return;
     }
-    CHECK("I3", c->checkpoint.epoch == j->job.status.epoch, "checkpoint of epoch %llu stored under epoch %llu",
-          LL(c->checkpoint.epoch), LL(j->job.status.epoch));
-    CHECK("I8", disk_has_checkpoint(c->checkpoint.path), "checkpoint '%s' is listed and not durable",
-          c->checkpoint.path);
+    CHECK_OF(c->checkpoint.job_id, "I3", c->checkpoint.epoch == j->job.status.epoch,
+             "checkpoint of epoch %llu stored under epoch %llu", LL(c->checkpoint.epoch), LL(j->job.status.epoch));
+    CHECK_OF(c->checkpoint.job_id, "I8", disk_has_checkpoint(c->checkpoint.path),
+             "checkpoint '%s' is listed and not durable", c->checkpoint.path);
     if (!k) {
         CHECK("sim", S->image.n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
         k = &S->image.ckpts[S->image.n_ckpts++];

@@ -69,8 +69,8 @@ void must_told(const coord_message *m)
     const struct image_job *j = &S->image.jobs[f->job_id];
     CHECK("sim", f->n_members <= SIM_WORLD && f->n_leavers <= SIM_WORLD && f->n_state_holders <= SIM_WORLD,
           "size of an epoch");
-    CHECK("I1", j->epochs[epoch_slot(f->job_id, f->epoch)].state != EPOCH_NONE,
-          "epoch %llu of job %llu is told before it is stored", LL(f->epoch), LL(f->job_id));
+    CHECK_OF(f->job_id, "I1", j->epochs[epoch_slot(f->job_id, f->epoch)].state != EPOCH_NONE,
+             "epoch %llu of job %llu is told before it is stored", LL(f->epoch), LL(f->job_id));
     CHECK("I1", f->comm_id.len == 16, "communicator id of %zu bytes", f->comm_id.len);
     if (!t->seen)
         first_told(t, f);
@@ -80,17 +80,17 @@ void must_told(const coord_message *m)
         same &= t->members[i] == f->members[i]->worker_id;
     for (size_t i = 0; same && i < f->n_leavers; i++)
         same &= t->leavers[i] == f->leavers[i]->worker_id;
-    CHECK("I1", same, "job %llu epoch %llu is told in two ways", LL(f->job_id), LL(f->epoch));
+    CHECK_OF(f->job_id, "I1", same, "job %llu epoch %llu is told in two ways", LL(f->job_id), LL(f->epoch));
 }
 
 void must_enter(const struct proc *p, const struct comm *c)
 {
-    CHECK("I2", c->epoch > p->entered, "worker %llu has been in epoch %llu and enters %llu", LL(p->id), LL(p->entered),
-          LL(c->epoch));
+    CHECK_OF(c->job, "I2", c->epoch > p->entered, "worker %llu has been in epoch %llu and enters %llu", LL(p->id),
+             LL(p->entered), LL(c->epoch));
     for (int i = 0; i < S->n_comms; i++) {
         const struct comm *o = &S->comms[i];
-        CHECK("I1", o->job != c->job || o->epoch != c->epoch || memcmp(o->id, c->id, sizeof(c->id)) == 0,
-              "job %llu has two epochs %llu", LL(c->job), LL(c->epoch));
+        CHECK_OF(c->job, "I1", o->job != c->job || o->epoch != c->epoch || memcmp(o->id, c->id, sizeof(c->id)) == 0,
+                 "job %llu has two epochs %llu", LL(c->job), LL(c->epoch));
     }
 }
 
@@ -108,24 +108,25 @@ void must_fall(struct image_job *j, const struct job_status *s)
     if (j->delegated[epoch_slot(j->job.id, s->epoch)])
         return; /* where its members were before is not known to anybody here */
     bool memory = j->epochs[epoch_slot(j->job.id, s->epoch)].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    CHECK("I3", memory ? c && c->rung <= RUNG_CHECKPOINT : s->world_size > 0,
-          "job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
-          LL(j->job.status.step), LL(s->step), LL(s->epoch));
-    CHECK("I3", !j->fell[epoch_slot(j->job.id, s->epoch)],
-          "job %llu step falls from %llu to %llu once more in epoch %llu", LL(j->job.id), LL(j->job.status.step),
-          LL(s->step), LL(s->epoch));
+    CHECK_OF(j->job.id, "I3", memory ? c && c->rung <= RUNG_CHECKPOINT : s->world_size > 0,
+             "job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
+             LL(j->job.status.step), LL(s->step), LL(s->epoch));
+    CHECK_OF(j->job.id, "I3", !j->fell[epoch_slot(j->job.id, s->epoch)],
+             "job %llu step falls from %llu to %llu once more in epoch %llu", LL(j->job.id), LL(j->job.status.step),
+             LL(s->step), LL(s->epoch));
     j->fell[epoch_slot(j->job.id, s->epoch)] = true;
 }
 
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin)
 {
     const struct comm *c = comm_that_started(job, epoch);
-    CHECK("I3", c && c->sealed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job), LL(epoch));
-    CHECK("I3",
-          origin->rung == (int32_t)(c->rung - RUNG_INIT) && origin->step == c->target.step &&
-              origin->params_hash == c->target.content,
-          "job %llu epoch %llu: state of step %llu from rung %d is stored", LL(job), LL(epoch), LL(origin->step),
-          origin->rung);
+    CHECK_OF(job, "I3", c && c->sealed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job),
+             LL(epoch));
+    CHECK_OF(job, "I3",
+             origin->rung == (int32_t)(c->rung - RUNG_INIT) && origin->step == c->target.step &&
+                 origin->params_hash == c->target.content,
+             "job %llu epoch %llu: state of step %llu from rung %d is stored", LL(job), LL(epoch), LL(origin->step),
+             origin->rung);
 }
 
 /* --- state ----------------------------------------------------------------------------------------------------------
@@ -228,8 +229,9 @@ void must_include(const struct epoch *e)
         whole = true; /* one epoch's parts are enough: another may be of the same step */
         kept |= must_cover(named, n_named, epoch, &found, &replica, &rolled) && found.step == all.step;
     }
-    CHECK("I3", !whole || kept, "job %llu epoch %llu is formed without somebody who holds a part of step %llu",
-          LL(e->job_id), LL(e->number), LL(l->top));
+    CHECK_OF(e->job_id, "I3", !whole || kept,
+             "job %llu epoch %llu is formed without somebody who holds a part of step %llu", LL(e->job_id),
+             LL(e->number), LL(l->top));
 }
 
 static void check_forgotten(const struct comm *c, const struct ledger *l)
@@ -238,12 +240,12 @@ static void check_forgotten(const struct comm *c, const struct ledger *l)
     bool replica, rolled;
     for (size_t i = 1; i < S->n_numbers[c->job]; i++) {
         uint64_t epoch = S->numbers[c->job][i];
-        CHECK("I3",
-              epoch >= c->epoch || !promised(c->workers, c->ranks, c->job, epoch) ||
-                  !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step < l->top ||
-                  found.content != l->content[l->top],
-              "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
-              LL(c->epoch), LL(c->target.step), LL(l->top));
+        CHECK_OF(c->job, "I3",
+                 epoch >= c->epoch || !promised(c->workers, c->ranks, c->job, epoch) ||
+                     !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step < l->top ||
+                     found.content != l->content[l->top],
+                 "job %llu epoch %llu starts from step %llu, and its members hold all of step %llu", LL(c->job),
+                 LL(c->epoch), LL(c->target.step), LL(l->top));
     }
 }
 
@@ -255,11 +257,11 @@ static void check_told(const struct comm *c, const struct ledger *l)
     bool replica, rolled;
     for (size_t i = 1; i < S->n_numbers[c->job]; i++) {
         uint64_t epoch = S->numbers[c->job][i];
-        CHECK("I3",
-              epoch >= c->epoch || epoch < l->epoch[l->told] || !promised(c->workers, c->ranks, c->job, epoch) ||
-                  !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step >= l->told,
-              "job %llu epoch %llu starts from step %llu: step %llu was told of, and its members hold all of %llu",
-              LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->told), LL(found.step));
+        CHECK_OF(c->job, "I3",
+                 epoch >= c->epoch || epoch < l->epoch[l->told] || !promised(c->workers, c->ranks, c->job, epoch) ||
+                     !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step >= l->told,
+                 "job %llu epoch %llu starts from step %llu: step %llu was told of, and its members hold all of %llu",
+                 LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->told), LL(found.step));
     }
 }
 
@@ -277,17 +279,19 @@ void must_start(struct comm *c)
         c->over = true;
         return;
     }
-    CHECK("I2", c->epoch > l->newest, "job %llu starts epoch %llu after %llu", LL(c->job), LL(c->epoch), LL(l->newest));
+    CHECK_OF(c->job, "I2", c->epoch > l->newest, "job %llu starts epoch %llu after %llu", LL(c->job), LL(c->epoch),
+             LL(l->newest));
     l->newest = c->epoch;
-    CHECK("I3", told_of(c->job, c->epoch)->seen || c->rung >= RUNG_MEMORY || c->target.step == l->top,
-          "a delegate's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch), LL(c->job),
-          LL(c->target.step), LL(l->top));
+    CHECK_OF(c->job, "I3", told_of(c->job, c->epoch)->seen || c->rung >= RUNG_MEMORY || c->target.step == l->top,
+             "a delegate's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch),
+             LL(c->job), LL(c->target.step), LL(l->top));
     l->content[0] = chance_mix(c->job, 1);
-    CHECK("I3", c->target.step <= l->top, "job %llu epoch %llu starts from step %llu, and %llu is the newest",
-          LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->top));
-    CHECK("I3", c->target.content == l->content[c->target.step],
-          "job %llu epoch %llu starts from another step %llu than was committed", LL(c->job), LL(c->epoch),
-          LL(c->target.step));
+    CHECK_OF(c->job, "I3", c->target.step <= l->top,
+             "job %llu epoch %llu starts from step %llu, and %llu is the newest", LL(c->job), LL(c->epoch),
+             LL(c->target.step), LL(l->top));
+    CHECK_OF(c->job, "I3", c->target.content == l->content[c->target.step],
+             "job %llu epoch %llu starts from another step %llu than was committed", LL(c->job), LL(c->epoch),
+             LL(c->target.step));
     if (c->target.step < l->top)
         check_forgotten(c, l);
     if (c->target.step < l->told)
@@ -310,12 +314,13 @@ uint64_t must_commit(const struct proc *p, const struct comm *c)
         totals->rolled_back += l->top - c->target.step;
         l->top = c->target.step;
     }
-    CHECK("I3", p->sealed.content == l->content[step - 1], "worker %llu goes on from another step %llu", LL(p->id),
-          LL(step - 1));
-    CHECK("I4", step <= l->top + 1, "worker %llu makes step %llu after %llu", LL(p->id), LL(step), LL(l->top));
-    CHECK("I3", step > l->top || (l->content[step] == content && l->epoch[step] == c->epoch),
-          "job %llu commits step %llu in epoch %llu and in %llu", LL(c->job), LL(step), LL(l->epoch[step]),
-          LL(c->epoch));
+    CHECK_OF(c->job, "I3", p->sealed.content == l->content[step - 1], "worker %llu goes on from another step %llu",
+             LL(p->id), LL(step - 1));
+    CHECK_OF(c->job, "I4", step <= l->top + 1, "worker %llu makes step %llu after %llu", LL(p->id), LL(step),
+             LL(l->top));
+    CHECK_OF(c->job, "I3", step > l->top || (l->content[step] == content && l->epoch[step] == c->epoch),
+             "job %llu commits step %llu in epoch %llu and in %llu", LL(c->job), LL(step), LL(l->epoch[step]),
+             LL(c->epoch));
     if (step > l->top) {
         l->top = step;
         l->content[step] = content;
@@ -326,13 +331,19 @@ uint64_t must_commit(const struct proc *p, const struct comm *c)
 
 void must_agree(const struct comm *c)
 {
-    CHECK("I2", !S->leases || c->epoch >= S->ledgers[c->job].newest,
-          "job %llu makes a step in epoch %llu, and %llu has begun", LL(c->job), LL(c->epoch),
-          LL(S->ledgers[c->job].newest));
+    CHECK_OF(c->job, "I2", !S->leases || c->epoch >= S->ledgers[c->job].newest,
+             "job %llu makes a step in epoch %llu, and %llu has begun", LL(c->job), LL(c->epoch),
+             LL(S->ledgers[c->job].newest));
 }
 
 /* --- the end --------------------------------------------------------------------------------------------------------
  */
+
+/* A worker that its own agent has said has ended is nobody else's to end. */
+static bool left(const struct proc *p)
+{
+    return p->alive && !(S->lied_about[p->job] && S->hosts[p->host].turned);
+}
 
 bool must_be_over(void)
 {
@@ -340,7 +351,7 @@ bool must_be_over(void)
         if (!S->image.jobs[id].there || !sm_final(&job_sm, (int)S->image.jobs[id].job.state))
             return false;
     for (uint64_t i = 1; i <= S->last_proc; i++)
-        if (S->procs[i].alive)
+        if (left(&S->procs[i]))
             return false;
     return S->coord.core && !S->coord.pending && !S->store.old;
 }
@@ -370,14 +381,14 @@ static bool budget_used(const struct image_job *j)
 static void check_budget(const struct image_job *j)
 {
     const struct job_status *s = &j->job.status;
-    CHECK("I10", s->restarts == j->counted + j->failed_epochs, "job %llu: %u restarts, %u counted, %u failed",
-          LL(j->job.id), s->restarts, j->counted, j->failed_epochs);
+    CHECK_OF(j->job.id, "I10", s->restarts == j->counted + j->failed_epochs,
+             "job %llu: %u restarts, %u counted, %u failed", LL(j->job.id), s->restarts, j->counted, j->failed_epochs);
     if (j->job.state == JOB_FAILED)
-        CHECK("I10", budget_used(j) || j->permanent, "job %llu failed with %u of %u: %s", LL(j->job.id), s->restarts,
-              j->job.spec.max_restarts, j->reason);
+        CHECK_OF(j->job.id, "I10", budget_used(j) || j->permanent, "job %llu failed with %u of %u: %s", LL(j->job.id),
+                 s->restarts, j->job.spec.max_restarts, j->reason);
     else if (j->job.state == JOB_COMPLETED)
-        CHECK("I10", !budget_used(j), "job %llu went on with %u of %u", LL(j->job.id), s->restarts,
-              j->job.spec.max_restarts);
+        CHECK_OF(j->job.id, "I10", !budget_used(j), "job %llu went on with %u of %u", LL(j->job.id), s->restarts,
+                 j->job.spec.max_restarts);
 }
 
 static void check_job(int id)
@@ -388,8 +399,8 @@ static void check_job(int id)
     CHECK("I9", j->there && sm_final(&job_sm, (int)j->job.state), "job %d is still %s (%s), step %llu", id, state,
           j->reason, LL(j->job.status.step));
     CHECK("I5", !S->coord.cancel_acked[id] || j->job.state == JOB_CANCELLED, "cancelled job %d is %s", id, state);
-    CHECK("I4", j->job.state != JOB_COMPLETED || S->ledgers[id].top == j->job.spec.steps,
-          "job %d is complete with step %llu of %llu", id, LL(S->ledgers[id].top), LL(j->job.spec.steps));
+    CHECK_OF((uint64_t)id, "I4", j->job.state != JOB_COMPLETED || S->ledgers[id].top == j->job.spec.steps,
+             "job %d is complete with step %llu of %llu", id, LL(S->ledgers[id].top), LL(j->job.spec.steps));
     check_budget(j);
     totals->completed += j->job.state == JOB_COMPLETED;
     totals->failed += j->job.state == JOB_FAILED;
@@ -401,6 +412,6 @@ void must_at_end(void)
     for (int id = 1; id <= S->plan->jobs; id++)
         check_job(id);
     for (uint64_t i = 1; i <= S->last_proc; i++)
-        CHECK("I7", !S->procs[i].alive, "worker %llu of job %llu is left%s%s", LL(i), LL(S->procs[i].job),
+        CHECK("I7", !left(&S->procs[i]), "worker %llu of job %llu is left%s%s", LL(i), LL(S->procs[i].job),
               S->procs[i].stopped ? ", stopped" : "", S->procs[i].connected ? ", connected" : "");
 }

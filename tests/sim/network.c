@@ -102,7 +102,11 @@ static void on_up(const struct ev *e)
     if (draw(CHANCE_NET) % 8 == 0)
         remember(OLD_UP, s->host, e);
     S->hosts[s->host].heard_at = S->now;
-    coord_hears(e->b, e->bytes, e->len);
+    const struct core *c = S->coord.core;
+    const uint64_t refused = core_counters(c)->out_of_range;
+    (void)coord_hears(e->b, e->bytes, e->len);
+    CHECK("I12", S->coord.core != c || core_counters(c)->out_of_range == refused, "%s has passed on what cannot be",
+          S->hosts[s->host].name);
 }
 static const struct handler up = {"up", on_up, TARGET_COORD};
 

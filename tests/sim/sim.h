@@ -204,6 +204,9 @@ void violated(const char *invariant, const char *fmt, ...) __attribute__((noretu
             violated(invariant, __VA_ARGS__);                                                                          \
     } while (0)
 
+/* For a job with a worker on a node that lies: it may suffer. */
+#define CHECK_OF(job, invariant, cond, ...) CHECK(invariant, S->lied_about[job] || (cond), __VA_ARGS__)
+
 enum trace_mode { TRACE_OFF, TRACE_KEEP /* the last lines */, TRACE_PRINT };
 struct outcome {
     bool violated;
@@ -423,6 +426,7 @@ struct host {
     uint64_t *procs; /* ids of all there have been, ascending */
     size_t n_procs;
     struct agent *agent;
+    bool turned; /* somebody has spoken with its agent's keys */
     uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1], promised[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */
     struct seen_term term;
@@ -616,6 +620,7 @@ struct sim {
     struct ledger ledgers[SIM_JOBS + 1];
     struct disk_ckpt ckpts[SIM_CKPTS];
     int n_ckpts;
+    bool lied_about[SIM_JOBS + 1]; /* by a node that has a worker of it */
 };
 extern struct sim *S;
 

@@ -62,9 +62,9 @@ static void leave(struct proc *p, bool paused)
     p->comm = 0;
     p->pausing = p->waiting = false;
     c->out[rank] = true;
-    CHECK("I3", !p->held || p->sealed.epoch || (rank >= c->world && c->sealed),
-          "worker %llu held the state of job %llu, and nothing when it leaves epoch %llu", LL(p->id), LL(p->job),
-          LL(c->epoch));
+    CHECK_OF(p->job, "I3", !p->held || p->sealed.epoch || (rank >= c->world && c->sealed),
+             "worker %llu held the state of job %llu, and nothing when it leaves epoch %llu", LL(p->id), LL(p->job),
+             LL(c->epoch));
     struct quiesced q = {.epoch = c->epoch,
                          .last_step = p->sealed.epoch ? p->sealed.step : 0,
                          .paused = paused,
@@ -209,8 +209,8 @@ static bool from_checkpoint(struct comm *c)
 {
     for (int i = 0; i < 4 && c->source != STATE_FROM_INIT; i++) {
         const struct disk_ckpt *k = find_checkpoint(c->checkpoints[i]);
-        CHECK("I8", k || i > 0 || c->source != STATE_FROM_CHECKPOINT,
-              "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoints[i], LL(c->job), LL(c->epoch));
+        CHECK_OF(c->job, "I8", k || i > 0 || c->source != STATE_FROM_CHECKPOINT,
+                 "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoints[i], LL(c->job), LL(c->epoch));
         if (!k)
             continue;
         c->rung = RUNG_CHECKPOINT;
@@ -604,8 +604,8 @@ static void enter(struct proc *p, const struct epoch_view *v)
 {
     struct comm *c = comm_for(p, v);
     TRACE("worker %llu enters epoch %llu as rank %d of %d", LL(p->id), LL(v->epoch), v->rank, v->world);
-    CHECK("I1", !c->workers[v->rank] || c->workers[v->rank] == p->id, "two workers have rank %d of epoch %llu", v->rank,
-          LL(v->epoch));
+    CHECK_OF(p->job, "I1", !c->workers[v->rank] || c->workers[v->rank] == p->id,
+             "two workers have rank %d of epoch %llu", v->rank, LL(v->epoch));
     must_enter(p, c);
     c->workers[v->rank] = p->id;
     p->comm = (int)(c - S->comms) + 1;

@@ -37,7 +37,7 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
     struct jobrec *j = core_find_job(c, about->job_id);
     struct workrec *w = j ? job_worker(j, about->worker_id) : NULL;
     bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
-    if (w && w->node == n) {
+    if (w && (w->node == n || MUTANT(STRANGER_BELIEVED))) {
         const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
         const bool unsaved = j->progress.unsaved;
         worker_report(c, j, w, m);

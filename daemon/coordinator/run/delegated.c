@@ -74,7 +74,7 @@ static bool holders_known(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return delegated_sound(c, j, f, knows) && holders_known(j, f);
+    return (delegated_sound(c, j, f, knows) && holders_known(j, f)) || MUTANT(DELEGATED_UNSOUND);
 }
 
 static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
