@@ -52,6 +52,10 @@
     X(STRANGER_BELIEVED, "what a node says of another one's worker counts")                                            \
     X(DELEGATED_UNSOUND, "an epoch is taken from a delegate whoever is in it")                                         \
     X(AGENT_RANGES_UNCHECKED, "agent takes a field for what it can never be")                                          \
+    X(COMMIT_UNPROMISED, "an agent takes an epoch of a delegate that it has not promised")                             \
+    X(COMMIT_UNSOUND, "an agent takes an epoch of a delegate whose state is of nowhere")                               \
+    X(PROPOSAL_UNSOUND, "an agent promises an epoch of others than the members, or of an older state")                 \
+    X(PEER_SPEAKS_FOR_OTHERS, "a delegate believes an agent about another one's worker")                               \
     X(PROBE_UNASKED, "what a node says of another counts though it was not asked")                                     \
     X(QUARANTINE_ALONE, "one job that crashes wherever it is puts nodes in quarantine")                                \
     X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")

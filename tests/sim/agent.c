@@ -378,6 +378,10 @@ static void send_to_peer(int h, const char *to, const Titan__Internal__PeerMessa
         S->hosts[h].promised[m->job_id] = MAX(S->hosts[h].promised[m->job_id], m->promise->epoch);
         kill_at_promise(h);
     }
+    CHECK("I12",
+          m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE || !m->promise->granted ||
+              !byzantine_promised(m->promise->epoch),
+          "agent %s promises epoch %llu, which cannot be", S->hosts[h].name, LL(m->promise->epoch));
     int other = -1, port = 0;
     if (!strcmp(to, COORDINATOR))
         net_peer(h, SIM_COORD, &m->base);
@@ -410,6 +414,9 @@ static void obeys(int h, const struct agent_action *x)
     CHECK("I2", f->epoch >= host->obeyed_epoch[f->job_id], "agent %s passes on epoch %llu of job %llu after %llu",
           host->name, LL(f->epoch), LL(f->job_id), LL(host->obeyed_epoch[f->job_id]));
     host->obeyed_epoch[f->job_id] = f->epoch;
+    CHECK("I12", !byzantine_step(f->resume_step),
+          "epoch %llu of job %llu rests on what an agent has said of another one's worker", LL(f->epoch),
+          LL(f->job_id));
     if (S->lied_about[f->job_id]) /* its delegate may have made up any key, or none */
         return;
     typeof(&S->mesh_keys[0]) known = &S->mesh_keys[f->job_id];
@@ -622,6 +629,11 @@ void agent_end(int h)
     agent_core_free(a->core);
     free(a);
     S->hosts[h].agent = NULL;
+}
+
+uint64_t agent_epoch(int h, uint64_t job)
+{
+    return agent_core_epoch(agent_of(h)->core, job);
 }
 
 /* --- inputs ---------------------------------------------------------------------------------------------------------

@@ -724,6 +724,158 @@ void byzantine_agent(const struct fault *f)
     }
 }
 
+/* --- datagrams under a key that is right ------------------------------------------------------------------------- */
+
+#define MADE_UP_STEP 1000000 /* where no worker can be */
+#define MADE_UP_EPOCH 77     /* above a multiple of what delegates go up by */
+
+/* An agent of a member of the job's epoch that is neither; -1 = there is none. */
+static int insider(uint64_t job, int not_this, const Titan__Internal__AgentJobRecord **ret)
+{
+    for (int i = 0, h = (int)roll((uint64_t)S->plan->nodes); i < S->plan->nodes; i++, h = (h + 1) % S->plan->nodes) {
+        const struct host *host = &S->hosts[h];
+        if (h == not_this || !host->alive || !host->records[job].bytes)
+            continue;
+        const Titan__Internal__AgentJobRecord *r =
+            titan__internal__agent_job_record__unpack(&event_memory, host->records[job].len, host->records[job].bytes);
+        titan_assert(r);
+        for (size_t k = 0; r->accepted && k < r->accepted->n_members; k++)
+            if (strcmp(r->accepted->members[k]->node, host->name) == 0) {
+                *ret = r;
+                return h;
+            }
+    }
+    return -1;
+}
+
+static void on_datagram(const struct ev *e)
+{
+    const int to = (int)e->a, from = (int)(e->b & 0xff);
+    const uint64_t job = e->b >> 8;
+    if (!S->hosts[to].alive || !net_reaches(from, to))
+        return;
+    const uint64_t before = agent_epoch(to, job);
+    agent_hears_peer(to, from, e->bytes, e->len);
+    CHECK("I12", agent_epoch(to, job) == before, "%s takes epoch %llu of job %llu from %s, which it has not promised",
+          S->hosts[to].name, LL(agent_epoch(to, job)), LL(job), S->hosts[from].name);
+}
+
+static void send_proved(int from, int to, Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
+{
+    static const struct handler handler = {"datagram of one that lies", on_datagram, TARGET_AGENT};
+    uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
+    m->from = S->hosts[from].name;
+    m->to = S->hosts[to].name;
+    m->proof = (ProtobufCBinaryData){0};
+    proof_make(m, keys, proofs);
+    struct ev *e =
+        at(S->now + between(CHANCE_FORGER, MS / 2, 20 * MS), &handler, (uint64_t)to, m->job_id << 8 | (uint64_t)from);
+    e->bytes = packed(&m->base, &e->len);
+    totals->forged++;
+}
+
+/* An epoch that nobody has promised, and one that was, made of something else. */
+static void forge_commit(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
+{
+    static unsigned char id[16];
+    uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES] = {0};
+    Titan__Internal__PeerMessage forged = *m;
+    Titan__Internal__FormEpoch commit = *m->propose;
+    commit.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    switch (roll(3)) {
+    case 0:
+        commit.epoch += 1 + roll(3);
+        break;
+    case 1:
+        memset(id, (int)roll(256), sizeof(id));
+        commit.comm_id = (ProtobufCBinaryData){sizeof(id), id};
+        commit.epoch += roll(2) * 1024;
+        break;
+    default:
+        commit.source_epoch = roll(2) ? 0 : commit.epoch;
+        break;
+    }
+    for (size_t i = 0; i < keys->n; i++)
+        proof_cover(keys->key[i], &commit, covered + i * MAC_BYTES);
+    forged.covered_key = (ProtobufCBinaryData){keys->n * MAC_BYTES, covered};
+    forged.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT;
+    forged.commit = &commit;
+    send_proved(from, to, &forged, keys);
+}
+
+/* With a stranger among its members, or from an epoch before theirs; its number shows whoever promises it. */
+static void forge_proposal(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
+{
+    Titan__Internal__PeerMessage forged = *m;
+    Titan__Internal__FormEpoch propose = *m->propose;
+    Titan__Internal__Member stranger = *propose.members[0], *members[SIM_WORLD];
+    CHECK("sim", propose.n_members <= SIM_WORLD, "size of a proposal");
+    memcpy(members, propose.members, propose.n_members * sizeof(*members));
+    propose.members = members;
+    propose.epoch += MADE_UP_EPOCH;
+    forged.propose = &propose;
+    if (roll(2)) {
+        stranger.worker_id += SIM_WORKERS;
+        members[roll(propose.n_members)] = &stranger;
+    } else {
+        propose.source_epoch = 0;
+    }
+    send_proved(from, to, &forged, keys);
+}
+
+/* To the delegate, of a worker that is another's. */
+static void forge_quiesced(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys,
+                           const Titan__Internal__FormEpoch *accepted)
+{
+    Titan__Internal__PeerMessage forged = *m;
+    Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    const Titan__Internal__Member *of = accepted->members[roll(accepted->n_members)];
+    if (strcmp(of->node, S->hosts[from].name) == 0)
+        return;
+    q.job_id = m->job_id;
+    q.worker_id = of->worker_id;
+    q.epoch = q.sealed_epoch = accepted->epoch;
+    q.last_step = MADE_UP_STEP;
+    forged.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
+    forged.quiesced = &q;
+    send_proved(from, to, &forged, keys);
+}
+
+/* While agents decide alone, one of theirs says what another would have to. None of it may have an effect, the job's
+ * own included. */
+void byzantine_peer(int from, int to, const Titan__Internal__PeerMessage *m)
+{
+    const bool propose = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
+    const Titan__Internal__AgentJobRecord *r = NULL;
+    struct proof_keys keys = {0};
+    if ((!propose && m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE) || to == SIM_COORD || !m->job_id ||
+        m->job_id > SIM_JOBS || S->plan->scale || S->lied_about[m->job_id] || !chance(CHANCE_FORGER, 50))
+        return;
+    dice = draw(CHANCE_FORGER);
+    const int liar = insider(m->job_id, propose ? to : from, &r);
+    if (liar < 0)
+        return;
+    proof_add_epoch(&keys, r->accepted);
+    for (size_t i = 0; i < r->n_before; i++)
+        proof_add_epoch(&keys, r->before[i]);
+    if (!propose)
+        forge_quiesced(liar, from, m, &keys, r->accepted);
+    else if (roll(2))
+        forge_commit(liar, to, m, &keys);
+    else
+        forge_proposal(liar, to, m, &keys);
+}
+
+bool byzantine_promised(uint64_t epoch)
+{
+    return epoch % 1024 == MADE_UP_EPOCH;
+}
+
+bool byzantine_step(uint64_t step)
+{
+    return step >= MADE_UP_STEP;
+}
+
 /* What can never be, in its own name: it ends, and its job pays for it (image.c). */
 void byzantine_worker(const struct fault *f)
 {

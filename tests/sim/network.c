@@ -378,6 +378,7 @@ void net_peer(int from, int to, const ProtobufCMessage *m)
     const struct link *l = &S->links[from][to];
     totals->datagrams++;
     forge(from, to, (const Titan__Internal__PeerMessage *)m);
+    byzantine_peer(from, to, (const Titan__Internal__PeerMessage *)m);
     if (!net_reaches(from, to) || chance(CHANCE_NET, S->now < l->lossy_until ? l->loss : 1))
         return;
     int copies = S->now < l->doubles_until && chance(CHANCE_NET, 50) ? 2 : 1;

@@ -447,7 +447,8 @@ struct proc *host_next(int h, size_t *i);
 /* --- agent.c --------------------------------------------------------------------------------------------------------
  */
 void agent_begin(int h);
-void agent_end(int h); /* its process is no more */
+void agent_end(int h);                     /* its process is no more */
+uint64_t agent_epoch(int h, uint64_t job); /* highest accepted */
 /* The session it asked for is there, or was lost or refused. */
 void agent_session(int h, bool open, bool was_open);
 void agent_hears(int h, const coord_message *m);
@@ -629,6 +630,10 @@ extern struct sim *S;
 void byzantine_agent(const struct fault *f);
 void byzantine_worker(const struct fault *f);
 void byzantine_client(const struct fault *f);
+void byzantine_peer(int from, int to, const Titan__Internal__PeerMessage *m); /* a datagram is on its way */
+/* Is that one that a liar has made up, and only that? */
+bool byzantine_promised(uint64_t epoch);
+bool byzantine_step(uint64_t step);
 
 /* --- shrink.c -------------------------------------------------------------------------------------------------------
  */

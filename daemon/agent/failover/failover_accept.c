@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "daemon/agent/failover/failover_internal.h"
 #include "daemon/epochs.h"
 
@@ -11,8 +12,9 @@ static bool may_promise(const struct failover *f, const peer_message *m)
 {
     const form_epoch *form = m->propose;
     return m->term >= f->core->seen.term && failover_can_promise(f->core, f->now) &&
-           agent_fence_form(f->job, form) == FENCE_NEW && failover_can_shrink(f, form) &&
-           form->source_epoch >= agent_job_accepted(f->job);
+           agent_fence_form(f->job, form) == FENCE_NEW &&
+           ((failover_can_shrink(f, form) && form->source_epoch >= agent_job_accepted(f->job)) ||
+            MUTANT(PROPOSAL_UNSOUND));
 }
 
 void failover_on_propose(const struct failover *f, const peer_message *m)
@@ -90,9 +92,11 @@ static bool commit_is_promised(const struct failover *f, const peer_message *m, 
     const job_record *r = f->job->record;
     const form_epoch *said = m->commit;
     if (m->term < f->core->seen.term || !failover_can_promise(f->core, f->now) ||
-        agent_fence_form(f->job, said) != FENCE_NEW || said->epoch != r->promised_epoch ||
-        !failover_can_shrink(f, said) || !failover_has_quorum(f, said) || said->source_epoch == 0 ||
-        said->source_epoch >= said->epoch || said->n_state_holders > EPOCH_HOLDERS_MAX)
+        agent_fence_form(f->job, said) != FENCE_NEW ||
+        (said->epoch != r->promised_epoch && !MUTANT(COMMIT_UNPROMISED)) || !failover_can_shrink(f, said) ||
+        !failover_has_quorum(f, said) ||
+        ((said->source_epoch == 0 || said->source_epoch >= said->epoch) && !MUTANT(COMMIT_UNSOUND)) ||
+        said->n_state_holders > EPOCH_HOLDERS_MAX)
         return false;
     *form = *said;
     form->members = own_members(f, said->members, said->n_members);

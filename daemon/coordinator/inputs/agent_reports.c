@@ -2,6 +2,7 @@
 #include "daemon/coordinator/records/core_record.h"
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/cluster/fencing.h"
 #include "daemon/coordinator/inputs/input.h"
