@@ -748,6 +748,14 @@ static int insider(uint64_t job, int not_this, const Titan__Internal__AgentJobRe
     return -1;
 }
 
+/* What it says of itself cannot be told from the truth: the job suffers, and others do not. */
+static void on_plausible(const struct ev *e)
+{
+    const int to = (int)e->a, from = (int)(e->b & 0xff);
+    if (S->hosts[to].alive && net_reaches(from, to))
+        agent_hears_peer(to, from, e->bytes, e->len);
+}
+
 static void on_datagram(const struct ev *e)
 {
     const int to = (int)e->a, from = (int)(e->b & 0xff);
@@ -760,16 +768,18 @@ static void on_datagram(const struct ev *e)
           S->hosts[to].name, LL(agent_epoch(to, job)), LL(job), S->hosts[from].name);
 }
 
-static void send_proved(int from, int to, Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
+static void send_proved(int from, int to, Titan__Internal__PeerMessage *m, const struct proof_keys *keys,
+                        bool plausible)
 {
+    static const struct handler handler_plausible = {"datagram of one that has turned", on_plausible, TARGET_AGENT};
     static const struct handler handler = {"datagram of one that lies", on_datagram, TARGET_AGENT};
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     m->from = S->hosts[from].name;
     m->to = S->hosts[to].name;
     m->proof = (ProtobufCBinaryData){0};
     proof_make(m, keys, proofs);
-    struct ev *e =
-        at(S->now + between(CHANCE_FORGER, MS / 2, 20 * MS), &handler, (uint64_t)to, m->job_id << 8 | (uint64_t)from);
+    struct ev *e = at(S->now + between(CHANCE_FORGER, MS / 2, 20 * MS), plausible ? &handler_plausible : &handler,
+                      (uint64_t)to, m->job_id << 8 | (uint64_t)from);
     e->bytes = packed(&m->base, &e->len);
     totals->forged++;
 }
@@ -800,7 +810,7 @@ static void forge_commit(int from, int to, const Titan__Internal__PeerMessage *m
     forged.covered_key = (ProtobufCBinaryData){keys->n * MAC_BYTES, covered};
     forged.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT;
     forged.commit = &commit;
-    send_proved(from, to, &forged, keys);
+    send_proved(from, to, &forged, keys, false);
 }
 
 /* With a stranger among its members, or from an epoch before theirs; its number shows whoever promises it. */
@@ -820,7 +830,7 @@ static void forge_proposal(int from, int to, const Titan__Internal__PeerMessage 
     } else {
         propose.source_epoch = 0;
     }
-    send_proved(from, to, &forged, keys);
+    send_proved(from, to, &forged, keys, false);
 }
 
 /* To the delegate, of a worker that is another's. */
@@ -838,7 +848,65 @@ static void forge_quiesced(int from, int to, const Titan__Internal__PeerMessage 
     q.last_step = MADE_UP_STEP;
     forged.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
     forged.quiesced = &q;
-    send_proved(from, to, &forged, keys);
+    send_proved(from, to, &forged, keys, false);
+}
+
+/* In answer to the delegate, in its own name, another thing than its agent says: who lives, what it has promised and by
+ * what it counts, what its worker holds. */
+static void answer_falsely(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
+{
+    Titan__Internal__PeerMessage forged = *m;
+    Titan__Internal__PeerState state;
+    Titan__Internal__EpochPromise promise;
+    Titan__Internal__WorkerQuiesced quiesced;
+    if (!S->lied_about[m->job_id])
+        coord_ask_later((int)m->job_id, (usec)roll(2000) * MS);
+    S->lied_about[m->job_id] = true;
+    S->hosts[from].turned = true;
+    if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE) {
+        state = *m->state;
+        state.n_alive -= state.n_alive && roll(2);
+        state.coordinator ^= roll(2);
+        state.finished = roll(4) == 0;
+        state.epoch += roll(3) == 0;
+        forged.state = &state;
+    } else if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE) {
+        promise = *m->promise;
+        promise.granted ^= roll(3) > 0;
+        promise.seen_epoch += roll(3000);
+        promise.n_counts -= promise.n_counts && roll(2);
+        forged.promise = &promise;
+    } else {
+        quiesced = *m->quiesced;
+        quiesced.last_step += roll(3);
+        quiesced.sealed_epoch = roll(2) ? quiesced.epoch : quiesced.sealed_epoch;
+        quiesced.paused = roll(2);
+        forged.quiesced = &quiesced;
+    }
+    send_proved(from, to, &forged, keys, true);
+}
+
+static void keys_of(const Titan__Internal__AgentJobRecord *r, struct proof_keys *ret)
+{
+    proof_add_epoch(ret, r->accepted);
+    for (size_t i = 0; i < r->n_before; i++)
+        proof_add_epoch(ret, r->before[i]);
+}
+
+static void turn_peer(int from, int to, const Titan__Internal__PeerMessage *m)
+{
+    struct proof_keys keys = {0};
+    const struct host *host = &S->hosts[from];
+    if (!S->coord.submitted[m->job_id] || !host->records[m->job_id].bytes || !chance(CHANCE_FORGER, 3))
+        return;
+    dice = draw(CHANCE_FORGER);
+    const Titan__Internal__AgentJobRecord *r = titan__internal__agent_job_record__unpack(
+        &event_memory, host->records[m->job_id].len, host->records[m->job_id].bytes);
+    titan_assert(r);
+    if (!r->accepted)
+        return;
+    keys_of(r, &keys);
+    answer_falsely(from, to, m, &keys);
 }
 
 /* While agents decide alone, one of theirs says what another would have to. None of it may have an effect, the job's
@@ -848,16 +916,20 @@ void byzantine_peer(int from, int to, const Titan__Internal__PeerMessage *m)
     const bool propose = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE;
     const Titan__Internal__AgentJobRecord *r = NULL;
     struct proof_keys keys = {0};
-    if ((!propose && m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE) || to == SIM_COORD || !m->job_id ||
-        m->job_id > SIM_JOBS || S->plan->scale || S->lied_about[m->job_id] || !chance(CHANCE_FORGER, 50))
+    if (to == SIM_COORD || !m->job_id || m->job_id > SIM_JOBS || S->plan->scale)
+        return;
+    if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE ||
+        m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE ||
+        m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED)
+        turn_peer(from, to, m);
+    if ((!propose && m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE) || S->lied_about[m->job_id] ||
+        !chance(CHANCE_FORGER, 50))
         return;
     dice = draw(CHANCE_FORGER);
     const int liar = insider(m->job_id, propose ? to : from, &r);
     if (liar < 0)
         return;
-    proof_add_epoch(&keys, r->accepted);
-    for (size_t i = 0; i < r->n_before; i++)
-        proof_add_epoch(&keys, r->before[i]);
+    keys_of(r, &keys);
     if (!propose)
         forge_quiesced(liar, from, m, &keys, r->accepted);
     else if (roll(2))
