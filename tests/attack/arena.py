@@ -1,4 +1,5 @@
 """What is attacked: a coordinator and two agents with a training run beside the attacker's jobs, and what must stay as it is."""
+import functools
 import hashlib
 import json
 import os
@@ -9,8 +10,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import datagrams  # noqa: E402
 from nodes import Cluster  # noqa: E402
-from titan import SOURCE, Daemon, alive, headers_text, overrides, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, headers_text, until  # noqa: E402
 
 # The run beside: a number of workers that never changes, losses that are the same bit for bit on any number of them.
 KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "checkpoint.interval": 200, "training.global_batch_size": 4,
@@ -120,7 +122,7 @@ class Arena(Cluster):
     def tell(self):
         """What the attackers know."""
         peers = {name: self.peer_port(name) for name in self.slots}
-        context = {"servers": [self.unix, self.tcp], "tcp": self.tcp, "recipe": str(self.dir / "mine.toml"), "stranger": False,
+        context = {**self.ways(), "keys": self.keys_of_mine(), "tcp": self.tcp, "recipe": str(self.dir / "mine.toml"),
                    "beside": self.beside, "mine": self.mine, "jobs": {str(j): self.job_now(j) for j in (self.beside, self.mine)},
                    "term": self.term(), "peers": [f"127.0.0.1:{p}" for p in peers.values()],
                    "ports": [*peers.values(), int(self.tcp.rsplit(":", 1)[1])], "canary": str(self.canary.folder),
@@ -128,7 +130,23 @@ class Arena(Cluster):
                    "sockets": [str(self.dir / name / "run/agent.sock") for name in self.slots]}
         fresh = self.context_file.with_suffix(".new")
         fresh.write_text(json.dumps(context))
+        fresh.chmod(0o644)  # one attacker is nobody
         fresh.replace(self.context_file)
+
+    def ways(self):
+        """Who speaks to the coordinator, and with what."""
+        return {"clients": [{"name": "owner", "target": t, "stranger": False} for t in (self.unix, self.tcp)], "nobody": []}
+
+    def keys_of_mine(self):
+        """What the agents of the attacker's job prove themselves with: one of them may be the attacker's."""
+        keys = set()
+        for name in self.slots:
+            try:
+                r = datagrams.record(self.dir / name / f"run/jobs/{self.mine}.epoch")
+            except (OSError, Exception):  # it is not there yet, or not whole
+                continue
+            keys.add(datagrams.agents_key(r.accepted).hex())
+        return sorted(keys)[:2]
 
     skip = ()  # kinds of datagrams that are not sent
 
@@ -141,7 +159,9 @@ class Arena(Cluster):
             assert process.poll() is None and process.pid == self.pids[name], f"{name} has ended: {process.poll()}: {self.tail(name)}"
         s = self.status(self.beside)
         assert s["state"] == "RUNNING", s
-        assert s["epoch"] == self.first["epoch"] and s["restarts"] == self.first["restarts"] == 0, (self.first, s)
+        if s["epoch"] != self.first["epoch"] or s["restarts"] or self.first["restarts"]:
+            why = [e for e in self.events(self.beside) if e["type"] in ("worker.exited", "worker.lost", "epoch.revoked", "epoch.failed")]
+            raise AssertionError(f"the run beside was disturbed: {why[:4]}; {self.ctl('audit')[-1000:]}")
         assert s["step"] >= self.first["step"], (self.first, s)
         for name in self.slots:
             assert self.nodes().get(name) == "ready", self.nodes()
@@ -186,14 +206,76 @@ class Arena(Cluster):
         return len(got)
 
 
+class Secured(Arena):
+    """The same with certificates: nodes that joined with tokens, and an attacker that has what others of the cluster have. "evil"
+    is a node of it, eva a user with a certificate, ci one with a token; nobody is on the machine, and a stranger in the network."""
+
+    def spawn(self, name, *args):
+        if name == "c" and not (self.dir / "c/pki").exists():
+            self.pki("init", "--state-dir", self.dir / "c", "--name", "head")
+        super().spawn(name, *[x for x in args if x != "--insecure"])
+
+    def pki(self, *args):
+        done = command(BIN / "titanctl", "pki", *args)
+        assert done.code == 0, f"titanctl pki {args}: {done.err}"
+
+    def coordinator(self, listen):
+        self.socket = self.dir / "api.sock"
+        self.spawn("c", "coordinator", "--listen", listen, "--listen", f"unix:{self.socket}")
+
+    def agent(self, name):
+        self.tcp = f"localhost:{self.tcp.rsplit(':', 1)[1]}"
+        joins = self.dir / f"{name}.join"
+        joins.touch(0o600)
+        joins.write_text(self.ctl("node", "join", name, "--address", self.tcp))
+        self.spawn(name, "agent", "--join", joins, "--address", "127.0.0.1", "--slots", self.slots[name], "--lease-ms", 1500)
+
+    def pair(self, name):
+        return {k: str(self.dir / name / f"{k}.pem") for k in ("ca", "cert", "key")}
+
+    def own_job(self):
+        """Before the first: who the attackers are."""
+        if self.mine is None:
+            self.dir.chmod(0o755)
+            self.socket.chmod(0o666)
+            self.pki("node", "evil", "--pki-dir", self.dir / "c/pki", "--out", self.dir / "evil")
+            self.pki("user", "eva", "--pki-dir", self.dir / "c/pki", "--out", self.dir / "eva")
+            self.token = self.ctl("token", "create", "ci", "--role", "user", "--ttl", "1h").strip()
+            self.joins = self.ctl("node", "join", "evil", "--address", self.tcp)
+        super().own_job()
+
+    def ways(self):
+        ca = {"ca": self.pair("evil")["ca"]}
+        people = [{"name": "owner", "target": self.unix, "stranger": False},
+                  {"name": "eva", "target": self.tcp, "tls": self.pair("eva"), "stranger": True},
+                  {"name": "ci", "target": self.tcp, "tls": ca, "token": self.token, "stranger": True},
+                  {"name": "node", "target": self.tcp, "tls": self.pair("evil"), "stranger": True},
+                  {"name": "stranger", "target": self.tcp, "tls": ca, "stranger": True},
+                  {"name": "plain", "target": self.tcp, "stranger": True}]
+        return {"clients": people, "evil": self.pair("evil"), "join": self.joined, "csr": self.csr,
+                "nobody": [{"name": "nobody", "target": f"unix:{self.socket}", "stranger": True}]}
+
+    @property
+    def joined(self):
+        """The token of the join file, for a node of the attacker's."""
+        return next((w for w in self.joins.replace('"', " ").split() if w.startswith("titan_")), "")
+
+    @functools.cached_property
+    def csr(self):
+        done = subprocess.run(["openssl", "req", "-new", "-key", self.pair("evil")["key"], "-subj", "/CN=evil"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True)
+        return done.stdout
+
+
 class Storm:
     """Attackers, each a process, and a look at the arena now and then."""
 
-    SHARES = {"client": 0.25, "agent": 0.45, "worker": 0.15, "peer": 0.15}
+    SHARES = {"client": 0.2, "nobody": 0.05, "agent": 0.4, "worker": 0.15, "peer": 0.2}
 
     def __init__(self, arena, seed, rounds, ways=None, every=2, say=print):
         self.arena, self.every, self.say = arena, every, say
-        self.rounds = {w: max(int(rounds * s), 1) for w, s in self.SHARES.items() if not ways or w in ways}
+        self.rounds = {w: max(int(rounds * s), 1) for w, s in self.SHARES.items()
+                       if (not ways or w in ways) and (w != "nobody" or os.geteuid() == 0)}
         self.done, self.ends = {w: 0 for w in self.rounds}, {}
         self.processes = {}
         for way, n in self.rounds.items():

@@ -24,7 +24,7 @@ def missing():
 
 
 def load():
-    """(titan_pb2, agent_pb2, worker_pb2). tests/support/titan.py, if it is imported, is titan no more afterwards."""
+    """(titan_pb2, agent_pb2, worker_pb2, enrol_pb2). tests/support/titan.py, if it is imported, is titan no more afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="titan-attack-pb-"))
     try:
         subprocess.run(["protoc", f"--proto_path={SOURCE / 'proto'}", f"--python_out={folder}",
@@ -33,7 +33,7 @@ def load():
         theirs = {name: sys.modules.pop(name) for name in ("titan",) if name in sys.modules}
         sys.path.insert(0, str(folder))
         try:
-            found = [importlib.import_module(f"titan.{name}_pb2") for name in ("v1.titan", "internal.agent", "internal.worker")]
+            found = [importlib.import_module(f"titan.{name}_pb2") for name in ("v1.titan", "internal.agent", "internal.worker", "internal.enrol")]
         finally:
             sys.path.remove(str(folder))
             for name in [n for n in sys.modules if n == "titan" or n.startswith("titan.")]:
@@ -45,27 +45,45 @@ def load():
 
 
 absent = missing()
-api, agent, worker = (None, None, None) if absent else load()
+api, agent, worker, enrol = (None,) * 4 if absent else load()
 STREAMS = {"WatchEvents", "Logs", "Metrics", "Backup"}
-METHODS = {} if absent else {m.name: m for m in api.DESCRIPTOR.services_by_name["Titan"].methods}
+SERVICES = [] if absent else [api.DESCRIPTOR.services_by_name["Titan"], enrol.DESCRIPTOR.services_by_name["Enrolment"]]
+METHODS = {m.name: m for s in SERVICES for m in s.methods}
+
+
+def request_of(method):
+    """A message of the type that the method takes."""
+    m = METHODS[method]
+    return getattr(api if m.containing_service.name == "Titan" else enrol, m.input_type.name)()
+
+
+def channel(target, tls=None):
+    """tls: {"ca": path} and, of who has a pair, cert and key too; None = plain."""
+    import grpc
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    if not tls:
+        return grpc.insecure_channel(target, options=options)
+    read = {k: Path(v).read_bytes() for k, v in tls.items()}
+    credentials = grpc.ssl_channel_credentials(read["ca"], read.get("key"), read.get("cert"))
+    return grpc.secure_channel(target, credentials, options=options)
 
 
 class Client:
-    """titan.v1.Titan with bytes for requests: they need not be a message."""
+    """titan.v1.Titan and Enrolment with bytes for requests: they need not be a message."""
 
-    def __init__(self, target, **options):
+    def __init__(self, target, tls=None, token=None):
         import grpc
-        self.error = grpc.RpcError
-        self.channel = grpc.insecure_channel(target, options=[*options.items(), ("grpc.use_local_subchannel_pool", 1)])
+        self.error, self.metadata = grpc.RpcError, [("authorization", f"Bearer {token}")] if token else None
+        self.channel = channel(target, tls)
         self.stubs = {}
         for name in METHODS:
             make = self.channel.unary_stream if name in STREAMS else self.channel.unary_unary
-            self.stubs[name] = make(f"/titan.v1.Titan/{name}", request_serializer=bytes, response_deserializer=bytes)
+            self.stubs[name] = make(f"/{METHODS[name].containing_service.full_name}/{name}", request_serializer=bytes, response_deserializer=bytes)
 
     def call(self, name, payload, timeout=5, most=20):
         """("OK", answers) or (status, text)."""
         try:
-            answer = self.stubs[name](payload, timeout=timeout)
+            answer = self.stubs[name](payload, timeout=timeout, metadata=self.metadata)
             if name not in STREAMS:
                 return "OK", [answer]
             got = []
@@ -80,7 +98,7 @@ class Client:
 
     def ask(self, name, **fields):
         """The answer as a message, or (status, text)."""
-        request = getattr(api, METHODS[name].input_type.name)(**fields)
+        request = type(request_of(name))(**fields)
         status, got = self.call(name, request.SerializeToString())
         if status != "OK":
             return status, got
@@ -94,9 +112,9 @@ class Client:
 class Session:
     """A stream to the coordinator as an agent opens it. What comes is in .heard; .ended has the status."""
 
-    def __init__(self, target):
+    def __init__(self, target, tls=None):
         import grpc
-        self.channel = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.channel = channel(target, tls)
         self.out, self.heard, self.ended = queue.Queue(200), queue.Queue(), None
         self.call = self.channel.stream_stream("/titan.internal.Coordinator/Session", request_serializer=bytes,
                                                response_deserializer=agent.CoordinatorMessage.FromString)(iter(self.out.get, None))

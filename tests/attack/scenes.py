@@ -1,5 +1,12 @@
+<<<<<<< HEAD
 """Attacks by name, each with what must not come of it. SCENES has them all: one with a word in `needs` runs only when it is
 asked for by name."""
+=======
+"""Attacks by name, each with what must not come of it. SCENES has them all: a slow one runs not in the slice of `make test`.
+
+What users of the machine may read and write is in tests/security/test_users.py (paths_of_others), checkpoints that cannot be
+read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_job)."""
+>>>>>>> a057981 (attack: speak with what others have)
 import contextlib
 import os
 import resource
@@ -9,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from arena import Arena, rss_kib
+from arena import Arena, Secured, rss_kib
 from http2 import Connection
 from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
 from titan import BIN, SOURCE, Daemon, command, headers_text, until
@@ -18,9 +25,15 @@ HUGE = (1 << 64) - 1
 SCENES = []
 
 
+<<<<<<< HEAD
 def scene(needs=""):
     def add(run):
         SCENES.append((run.__name__.replace("_", "-"), run, needs))
+=======
+def scene(slow=False):
+    def add(run):
+        SCENES.append((run.__name__.replace("_", "-"), run, slow))
+>>>>>>> a057981 (attack: speak with what others have)
         return run
     return add
 
@@ -406,15 +419,66 @@ def full_disk(_):
             subprocess.run(["umount", small], check=False)
 
 
-@scene("reasons of checkpoints that cannot be read")
-def folder_without_permission(_):
-    """all checkpoints unreadable for a while: their name is in status, and no crash budget is eaten"""
-    if os.geteuid() == 0:
-        return "root reads everything"
-    return "needs workers of another user"
+def forged(a, job):
+    """What ends a job, or names its checkpoint, of each of its workers as events have told of them."""
+    s = a.status(job)
+    for w in a.job_now(job)["workers"]:
+        about = {"job_id": job, "worker_id": w}
+        step = s["step"] + 1
+        for last in (step, 1000000):
+            yield agent.AgentMessage(finished=agent.WorkerFinished(epoch=s["epoch"], step=last, **about))
+        for code in (0, 1, 2):
+            yield agent.AgentMessage(worker_exited=agent.WorkerExited(exit_code=code, reason="forged", cause=1 if code else 0, **about))
+        for path in (a.dir / f"c/jobs/{job}/checkpoint/step-{step:08d}", a.canary.folder / "step-00000002"):
+            yield agent.AgentMessage(checkpoint=agent.CheckpointWritten(epoch=s["epoch"], step=step, path=str(path), bytes=1, world_size=4, **about))
+        yield agent.AgentMessage(checkpoint_failed=agent.CheckpointFailed(epoch=s["epoch"], step=step, path="x", reason="forged", **about))
+        yield agent.AgentMessage(state_ready=agent.StateReady(epoch=s["epoch"], step=0, rung=0, **about))
+        yield agent.AgentMessage(worker_quiesced=agent.WorkerQuiesced(epoch=s["epoch"], last_step=0, **about))
+        yield agent.AgentMessage(stalled=agent.WorkerStalled(epoch=s["epoch"], for_ms=60000, **about))
 
 
-@scene("identities of users")
-def files_of_others(_):
-    """a client of another user names files it may not read, as data, schedule and folder: none is opened"""
-    return "needs listeners that know who asks"
+@scene()
+def ends_of_others(a):
+    """a node without a part in a job says that its workers have finished, failed, stalled, and where its checkpoints are: no effect"""
+    def listed():
+        return [e for e in a.events(a.beside) if e["type"] in ("checkpoint.committed", "worker.exited", "worker.stalled", "epoch.revoked")]
+    before = [e for e in listed() if e["type"] != "checkpoint.committed"]
+    s = Session(a.tcp)
+    s.send(hello("evil"))
+    known = s.hear().welcome
+    for m in forged(a, a.beside):
+        m.term = known.term
+        assert s.send(m), s.ended
+    until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+    assert not s.ended, s.ended
+    s.close()
+    a.trains_on()
+    a.check()
+    assert [e for e in listed() if e["type"] != "checkpoint.committed"] == before, listed()
+    assert "forged" not in a.ctl("events", a.beside)
+    a.canary.check()
+
+
+@scene()
+def name_over_tls(_):
+    """with the certificate of another node, of a user, with none, and without TLS: nobody speaks for n1, nor ends its job"""
+    with Secured() as a:
+        for tls, codes in ((a.pair("evil"), ("PERMISSION_DENIED",)), (a.pair("eva"), ("PERMISSION_DENIED",)),
+                           ({"ca": a.pair("evil")["ca"]}, ("PERMISSION_DENIED", "UNAUTHENTICATED")), (None, ("UNAVAILABLE",))):
+            for name in a.slots:
+                s = Session(a.tcp, tls)
+                s.send(hello(name, incarnation=77))
+                until("it is refused", lambda: s.ended, 20)
+                assert s.ended[0] in codes, (tls, s.ended)
+                s.close()
+        s = Session(a.tcp, a.pair("evil"))
+        s.send(hello("evil"))
+        known = s.hear(20).welcome
+        for m in forged(a, a.beside):
+            m.term = known.term
+            assert s.send(m), s.ended
+        until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
+        s.close()
+        a.trains_on()
+        a.check()
+        assert "forged" not in a.ctl("events", a.beside)

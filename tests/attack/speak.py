@@ -2,7 +2,7 @@
 
     speak.py WAY CONTEXT SEED ROUNDS
 
-WAY: client, agent, worker, peer. CONTEXT: a JSON file that the arena writes (arena.py), read again as it changes; so what is
+WAY: client, nobody, agent, worker, peer. CONTEXT: a JSON file that the arena writes (arena.py), read again as it changes; so what is
 said of jobs, epochs and workers is right but for what is mutated. Ends when it is through, or with its standard input."""
 import json
 import os
@@ -13,9 +13,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "support"))
+import datagrams
 import protocol
 from mutate import Mutator
-from protocol import Client, Datagrams, Frames, Page, Session, agent, api, worker
+from protocol import Client, Datagrams, Frames, Page, Session, agent, worker
+from titan import become_nobody
 
 
 class Context:
@@ -95,30 +98,38 @@ class Speaker:
 
 
 class AsClient(Speaker):
-    """titan.v1, over the Unix socket and TCP. What a user may do to the run beside it (cancel, resize, drain its nodes) is not done
-    by it where the daemon takes it for that user."""
+    """titan.v1 and Enrolment, over the Unix socket and TCP. What a user may do to the run beside it (cancel, resize, drain its
+    nodes) is not done by it where the daemon takes it for that user; a stranger tries."""
 
     def __init__(self, *args):
         super().__init__(*args)
         c = self.context.look()
-        self.clients = [Client(t) for t in c["servers"]]
-        self.cover(*[getattr(api, m.input_type.name) for m in protocol.METHODS.values()])
         self.recipe = Path(c["recipe"]).read_text()
+        self.clients = [(Client(who["target"], who.get("tls"), who.get("token")), who) for who in self.who(c)]
+        self.stranger = False
+        self.cover(*[type(protocol.request_of(m)) for m in protocol.METHODS])
+
+    def who(self, c):
+        return c["clients"]
 
     READING = {"GetJob", "ListJobs", "WatchEvents", "Logs", "Metrics", "ListCheckpoints", "ListNodes", "Counters", "Version", "Submit"}
 
     def known(self, r, field, path):
         c, name = self.context.look(), path[-1]
-        if name == "job_id" and self.method not in self.READING and not c["stranger"]:
+        if name == "job_id" and self.method not in self.READING and not self.stranger:
             return r.choice([c["mine"], c["mine"], 0, 99])
         if name == "node":
-            return r.choice(["n1", "n2"]) if c["stranger"] or self.method in self.READING else "evil"
+            return r.choice(["n1", "n2"]) if (self.stranger and self.method != "Enroll") or self.method in self.READING else "evil"
         if name == "recipe":
             return self.recipe
         if name == "recipe_path":
             return c["recipe"]
         if name in ("name", "user", "reason"):
             return r.choice(["", "root", "x"])
+        if name == "token":
+            return r.choice([c.get("join", ""), "titan_" + "0" * 16 + "_" + "0" * 64])
+        if name == "request":
+            return c.get("csr", "").encode()
         if name == "grace_ms":
             return 1000
         if name == "follow":
@@ -134,7 +145,7 @@ class AsClient(Speaker):
     def harm(self, message):
         """It would do to the run beside what its owner may."""
         c = self.context.look()
-        if c["stranger"] or self.method in self.READING:
+        if self.stranger or self.method in self.READING:
             return False
         return getattr(message, "job_id", 0) == c["beside"] or {getattr(message, "node", ""), getattr(message, "name", "")} & {"n1", "n2"}
 
@@ -156,10 +167,12 @@ class AsClient(Speaker):
 
     def say(self):
         r = self.random
+        client, who = r.choice(self.clients)
+        self.stranger = who["stranger"]
         self.method = r.choice([*protocol.METHODS])
         if self.method == "Backup" and r.random() < 0.95:
             self.method = "Version"
-        message = getattr(api, protocol.METHODS[self.method].input_type.name)()
+        message = protocol.request_of(self.method)
         while True:
             payload = self.mutator.bytes_of(message)
             try:
@@ -173,12 +186,20 @@ class AsClient(Speaker):
                 message.Clear()
                 continue
             break
-        status, _ = r.choice(self.clients).call(self.method, payload)
-        return f"{self.method} {status}"
+        status, _ = client.call(self.method, payload)
+        return f"{who['name']} {self.method} {status}"
 
     def close(self):
-        for c in self.clients:
+        for c, _ in self.clients:
             c.close()
+
+
+class AsNobody(AsClient):
+    """Over the Unix socket, as a user who owns nothing."""
+
+    def who(self, c):
+        become_nobody()
+        return c["nobody"]
 
 
 class AsAgent(Speaker):
@@ -209,7 +230,7 @@ class AsAgent(Speaker):
         if self.session:
             self.session.close()
         c = self.context.look()
-        self.session = Session(c["tcp"])
+        self.session = Session(c["tcp"], c.get("evil"))
         self.incarnation += 1
         self.session.send(protocol.hello("evil", self.incarnation))
 
@@ -295,7 +316,8 @@ class AsWorker(Speaker):
 
 
 class AsPeer(Speaker):
-    """Datagrams to agents' peer sockets and to the coordinator's. No key is known: none has the right proof."""
+    """Datagrams to agents' peer sockets and to the coordinator's; half of them are proved with the key of the attacker's own job,
+    in the name of an agent that has it."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -312,16 +334,31 @@ class AsPeer(Speaker):
     def say(self):
         c = self.context.look()
         message = kind(agent.PeerMessage(), self.random.choice([k for k in self.kinds if k not in c["skip"]]))
-        self.out.send(self.random.choice(c["ports"]), self.mutator.bytes_of(message))
+        payload = self.mutator.bytes_of(message)
+        if c["keys"] and self.random.random() < 0.5:
+            payload = self.proved(payload, c)
+        self.out.send(self.random.choice(c["ports"]), payload)
         while self.out.hear(0.0001):
             pass
         return message.WhichOneof("kind")
+
+    def proved(self, payload, c):
+        """About the attacker's job, between agents of it."""
+        try:
+            message = agent.PeerMessage.FromString(payload)
+        except Exception:
+            return payload
+        message.job_id = c["mine"]
+        if self.random.random() < 0.9:
+            setattr(message, "from", self.random.choice(["n1", "n2"]))
+            message.to = self.random.choice(["n1", "n2"])
+        return datagrams.prove(message, *[bytes.fromhex(k) for k in c["keys"]])
 
     def close(self):
         self.out.close()
 
 
-WAYS = {"client": AsClient, "agent": AsAgent, "worker": AsWorker, "peer": AsPeer}
+WAYS = {"client": AsClient, "nobody": AsNobody, "agent": AsAgent, "worker": AsWorker, "peer": AsPeer}
 
 
 def main(way, context, seed, rounds):

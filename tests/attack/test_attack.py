@@ -16,7 +16,7 @@ if protocol.absent:
 
 from run_attack import scenes, storm  # noqa: E402
 
-WAYS = ["client", "agent", "worker", "peer"]
+WAYS = ["client", "nobody", "agent", "worker", "peer"]
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 
 

@@ -33,14 +33,17 @@ class Cluster:
 
     def __enter__(self):
         address = self.host("c")[1]
-        self.spawn("c", "coordinator", "--listen", f"{address}:0", "--insecure")
+        self.coordinator(f"{address}:0")
         listen = self.dir / "c/run/listen"
-        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) == 2, 10)
-        self.unix, self.tcp = listen.read_text().split()
+        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) >= 2, 10)
+        self.unix, self.tcp, *_ = listen.read_text().split()
         for name in self.slots:
             self.agent(name)
         until("the nodes are ready", lambda: self.nodes() == {name: "ready" for name in self.slots}, 10)
         return self
+
+    def coordinator(self, listen):
+        self.spawn("c", "coordinator", "--listen", listen, "--insecure")
 
     def agent(self, name):
         self.spawn(name, "agent", "--coordinator", self.tcp, "--insecure", "--node", name, "--address", self.host(name)[1],
