@@ -25,13 +25,8 @@ def scenes(only):
     passed = failed = 0
     arena = None
     try:
-<<<<<<< HEAD
-        for name, run, needs in SCENES:
-            if (only and name not in only) or (not only and needs):
-=======
-        for name, run, long in SCENES:
-            if (only and name not in only) or (not only and long and not slow):
->>>>>>> a057981 (attack: speak with what others have)
+        for name, run in SCENES:
+            if only and name not in only:
                 continue
             begin = time.monotonic()
             try:

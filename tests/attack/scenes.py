@@ -1,12 +1,7 @@
-<<<<<<< HEAD
-"""Attacks by name, each with what must not come of it. SCENES has them all: one with a word in `needs` runs only when it is
-asked for by name."""
-=======
-"""Attacks by name, each with what must not come of it. SCENES has them all: a slow one runs not in the slice of `make test`.
+"""Attacks by name, each with what must not come of it. SCENES has them all.
 
 What users of the machine may read and write is in tests/security/test_users.py (paths_of_others), checkpoints that cannot be
 read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_job)."""
->>>>>>> a057981 (attack: speak with what others have)
 import contextlib
 import os
 import resource
@@ -25,15 +20,9 @@ HUGE = (1 << 64) - 1
 SCENES = []
 
 
-<<<<<<< HEAD
-def scene(needs=""):
+def scene():
     def add(run):
-        SCENES.append((run.__name__.replace("_", "-"), run, needs))
-=======
-def scene(slow=False):
-    def add(run):
-        SCENES.append((run.__name__.replace("_", "-"), run, slow))
->>>>>>> a057981 (attack: speak with what others have)
+        SCENES.append((run.__name__.replace("_", "-"), run))
         return run
     return add
 

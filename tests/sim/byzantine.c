@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/proof.h"
 
 #define LIES 6
@@ -344,7 +345,7 @@ static void look_at(const struct noderec *n, int job, struct view *ret)
     *ret = (struct view){.there = j != NULL};
     if (!j)
         return;
-    ret->has_part = quorum_any_on(j, n);
+    ret->has_part = kept_any_on(j, n);
     for (size_t i = 0; i < j->n_workers; i++) {
         ret->has_part |= j->workers[i]->node == n;
         ret->gone += j->workers[i]->state == WORKER_STOPPING;
@@ -354,7 +355,7 @@ static void look_at(const struct noderec *n, int job, struct view *ret)
         ret->finished += j->seats[i].finished;
     ret->epoch = j->status.epoch;
     ret->step = j->status.step;
-    ret->refused = j->refused_epoch;
+    ret->refused = j->quorum.refused_epoch;
     ret->checkpoints = j->n_ckpts;
     ret->restarts = j->status.restarts;
     ret->run = j->run;
@@ -362,8 +363,8 @@ static void look_at(const struct noderec *n, int job, struct view *ret)
     ret->state = j->state;
     ret->broken = j->broken;
     ret->charged = j->charged;
-    ret->finishing = j->finishing;
-    ret->told_of_state = j->origin_known;
+    ret->finishing = j->phase == PHASE_FINISHING;
+    ret->told_of_state = j->source.origin_known;
 }
 
 /* Slots that a lie sets free may go to another job, and one of higher priority may take its place again. */
@@ -418,7 +419,7 @@ static uint64_t an_epoch(const struct jobrec *j)
     case 1:
         return MAX(epoch - 1, UINT64_C(1));
     case 2:
-        return MAX(j->source_epoch, UINT64_C(1));
+        return MAX(j->source.epoch, UINT64_C(1));
     default:
         return epoch;
     }
