@@ -443,7 +443,7 @@ static titan_status worker_launch(struct worker *w, const char *device, const ch
                                      .worker_id = w->id,
                                      .cuda_devices = gpu ? cuda : NULL};
     TRY(worker_process_start(&command, &w->process, err));
-    w->page->pid = w->process.pid;
+    __atomic_store_n(&w->page->pid, (int64_t)w->process.pid, __ATOMIC_RELEASE); /* it waits for that (link.c) */
     return worker_attach(w, err);
 }
 

@@ -20,6 +20,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -490,6 +491,16 @@ static titan_status page_map(struct link *l, const struct link_options *o, struc
     return TITAN_OK;
 }
 
+#define STARTED_WAIT_MS 1000
+
+/* The agent moves a process into its cgroup after it has started it, and names it in the page then: what this process
+ * starts from now on is in that group, too. */
+static void wait_until_started(const struct link *l)
+{
+    for (int i = 0; i < STARTED_WAIT_MS && __atomic_load_n(&l->page->pid, __ATOMIC_ACQUIRE) != getpid(); i++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+}
+
 /* Peers connect to host; a host behind address translation does not own that address and listens on all. */
 static titan_status listen_for_peers(struct link *l, const char *host, struct titan_error *err)
 {
@@ -562,6 +573,8 @@ titan_status membership_link_open(const struct link_options *o, struct membershi
     l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     titan_status status = l->wake < 0 ? titan_fail_errno(err, "cannot create an eventfd") : TITAN_OK;
     status = status == TITAN_OK ? page_map(l, o, err) : status;
+    if (status == TITAN_OK)
+        wait_until_started(l);
     status = status == TITAN_OK ? listen_for_peers(l, o->host, err) : status;
     status = status == TITAN_OK ? member_start(l, o, err) : status;
     status = status == TITAN_OK ? control_start(l, err) : status;

@@ -53,6 +53,7 @@ static int setup_agent(void **state)
     (void)snprintf(f.socket, sizeof(f.socket), "%s/agent.sock", f.folder);
     (void)snprintf(f.page_path, sizeof(f.page_path), "%s/w7.page", f.folder);
     assert_int_equal(page_create(f.page_path, JOB, WORKER, 0, &f.page, &err), TITAN_OK);
+    f.page->pid = getpid();
     assert_int_equal(frame_listen(f.socket, &f.listener, &err), TITAN_OK);
     return 0;
 }
