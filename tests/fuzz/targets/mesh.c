@@ -22,6 +22,7 @@ static int knock(int port, const struct fuzz_input *what)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static const unsigned char key[32] = "the key of that epoch's workers";
     struct fuzz_input in = {data, size};
     struct titan_error err = {0};
     struct mesh *m = NULL;
@@ -31,6 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const int members[2] = {0, 1};
     struct comm_config config = {
         .epoch = 1, .world = 2, .addresses = addresses, .listener = listener, .memfd = -1, .timeout_ms = 3};
+    config.key = size % 2 ? key : NULL;
     const struct meeting_options o = {.members = members, .n = 2};
     while (n < 4 && in.len > 0) {
         struct fuzz_input piece = fuzz_piece(&in);
