@@ -20,6 +20,7 @@
 #define WORDS_MAX 1024
 #define LIST_MAX 65536 /* jobs, epochs or checkpoints in one message */
 #define MESSAGE_MAX (UINT64_C(4) << 20)
+#define FIELD_NUMBER_MAX 536870911 /* protobuf's */
 #define MS_MAX 1e12
 
 #define ALPHANUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -626,6 +627,10 @@ static titan_status check_message(const struct where *w, const ProtobufCMessage 
     bool choice = false, chosen = false;
     if (!t || t->n != d->n_fields)
         return refuse(w, err, "is no message of ours", "none is allowed");
+    /* protobuf-c reads a number that is none (0, written long) and packs it into what it cannot read any more. */
+    for (unsigned i = 0; i < m->n_unknown_fields; i++)
+        if (m->unknown_fields[i].tag < 1 || m->unknown_fields[i].tag > FIELD_NUMBER_MAX)
+            return refuse(w, err, "has a field with an impossible number", "1 to 536870911");
     for (unsigned i = 0; i < d->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &d->fields[i];
         const struct where here = {w, f->name};

@@ -435,6 +435,19 @@ static void test_unknown_kind(void **state)
     assert_int_equal(range_check(&empty.base, NULL), TITAN_EINVAL);
 }
 
+/* Field number 0, written in two bytes: what protobuf-c reads, packs, and cannot read again. */
+static void test_impossible_field_number(void **state)
+{
+    (void)state;
+    static const uint8_t inner[] = {0x3a, 0x09, 0x08, 0x01, 0x80, 0x00, 0x80, 0x80, 0x80, 0x80, 0x10};
+    struct titan_error err = {0};
+    Titan__Internal__AgentMessage *m = titan__internal__agent_message__unpack(NULL, sizeof(inner), inner);
+    assert_non_null(m);
+    assert_int_equal(range_check(&m->base, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "impossible number"));
+    titan__internal__agent_message__free_unpacked(m, NULL);
+}
+
 static void test_fit_text(void **state)
 {
     char words[] = "disk\nis \x1b[1mfull\xff\xc3\xa9", cut[] = "ab\xc3\xa9", turned[] = "a\u202eb";
@@ -454,6 +467,7 @@ int main(void)
         cmocka_unit_test_teardown(test_outside_is_found, free_owned),
         cmocka_unit_test(test_says_where),
         cmocka_unit_test(test_unknown_kind),
+        cmocka_unit_test(test_impossible_field_number),
         cmocka_unit_test(test_fit_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
