@@ -131,11 +131,11 @@ def columns():
 @lru_cache(None)
 def commands():
     """Programs, their commands and options, from the tables and usage texts of the code."""
-    ctl = "\n".join(read(f) for f in files() if f.startswith("ctl/") and f.endswith(".c"))
-    out = {"titanctl": set(re.findall(r'^\s*\.name = "([a-z-]+)"', ctl, re.M)),
-           "titand": {"dev", "agent", "coordinator"},
-           "titan-worker": set(re.findall(r"^\s*\"\s+([a-z]+) ", read("worker/main.c"), re.M)) | {"generate", "convert", "serve"}}
-    return out
+    def tables(folder):
+        text = "\n".join(read(f) for f in files() if f.startswith(folder) and f.endswith(".c"))
+        return set(re.findall(r'\bstruct command \w+ = \{\s*\.name = "([a-z-]+)"', text))
+
+    return {"titanctl": tables("ctl/"), "titand": {"dev", "agent", "coordinator"}, "titan-worker": tables("worker/")}
 
 
 @lru_cache(None)

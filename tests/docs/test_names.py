@@ -8,11 +8,11 @@ import names  # noqa: E402
 from titan import tap  # noqa: E402
 
 WRONG = ["worker/plan/nowhere.c", "core_nowhere.c", "worker/nowhere/", "no_such_function()", "training.stepz", "make frobnicate",
-         "titanctl frobnicate", "titanctl list --frobnicate", "titand dev --frobnicate", "--frobnicate", "job.frobnicated",
+         "titanctl frobnicate", "titanctl list --frobnicate", "titand dev --frobnicate", "titan-worker frobnicate", "--frobnicate", "job.frobnicated",
          "Job.frobnicated", "jobs.frobnicated", "detection.frobnicated_ms", "agents_frobnicated", "struct frobnicated", "FROBNICATE=1",
          "build/frobnicated/results.json", "STATE/frobnicated", "a log line that is not there"]
 RIGHT = ["worker/main.c", "base/recipe_keys.c", "tests/sim/", "recipe_parse()", "training.steps", "make demo", "titanctl list", "--state-dir",
-         "titand dev --state-dir", "job.submitted", "Job.reason", "detection.suspect_ms", "JOB_WORKERS_MAX", "titanctl(1)"]
+         "titand dev --state-dir", "titan-worker check FILE --print", "job.submitted", "Job.reason", "detection.suspect_ms", "JOB_WORKERS_MAX", "titanctl(1)"]
 
 
 def wrong_names_are_found():
